@@ -1,0 +1,1 @@
+"""What makes a process a worker: configuration, validation, error policies, dead letters, tasks."""

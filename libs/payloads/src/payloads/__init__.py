@@ -1,0 +1,1 @@
+"""Device payloads (JSON, SenML, CBOR, numbers) to plain readings."""

@@ -1,0 +1,199 @@
+"""Avro in Confluent's wire format: magic byte 0, schema id as 4 bytes big-endian, Avro body.
+
+Schemas are looked up, never registered: a producer with an undeclared schema must not start. Every id is
+fetched once and parsed once for the life of the process.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
+
+import fastavro
+import httpx
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+from servicekit.settings import RegistrySettings
+
+JsonSchema = Mapping[str, Any]
+
+_MAGIC = 0
+_HEADER_BYTES = 5
+
+
+class WireFormatError(ValueError):
+    """The bytes are not a record in the wire format, or do not fit their schema: a bad record, for ever."""
+
+
+class UnknownSchemaError(WireFormatError):
+    """The registry does not know the schema id that the bytes name."""
+
+    def __init__(self, schema_id: int) -> None:
+        super().__init__(f"the registry has no schema with id {schema_id}")
+        self.schema_id = schema_id
+
+
+class SchemaNotRegisteredError(LookupError):
+    """The subject does not hold this schema: `isotherm apply` has not been run for it."""
+
+
+class RegistryUnavailableError(ConnectionError):
+    """The registry did not answer: try again later."""
+
+
+class WriterSchema(NamedTuple):
+    """A schema as the registry holds it: its id, as plain JSON, and parsed for fastavro."""
+
+    schema_id: int
+    json: JsonSchema
+    parsed: Any
+
+
+class SchemaRegistry:
+    """Schemas by id and ids by schema, both cached; safe to share between threads."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        conf: dict[str, Any] = {
+            "url": settings.url,
+            "timeout": settings.timeout_ms / 1000,
+            "basic.auth.user.info": (
+                settings.basic_auth_user_info.get_secret_value() if settings.basic_auth_user_info else None
+            ),
+            "ssl.ca.location": settings.ssl_ca_location,
+            "ssl.certificate.location": settings.ssl_certificate_location,
+            "ssl.key.location": settings.ssl_key_location,
+        }
+        self.client = SchemaRegistryClient({key: value for key, value in conf.items() if value is not None})
+        self._by_id: dict[int, WriterSchema] = {}
+        self._lock = threading.Lock()
+
+    def schema(self, schema_id: int) -> WriterSchema:
+        """The schema with this id.
+
+        Raises UnknownSchemaError when the registry has none, RegistryUnavailableError when it does not answer.
+        """
+        known = self._by_id.get(schema_id)
+        if known is not None:
+            return known
+        with self._lock:
+            if schema_id not in self._by_id:
+                self._by_id[schema_id] = self._fetch(schema_id)
+            return self._by_id[schema_id]
+
+    def _fetch(self, schema_id: int) -> WriterSchema:
+        try:
+            text = self.client.get_schema(schema_id).schema_str
+        except SchemaRegistryError as error:
+            if error.http_status_code == 404:
+                raise UnknownSchemaError(schema_id) from None
+            raise RegistryUnavailableError(str(error)) from error
+        except (httpx.HTTPError, OSError) as error:
+            raise RegistryUnavailableError(f"schema registry: {error}") from error
+        if text is None:
+            raise UnknownSchemaError(schema_id)
+        return WriterSchema(schema_id, json.loads(text), parse(json.loads(text)))
+
+    def schema_id(self, subject: str, schema: JsonSchema) -> int:
+        """The id under which `subject` holds exactly this schema.
+
+        Raises SchemaNotRegisteredError or RegistryUnavailableError.
+        """
+        try:
+            found = self.client.lookup_schema(subject, Schema(json.dumps(schema), "AVRO"))
+        except SchemaRegistryError as error:
+            if error.http_status_code == 404:
+                raise SchemaNotRegisteredError(
+                    f"subject {subject} does not hold this schema; run `isotherm apply` first"
+                ) from None
+            raise RegistryUnavailableError(str(error)) from error
+        except (httpx.HTTPError, OSError) as error:
+            raise RegistryUnavailableError(f"schema registry: {error}") from error
+        if found.schema_id is None:
+            raise SchemaNotRegisteredError(f"subject {subject}: the registry answered without an id")
+        return int(found.schema_id)
+
+    def encoder(self, topic: str, schema: JsonSchema) -> Callable[[Mapping[str, Any]], bytes]:
+        """An encoder for values of `topic` (TopicNameStrategy), with the id of the registered schema."""
+        return encoder(schema, self.schema_id(f"{topic}-value", schema))
+
+
+def parse(schema: JsonSchema) -> Any:
+    """A schema ready for fastavro; each call is independent of every other (no shared named types)."""
+    return fastavro.parse_schema(dict(schema), named_schemas={})
+
+
+def encoder(schema: JsonSchema, schema_id: int) -> Callable[[Mapping[str, Any]], bytes]:
+    """A function from a record to its bytes in the wire format.
+
+    The function raises WireFormatError, naming the field where fastavro does, when the record does not fit.
+    """
+    parsed = parse(schema)
+    header = bytes([_MAGIC]) + schema_id.to_bytes(4, "big")
+
+    def encode(record: Mapping[str, Any]) -> bytes:
+        buffer = io.BytesIO()
+        buffer.write(header)
+        try:
+            fastavro.schemaless_writer(buffer, parsed, cast(dict[str, Any], record))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise WireFormatError(f"the record does not fit its schema: {error!r}") from error
+        return buffer.getvalue()
+
+    return encode
+
+
+def split(data: bytes) -> int:
+    """The schema id that `data` names; the body begins at byte 5.
+
+    Raises WireFormatError when there is no header or its magic byte is not 0.
+    """
+    if len(data) < _HEADER_BYTES:
+        raise WireFormatError(f"{len(data)} bytes are too short for the wire format's 5-byte header")
+    if data[0] != _MAGIC:
+        raise WireFormatError(f"magic byte is {data[0]}, expected 0")
+    return int.from_bytes(data[1:_HEADER_BYTES], "big")
+
+
+class Decoded(NamedTuple):
+    """A value and the schema it was written with."""
+
+    record: Any
+    writer: WriterSchema
+
+
+class Decoder:
+    """Reads values in the wire format with the writer's schema, or resolved to a pinned reader's schema."""
+
+    def __init__(self, registry: SchemaRegistry, reader: JsonSchema | None = None) -> None:
+        self._registry = registry
+        self._reader = parse(reader) if reader is not None else None
+
+    def __call__(self, data: bytes) -> Decoded:
+        """Decode one value.
+
+        Raises WireFormatError (UnknownSchemaError among them) for a bad record, RegistryUnavailableError when the
+        schema cannot be had now.
+        """
+        writer = self._registry.schema(split(data))
+        body = io.BytesIO(data)
+        body.seek(_HEADER_BYTES)
+        try:
+            record = fastavro.schemaless_reader(body, writer.parsed, self._reader)
+        except (
+            ValueError,
+            TypeError,
+            EOFError,
+            IndexError,
+            KeyError,
+            OverflowError,
+            fastavro.read.SchemaResolutionError,
+        ) as error:
+            raise WireFormatError(f"the body does not fit schema id {writer.schema_id}: {error!r}") from error
+        left = len(data) - body.tell()
+        if left:
+            raise WireFormatError(f"{left} bytes are left over after schema id {writer.schema_id}")
+        return Decoded(record, writer)

@@ -1,0 +1,82 @@
+"""The command line that every service has: `run`, `settings` and `health`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from servicekit import logs, settings
+from servicekit.lifecycle import Exit
+
+S = TypeVar("S", bound=settings.ServiceSettings)
+
+
+class ServiceCommand(Generic[S]):
+    """A service's `main`: reads settings, sets logs up, and turns every refusal into one clear text and exit code 2.
+
+    `run` gets the settings and the parsed arguments and returns the exit code; `add_arguments` adds the service's own
+    arguments to `run`.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        description: str,
+        settings_class: type[S],
+        run: Callable[[S, argparse.Namespace], int],
+        add_arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None,
+    ) -> None:
+        self._service = service
+        self._settings_class = settings_class
+        self._run = run
+        self._parser = argparse.ArgumentParser(prog=service, description=description)
+        commands = self._parser.add_subparsers(dest="command", required=True)
+        run_parser = commands.add_parser("run", help="run the service until SIGTERM or Ctrl-C")
+        add_arguments(run_parser)
+        health_parser = commands.add_parser("health", help="ask the running service whether it is ready")
+        health_parser.add_argument("--live", action="store_true", help="ask whether it is live instead")
+        for parser in (run_parser, health_parser):
+            parser.add_argument("--config", type=Path, metavar="FILE", help="settings as TOML")
+            parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting")
+        commands.add_parser("settings", help="print every setting as a Markdown table")
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Entry point: returns the exit code for `sys.exit`."""
+        arguments = self._parser.parse_args(argv)
+        if arguments.command == "settings":
+            sys.stdout.write(settings.table(self._settings_class, self._service) + "\n")
+            return Exit.OK
+        try:
+            loaded = settings.load(
+                self._settings_class,
+                self._service,
+                environ=os.environ,
+                file=arguments.config,
+                overrides=arguments.set,
+            )
+            if arguments.command == "health":
+                return _ask(loaded.http, "live" if arguments.live else "ready")
+            logs.configure(self._service, loaded.log)
+            return self._run(loaded, arguments)
+        except settings.SettingsError as error:
+            for problem in error.problems:
+                sys.stderr.write(f"{self._service}: {problem}\n")
+            return Exit.CONFIGURATION
+
+
+def _ask(http: settings.HttpSettings, page: str) -> int:
+    try:
+        with urllib.request.urlopen(f"http://{http.host}:{http.port}/{page}", timeout=5) as answer:
+            sys.stdout.write(answer.read().decode() + "\n")
+            return Exit.OK
+    except urllib.error.HTTPError as error:
+        sys.stdout.write(error.read().decode() + "\n")
+    except OSError as error:
+        sys.stderr.write(f"no answer from {http.host}:{http.port}: {error}\n")
+    return Exit.FAILED

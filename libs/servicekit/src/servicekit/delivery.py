@@ -1,0 +1,117 @@
+"""A Kafka producer for asyncio: delivery reports are called on the event loop, and the queue is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+Headers = Sequence[tuple[str, bytes | str | None]]
+OnDelivery = Callable[[KafkaError | None], None]
+
+_POLL_INTERVAL_S = 0.001
+
+
+class DeliveryFailedError(Exception):
+    """Kafka did not store the record; `error` says why."""
+
+    def __init__(self, error: KafkaError) -> None:
+        super().__init__(error.str())
+        self.error = error
+
+
+class QueueFullError(Exception):
+    """The bound on records that wait for their report is reached: stop reading until there is room."""
+
+
+class LoopProducer:
+    """Owns a confluent-kafka Producer and serves its delivery reports from the running event loop.
+
+    Reports are polled by a timer of the loop while records are outstanding, so callbacks need no locks and an idle
+    producer costs nothing. `max_outstanding` bounds the records between `produce` and their report.
+    """
+
+    def __init__(self, producer: Producer, *, max_outstanding: int = 50_000) -> None:
+        self.producer = producer
+        self.outstanding = 0
+        self.max_outstanding = max_outstanding
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def produce(
+        self,
+        topic: str,
+        *,
+        key: bytes | str | None,
+        value: bytes | None,
+        headers: Headers = (),
+        on_delivery: OnDelivery,
+    ) -> None:
+        """Hand one record over; `on_delivery` is called once, on the loop, with None or the error.
+
+        Raises QueueFullError when the bound is reached, KafkaException when the record cannot be produced at all.
+        """
+        if self.outstanding >= self.max_outstanding:
+            raise QueueFullError
+
+        def report(error: KafkaError | None, _message: Message) -> None:
+            self.outstanding -= 1
+            on_delivery(error)
+
+        try:
+            self.producer.produce(topic, value=value, key=key, headers=list(headers), on_delivery=report)
+        except BufferError:
+            raise QueueFullError from None
+        self.outstanding += 1
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_POLL_INTERVAL_S, self._poll)
+
+    async def send(self, topic: str, *, key: bytes | str | None, value: bytes | None, headers: Headers = ()) -> None:
+        """Produce one record, waiting for room first, and return when Kafka has it.
+
+        Raises DeliveryFailedError when Kafka refused it or the delivery timed out.
+        """
+        done: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
+
+        def report(error: KafkaError | None) -> None:
+            if not done.done():
+                done.set_result(error)
+
+        while True:
+            await self.room()
+            try:
+                self.produce(topic, key=key, value=value, headers=headers, on_delivery=report)
+            except QueueFullError:
+                # librdkafka's own byte bound was met before ours: a report has to come in first.
+                await asyncio.sleep(_POLL_INTERVAL_S * 10)
+            except KafkaException as failure:
+                raise DeliveryFailedError(failure.args[0]) from failure
+            else:
+                break
+        error = await done
+        if error is not None:
+            raise DeliveryFailedError(error)
+
+    async def room(self) -> None:
+        """Return as soon as fewer than `max_outstanding` records are outstanding."""
+        while self.outstanding >= self.max_outstanding:
+            await self._next_report()
+
+    async def drain(self) -> None:
+        """Return when no record is outstanding any more."""
+        while self.outstanding:
+            await self._next_report()
+
+    async def _next_report(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _poll(self) -> None:
+        if self.producer.poll(0) and self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+        self._timer = asyncio.get_running_loop().call_later(_POLL_INTERVAL_S, self._poll) if self.outstanding else None

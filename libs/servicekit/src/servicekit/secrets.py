@@ -1,0 +1,66 @@
+"""References to secrets in configuration: `${env:NAME}`, `${file:PATH}` and `${file:PATH:KEY}`.
+
+The syntax is that of Kafka's ConfigProviders (KIP-297): a configuration can be stored, shown and compared with
+its references, and only the process that opens the connection ever sees the value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+_REFERENCE = re.compile(r"\$\{(env|file):([^}:]+)(?::([^}]+))?\}")
+
+SECRET_WORDS = (
+    "password",
+    "passwd",
+    "secret",
+    "token",
+    "api_key",
+    "api.key",
+    "credential",
+    "psk",
+    "user_info",
+)
+"""A key that contains one of these holds a secret: its value is never printed."""
+
+
+class SecretError(ValueError):
+    """A reference names a variable, file or key that is not there; the text names it, never a value."""
+
+
+def is_secret(key: str) -> bool:
+    """Whether the value of configuration key `key` must never be shown."""
+    folded = key.lower().replace("-", "_")
+    return any(word in folded for word in SECRET_WORDS)
+
+
+def resolve(text: str, environ: Mapping[str, str]) -> str:
+    """Replace every reference in `text` by the value it points to.
+
+    `${env:NAME}` is a variable of `environ`; `${file:PATH}` the whole file without the final line break;
+    `${file:PATH:KEY}` one key of a properties file.
+
+    Raises SecretError when a reference points nowhere.
+    """
+    return _REFERENCE.sub(lambda match: _value(match, environ), text)
+
+
+def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
+    kind, name, key = match.groups()
+    if kind == "env":
+        if name not in environ:
+            raise SecretError(f"{match.group(0)}: the environment has no variable {name}")
+        return environ[name]
+    try:
+        content = Path(name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise SecretError(f"{match.group(0)}: {error.strerror or error}") from None
+    if key is None:
+        return content.rstrip("\r\n")
+    for line in content.splitlines():
+        left, separator, right = line.partition("=")
+        if separator and left.strip() == key:
+            return right.strip()
+    raise SecretError(f"{match.group(0)}: the file has no key {key}")

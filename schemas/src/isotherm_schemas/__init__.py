@@ -1,0 +1,1 @@
+"""The book of messages: topics, Avro schemas and examples."""

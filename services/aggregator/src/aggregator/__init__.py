@@ -1,0 +1,1 @@
+"""PySpark Structured Streaming: readings to window aggregates."""

@@ -1,0 +1,1 @@
+"""Observes CoAP resources; notifications land in Kafka."""

@@ -1,0 +1,1 @@
+"""MQTT devices connect to it as to a broker; readings land in Kafka."""

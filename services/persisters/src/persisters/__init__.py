@@ -1,0 +1,1 @@
+"""Topics into Elasticsearch, Cassandra/Scylla and Hazelcast, routed by KCQL."""

@@ -1,0 +1,1 @@
+"""MQTT device fleet and CoAP test server, each with its own ledger."""
