@@ -1,0 +1,79 @@
+"""Which Java runs the servers and Spark."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PREFERRED_MAJOR = 17  # Cassandra 5 runs on nothing newer, Spark 4 and Elasticsearch 8 on nothing older
+_INSTALLATION_FOLDERS = ("/usr/lib/jvm", "/opt/java", "/opt/jdk", "/usr/local/lib/jvm")
+
+
+class JavaNotFound(RuntimeError):
+    """No Java of a usable version is installed."""
+
+
+@dataclass(frozen=True)
+class Java:
+    """One Java installation."""
+
+    home: Path
+    major: int
+
+    @property
+    def command(self) -> str:
+        """Absolute path of its ``java``."""
+        return str(self.home / "bin" / "java")
+
+
+def _inspect(home: Path) -> Java | None:
+    """Read an installation's version from its ``release`` file, which every JDK and JRE since 9 carries."""
+    try:
+        release = (home / "release").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r'^JAVA_VERSION="(\d+)', release, re.MULTILINE)
+    if found is None or not os.access(home / "bin" / "java", os.X_OK):
+        return None
+    return Java(home, int(found[1]))
+
+
+def _candidates() -> Iterator[Java]:
+    homes = []
+    if configured := os.environ.get("JAVA_HOME"):
+        homes.append(Path(configured))
+    if on_path := shutil.which("java"):
+        homes.append(Path(on_path).resolve().parent.parent)
+    for folder in _INSTALLATION_FOLDERS:
+        if Path(folder).is_dir():
+            homes.extend(sorted(Path(folder).iterdir()))
+    for home in homes:
+        if java := _inspect(home):
+            yield java
+
+
+@functools.cache
+def find_java() -> Java:
+    """Return the Java to use: a Java 17 wherever it is, else JAVA_HOME or ``java`` on PATH if newer.
+
+    ``ISOTHERM_JAVA_HOME`` overrides the choice. Raises JavaNotFound, saying what was looked at.
+    """
+    if forced := os.environ.get("ISOTHERM_JAVA_HOME"):
+        java = _inspect(Path(forced))
+        if java is None:
+            raise JavaNotFound(f"ISOTHERM_JAVA_HOME={forced} holds no Java installation")
+        return java
+    found = list(_candidates())
+    for java in found:
+        if java.major == PREFERRED_MAJOR:
+            return java
+    for java in found:
+        if java.major > PREFERRED_MAJOR:
+            return java
+    seen = ", ".join(f"{java.home} ({java.major})" for java in found) or "none"
+    raise JavaNotFound(f"Java {PREFERRED_MAJOR} is needed; installations found: {seen}")

@@ -1,0 +1,124 @@
+"""Pytest fixtures: real servers, started on first use, shared by the whole session, stopped at its end.
+
+Register with ``pytest_plugins = ["stack.pytest_plugin"]`` in the root ``conftest.py``. A test may kill, pause
+or stop a shared server; one that is found dead or paused when a later test asks for it is brought back first.
+``ISOTHERM_STACK_KEEP=1`` keeps the servers' data and logs after the session.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from stack import ports
+from stack.java import JavaNotFound, find_java
+from stack.kafka import Kafka
+from stack.local import Stack
+from stack.ports import Ports
+from stack.registry import Registry
+from stack.server import Server
+
+DOCUMENTED_HAZELCAST_PORT = 5701
+
+_started_stack: pytest.StashKey[Stack] = pytest.StashKey()
+_used_servers: pytest.StashKey[set[str]] = pytest.StashKey()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let everything that the tests start (Spark among others) use the Java that the servers use."""
+    config.stash[_used_servers] = set()
+    try:
+        os.environ["JAVA_HOME"] = str(find_java().home)
+    except JavaNotFound:
+        return  # a test that needs Java fails with this very error; the others need none
+
+
+@pytest.fixture(scope="session")
+def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
+    """A stack of its own: free ports, a folder of its own, no server started yet."""
+    folder = Path(tempfile.mkdtemp(prefix="isotherm-stack-"))
+    # One documented example says `localhost` without a port, so Hazelcast takes its own if it can be had.
+    chosen = {"hazelcast": DOCUMENTED_HAZELCAST_PORT} if ports.hold(DOCUMENTED_HAZELCAST_PORT) else {}
+    session_stack = Stack(folder, Ports.free(**chosen))
+    pytestconfig.stash[_started_stack] = session_stack
+    yield session_stack
+    session_stack.down()
+    del pytestconfig.stash[_started_stack]
+    if os.environ.get("ISOTHERM_STACK_KEEP") != "1":
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _up(stack: Stack, config: pytest.Config, name: str) -> None:
+    config.stash[_used_servers].add(name)
+    stack.up([name])
+
+
+@pytest.fixture(scope="session")
+def kafka(stack: Stack, pytestconfig: pytest.Config) -> Kafka:
+    """The session's Kafka, ready; ``.bootstrap_servers``."""
+    _up(stack, pytestconfig, "kafka")
+    return stack.kafka
+
+
+@pytest.fixture(scope="session")
+def registry(stack: Stack, pytestconfig: pytest.Config) -> Registry:
+    """The session's schema registry, ready; ``.url``."""
+    _up(stack, pytestconfig, "registry")
+    return stack.registry
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """A function that returns a port free for TCP and UDP on 127.0.0.1, never the same one twice."""
+
+    def choose() -> int:
+        port = ports.hold_free_port()
+        ports.release(port)
+        return port
+
+    return choose
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Bring back shared servers that an earlier test left dead or paused."""
+    session_stack = item.config.stash.get(_started_stack, None)
+    if session_stack is None or not isinstance(item, pytest.Function):
+        return
+    for server in _used_by(item, session_stack):
+        if server.alive():
+            server.resume()
+        else:
+            _say(item.config, f"{server.name} did not run before {item.nodeid}; starting it again")
+            server.start()
+        server.wait_ready()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the last log lines of servers that do not run any more to the report of a failed test."""
+    report = yield
+    session_stack = item.config.stash.get(_started_stack, None)
+    if report.failed and session_stack is not None and isinstance(item, pytest.Function):
+        for server in _used_by(item, session_stack):
+            if not server.alive():
+                report.sections.append((f"{server.name} does not run, its last log lines", server.log_tail()))
+    return report
+
+
+def _used_by(item: pytest.Function, session_stack: Stack) -> list[Server]:
+    used = item.config.stash[_used_servers]
+    return [server for name, server in session_stack.servers.items() if name in used & set(item.fixturenames)]
+
+
+def _say(config: pytest.Config, text: str) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.ensure_newline()
+        reporter.write_line(f"stack: {text}")
