@@ -1,1 +1,142 @@
-"""The book of messages: topics, Avro schemas and examples."""
+"""The book of messages: every topic, every Avro schema and examples of every record.
+
+Data only: readers pin the version that they know with `schema(record, version)`; nothing here talks to a server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+import yaml
+
+_DATA = files(__name__)
+
+Compatibility = str
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A service that reads a topic, and the schema version it pins."""
+
+    service: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A declared topic: all that is needed to create it and to understand what it carries."""
+
+    name: str
+    description: str
+    record: str | None
+    """Record name; None for a topic that is never written."""
+    version: int | None
+    """The newest schema version that writers use."""
+    key: Mapping[str, str]
+    """`field` when the key is one field of the value, `format`, `description`."""
+    partitions: int
+    config: Mapping[str, str]
+    """Kafka's topic configuration."""
+    compatibility: Compatibility | None
+    writers: tuple[str, ...]
+    readers: tuple[Reader, ...]
+    semantics: Mapping[str, Any]
+    """What Avro cannot say: times, units, ordering, headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One message of a topic; timestamps in `value` are epoch milliseconds."""
+
+    topic: str
+    name: str
+    key: str
+    value: Mapping[str, Any]
+    headers: Mapping[str, str]
+
+
+@cache
+def _schema_text(record: str, version: int) -> str:
+    path = _DATA / "avro" / record / f"v{version}.avsc"
+    if not path.is_file():
+        raise LookupError(f"no schema {record} v{version}")
+    return path.read_text(encoding="utf-8")
+
+
+def schema(record: str, version: int) -> dict[str, Any]:
+    """The Avro schema of `record` in `version`, as parsed JSON; each call gives a copy of its own.
+
+    Raises LookupError when there is none.
+    """
+    parsed: dict[str, Any] = json.loads(_schema_text(record, version))
+    return parsed
+
+
+def versions(record: str) -> tuple[int, ...]:
+    """The versions of `record`, oldest first; empty for an unknown record."""
+    folder = _DATA / "avro" / record
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(int(entry.name[1:].removesuffix(".avsc")) for entry in folder.iterdir()))
+
+
+def records() -> tuple[str, ...]:
+    """The names of all records."""
+    return tuple(sorted(entry.name for entry in (_DATA / "avro").iterdir()))
+
+
+@cache
+def topics() -> tuple[Topic, ...]:
+    """All declared topics, by name."""
+    return tuple(_topic(entry) for entry in _sorted(_DATA / "topics"))
+
+
+def topic(name: str) -> Topic:
+    """The declared topic of this name.
+
+    Raises LookupError when it is not declared.
+    """
+    for declared in topics():
+        if declared.name == name:
+            return declared
+    raise LookupError(f"no topic {name} is declared")
+
+
+def examples(topic_name: str) -> tuple[Example, ...]:
+    """The examples of a topic; empty when it has none."""
+    folder = _DATA / "examples" / topic_name
+    if not folder.is_dir():
+        return ()
+    return tuple(_example(topic_name, entry) for entry in _sorted(folder))
+
+
+def _sorted(folder: Traversable) -> list[Traversable]:
+    return sorted(folder.iterdir(), key=lambda entry: entry.name)
+
+
+def _topic(entry: Traversable) -> Topic:
+    declared: dict[str, Any] = yaml.safe_load(entry.read_text(encoding="utf-8"))
+    return Topic(
+        name=declared["name"],
+        description=declared["description"],
+        record=declared["record"],
+        version=declared["version"],
+        key=declared["key"] or {},
+        partitions=declared["partitions"],
+        config={key: str(value) for key, value in declared["config"].items()},
+        compatibility=declared["compatibility"],
+        writers=tuple(declared["writers"]),
+        readers=tuple(Reader(**reader) for reader in declared["readers"]),
+        semantics=declared["semantics"],
+    )
+
+
+def _example(topic_name: str, entry: Traversable) -> Example:
+    content: dict[str, Any] = json.loads(entry.read_text(encoding="utf-8"))
+    return Example(topic_name, entry.name.removesuffix(".json"), content["key"], content["value"], content["headers"])
