@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stack.artifacts import Artifacts
+from stack.cassandra import Cassandra
+from stack.elasticsearch import Elasticsearch
+from stack.hazelcast import DEFAULT_BACKUPS, Hazelcast, SecondHazelcast
 from stack.kafka import Kafka
 from stack.ports import Ports
 from stack.registry import Registry
@@ -31,27 +34,69 @@ class Stack:
         ports: Ports | None = None,
         *,
         artifacts: Artifacts | None = None,
+        hazelcast_backups: int = DEFAULT_BACKUPS,
         detached: bool = False,
     ) -> None:
         self.folder = folder.absolute()
         self.ports = ports or Ports()
         self.artifacts = artifacts or Artifacts()
-        chosen = self.ports
         self.kafka = Kafka(
             self.folder / "kafka",
             self.artifacts,
-            port=chosen.kafka,
-            controller_port=chosen.kafka_controller,
+            port=self.ports.kafka,
+            controller_port=self.ports.kafka_controller,
             detached=detached,
         )
-        self.registry = Registry(self.folder / "registry", self.artifacts, port=chosen.registry, detached=detached)
-        every: list[Server] = [self.kafka, self.registry]
+        self.registry = Registry(self.folder / "registry", self.artifacts, port=self.ports.registry, detached=detached)
+        self.elasticsearch = Elasticsearch(
+            self.folder / "elasticsearch",
+            self.artifacts,
+            port=self.ports.elasticsearch,
+            transport_port=self.ports.elasticsearch_transport,
+            detached=detached,
+        )
+        self.cassandra = Cassandra(
+            self.folder / "cassandra",
+            self.artifacts,
+            port=self.ports.cassandra,
+            storage_port=self.ports.cassandra_storage,
+            jmx_port=self.ports.cassandra_jmx,
+            detached=detached,
+        )
+        members = (self.ports.hazelcast, self.ports.hazelcast_second)
+        self.hazelcast = Hazelcast(
+            self.folder / "hazelcast",
+            self.artifacts,
+            port=self.ports.hazelcast,
+            member_ports=members,
+            backups=hazelcast_backups,
+            detached=detached,
+        )
+        self.hazelcast_second = SecondHazelcast(
+            self.folder / "hazelcast-second",
+            self.artifacts,
+            port=self.ports.hazelcast_second,
+            member_ports=members,
+            backups=hazelcast_backups,
+            detached=detached,
+        )
+        self._standard: list[Server] = [
+            self.kafka,
+            self.registry,
+            self.elasticsearch,
+            self.cassandra,
+            self.hazelcast,
+        ]
+        every = [*self._standard, self.hazelcast_second]
         self.servers: dict[str, Server] = {server.name: server for server in every}
 
     def select(self, names: Iterable[str] | None = None) -> list[Server]:
-        """Return the servers of these names, all without names. Raises UnknownServer."""
+        """Return the servers of these names. Raises UnknownServer.
+
+        Without names these are the five of the suite, and the second Hazelcast member only if it runs.
+        """
         if names is None:
-            return list(self.servers.values())
+            return [server for server in self.servers.values() if server in self._standard or server.alive()]
         chosen = []
         for name in names:
             if name not in self.servers:
@@ -83,7 +128,7 @@ class Stack:
 
     def wipe(self, names: Iterable[str] | None = None) -> None:
         """Delete the data of stopped servers. Raises ServerFailed when one runs."""
-        for server in self.select(names):
+        for server in self.servers.values() if names is None else self.select(names):
             server.wipe()
         with contextlib.suppress(OSError):  # not empty: other servers keep their data
             self.folder.rmdir()

@@ -1,0 +1,67 @@
+"""Running a server that refuses to run as root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_NOBODY = 65534
+_PROBE_TIMEOUT_S = 20
+
+
+class CannotDropRoot(RuntimeError):
+    """This process is root and the machine offers no way to start a program as somebody else."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """How to start a program as an ordinary user: a command prefix.
+
+    ``changes_owner`` says that files must belong to ``nobody`` and lie where ``nobody`` can reach them;
+    otherwise the program sees root's files as its own.
+    """
+
+    prefix: tuple[str, ...]
+    changes_owner: bool
+
+    def can(self, test: str, path: Path) -> bool:
+        """Evaluate ``test <flag> <path>`` (``-r``, ``-w``, ``-x``) as that user."""
+        return _succeeds([*self.prefix, "test", test, str(path)])
+
+
+ITSELF = Identity((), changes_owner=False)
+IN_USER_NAMESPACE = Identity(("unshare", "-U", "--map-user=1000", "--map-group=1000"), changes_owner=False)
+NOBODY = Identity(("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"), changes_owner=True)
+
+
+def choose_identity() -> Identity:
+    """Return how to start a program without being root. Raises CannotDropRoot, saying what was tried.
+
+    A user namespace comes first: root's files need no new owner there and may lie below a private home.
+    """
+    if os.geteuid() != 0:
+        return ITSELF
+    for identity in (IN_USER_NAMESPACE, NOBODY):
+        if _succeeds([*identity.prefix, "true"]):
+            return identity
+    raise CannotDropRoot(
+        "this server refuses to run as root, and neither user namespaces (unshare -U) nor setpriv work here; "
+        "run as an ordinary user"
+    )
+
+
+def give_to_nobody(folder: Path) -> None:
+    """Hand a folder and everything in it to ``nobody``."""
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, _NOBODY, _NOBODY, follow_symlinks=False)
+
+
+def _succeeds(command: Sequence[str]) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    result = subprocess.run(command, capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False)
+    return result.returncode == 0
