@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -13,6 +15,8 @@ from servicekit.settings import KafkaSettings
 
 _log = logs.logger(__name__)
 _librdkafka_log = logging.getLogger("librdkafka")
+# A failed connection is logged and reported to the error callback; the callback's line is enough.
+_librdkafka_log.addFilter(lambda record: not record.getMessage().startswith(("FAIL ", "ERROR ")))
 
 PRODUCER_DEFAULTS: dict[str, Any] = {
     "enable.idempotence": True,
@@ -42,7 +46,7 @@ def client_config(settings: KafkaSettings, client_id: str, **overrides: Any) -> 
         "client.id": client_id,
         "log.connection.close": False,
         "logger": _librdkafka_log,
-        "error_cb": _on_error,
+        "error_cb": _Errors(),
         **{key.replace("_", "."): value for key, value in overrides.items()},
         **settings.properties,
     }
@@ -72,6 +76,18 @@ def error_of(error: BaseException | KafkaError) -> KafkaError | None:
     return None
 
 
-def _on_error(error: KafkaError) -> None:
-    # librdkafka retries everything that is reported here by itself; fatal ones also fail the next call.
-    _log.warning("kafka client error", code=error.name(), reason=error.str(), fatal=error.fatal())
+class _Errors:
+    """Says each error once in `interval_s`: a broker that is away fails connections by the hundred."""
+
+    def __init__(self, interval_s: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s = interval_s
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def __call__(self, error: KafkaError) -> None:
+        now = self._clock()
+        self._said = {name: at for name, at in self._said.items() if now - at < self._interval_s}
+        if error.name() not in self._said:
+            self._said[error.name()] = now
+            # librdkafka retries everything that is reported here by itself; fatal ones also fail the next call.
+            _log.warning("kafka client error", code=error.name(), reason=error.str(), fatal=error.fatal())
