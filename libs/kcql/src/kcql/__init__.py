@@ -1,0 +1,26 @@
+"""KCQL: the language that says what goes where. See README.md for the language by examples."""
+
+from kcql.dates import BadPattern, format_suffix
+from kcql.errors import KcqlError, ProjectionError
+from kcql.explain import explain_json, explain_words
+from kcql.model import SYS_TIME, Field, Part, Path, Statement, StoreAs, Tag
+from kcql.parser import parse
+from kcql.render import render
+
+__all__ = [
+    "SYS_TIME",
+    "BadPattern",
+    "Field",
+    "KcqlError",
+    "Part",
+    "Path",
+    "ProjectionError",
+    "Statement",
+    "StoreAs",
+    "Tag",
+    "explain_json",
+    "explain_words",
+    "format_suffix",
+    "parse",
+    "render",
+]

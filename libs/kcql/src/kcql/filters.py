@@ -1,0 +1,43 @@
+"""MQTT topic filters, as sources of statements (MQTT 5.0 and 3.1.1, section 4.7)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+
+def without_share(topic_filter: str) -> str:
+    """A filter without the `$share/<group>/` of a shared subscription (MQTT 5.0, 4.8.2)."""
+    if not topic_filter.startswith("$share/"):
+        return topic_filter
+    parts = topic_filter.split("/", 2)
+    return parts[2] if len(parts) == 3 else topic_filter
+
+
+@lru_cache(maxsize=1024)
+def _levels(topic_filter: str) -> tuple[str, ...]:
+    return tuple(without_share(topic_filter).split("/"))
+
+
+def matches_filter(topic_filter: str, topic: str) -> bool:
+    """Whether an MQTT topic name matches a topic filter.
+
+    `+` stands for one level, a last `#` for any number of levels, the parent's own included; neither stands for
+    the first level of a topic that begins with `$` (MQTT 5.0, 4.7.2). `$share/<group>/` is left out of account.
+
+    Args:
+        topic_filter: a filter; a wildcard that does not fill its level, or a `#` before the end, is plain text.
+        topic: the topic name of a message, without wildcards.
+    """
+    wanted = _levels(topic_filter)
+    levels = topic.split("/")
+    if topic.startswith("$") and wanted[0] in ("+", "#"):
+        return False
+    last = len(wanted) - 1
+    for i, level in enumerate(wanted):
+        if level == "#" and i == last:
+            return True
+        if i >= len(levels) or level not in ("+", levels[i]):
+            return False
+        if i == last - 1 and wanted[last] == "#" and len(levels) == last:
+            return True
+    return len(levels) == len(wanted)

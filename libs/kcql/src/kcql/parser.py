@@ -1,0 +1,42 @@
+"""From a KCQL text to statements."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from lark import Lark, Token, Tree
+from lark.exceptions import UnexpectedInput
+
+from kcql.builder import build_statement
+from kcql.expectations import refuse_unexpected
+from kcql.model import Statement
+
+
+@cache
+def _grammar() -> Lark:
+    return Lark.open(
+        "kcql.lark", rel_to=__file__, parser="lalr", lexer="contextual", propagate_positions=True
+    )
+
+
+def parse(text: str) -> tuple[Statement, ...]:
+    """Read one or more KCQL statements, separated by `;`.
+
+    Args:
+        text: the statements; keywords in any case, comments from `--` to the end of the line.
+
+    Raises:
+        KcqlError: the text is not KCQL; `str()` of it shows the place with a caret.
+    """
+    session = _grammar().parse_interactive(text)
+    last: Token | None = None
+    try:
+        for last in session.iter_parse():
+            pass
+    except UnexpectedInput as error:
+        raise refuse_unexpected(text, error.pos_in_stream or 0, last, session.accepts()) from None
+    try:
+        tree: Tree[Token] = session.feed_eof(last)
+    except UnexpectedInput:
+        raise refuse_unexpected(text, len(text), last, session.accepts()) from None
+    return tuple(build_statement(text, statement) for statement in tree.children)
