@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
+from contextlib import closing
 from typing import Annotated
 
 import typer
+from confluent_kafka import KafkaException
 
 from isotherm_cli import apply as applying
-from isotherm_cli import options
+from isotherm_cli import devices, options, records, tail
 from isotherm_cli.options import ConfigOption, KafkaOption, RegistryOption, SetOption
 from isotherm_cli.plan import Outcome, Step
 from servicekit import logs
+from servicekit.avro import Decoder, RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
+from servicekit.kafka import error_of
 from servicekit.lifecycle import Exit
 from servicekit.settings import SettingsError
 
@@ -22,6 +28,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+devices_app = typer.Typer(help="What is known of the devices.", no_args_is_help=True)
+app.add_typer(devices_app, name="devices")
 
 
 @app.callback()
@@ -66,6 +76,62 @@ def apply_command(
     _note(f"{len(report.changes)} of {len(report.steps)} {done}")
 
 
+@app.command("tail")
+def tail_command(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Begin with the oldest record.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with records as they come.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after so many records.")] = None,
+    headers: Annotated[bool, typer.Option("--headers", help="Show the headers too.")] = False,
+    kafka: KafkaOption = None,
+    registry: RegistryOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Print the records of a topic as JSON lines, as a read_committed reader sees them.
+
+    Without --from-beginning only new records, so it follows.
+    """
+    settings = _settings(kafka, registry, config, set_)
+    decoder = Decoder(SchemaRegistry(settings.registry))
+    try:
+        with closing(
+            records.read(settings.kafka, topic, from_beginning=from_beginning, follow=follow or not from_beginning)
+        ) as messages:
+            for message in itertools.islice(messages, limit):
+                typer.echo(tail.line(message, decoder, headers=headers))
+    except BrokenPipeError:
+        # The reader of our output has seen enough; give the interpreter's last flush nowhere to fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return
+    except (records.UnknownTopicError, RegistryUnavailableError, KafkaException) as error:
+        _note(_reason(error))
+        raise typer.Exit(Exit.FAILED) from None
+
+
+@devices_app.command("import")
+def devices_import_command(
+    file: Annotated[typer.FileText, typer.Argument(help="JSON lines, one device each; - is stdin.")],
+    kafka: KafkaOption = None,
+    registry: RegistryOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Store what is known of devices (home, room, region, model, thresholds) in the compacted topic `devices`."""
+    settings = _settings(kafka, registry, config, set_)
+    try:
+        imported = devices.import_lines(file, settings.kafka, settings.registry)
+    except (SchemaNotRegisteredError, RegistryUnavailableError, KafkaException) as error:
+        _note(_reason(error))
+        raise typer.Exit(Exit.FAILED) from None
+    for problem in imported.problems:
+        _note(problem)
+    _note(f"{imported.stored} devices stored")
+    if imported.problems:
+        raise typer.Exit(Exit.FAILED)
+
+
 def _settings(
     kafka: str | None, registry: str | None, config: ConfigOption, overrides: SetOption
 ) -> options.CliSettings:
@@ -77,6 +143,11 @@ def _settings(
 def _print_step(step: Step) -> None:
     if step.outcome is not Outcome.REFUSED:
         typer.echo(str(step))
+
+
+def _reason(error: Exception) -> str:
+    kafka_error = error_of(error)
+    return str(error) if kafka_error is None else kafka_error.str()
 
 
 def _note(text: str) -> None:

@@ -1,14 +1,17 @@
 """`isotherm apply`: the only creator of the declared topics and subjects.
 
 Everything is checked first. When anything is refused (another partition count, an incompatible schema), nothing
-is changed at all.
+is changed at all. Only versions of one new subject that contradict each other are found while they are registered:
+a registry judges against what it holds.
 """
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import httpx
 from confluent_kafka import KafkaError, KafkaException
@@ -112,18 +115,21 @@ def apply(
 
     Raises RefusedError when something contradicts the servers' state, NotReachableError when a server does not answer.
     """
-    session = _Session(clients.admin(kafka, "isotherm-apply"), SchemaRegistry(registry).client)
-    session.wait(timeout_ms, on_wait)
     wanted_topics = declared_topics() if topics is None else tuple(topics)
     wanted_subjects = declared_subjects() if subjects is None else tuple(subjects)
     try:
-        planned = Report((*session.plan_topics(wanted_topics), *session.plan_subjects(wanted_subjects)))
-        if planned.refused:
-            raise RefusedError(planned)
-        steps = []
-        for step in planned.steps:
-            steps.append(step if dry_run else session.do(step))
-            on_step(steps[-1])
+        with _rest(registry) as rest:
+            session = _Session(clients.admin(kafka, "isotherm-apply"), SchemaRegistry(registry).client, rest)
+            session.wait(timeout_ms, on_wait)
+            planned = Report((*session.plan_topics(wanted_topics), *session.plan_subjects(wanted_subjects)))
+            if planned.refused:
+                raise RefusedError(planned)
+            steps = []
+            for step in planned.steps:
+                steps.append(step if dry_run else session.do(step))
+                on_step(steps[-1])
+    except NotReachableError:
+        raise
     except (KafkaException, httpx.HTTPError, OSError) as error:
         raise NotReachableError(f"while applying: {error}") from error
     except SchemaRegistryError as error:
@@ -137,9 +143,10 @@ def apply(
 class _Session:
     """The two servers, and the declarations that are being applied to them."""
 
-    def __init__(self, admin: AdminClient, registry: SchemaRegistryClient) -> None:
+    def __init__(self, admin: AdminClient, registry: SchemaRegistryClient, rest: httpx.Client) -> None:
         self._admin = admin
         self._registry = registry
+        self._rest = rest
         self._topics: dict[str, DeclaredTopic] = {}
         self._actual_topics: dict[str, ActualTopic] = {}
         self._subjects: dict[str, DeclaredSubject] = {}
@@ -219,8 +226,15 @@ class _Session:
     def _incompatibility(self, subject: str, schema: Schema) -> str | None:
         """Why the registry would refuse `schema` beside the versions that `subject` has; None when it would not."""
         for version in self._registry.get_versions(subject):
-            if not self._registry.test_compatibility(subject, schema, version):
-                return f"the registry says that it is not compatible with the registered version {version}"
+            answer = self._rest.post(
+                f"compatibility/subjects/{quote(subject, safe='')}/versions/{version}?verbose=true",
+                json={"schema": schema.schema_str, "schemaType": schema.schema_type},
+            ).raise_for_status()
+            judged = answer.json()
+            if not judged["is_compatible"]:
+                # Confluent's registry gives a list of messages, Apicurio one text.
+                reasons = judged.get("messages") or [judged.get("reason", "no reason given")]
+                return f"not compatible with the registered version {version}: {'; '.join(map(str, reasons))}"
         return None
 
     def do(self, step: Step) -> Step:
@@ -261,6 +275,21 @@ class _Session:
         resource = ConfigResource(ResourceType.TOPIC, topic.name, incremental_configs=entries)
         self._admin.incremental_alter_configs([resource])[resource].result()
         return step
+
+
+def _rest(settings: RegistrySettings) -> httpx.Client:
+    """A plain client: the Confluent one gives the verdict of a compatibility check, but not the reason."""
+    user_info = settings.basic_auth_user_info
+    user, _, password = user_info.get_secret_value().partition(":") if user_info else ("", "", "")
+    context = ssl.create_default_context(cafile=settings.ssl_ca_location)
+    if settings.ssl_certificate_location is not None:
+        context.load_cert_chain(settings.ssl_certificate_location, settings.ssl_key_location)
+    return httpx.Client(
+        base_url=settings.url,
+        auth=(user, password) if user_info else None,
+        verify=context,
+        timeout=settings.timeout_ms / 1000,
+    )
 
 
 def _avro(schema: JsonSchema) -> Schema:

@@ -1,0 +1,53 @@
+"""`isotherm tail`: the records of a topic as JSON lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import datetime
+from typing import Any, cast
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+
+from servicekit.avro import Decoder, WireFormatError
+
+
+def line(message: Message, decoder: Decoder, *, headers: bool) -> str:
+    """One record as one line of JSON.
+
+    Times are epoch milliseconds. A value that is not Avro of a known schema is shown as `value_base64` beside an
+    `error`, never left out. Raises RegistryUnavailableError.
+    """
+    kind, timestamp_ms = message.timestamp()
+    shown: dict[str, Any] = {
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+        "key": _text(message.key()),
+    }
+    if headers:
+        shown["headers"] = [[name, _text(value)] for name, value in _headers(message)]
+    value = message.value()
+    try:
+        shown["value"] = None if value is None else decoder(value).record
+    except WireFormatError as error:
+        shown["error"] = str(error)
+        shown["value_base64"] = base64.b64encode(value or b"").decode()
+    return json.dumps(shown, default=_plain, ensure_ascii=False)
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | str | None]]:
+    # The stubs allow for other forms of headers, which only a producer takes.
+    return cast("list[tuple[str, bytes | str | None]]", message.headers() or [])
+
+
+def _text(data: bytes | str | None) -> str | None:
+    return data.decode("utf-8", errors="backslashreplace") if isinstance(data, bytes) else data
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1000)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
