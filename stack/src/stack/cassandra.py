@@ -7,9 +7,8 @@ import socket
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stack.artifacts import Artifacts
 from stack.ports import LOOPBACK
-from stack.server import Launch, Server, java_command
+from stack.server import Launch, Runtime, Server, java_command
 
 _CONFIG_FILES = Path(__file__).parent / "config" / "cassandra"
 _PROBE_TIMEOUT_S = 5.0
@@ -30,14 +29,13 @@ class Cassandra(Server):
     def __init__(
         self,
         folder: Path,
-        artifacts: Artifacts,
+        runtime: Runtime,
         *,
         port: int,
         storage_port: int,
         jmx_port: int,
-        detached: bool = False,
     ) -> None:
-        super().__init__(folder, artifacts, detached=detached)
+        super().__init__(folder, runtime)
         self.port = port
         self.storage_port = storage_port
         self.jmx_port = jmx_port
@@ -56,11 +54,18 @@ class Cassandra(Server):
         return [LOOPBACK]
 
     def prepare(self) -> Launch:
-        jars = self.artifacts.folder("cassandra")
+        jars = self.runtime.artifacts.folder("cassandra")
         config = self.conf_folder / "cassandra.yaml"
         config.write_text(json.dumps(self.render_config(), indent=2), encoding="utf-8")  # JSON is YAML too
         agent = next(jars.glob("jamm-*.jar"))
-        options = ["-Xms256m", "-Xmx512m", "-Xss256k", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC"]
+        options = [
+            "-Xms256m",
+            "-Xmx512m",
+            "-Xss256k",
+            "-XX:MaxDirectMemorySize=256m",
+            "-XX:+UseSerialGC",
+            *self.runtime.jit_options(),
+        ]
         options += [f"@{_CONFIG_FILES / 'jvm17.args'}", f"-javaagent:{agent}"]
         settings = {
             "cassandra.config": f"file://{config}",

@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 import httpx
 
 from stack import unprivileged
-from stack.artifacts import Artifacts
 from stack.java import find_java
 from stack.ports import LOOPBACK
-from stack.server import Launch, Server
+from stack.server import Launch, Runtime, Server
 
 _DISTRIBUTION = "elasticsearch-8.19.21"
 _PROBE_TIMEOUT_S = 10.0
@@ -46,10 +45,8 @@ class Elasticsearch(Server):
 
     name: ClassVar[str] = "elasticsearch"
 
-    def __init__(
-        self, folder: Path, artifacts: Artifacts, *, port: int, transport_port: int, detached: bool = False
-    ) -> None:
-        super().__init__(folder, artifacts, detached=detached)
+    def __init__(self, folder: Path, runtime: Runtime, *, port: int, transport_port: int) -> None:
+        super().__init__(folder, runtime)
         self.port = port
         self.transport_port = transport_port
 
@@ -73,7 +70,7 @@ class Elasticsearch(Server):
         return _PUBLIC_FOLDER / f"isotherm-elasticsearch-{digest}"
 
     def prepare(self) -> Launch:
-        home = self.artifacts.folder("elasticsearch") / _DISTRIBUTION
+        home = self.runtime.artifacts.folder("elasticsearch") / _DISTRIBUTION
         try:
             identity = unprivileged.choose_identity()
         except unprivileged.CannotDropRoot as error:
@@ -87,7 +84,7 @@ class Elasticsearch(Server):
             folder.mkdir(parents=True, exist_ok=True)
         (conf / "elasticsearch.yml").write_text(json.dumps(self.render_config(base), indent=2), encoding="utf-8")
         (conf / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
-        (conf / "jvm.options").write_text(_JVM_OPTIONS, encoding="utf-8")
+        (conf / "jvm.options").write_text("\n".join([_JVM_OPTIONS, *self.runtime.jit_options(), ""]), encoding="utf-8")
         if identity.changes_owner:
             for folder in (conf, data, temporary):
                 unprivileged.give_to_nobody(folder)

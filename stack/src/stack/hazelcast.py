@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 import httpx
 
-from stack.artifacts import Artifacts
 from stack.ports import LOOPBACK
-from stack.server import Launch, Server, java_command
+from stack.server import Launch, Runtime, Server, java_command
 
 CLUSTER_NAME = "dev"
 DEFAULT_BACKUPS = 1  # Hazelcast's own default; without effect while there is one member
@@ -39,14 +38,13 @@ class Hazelcast(Server):
     def __init__(
         self,
         folder: Path,
-        artifacts: Artifacts,
+        runtime: Runtime,
         *,
         port: int,
         member_ports: tuple[int, ...],
         backups: int = DEFAULT_BACKUPS,
-        detached: bool = False,
     ) -> None:
-        super().__init__(folder, artifacts, detached=detached)
+        super().__init__(folder, runtime)
         self.port = port
         self.member_ports = member_ports
         self.backups = backups
@@ -65,10 +63,10 @@ class Hazelcast(Server):
         return CLUSTER_NAME
 
     def prepare(self) -> Launch:
-        jars = self.artifacts.folder("hazelcast")
+        jars = self.runtime.artifacts.folder("hazelcast")
         config = self.conf_folder / "hazelcast.yaml"
         config.write_text(json.dumps(self.render_config(), indent=2), encoding="utf-8")  # JSON is YAML too
-        options = ["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *_MODULE_OPTIONS]
+        options = ["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", *self.runtime.jit_options(), *_MODULE_OPTIONS]
         options += [f"-Dhazelcast.config={config}", "-cp", f"{jars}/*"]
         return Launch(java_command(self.conf_folder, options, ["com.hazelcast.core.server.HazelcastMemberStarter"]))
 

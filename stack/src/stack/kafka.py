@@ -14,10 +14,9 @@ from typing import ClassVar
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from stack.artifacts import Artifacts
 from stack.java import find_java
 from stack.ports import LOOPBACK
-from stack.server import Launch, Server, ServerFailed, java_command
+from stack.server import Launch, Runtime, Server, ServerFailed, java_command
 
 NODE_ID = 1
 _CHECKPOINT = "bootstrap.checkpoint"
@@ -82,10 +81,8 @@ class Kafka(Server):
 
     name: ClassVar[str] = "kafka"
 
-    def __init__(
-        self, folder: Path, artifacts: Artifacts, *, port: int, controller_port: int, detached: bool = False
-    ) -> None:
-        super().__init__(folder, artifacts, detached=detached)
+    def __init__(self, folder: Path, runtime: Runtime, *, port: int, controller_port: int) -> None:
+        super().__init__(folder, runtime)
         self.port = port
         self.controller_port = controller_port
 
@@ -103,7 +100,7 @@ class Kafka(Server):
         return self.bootstrap_servers
 
     def prepare(self) -> Launch:
-        jars = self.artifacts.folder("kafka")
+        jars = self.runtime.artifacts.folder("kafka")
         properties = self.conf_folder / "server.properties"
         properties.write_text(self.render_properties(), encoding="utf-8")
         logging = self.conf_folder / "log4j2.properties"

@@ -13,7 +13,7 @@ from stack.hazelcast import DEFAULT_BACKUPS, Hazelcast, SecondHazelcast
 from stack.kafka import Kafka
 from stack.ports import Ports
 from stack.registry import Registry
-from stack.server import READY_TIMEOUT_S, Server, wait_all_ready
+from stack.server import READY_TIMEOUT_S, Runtime, Server, wait_all_ready
 
 DEFAULT_FOLDER = Path(".stack")
 
@@ -25,7 +25,8 @@ class UnknownServer(ValueError):
 class Stack:
     """The servers of one folder. Several stacks run side by side when folders and ports differ.
 
-    ``detached`` servers outlive this process; others end with it, even when it is killed.
+    ``detached`` servers outlive this process; others end with it, even when it is killed. For benches set
+    ``quick_start`` to False (:class:`stack.server.Runtime`).
     """
 
     def __init__(
@@ -36,49 +37,46 @@ class Stack:
         artifacts: Artifacts | None = None,
         hazelcast_backups: int = DEFAULT_BACKUPS,
         detached: bool = False,
+        quick_start: bool = True,
     ) -> None:
         self.folder = folder.absolute()
         self.ports = ports or Ports()
         self.artifacts = artifacts or Artifacts()
+        runtime = Runtime(self.artifacts, detached=detached, quick_start=quick_start)
         self.kafka = Kafka(
             self.folder / "kafka",
-            self.artifacts,
+            runtime,
             port=self.ports.kafka,
             controller_port=self.ports.kafka_controller,
-            detached=detached,
         )
-        self.registry = Registry(self.folder / "registry", self.artifacts, port=self.ports.registry, detached=detached)
+        self.registry = Registry(self.folder / "registry", runtime, port=self.ports.registry)
         self.elasticsearch = Elasticsearch(
             self.folder / "elasticsearch",
-            self.artifacts,
+            runtime,
             port=self.ports.elasticsearch,
             transport_port=self.ports.elasticsearch_transport,
-            detached=detached,
         )
         self.cassandra = Cassandra(
             self.folder / "cassandra",
-            self.artifacts,
+            runtime,
             port=self.ports.cassandra,
             storage_port=self.ports.cassandra_storage,
             jmx_port=self.ports.cassandra_jmx,
-            detached=detached,
         )
         members = (self.ports.hazelcast, self.ports.hazelcast_second)
         self.hazelcast = Hazelcast(
             self.folder / "hazelcast",
-            self.artifacts,
+            runtime,
             port=self.ports.hazelcast,
             member_ports=members,
             backups=hazelcast_backups,
-            detached=detached,
         )
         self.hazelcast_second = SecondHazelcast(
             self.folder / "hazelcast-second",
-            self.artifacts,
+            runtime,
             port=self.ports.hazelcast_second,
             member_ports=members,
             backups=hazelcast_backups,
-            detached=detached,
         )
         self._standard: list[Server] = [
             self.kafka,

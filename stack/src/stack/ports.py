@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import socket
 from collections.abc import Mapping
@@ -132,8 +131,3 @@ def _ephemeral_range() -> tuple[int, int]:
     text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
     lowest, highest = text.split()
     return int(lowest), int(highest)
-
-
-def ports_from_environment() -> Ports:
-    """Return the standard ports, overridden by the environment of this process."""
-    return Ports().overridden(os.environ)

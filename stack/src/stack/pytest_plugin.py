@@ -16,6 +16,9 @@ from pathlib import Path
 import pytest
 
 from stack import ports
+from stack.cassandra import Cassandra
+from stack.elasticsearch import Elasticsearch
+from stack.hazelcast import Hazelcast
 from stack.java import JavaNotFound, find_java
 from stack.kafka import Kafka
 from stack.local import Stack
@@ -70,6 +73,43 @@ def registry(stack: Stack, pytestconfig: pytest.Config) -> Registry:
     """The session's schema registry, ready; ``.url``."""
     _up(stack, pytestconfig, "registry")
     return stack.registry
+
+
+@pytest.fixture(scope="session")
+def elasticsearch(stack: Stack, pytestconfig: pytest.Config) -> Elasticsearch:
+    """The session's Elasticsearch, ready; ``.url``."""
+    _up(stack, pytestconfig, "elasticsearch")
+    return stack.elasticsearch
+
+
+@pytest.fixture(scope="session")
+def cassandra(stack: Stack, pytestconfig: pytest.Config) -> Cassandra:
+    """The session's Cassandra, ready; ``.contact_points`` and ``.port``."""
+    _up(stack, pytestconfig, "cassandra")
+    return stack.cassandra
+
+
+@pytest.fixture(scope="session")
+def hazelcast(stack: Stack, pytestconfig: pytest.Config) -> Hazelcast:
+    """The session's Hazelcast member, ready; ``.address`` and ``.cluster_name``."""
+    _up(stack, pytestconfig, "hazelcast")
+    return stack.hazelcast
+
+
+@pytest.fixture
+def hazelcast_second(stack: Stack, hazelcast: Hazelcast) -> Iterator[Hazelcast]:
+    """A second member of the session's cluster, for this test only; it has joined when the test starts."""
+    stack.up(["hazelcast-second"])
+    yield stack.hazelcast_second
+    stack.hazelcast_second.stop()
+
+
+@pytest.fixture
+def hazelcast_default_port(hazelcast: Hazelcast) -> Hazelcast:
+    """The session's Hazelcast member on 5701; the test fails when another process has that port."""
+    if hazelcast.port != DOCUMENTED_HAZELCAST_PORT:
+        pytest.fail(f"port {DOCUMENTED_HAZELCAST_PORT} is taken by another process; this test needs it", pytrace=False)
+    return hazelcast
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import httpx
 
-from stack.artifacts import Artifacts
 from stack.ports import LOOPBACK
-from stack.server import Launch, Server, java_command
+from stack.server import Launch, Runtime, Server, java_command
 
 BASE_PATH = "/apis/ccompat/v7"
 COMPATIBILITY = "FULL_TRANSITIVE"
@@ -26,8 +25,8 @@ class Registry(Server):
 
     name: ClassVar[str] = "registry"
 
-    def __init__(self, folder: Path, artifacts: Artifacts, *, port: int, detached: bool = False) -> None:
-        super().__init__(folder, artifacts, detached=detached)
+    def __init__(self, folder: Path, runtime: Runtime, *, port: int) -> None:
+        super().__init__(folder, runtime)
         self.port = port
 
     @property
@@ -44,8 +43,8 @@ class Registry(Server):
         return self.url
 
     def prepare(self) -> Launch:
-        jar = self.artifacts.folder("registry") / _JAR
-        options = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        jar = self.runtime.artifacts.folder("registry") / _JAR
+        options = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", *self.runtime.jit_options()]
         settings = {
             "quarkus.http.host": LOOPBACK,
             "quarkus.http.port": str(self.port),
