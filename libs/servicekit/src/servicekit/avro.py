@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -54,7 +55,10 @@ class WriterSchema(NamedTuple):
 
 
 class SchemaRegistry:
-    """Schemas by id and ids by schema, both cached; safe to share between threads."""
+    """Schemas by id and ids by schema, both cached; safe to share between threads.
+
+    Its connections are closed with `close` or when nobody holds it any more; `client` works only as long.
+    """
 
     def __init__(self, settings: RegistrySettings) -> None:
         conf: dict[str, Any] = {
@@ -68,6 +72,7 @@ class SchemaRegistry:
             "ssl.key.location": settings.ssl_key_location,
         }
         self.client = SchemaRegistryClient({key: value for key, value in conf.items() if value is not None})
+        self.close = weakref.finalize(self, self.client.close)
         self._by_id: dict[int, WriterSchema] = {}
         self._lock = threading.Lock()
 
