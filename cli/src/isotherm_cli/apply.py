@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     NewTopic,
     ResourceType,
 )
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 import isotherm_schemas
@@ -119,7 +119,7 @@ def apply(
     wanted_subjects = declared_subjects() if subjects is None else tuple(subjects)
     try:
         with _rest(registry) as rest:
-            session = _Session(clients.admin(kafka, "isotherm-apply"), SchemaRegistry(registry).client, rest)
+            session = _Session(clients.admin(kafka, "isotherm-apply"), SchemaRegistry(registry), rest)
             session.wait(timeout_ms, on_wait)
             planned = Report((*session.plan_topics(wanted_topics), *session.plan_subjects(wanted_subjects)))
             if planned.refused:
@@ -143,9 +143,10 @@ def apply(
 class _Session:
     """The two servers, and the declarations that are being applied to them."""
 
-    def __init__(self, admin: AdminClient, registry: SchemaRegistryClient, rest: httpx.Client) -> None:
+    def __init__(self, admin: AdminClient, registry: SchemaRegistry, rest: httpx.Client) -> None:
         self._admin = admin
-        self._registry = registry
+        self._schemas = registry  # its connections live as long as it is held
+        self._registry = registry.client
         self._rest = rest
         self._topics: dict[str, DeclaredTopic] = {}
         self._actual_topics: dict[str, ActualTopic] = {}

@@ -1,0 +1,40 @@
+import json
+
+import pytest
+
+from isotherm_cli.devices import BadDeviceError, parse
+
+
+def test_fields_that_are_left_out_get_their_defaults() -> None:
+    assert parse('{"device_id": "dev-1", "room": "kitchen"}') == {
+        "device_id": "dev-1",
+        "home": None,
+        "room": "kitchen",
+        "region": None,
+        "model": None,
+        "thresholds": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not JSON"),
+        ("[1]", "expected an object, got list"),
+        ("{}", "device_id must be a text that is not empty, got None"),
+        ('{"device_id": ""}', "device_id must be a text that is not empty, got ''"),
+        ('{"device_id": 7}', "device_id must be a text that is not empty, got 7"),
+        ('{"device_id": "d", "rom": "x"}', "unknown field rom; a device has device_id, home, room"),
+    ],
+)
+def test_refused_line_names_what_is_wrong(text: str, reason: str) -> None:
+    with pytest.raises(BadDeviceError) as refused:
+        parse(text)
+
+    assert reason in str(refused.value)
+
+
+def test_thresholds_are_kept() -> None:
+    device = {"device_id": "d", "thresholds": {"hot.above": 31.5}}
+
+    assert parse(json.dumps(device))["thresholds"] == {"hot.above": 31.5}
