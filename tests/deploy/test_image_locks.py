@@ -1,0 +1,170 @@
+"""Every image's lock holds what its packages need, nothing else, at the root lock's pins and hashes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+_PIN = re.compile(
+    r"^([a-z0-9][a-z0-9._-]*)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\\n|\n|\Z))+)", re.MULTILINE
+)
+_OURS = "isotherm-"
+
+
+class Pin(NamedTuple):
+    """One package of a lock."""
+
+    version: str
+    hashes: frozenset[str]
+
+
+def pins(lock: str) -> dict[str, Pin]:
+    """Read a lock; raises ValueError when it holds anything but hashed pins."""
+    left_over = _PIN.sub("", lock).strip()
+    if left_over:
+        raise ValueError(f"not a hashed pin: {left_over.splitlines()[0]}")
+    return {
+        name: Pin(version, frozenset(re.findall(r"sha256:(\w+)", hashes)))
+        for name, version, hashes in _PIN.findall(lock)
+    }
+
+
+def workspace() -> dict[str, dict[str, Any]]:
+    """The `[project]` table of every package of the workspace, by name."""
+    files = (f for pattern in ("*", "libs/*", "services/*") for f in ROOT.glob(f"{pattern}/pyproject.toml"))
+    projects = [tomllib.loads(file.read_text(encoding="utf-8"))["project"] for file in files]
+    return {project["name"]: project for project in projects}
+
+
+def needed(package: str, extras: tuple[str, ...], projects: dict[str, dict[str, Any]]) -> dict[str, list[Requirement]]:
+    """Everything that `package[extras]` needs from outside the workspace, by name, with who asks how."""
+    found: dict[str, list[Requirement]] = {}
+    seen: set[tuple[str, str]] = set()
+    waiting = [Requirement(f"{package}[{','.join(extras)}]")]
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if not name.startswith(_OURS):
+            found.setdefault(name, []).append(requirement)
+        for extra in ("", *requirement.extras):
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            waiting += [r for r in _requirements(name, extra, projects) if _applies(r, extra)]
+    return found
+
+
+def _requirements(name: str, extra: str, projects: dict[str, dict[str, Any]]) -> list[Requirement]:
+    if name in projects:
+        project = projects[name]
+        texts = project.get("optional-dependencies", {})[extra] if extra else project.get("dependencies", [])
+    else:
+        texts = importlib.metadata.requires(name) or []
+    return [Requirement(text) for text in texts]
+
+
+def _applies(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+IMAGES = [
+    ("cli/requirements.lock", "isotherm-cli", ()),
+    ("simulators/requirements.lock", "isotherm-simulators", ()),
+    ("services/aggregator/requirements.lock", "isotherm-aggregator", ()),
+    ("services/coap-ingest/requirements.lock", "isotherm-coap-ingest", ()),
+    ("services/mqtt-proxy/requirements.lock", "isotherm-mqtt-proxy", ()),
+    ("services/persisters/requirements-elasticsearch.lock", "isotherm-persisters", ("elasticsearch",)),
+    ("services/persisters/requirements-scylla.lock", "isotherm-persisters", ("scylla",)),
+    ("services/persisters/requirements-hazelcast.lock", "isotherm-persisters", ("hazelcast",)),
+]
+
+
+def problems(lock: str, root: dict[str, Pin], wanted: dict[str, list[Requirement]]) -> list[str]:
+    """What is wrong with the text of a lock, given the root's pins and what the image needs."""
+    if "://" in lock:
+        return ["an address in the lock"]
+    try:
+        locked = pins(lock)
+    except ValueError as error:
+        return [str(error)]
+    found = [f"{name} is missing" for name in wanted.keys() - locked.keys()]
+    found += [f"{name} is not needed" for name in locked.keys() - wanted.keys()]
+    found += [
+        f"{name} is pinned or hashed otherwise than in the root"
+        for name, pin in locked.items()
+        if root.get(name) != pin
+    ]
+    found += [
+        f"{name} {locked[name].version} does not satisfy {requirement}"
+        for name, requirements in wanted.items()
+        for requirement in requirements
+        if name in locked and not requirement.specifier.contains(locked[name].version, prereleases=True)
+    ]
+    return sorted(found)
+
+
+@pytest.fixture(scope="module")
+def root() -> dict[str, Pin]:
+    return pins((ROOT / "requirements.lock").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("lock", "package", "extras"), IMAGES)
+def test_lock_is_what_the_image_needs(lock: str, package: str, extras: tuple[str, ...], root: dict[str, Pin]) -> None:
+    text = (ROOT / lock).read_text(encoding="utf-8")
+
+    assert problems(text, root, needed(package, extras, workspace())) == [], "run tools/lock --images"
+
+
+def test_every_lock_is_checked() -> None:
+    locks = {
+        str(path.relative_to(ROOT))
+        for pattern in ("*", "services/*")
+        for path in ROOT.glob(f"{pattern}/requirements*.lock")
+    }
+
+    assert locks == {lock for lock, _, _ in IMAGES}
+
+
+def test_build_requirements_are_the_roots(root: dict[str, Pin]) -> None:
+    built_with = pins((ROOT / "tools/build-requirements.lock").read_text(encoding="utf-8"))
+
+    assert built_with == {"setuptools": root["setuptools"]}
+
+
+HASH = "a" * 64
+GOOD = f"lark==1.3.1 \\\n    --hash=sha256:{HASH}\n"
+
+
+@pytest.mark.parametrize(
+    ("lock", "problem"),
+    [
+        (GOOD, None),
+        ("", "lark is missing"),
+        (GOOD + f"wrapt==2.0 \\\n    --hash=sha256:{HASH}\n", "wrapt is not needed"),
+        (GOOD.replace("1.3.1", "1.3.2"), "lark is pinned or hashed otherwise than in the root"),
+        (GOOD.replace(HASH, "b" * 64), "lark is pinned or hashed otherwise than in the root"),
+        ("lark==1.3.1\n", "not a hashed pin: lark==1.3.1"),
+        ("--index-url https://example.org/simple\n" + GOOD, "an address in the lock"),
+        ("-e ./libs/kcql\n" + GOOD, "not a hashed pin: -e ./libs/kcql"),
+    ],
+)
+def test_a_wrong_lock_is_found(lock: str, problem: str | None) -> None:
+    root = {"lark": Pin("1.3.1", frozenset({HASH})), "wrapt": Pin("2.0", frozenset({HASH}))}
+
+    found = problems(lock, root, {"lark": [Requirement("lark>=1.3")]})
+
+    assert found == ([] if problem is None else [problem])
+
+
+def test_a_pin_below_what_a_package_asks_is_found() -> None:
+    root = {"lark": Pin("1.3.1", frozenset({HASH}))}
+
+    assert problems(GOOD, root, {"lark": [Requirement("lark>=2")]}) == ["lark 1.3.1 does not satisfy lark>=2"]
