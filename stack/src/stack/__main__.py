@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -133,9 +134,11 @@ def _down(options: argparse.Namespace) -> int:
 
 def _wipe(options: argparse.Namespace) -> int:
     stack = _stack(options)
+    stack.wipe(_names(options))
     if options.only is None:
         (stack.folder / _REMEMBERED_PORTS).unlink(missing_ok=True)
-    stack.wipe(_names(options))
+    with contextlib.suppress(OSError):  # missing, or other servers keep their data in it
+        stack.folder.rmdir()
     return 0
 
 
@@ -151,10 +154,8 @@ def _describe(server: Server) -> tuple[str, str, str]:
     if not server.alive():
         return "stopped", "-", "-"
     leader = psutil.Process(server.pid)
-    if leader.status() == psutil.STATUS_STOPPED:
-        state = "paused"
-    else:
-        state = "ready" if server.is_ready() else "starting"
+    paused = leader.status() == psutil.STATUS_STOPPED
+    state = "paused" if paused else "ready" if server.is_ready() else "starting"
     resident = sum(process.memory_info().rss for process in (leader, *leader.children(recursive=True)))
     return state, str(leader.pid), str(resident // _MIB)
 

@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,3 +78,18 @@ def find_java() -> Java:
             return java
     seen = ", ".join(f"{java.home} ({java.major})" for java in found) or "none"
     raise JavaNotFound(f"Java {PREFERRED_MAJOR} is needed; installations found: {seen}")
+
+
+def main() -> int:
+    """Print the home of the Java to use; exit code 1 when it is missing or not of the preferred version."""
+    try:
+        java = find_java()
+    except JavaNotFound as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(f"{java.home}\n")
+    return 0 if java.major == PREFERRED_MAJOR or os.environ.get("ISOTHERM_JAVA_HOME") else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

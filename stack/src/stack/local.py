@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -128,8 +127,6 @@ class Stack:
         """Delete the data of stopped servers. Raises ServerFailed when one runs."""
         for server in self.servers.values() if names is None else self.select(names):
             server.wipe()
-        with contextlib.suppress(OSError):  # not empty: other servers keep their data
-            self.folder.rmdir()
 
 
 def stop_all(servers: Iterable[Server]) -> None:

@@ -1,0 +1,66 @@
+# Every target brings what it needs by itself; `make` alone lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+BIN := .venv/bin
+STACK := $(BIN)/isotherm-stack
+SOURCES := $(wildcard conftest.py libs schemas services cli stack simulators contracts-tests examples tests bench)
+PYTEST := $(BIN)/pytest
+
+# The contract tests' verifier would report its use to its makers.
+export PACT_DO_NOT_TRACK := true
+
+.PHONY: help setup up down ps logs wipe format lint types unit test demo faults soak lock clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: ## Install everything into .venv, fetch the servers' files; fast when done
+	@tools/setup
+
+up: setup ## Start the five servers in the background (data in .stack)
+	@$(STACK) up
+
+down: setup ## Stop the servers, keep their data
+	@$(STACK) down
+
+ps: setup ## Show the servers' state, memory and addresses
+	@$(STACK) ps
+
+logs: setup ## Show a server's log: make logs S=kafka
+	@$(STACK) logs $(or $(S),$(error say which server: make logs S=kafka))
+
+wipe: setup ## Delete the data of the stopped servers
+	@$(STACK) wipe
+
+format: setup ## Format the code and fix what the linter can fix
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lint: setup ## Check style and formatting
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: setup ## Check types, sources and tests in one strict run
+	@find $(SOURCES) -name '*.py' -not -path '*/build/*' -print0 | xargs -0 -n 100000 $(BIN)/mypy --strict
+
+unit: setup ## Run the tests that need no server
+	@$(PYTEST) -q -m "not integration and not e2e and not faults and not long"
+
+test: lint types ## Run everything: lint, types, and all tests on real servers except the long ones
+	@$(PYTEST) -m "not long"
+
+demo: setup ## Run the whole suite on this machine; DEMO_SECONDS=90 make demo ends and checks by itself
+	@JAVA_HOME="$$($(STACK) java-home)" exec $(BIN)/isotherm-demo
+
+faults: setup ## Run the long fault tests, keep the output in docs/results/faults.txt
+	@tools/record-results docs/results/faults.txt $(PYTEST) --no-header -v -m "faults and long"
+
+soak: setup ## Run the soak tests, keep the output in docs/results/soak.txt
+	@tools/record-results docs/results/soak.txt $(PYTEST) --no-header -v -m "long and not faults"
+
+lock: ## Resolve the dependencies anew (for maintainers; needs uv)
+	@tools/lock
+
+clean: ## Remove what tools leave behind; the environment and the servers' data stay
+	@find . -path ./.venv -prune -o -type d \( -name __pycache__ -o -name .pytest_cache -o -name .mypy_cache \
+		-o -name .ruff_cache -o -name .hypothesis -o -name build \) -prune -exec rm -rf {} +
