@@ -1,0 +1,1 @@
+"""A fleet of thermostats that publish temperature and brightness over MQTT."""
