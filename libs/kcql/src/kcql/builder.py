@@ -62,14 +62,14 @@ def build_statement(text: str, tree: Node) -> Statement:
 
 class _Builder:
     def __init__(self, text: str, tree: Node) -> None:
-        self._text = text
+        self._source = text
         self._tree = tree
         self._clauses: dict[str, Lexeme] = {}
 
     def _lexeme(self, child: Child) -> Lexeme:
         assert isinstance(child, Token)
         start = child.start_pos or 0
-        return Lexeme(self._text, start, start + len(child))
+        return Lexeme(self._source, start, start + len(child))
 
     def statement(self) -> Statement:
         mode: Literal["INSERT", "UPSERT"] | None = None
@@ -100,7 +100,7 @@ class _Builder:
             source=source,
             fields=self._distinct_fields(fields),
             clauses=frozenset(self._clauses),
-            text=self._text[meta.start_pos : meta.end_pos],
+            text=self._source[meta.start_pos : meta.end_pos],
             **clauses,
         )
 
@@ -124,7 +124,8 @@ class _Builder:
             )
 
     def _field(self, tree: Node) -> tuple[Field, Lexeme]:
-        name, call, _, alias = tree.children
+        children: list[Child] = list(tree.children)
+        name, call, _, alias = children
         lexeme = self._lexeme(name)
         if call is not None:
             return Field(self._function(lexeme), self._alias(alias)), lexeme
@@ -212,9 +213,7 @@ class _Builder:
         lexeme = self._lexeme(values[0])
         text = unquote(lexeme)
         if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= LARGEST_NUMBER:
-            raise lexeme.refuse(
-                f'{word} is "{text}"', expected=f"a whole number from 1 to 2^63-1 ({LARGEST_NUMBER})"
-            )
+            raise lexeme.refuse(f'{word} is "{text}"', expected=f"a whole number from 1 to 2^63-1 ({LARGEST_NUMBER})")
         return {word.lower(): int(text)}
 
     def _word(self, word: str, values: list[Child]) -> dict[str, Any]:
@@ -270,8 +269,8 @@ class _Builder:
             compile_pattern(suffix)
         except BadPattern as error:
             start = lexeme.start + (lexeme.text != suffix)
-            wrong = Lexeme(self._text, start + error.start, start + error.end)
-            blank = lexeme.text == suffix and self._text[lexeme.end : lexeme.end + 1].isspace()
+            wrong = Lexeme(self._source, start + error.start, start + error.end)
+            blank = lexeme.text == suffix and self._source[lexeme.end : lexeme.end + 1].isspace()
             expected = f"{EXPECTED_DATE}{'; a suffix with blanks is quoted' if blank else ''}"
             raise wrong.refuse(str(error), expected=expected) from None
         return {"index_suffix": suffix}

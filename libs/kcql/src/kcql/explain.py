@@ -38,9 +38,7 @@ def explain_json(statement: Statement) -> dict[str, Any]:
         "timestamp_unit": statement.timestamp_unit,
         "with_key": [_place(path) for path in statement.with_key],
         "key_delimiter": statement.key_delimiter,
-        "tags": [
-            {"path": list(tag.path), "alias": tag.alias, "constant": tag.constant} for tag in statement.tags
-        ],
+        "tags": [{"path": list(tag.path), "alias": tag.alias, "constant": tag.constant} for tag in statement.tags],
         "partition_by": [_place(path) for path in statement.partition_by],
         "no_partition": statement.no_partition,
         "converter": statement.converter,
@@ -114,7 +112,9 @@ def _place_in_words(path: Path) -> str:
         return f"its {path.part}"
     if not path.segments:
         return f"its whole {part}"
-    return f'"{".".join(path.segments)}" of its {part}' if part != "header" else f'its header "{".".join(path.segments)}"'
+    return (
+        f'"{".".join(path.segments)}" of its {part}' if part != "header" else f'its header "{".".join(path.segments)}"'
+    )
 
 
 def _field_lines(statement: Statement) -> list[str]:

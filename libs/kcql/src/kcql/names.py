@@ -32,9 +32,7 @@ class Lexeme(NamedTuple):
     def text(self) -> str:
         return self.source[self.start : self.end]
 
-    def refuse(
-        self, message: str, *, expected: str | None = None, suggestion: str | None = None
-    ) -> KcqlError:
+    def refuse(self, message: str, *, expected: str | None = None, suggestion: str | None = None) -> KcqlError:
         """The error about this piece."""
         return error_at(self.source, self.start, self.end, message, expected=expected, suggestion=suggestion)
 

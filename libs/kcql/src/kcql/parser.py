@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedInput
 
-from kcql.builder import build_statement
+from kcql.builder import Node, build_statement
 from kcql.expectations import refuse_unexpected
 from kcql.model import Statement
 
 
 @cache
 def _grammar() -> Lark:
-    return Lark.open(
-        "kcql.lark", rel_to=__file__, parser="lalr", lexer="contextual", propagate_positions=True
-    )
+    return Lark.open("kcql.lark", rel_to=__file__, parser="lalr", lexer="contextual", propagate_positions=True)
 
 
 def parse(text: str) -> tuple[Statement, ...]:
@@ -28,15 +27,15 @@ def parse(text: str) -> tuple[Statement, ...]:
     Raises:
         KcqlError: the text is not KCQL; `str()` of it shows the place with a caret.
     """
-    session = _grammar().parse_interactive(text)
+    session: Any = _grammar().parse_interactive(text)
     last: Token | None = None
     try:
-        for last in session.iter_parse():
-            pass
+        for token in session.iter_parse():
+            last = token
     except UnexpectedInput as error:
         raise refuse_unexpected(text, error.pos_in_stream or 0, last, session.accepts()) from None
     try:
-        tree: Tree[Token] = session.feed_eof(last)
+        tree: Node = session.feed_eof(last)
     except UnexpectedInput:
         raise refuse_unexpected(text, len(text), last, session.accepts()) from None
-    return tuple(build_statement(text, statement) for statement in tree.children)
+    return tuple(build_statement(text, child) for child in tree.children if isinstance(child, Tree))
