@@ -1,0 +1,183 @@
+"""The balance: does everything that went in come out, exactly as often as it should?
+
+Pure counting over identities. What a line asks for is written in architecture 6 and 7.8 and in `docs/promises.md`;
+where the identities come from is `evidence`'s business.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, field
+
+Identity = tuple[Hashable, ...]
+"""The values of the fields that a schema declares as `isotherm.identity`, times as epoch milliseconds."""
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table: figures by column, and every reason why it does not add up."""
+
+    title: str
+    figures: Mapping[str, int]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether nothing is missing and nothing too much."""
+        return not self.problems
+
+
+@dataclass(frozen=True)
+class Balance:
+    """All lines; `adds_up` only if every line does."""
+
+    lines: tuple[Line, ...]
+
+    @property
+    def adds_up(self) -> bool:
+        """The verdict."""
+        return all(line.adds_up for line in self.lines)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Every reason of every line, each with the line's title."""
+        return tuple(f"{line.title}: {problem}" for line in self.lines for problem in line.problems)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A simulator's own record: what it published, with which promise, and what was acknowledged to it."""
+
+    qos_by_identity: Mapping[Identity, int] = field(default_factory=dict)
+    acknowledged: Collection[Identity] = frozenset()
+
+
+def mqtt_lines(ledger: Published, stored: Counter[Identity]) -> tuple[Line, ...]:
+    """One line for each QoS level that was used.
+
+    QoS 2: what was acknowledged is stored, and nothing is stored twice. QoS 1: what was acknowledged is stored;
+    further copies are allowed and counted. QoS 0: nothing is promised, so gaps are counted, not judged; but no publish
+    can be stored twice. A publish that was never acknowledged may be stored or not.
+    """
+    lines = []
+    for qos in sorted(set(ledger.qos_by_identity.values())):
+        published = {identity for identity, level in ledger.qos_by_identity.items() if level == qos}
+        acknowledged = published.intersection(ledger.acknowledged)
+        found = {identity for identity in published if stored[identity]}
+        copies = {identity: stored[identity] - 1 for identity in found if stored[identity] > 1}
+        due = acknowledged if qos else set[Identity]()
+        missing = due - found
+        problems = []
+        if missing:
+            problems.append(f"{len(missing)} acknowledged but not stored: {_some(missing)}")
+        if copies and qos != 1:
+            problems.append(f"{sum(copies.values())} extra copies: {_some(copies)}")
+        lines.append(
+            Line(
+                f"MQTT QoS {qos}",
+                {
+                    "published": len(published),
+                    "acknowledged": len(acknowledged),
+                    "stored": len(found),
+                    "extra copies": sum(copies.values()),
+                    "missing": len(missing) if qos else len(published - found),
+                },
+                tuple(problems),
+            )
+        )
+    return tuple(lines)
+
+
+def coap_line(notified: Collection[Identity], messages: Counter[Identity], readings: Counter[Identity]) -> Line:
+    """Observed notifications: best effort by protocol, so gaps are counted; but nothing is made up.
+
+    `messages` are the identities in the topic of raw messages, `readings` those in the topic of readings; each
+    reading that is stored as one must be stored as the other too. After a new registration a server repeats its
+    current state, so a notification may be stored twice.
+    """
+    sent = set(notified)
+    invented = (set(messages) | set(readings)) - sent
+    torn = set(messages) ^ set(readings)
+    problems = []
+    if invented:
+        problems.append(f"{len(invented)} stored but never sent: {_some(invented)}")
+    if torn:
+        problems.append(f"{len(torn)} in one of the two topics only: {_some(torn)}")
+    return Line(
+        "CoAP observe",
+        {
+            "published": len(sent),
+            "stored": len(set(messages) & sent),
+            "extra copies": sum(messages.values()) - len(messages),
+            "missing": len(sent - set(messages)),
+        },
+        tuple(problems),
+    )
+
+
+def windows_line(topic: str, read: int, counted: int, late: int, dead: int) -> Line:
+    """Every record of the aggregation's input is in one window, late or a dead letter."""
+    figures = {"records": read, "in windows": counted, "late": late, "dead letters": dead}
+    left = read - counted - late - dead
+    if left == 0:
+        return Line(topic, figures)
+    what = f"{left} records are in no window" if left > 0 else f"{-left} records are counted twice"
+    return Line(topic, figures, (f"{what}: {read} read, {counted} in windows + {late} late + {dead} dead letters",))
+
+
+def store_line(title: str, expected: Collection[Identity], rows: Counter[Identity]) -> Line:
+    """A store has exactly one row for each identity of its topic."""
+    wanted = set(expected)
+    missing, surplus = wanted - set(rows), set(rows) - wanted
+    copies = {identity: count for identity, count in rows.items() if count > 1}
+    problems = []
+    if missing:
+        problems.append(f"{len(missing)} missing: {_some(missing)}")
+    if surplus:
+        problems.append(f"{len(surplus)} that the topic does not have: {_some(surplus)}")
+    if copies:
+        problems.append(f"{len(copies)} more than once: {_some(copies)}")
+    figures = {
+        "identities": len(wanted),
+        "rows": sum(rows.values()),
+        "extra copies": sum(rows.values()) - len(rows),
+        "missing": len(missing),
+    }
+    return Line(title, figures, tuple(problems))
+
+
+def queue_line(title: str, records: Counter[Identity], items: Counter[Identity]) -> Line:
+    """An append-only structure has each record of its topic once: as many items as records, identity by identity."""
+    missing, surplus = records - items, items - records
+    problems = []
+    if missing:
+        problems.append(f"{missing.total()} missing: {_some(missing)}")
+    if surplus:
+        problems.append(f"{surplus.total()} too many: {_some(surplus)}")
+    figures = {
+        "identities": len(records),
+        "records": records.total(),
+        "rows": items.total(),
+        "extra copies": surplus.total(),
+        "missing": missing.total(),
+    }
+    return Line(title, figures, tuple(problems))
+
+
+def dead_letters_line(by_topic: Mapping[str, int], expected: Mapping[str, int]) -> Line:
+    """Dead letters by topic; more than `expected` means that something was refused that should have passed."""
+    problems = [
+        f"{count} in {topic}, expected {expected.get(topic, 0)}"
+        for topic, count in sorted(by_topic.items())
+        if count != expected.get(topic, 0)
+    ]
+    return Line("dead letters", {"records": sum(by_topic.values())}, tuple(problems))
+
+
+def _some(identities: Collection[Identity]) -> str:
+    shown = sorted(identities, key=repr)[:_SHOWN]
+    more = ", ..." if len(identities) > len(shown) else ""
+    return ", ".join("/".join(map(str, identity)) for identity in shown) + more
