@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ ENVIRONMENT_PREFIX = "ISOTHERM_STACK_"
 _LOWEST_FREE_PORT = 10_000  # well-known services sit below
 _ATTEMPTS = 1_000
 
-_held: dict[int, socket.socket] = {}
+_held: dict[int, int] = {}  # port to the file descriptor that is bound to it, closed with the process at the latest
 _given_out: set[int] = set()
 
 
@@ -105,16 +106,16 @@ def hold(port: int) -> bool:
     except OSError:
         holder.close()
         return False
-    _held[port] = holder
+    _held[port] = holder.detach()
     _given_out.add(port)
     return True
 
 
 def release(port: int) -> None:
     """Let go of a held port, just before its server binds it. A port that is not held is no error."""
-    holder = _held.pop(port, None)
-    if holder is not None:
-        holder.close()
+    descriptor = _held.pop(port, None)
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 def _candidate() -> int:
