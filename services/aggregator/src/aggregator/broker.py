@@ -1,0 +1,159 @@
+"""What the driver asks Kafka itself, beside Spark: topics, ends of partitions, first unread records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+
+from aggregator.clock import Unread
+from connector.dead_letters import ensure_topic
+from servicekit import kafka
+from servicekit.settings import KafkaSettings
+
+Partition = tuple[str, int]
+
+_REQUEST_TIMEOUT_S = 5.0
+_CLIENT_ID = "isotherm-aggregator"
+
+
+class BrokerError(Exception):
+    """Kafka does not answer, or not as needed: try again later."""
+
+
+class Broker:
+    """One Kafka cluster, seen from the driver."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._admin = kafka.admin(settings, f"{_CLIENT_ID}-admin")
+        # Unread records of open transactions hold the watermark back too, hence read_uncommitted. Never committed.
+        self._consumer = kafka.consumer(
+            settings,
+            f"{_CLIENT_ID}-clock",
+            f"{_CLIENT_ID}-clock",
+            isolation_level="read_uncommitted",
+            enable_partition_eof=True,
+            fetch_message_max_bytes=64 * 1024,
+            queued_max_messages_kbytes=1024,
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._consumer.close()
+
+    def cluster_id(self) -> str:
+        """The id that the cluster gave itself. Raises BrokerError."""
+        try:
+            return str(self._admin.describe_cluster(request_timeout=_REQUEST_TIMEOUT_S).result().cluster_id)
+        except KafkaException as failure:
+            raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The id of each topic, another one when a topic of the same name is made anew.
+
+        Raises BrokerError naming the topics that do not exist.
+        """
+        found, missing = {}, []
+        futures = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT_S)
+        for name, future in futures.items():
+            try:
+                found[name] = str(future.result().topic_id)
+            except KafkaException as failure:
+                error = kafka.error_of(failure)
+                if error is None or error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
+                missing.append(name)
+        if missing:
+            raise BrokerError(f"topic {', '.join(sorted(missing))} does not exist; run `isotherm apply`")
+        return found
+
+    def ensure_dead_letter_topic(self, topic: str) -> None:
+        """Create the dead-letter topic unless it is there. Raises BrokerError."""
+        try:
+            ensure_topic(self._admin, topic)
+        except KafkaException as failure:
+            raise BrokerError(f"dead-letter topic {topic} cannot be created: {_reason(failure)}") from failure
+
+    def ends(self, topics: Sequence[str], *, committed: bool) -> dict[Partition, int]:
+        """The end offset of every partition of `topics`, with or without what is not committed yet.
+
+        Raises BrokerError.
+        """
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        try:
+            described = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT_S)
+            wanted = {
+                TopicPartition(name, partition.id): OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
+                for name, future in described.items()
+                for partition in future.result().partitions
+            }
+            futures = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=_REQUEST_TIMEOUT_S)
+            return {(tp.topic, tp.partition): future.result().offset for tp, future in futures.items()}
+        except KafkaException as failure:
+            raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
+
+    def unread(
+        self,
+        read_to: Mapping[Partition, int],
+        ends: Mapping[Partition, int],
+        ingest_time_ms: Callable[[bytes | None], int | None],
+    ) -> list[Unread]:
+        """One entry for each partition that has records between what was read and its end.
+
+        `ingest_time_ms` reads it from a record's value, None when that cannot be read.
+        """
+        behind = {
+            partition: read_to.get(partition, 0) for partition in ends if read_to.get(partition, 0) < ends[partition]
+        }
+        firsts = self._first_records(behind) if behind else {}
+        unread = []
+        for partition in behind:
+            message = firsts.get(partition)
+            if message is not None:
+                taken_in_ms = ingest_time_ms(message.value())
+                # A front door stamps a reading before its producer does: a later stamp is wrong.
+                unread.append(Unread(None if taken_in_ms is None else min(taken_in_ms, message.timestamp()[1])))
+            elif partition not in firsts:
+                unread.append(Unread(None))
+        return unread
+
+    def _first_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, Message | None]:
+        """The first record at or after each offset; None where there are only markers of transactions.
+
+        A partition that did not answer in time is missing from the result.
+        """
+        self._consumer.assign([TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()])
+        found: dict[Partition, Message | None] = {}
+        deadline = time.monotonic() + _REQUEST_TIMEOUT_S
+        try:
+            while len(found) < len(offsets) and (left := deadline - time.monotonic()) > 0:
+                message = self._consumer.poll(left)
+                if message is None:
+                    break
+                error = message.error()
+                topic, number = message.topic(), message.partition()
+                if topic is None or number is None:
+                    continue
+                if error is None:
+                    found.setdefault((topic, number), message)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    found.setdefault((topic, number), None)
+                if error is None:
+                    self._consumer.pause([TopicPartition(topic, number)])
+        finally:
+            self._consumer.unassign()
+        return found
+
+
+def _reason(failure: KafkaException) -> str:
+    error = kafka.error_of(failure)
+    return str(failure) if error is None else error.str()

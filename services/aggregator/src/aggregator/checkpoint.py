@@ -1,0 +1,155 @@
+"""The checkpoint folder: who holds it, what configuration it belongs to, and what it keeps beside Spark's files."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aggregator.settings import AggregatorSettings
+from aggregator.wire import SchemaIds
+
+_LAYOUT_VERSION = 1
+_KEPT_SNAPSHOTS = 10
+
+
+class CheckpointMismatchError(Exception):
+    """The checkpoint was written by another configuration, or for other topics."""
+
+
+class CheckpointHeldError(Exception):
+    """Another process holds the checkpoint."""
+
+
+class CheckpointFolder:
+    """The folder of one aggregator.
+
+    `windows/` and `rejects/` are the checkpoints of Spark's two queries, `clock/` is where ticks are handed over.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        self.windows = self.folder / "windows"
+        self.rejects = self.folder / "rejects"
+        self.clock = self.folder / "clock"
+        self._fingerprint = self.folder / "fingerprint.json"
+        self._schema_ids = self.folder / "schema-ids.json"
+        self._devices = self.folder / "devices"
+
+    def create(self) -> None:
+        """Make the folders that are missing."""
+        for folder in (self.folder, self.clock, self._devices):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def lock(self) -> int:
+        """Take the folder for this process and for every process that inherits the descriptor, which is returned.
+
+        The lock goes with the open file and not with the process (flock(2)): Spark's JVM inherits it, so the folder
+        stays taken for as long as a JVM of a killed aggregator still winds down.
+
+        Raises CheckpointHeldError.
+        """
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise CheckpointHeldError(
+                f"another aggregator, or the JVM of one that was killed, still holds {self.folder}"
+            ) from None
+        return descriptor
+
+    def verify(self, fingerprint: Mapping[str, Any]) -> None:
+        """Compare the configuration with the one that began this checkpoint; the first one is kept.
+
+        Raises CheckpointMismatchError, naming every difference and what to do.
+        """
+        if not self._fingerprint.exists():
+            if self.windows.exists() or self.rejects.exists():
+                raise CheckpointMismatchError(
+                    f"{self.folder} holds a checkpoint without fingerprint.json, so nobody knows what it belongs to; "
+                    "use another checkpoint_dir"
+                )
+            _replace(self._fingerprint, dict(fingerprint))
+            return
+        written = json.loads(self._fingerprint.read_text(encoding="utf-8"))
+        differences = [
+            f"{key}: the checkpoint has {written.get(key)!r}, the configuration {fingerprint.get(key)!r}"
+            for key in sorted({*written, *fingerprint})
+            if written.get(key) != fingerprint.get(key)
+        ]
+        if differences:
+            raise CheckpointMismatchError(
+                f"the checkpoint in {self.folder} was written by another configuration:\n  "
+                + "\n  ".join(differences)
+                + "\nGive the old values back, or begin anew with another checkpoint_dir: the input topics are then "
+                "read from their beginning and every window comes again, with a higher revision."
+            )
+
+    def load_schema_ids(self) -> SchemaIds:
+        """What earlier runs learnt: a record gets the same verdict from both queries, before and after a restart."""
+        if not self._schema_ids.exists():
+            return SchemaIds()
+        kept = json.loads(self._schema_ids.read_text(encoding="utf-8"))
+        known = {int(schema_id): text for schema_id, text in kept["known"].items()}
+        return SchemaIds(known, frozenset(kept["unknown"]), kept["closed"])
+
+    def save_schema_ids(self, ids: SchemaIds) -> None:
+        """Keep what was learnt; call it before a query uses it."""
+        known = {str(schema_id): text for schema_id, text in sorted(ids.known.items())}
+        _replace(self._schema_ids, {"known": known, "unknown": sorted(ids.unknown), "closed": ids.closed})
+
+    def devices_snapshot(self, batch_id: int) -> dict[str, int] | None:
+        """The end offsets, by partition, of the devices that this batch was joined with before; None at first."""
+        path = self._devices / f"{batch_id}.json"
+        if not path.exists():
+            return None
+        offsets: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
+        return offsets
+
+    def save_devices_snapshot(self, batch_id: int, end_offsets: Mapping[str, int]) -> None:
+        """Keep the end offsets, so that the batch is joined with the same devices if it has to be run again."""
+        _replace(self._devices / f"{batch_id}.json", dict(end_offsets))
+        for old in sorted(self._devices.glob("*.json"), key=lambda path: int(path.stem))[:-_KEPT_SNAPSHOTS]:
+            old.unlink()
+
+    def tick(self, event_time_ms: int) -> None:
+        """Hand a tick to the windowed query, whose clock reads the files of the folder `clock/`."""
+        # Spark passes over names with a leading dot, so it never sees half a file.
+        hidden = self.clock / f".{event_time_ms}"
+        hidden.write_text(f"{event_time_ms}\n", encoding="ascii")
+        hidden.rename(self.clock / f"{event_time_ms}")
+
+
+def fingerprint(settings: AggregatorSettings, cluster_id: str, topic_ids: Mapping[str, str]) -> dict[str, Any]:
+    """All that a checkpoint depends on: a change would give a record two verdicts, or a window two meanings."""
+    return {
+        "layout": _LAYOUT_VERSION,
+        "kafka cluster id": cluster_id,
+        "input topic ids": dict(topic_ids),
+        "window_ms": settings.window_ms,
+        "slide_ms": settings.slide_ms or settings.window_ms,
+        "grouping keys": ["device_id", "metric"],
+        "allowed_lateness_ms": settings.allowed_lateness_ms,
+        "max_skew_ms": settings.max_skew_ms,
+        "shuffle_partitions": settings.shuffle_partitions,
+        "state store": settings.spark.properties.get("spark.sql.streaming.stateStore.providerClass", "default"),
+    }
+
+
+def _replace(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file whole or not at all, also when the machine loses power in between."""
+    hidden = path.with_name(f".{path.name}")
+    with hidden.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    hidden.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

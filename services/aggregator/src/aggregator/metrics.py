@@ -1,0 +1,124 @@
+"""What the aggregator counts, and how Spark's query progress becomes numbers (pure)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from aggregator.readings import DEAD_LETTER_REASONS, LATE
+
+Partition = tuple[str, int]
+
+READINGS_OBSERVED = "readings"
+"""Observation of the windowed query: `on_time`, `newest_ingest_ms`."""
+REFUSED_OBSERVED = "refused"
+"""Observation of the stateless query: a count for each of REASONS."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What Spark says of one trigger of a query (StreamingQueryProgress, as JSON)."""
+
+    batch_id: int
+    timestamp: str
+    input_rows: int
+    duration_ms: int
+    watermark_ms: int | None
+    read_to: Mapping[Partition, int] | None
+    """The offset behind the last record read, by partition of the Kafka source; None before the first batch."""
+    state_rows: int
+    dropped_rows: int
+    observed: Mapping[str, Mapping[str, int | None]]
+
+    @property
+    def newest_ingest_ms(self) -> int | None:
+        """The newest ingest time among the readings that went into windows; None when there were none."""
+        return self.observed.get(READINGS_OBSERVED, {}).get("newest_ingest_ms")
+
+    @classmethod
+    def parse(cls, text: str) -> Progress:
+        """Read the JSON of a StreamingQueryProgress."""
+        progress = json.loads(text)
+        kafka = next(source for source in progress["sources"] if source["description"].startswith("KafkaV2"))
+        watermark = progress.get("eventTime", {}).get("watermark")
+        operators: Sequence[Mapping[str, Any]] = progress["stateOperators"]
+        return cls(
+            batch_id=progress["batchId"],
+            timestamp=progress["timestamp"],
+            input_rows=kafka["numInputRows"],
+            duration_ms=progress.get("batchDuration", 0),
+            watermark_ms=None if watermark is None else _epoch_ms(watermark),
+            read_to=_partitions(kafka["endOffset"]),
+            state_rows=sum(operator["numRowsTotal"] for operator in operators),
+            dropped_rows=sum(operator["numRowsDroppedByWatermark"] for operator in operators),
+            observed=progress.get("observedMetrics", {}),
+        )
+
+
+def _epoch_ms(time: str) -> int:
+    return round(datetime.fromisoformat(time).timestamp() * 1000)
+
+
+def _partitions(offsets: Mapping[str, Mapping[str, int]] | None) -> Mapping[Partition, int] | None:
+    if offsets is None:
+        return None
+    return {(topic, int(number)): offset for topic, numbers in offsets.items() for number, offset in numbers.items()}
+
+
+class Metrics:
+    """The counters and gauges of one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.input_rows = self._counter("input_records", "Records read, by query.", "query")
+        self.on_time = self._counter("readings_aggregated", "Readings that went into windows.")
+        self.late = self._counter("late_records", "Readings that went to the late topic.")
+        self.dead_letters = self._counter("dead_letters", "Records that went to the dead-letter topic.", "reason")
+        self.windows_emitted = self._counter("windows_emitted", "Aggregates written.")
+        self.groups_emitted = self._counter("groups_emitted", "Group aggregates written.")
+        self.windows_without_device = self._counter(
+            "windows_without_device", "Aggregates whose device is not in the devices topic."
+        )
+        self.dropped = self._counter("rows_dropped_by_watermark", "Partial aggregates lost to the watermark: an alarm.")
+        self.query_restarts = self._counter(
+            "query_restarts", "Queries started again within this process.", "query", "cause"
+        )
+        self.batch_seconds = self._gauge("batch_duration_seconds", "Duration of the last micro-batch.", "query")
+        self.watermark = self._gauge("watermark_seconds", "The watermark, in seconds since the epoch.")
+        self.state_rows = self._gauge("state_rows", "Open windows.")
+        self.lag = self._gauge(
+            "lag_records", "Records in the topic that are not read yet.", "query", "topic", "partition"
+        )
+        for reason in DEAD_LETTER_REASONS:
+            self.dead_letters.labels(reason)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"isotherm_aggregator_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"isotherm_aggregator_{name}", text, labels, registry=self.registry)
+
+    def add(self, query: str, progress: Progress) -> None:
+        """Count one trigger of `query`."""
+        self.input_rows.labels(query).inc(progress.input_rows)
+        if progress.input_rows or progress.observed:
+            self.batch_seconds.labels(query).set(progress.duration_ms / 1000)
+        if progress.watermark_ms is not None:
+            self.watermark.set(progress.watermark_ms / 1000)
+            self.state_rows.set(progress.state_rows)
+            self.dropped.inc(progress.dropped_rows)
+        self.on_time.inc(progress.observed.get(READINGS_OBSERVED, {}).get("on_time") or 0)
+        refused = progress.observed.get(REFUSED_OBSERVED, {})
+        self.late.inc(refused.get(LATE) or 0)
+        for reason in DEAD_LETTER_REASONS:
+            self.dead_letters.labels(reason).inc(refused.get(reason) or 0)
+
+    def set_lag(self, query: str, read_to: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
+        """Show how far `query` is behind the ends of the partitions."""
+        for (topic, number), end in ends.items():
+            self.lag.labels(query, topic, str(number)).set(max(0, end - read_to.get((topic, number), 0)))

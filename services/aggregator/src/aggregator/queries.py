@@ -1,0 +1,226 @@
+"""The two streaming queries: windows, and the records that are in none (ADR 0031)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+from pyspark.sql.streaming.query import StreamingQuery
+
+from aggregator import devices, readings, windows
+from aggregator.broker import Broker
+from aggregator.checkpoint import CheckpointFolder
+from aggregator.metrics import READINGS_OBSERVED, REFUSED_OBSERVED, Metrics
+from aggregator.schema_book import writer_schema
+from aggregator.settings import AggregatorSettings
+from aggregator.wire import SchemaIds
+from connector.dead_letters import MAX_MESSAGE_BYTES
+from servicekit.avro import SchemaRegistry
+
+WINDOWS = "windows"
+REJECTS = "rejects"
+
+_READ = {
+    "startingOffsets": "earliest",
+    "failOnDataLoss": "true",
+    "kafka.isolation.level": "read_committed",
+    "groupIdPrefix": "isotherm-aggregator",
+    "kafka.max.poll.records": "5000",
+}
+_WRITE = {
+    "kafka.acks": "all",
+    "kafka.enable.idempotence": "true",
+    "kafka.compression.type": "lz4",
+    "kafka.linger.ms": "5",
+}
+
+
+class Queries:
+    """Starts the queries of one aggregator, each from its own checkpoint, with the schema ids known at that time."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        settings: AggregatorSettings,
+        kafka_options: Mapping[str, str],
+        folder: CheckpointFolder,
+        sink: Callable[[DataFrame, int], None],
+    ) -> None:
+        self._session = session
+        self._settings = settings
+        self._kafka = dict(kafka_options)
+        self._folder = folder
+        self._sink = sink
+
+    def start_windows(self, ids: SchemaIds) -> StreamingQuery:
+        """Start the windowed query: every batch's finished windows go to the sink."""
+        settings = self._settings
+        decoded = readings.decode(self._records(with_headers=False), ids)
+        on_time = readings.on_time(decoded, self._verdict(ids)).observe(
+            READINGS_OBSERVED,
+            F.count(F.lit(1)).alias("on_time"),
+            F.max(F.unix_millis("ingest_time")).alias("newest_ingest_ms"),
+        )
+        clock = (
+            self._session.readStream.format("text")
+            .option("cleanSource", "delete")
+            .load(str(self._folder.clock))
+            .select(F.timestamp_millis(F.col("value").cast("long")).alias("event_time"))
+        )
+        timed = windows.with_clock(on_time, clock, settings.watermark_delay_ms)
+        return (
+            windows.aggregate(timed, settings.window_ms, settings.slide_ms)
+            .writeStream.queryName(WINDOWS)
+            .outputMode("append")
+            .foreachBatch(self._sink)
+            .option("checkpointLocation", str(self._folder.windows))
+            .trigger(processingTime=f"{settings.trigger_ms} milliseconds")
+            .start()
+        )
+
+    def start_rejects(self, ids: SchemaIds) -> StreamingQuery:
+        """Start the stateless query: late readings and dead letters go to their topics."""
+        settings = self._settings
+        decoded = readings.decode(self._records(with_headers=True), ids)
+        refused = readings.refused(decoded, self._verdict(ids)).observe(
+            REFUSED_OBSERVED,
+            *(F.count(F.when(F.col("reason") == reason, 1)).alias(reason) for reason in readings.REASONS),
+        )
+        rows = readings.to_reject_topics(
+            refused,
+            settings.late_topic,
+            settings.dead_letter_topic,
+            settings.allowed_lateness_ms,
+            settings.max_skew_ms,
+        )
+        return (
+            rows.writeStream.queryName(REJECTS)
+            .format("kafka")
+            .options(**self._kafka, **_WRITE)
+            # A dead letter is larger than its record.
+            .option("kafka.max.request.size", str(MAX_MESSAGE_BYTES))
+            .option("checkpointLocation", str(self._folder.rejects))
+            .trigger(processingTime=f"{settings.trigger_ms} milliseconds")
+            .start()
+        )
+
+    def _records(self, *, with_headers: bool) -> DataFrame:
+        return (
+            self._session.readStream.format("kafka")
+            .options(**self._kafka, **_READ)
+            .option("subscribe", ",".join(self._settings.input_topics))
+            .option("maxOffsetsPerTrigger", self._settings.max_offsets_per_trigger)
+            .option("includeHeaders", with_headers)
+            .load()
+        )
+
+    def _verdict(self, ids: SchemaIds) -> Column:
+        return readings.verdict(ids, self._settings.allowed_lateness_ms, self._settings.max_skew_ms)
+
+
+class WindowSink:
+    """Writes a batch's finished windows, and the groups made of them, to Kafka; returns when Kafka has them."""
+
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        kafka_options: Mapping[str, str],
+        schema_ids: tuple[int, int],
+        devices_table: DevicesTable,
+        metrics: Metrics,
+    ) -> None:
+        self._settings = settings
+        self._options = {**kafka_options, **_WRITE}
+        self._aggregate_id, self._group_id = schema_ids
+        self._devices = devices_table
+        self._metrics = metrics
+
+    def __call__(self, finished: DataFrame, batch_id: int) -> None:
+        """Spark calls this once per batch, and again with the same rows when the batch has to be run again."""
+        # One pass over the state, whatever is written from it.
+        rows = finished.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            count = rows.count()
+            if count == 0:
+                return
+            self._write(windows.to_aggregate_topic(rows, self._aggregate_id), self._settings.output_topic)
+            self._metrics.windows_emitted.inc(count)
+            if self._settings.group_attributes:
+                self._write_groups(rows, batch_id)
+        finally:
+            rows.unpersist()
+
+    def _write_groups(self, rows: DataFrame, batch_id: int) -> None:
+        settings = self._settings
+        known = self._devices.as_of(rows.sparkSession, batch_id)
+        groups = windows.group(rows, known, settings.group_attributes, settings.unknown_group).persist()
+        try:
+            count = groups.count()
+            self._write(windows.to_group_topic(groups, self._group_id), settings.grouped_topic)
+            self._metrics.groups_emitted.inc(count)
+            self._metrics.windows_without_device.inc(rows.join(known, "device_id", "left_anti").count())
+        finally:
+            groups.unpersist()
+
+    def _write(self, rows: DataFrame, topic: str) -> None:
+        rows.write.format("kafka").options(**self._options).option("topic", topic).save()
+
+
+class DevicesTable:
+    """The compacted devices topic as a table, as of a batch's start; read again only when the topic has grown."""
+
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        kafka_options: Mapping[str, str],
+        broker: Broker,
+        registry: SchemaRegistry,
+        folder: CheckpointFolder,
+    ) -> None:
+        self._settings = settings
+        self._kafka = dict(kafka_options)
+        self._broker = broker
+        self._registry = registry
+        self._folder = folder
+        self._held: tuple[dict[str, int], DataFrame] | None = None
+
+    def as_of(self, session: SparkSession, batch_id: int) -> DataFrame:
+        """`device_id` and the attributes. A batch that is run again gets what it got before.
+
+        Raises BrokerError or RegistryUnavailableError.
+        """
+        ends = self._folder.devices_snapshot(batch_id)
+        if ends is None:
+            topic = self._settings.devices_topic
+            ends = {str(number): end for (_, number), end in self._broker.ends([topic], committed=True).items()}
+            self._folder.save_devices_snapshot(batch_id, ends)
+        if self._held is None or self._held[0] != ends:
+            table = self._read(session, ends)
+            if self._held is not None:
+                self._held[1].unpersist()
+            self._held = (ends, table)
+        return self._held[1]
+
+    def _read(self, session: SparkSession, ends: Mapping[str, int]) -> DataFrame:
+        topic = self._settings.devices_topic
+        records = (
+            session.read.format("kafka")
+            .options(**self._kafka)
+            .option("kafka.isolation.level", "read_committed")
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .option("endingOffsets", json.dumps({topic: ends}))
+            .load()
+        )
+        newest = devices.newest(records).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            named = {schema_id: writer_schema(self._registry, schema_id) for schema_id in devices.schema_ids(newest)}
+            ids = SchemaIds({schema_id: text for schema_id, text in named.items() if text is not None}, closed=True)
+            table = devices.decode(newest, ids, self._settings.group_attributes).persist(StorageLevel.MEMORY_AND_DISK)
+            table.count()
+        finally:
+            newest.unpersist()
+        return table

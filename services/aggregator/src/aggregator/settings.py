@@ -1,0 +1,82 @@
+"""What the aggregator can be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from servicekit.settings import ServiceSettings, Settings
+
+Attribute = Literal["home", "room", "region", "model"]
+
+
+class SparkSettings(Settings):
+    """How Spark runs."""
+
+    master: str = Field("local[*]", description="Spark master: `local[N]`, `spark://...`, `k8s://...`.")
+    driver_memory: str = Field(
+        "1g",
+        pattern=r"^[1-9][0-9]*[kmgt]$",
+        description="Heap of Spark's driver, which does all the work under a `local` master: `1g`, `512m`.",
+    )
+    properties: dict[str, str] = Field(
+        default_factory=dict, description="Any `spark.*` properties; they win over the service's own."
+    )
+
+
+class AggregatorSettings(ServiceSettings):
+    """Settings of the aggregator; times are in ms."""
+
+    input_topics: list[str] = Field(["thermostat.data"], min_length=1, description="Topics with readings.")
+    output_topic: str = Field("temperatures.aggregated", description="Aggregates of each device and metric.")
+    grouped_topic: str = Field("temperatures.grouped", description="Aggregates of each group of devices.")
+    late_topic: str = Field("thermostat.late", description="Readings that were too late, as they came.")
+    dead_letter_topic: str = Field(
+        "aggregator.dead-letters", description="Records that cannot be read or lie in the future, as they came."
+    )
+    devices_topic: str = Field("devices", description="Compacted topic with what is known of each device.")
+    group_attributes: list[Attribute] = Field(
+        ["home", "room", "region", "model"], description="Attributes to group by; empty switches groups off."
+    )
+    unknown_group: str = Field(
+        "unknown",
+        description="Group of devices of which the attribute is not known; empty leaves them out, counted.",
+    )
+    window_ms: int = Field(60_000, ge=1_000, description="Length of a window.")
+    slide_ms: int | None = Field(None, ge=1_000, description="Distance of two windows' starts; empty: `window_ms`.")
+    allowed_lateness_ms: int = Field(
+        60_000, ge=0, description="A reading taken in longer than this after it was measured is late."
+    )
+    max_skew_ms: int = Field(
+        60_000, ge=0, description="A reading measured further than this after it was taken in lies in the future."
+    )
+    read_slack_ms: int = Field(
+        30_000,
+        ge=0,
+        description="Longest time that a front door holds a reading before it is in Kafka "
+        "(its producer's `delivery.timeout.ms`).",
+    )
+    trigger_ms: int = Field(2_000, ge=0, description="Distance of two micro-batches; 0: one right after the other.")
+    max_offsets_per_trigger: int = Field(500_000, ge=1, description="Most records of one micro-batch.")
+    shuffle_partitions: int = Field(2, ge=1, le=1_000, description="Partitions of the windows' state.")
+    idle_flush: bool = Field(
+        True,
+        description="Let the wall clock finish windows while no reading comes. Switch it off to replay old readings "
+        "into the input topic while the service runs.",
+    )
+    checkpoint_dir: Path = Field(description="Folder of the checkpoint, on a disk that survives a restart.")
+    jars_dir: Path = Field(description="Folder with Spark's Kafka and Avro jars.")
+    spark: SparkSettings = SparkSettings()
+
+    @model_validator(mode="after")
+    def _windows_without_gaps(self) -> Self:
+        if self.slide_ms is not None and self.slide_ms > self.window_ms:
+            raise ValueError(f"slide_ms {self.slide_ms} leaves gaps between windows of window_ms {self.window_ms}")
+        return self
+
+    @property
+    def watermark_delay_ms(self) -> int:
+        """How far the watermark stays behind the furthest reading that may have come (architecture 7.3)."""
+        return self.allowed_lateness_ms + self.max_skew_ms + self.read_slack_ms

@@ -1,0 +1,103 @@
+"""One running query: its progress, and what its end means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from enum import Enum
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from aggregator import wire
+from aggregator.metrics import Partition, Progress
+
+_TRANSIENT = re.compile(
+    r"org\.apache\.kafka\.common\.errors\."
+    r"(\w*TimeoutException|DisconnectException|NetworkException|\w*NotAvailableException|NotLeaderOrFollowerException"
+    r"|NotEnoughReplicas\w*Exception|NotCoordinatorException|CoordinatorLoadInProgressException|RetriableException)"
+    r"|org\.apache\.kafka\.common\.KafkaException: Failed to create new KafkaAdminClient"
+    r"|java\.util\.concurrent\.TimeoutException: Cannot fetch record"
+    r"|aggregator\.broker\.BrokerError|servicekit\.avro\.RegistryUnavailableError"
+)
+
+
+class Cause(Enum):
+    """Why a query ended."""
+
+    NEW_SCHEMA = "new schema id"
+    UNAVAILABLE = "server unavailable"
+    FAILURE = "failure"
+
+
+def cause_of(failure: str) -> Cause:
+    """Tell from the text of a failed query, Java's trace included, what is to be done about it."""
+    if wire.new_schema_ids(failure):
+        return Cause.NEW_SCHEMA
+    if _TRANSIENT.search(failure):
+        return Cause.UNAVAILABLE
+    return Cause.FAILURE
+
+
+class SupervisedQuery:
+    """A query that may be started again from its checkpoint."""
+
+    def __init__(self, name: str, start: Callable[[], StreamingQuery]) -> None:
+        self.name = name
+        self.read_to: dict[Partition, int] | None = None
+        self.last: Progress | None = None
+        self.newest_ingest_ms: int | None = None
+        self._start = start
+        self._query: StreamingQuery | None = None
+        self._seen: tuple[int, str] = (-1, "")
+
+    def start(self) -> None:
+        """Start it, with what is known now."""
+        self._query = self._start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self._query is not None and self._query.isActive
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether it runs and has been through its first trigger, which finds every mistake in a plan."""
+        return self.is_running and self.last is not None
+
+    def new_progress(self) -> list[Progress]:
+        """What it has done since the last call."""
+        if self._query is None:
+            return []
+        # The JSON in one call: StreamingQueryProgress of pyspark takes a round trip to the JVM for every field.
+        texts = [progress.json() for progress in self._query._jsq.recentProgress()]
+        new = [p for p in map(Progress.parse, texts) if (p.batch_id, p.timestamp) > self._seen]
+        for progress in new:
+            self._seen = (progress.batch_id, progress.timestamp)
+            self.last = progress
+            if progress.read_to is not None:
+                self.read_to = dict(progress.read_to)
+            if progress.newest_ingest_ms is not None:
+                self.newest_ingest_ms = max(progress.newest_ingest_ms, self.newest_ingest_ms or 0)
+        return new
+
+    def failure(self) -> str | None:
+        """The text of the failure that ended it, with Java's trace; None while it runs or when it was stopped."""
+        if self._query is None or self._query.isActive:
+            return None
+        error = self._query.exception()
+        return "the query ended without a reason" if error is None else str(error)
+
+    def stop_after_batch(self, wait: Callable[[float], None], deadline_s: Callable[[], float]) -> None:
+        """Stop it between two batches, or in the middle of one when `deadline_s` (time left) is used up.
+
+        Either is safe: a batch that did not finish is run again, as it was, at the next start.
+        """
+        if self._query is None:
+            return
+        self.new_progress()
+        begun = self._seen
+        while self._query.isActive and self._query.status["isTriggerActive"] and deadline_s() > 0:
+            if self.new_progress() and self._seen != begun:
+                break
+            wait(0.05)
+        self._query.stop()

@@ -1,0 +1,166 @@
+"""An independent recount of the aggregation: plain Python over decoded records, no Spark, none of its code.
+
+Feed it what was read from the input topic, and compare what it expects with what the output topics hold. Records are
+mappings as an Avro reader gives them; times may be `datetime` (UTC) or epoch milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+Verdict = Literal["on-time", "late", "future", "not-finite", "out-of-range"]
+WindowKey = tuple[str, str, int, int]
+"""device_id, metric, window start and end in epoch ms."""
+GroupKey = tuple[str, str, str, int, int]
+"""attribute, group, metric, window start and end in epoch ms."""
+
+TOLERANCE = 1e-9
+"""Relative (and absolute, below 1) difference allowed in sum, mean and stddev; count, min and max are exact."""
+
+_LATEST_TIME_MS = 253_402_300_799_999
+_EXACT = ("device_count", "count", "min", "max")
+_CLOSE = ("sum", "mean", "stddev")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The configuration of the aggregator that decides what belongs where; times in ms."""
+
+    window_ms: int
+    allowed_lateness_ms: int
+    max_skew_ms: int
+    slide_ms: int | None = None
+
+
+def epoch_ms(time: datetime | int) -> int:
+    """A time in ms since the epoch."""
+    return time if isinstance(time, int) else round(time.timestamp() * 1000)
+
+
+def verdict(reading: Mapping[str, Any], rules: Rules) -> Verdict:
+    """What has to become of a reading that could be decoded."""
+    event_ms, ingest_ms = epoch_ms(reading["event_time"]), epoch_ms(reading["ingest_time"])
+    if not (0 <= event_ms <= _LATEST_TIME_MS and 0 <= ingest_ms <= _LATEST_TIME_MS):
+        return "out-of-range"
+    if not math.isfinite(reading["value"]):
+        return "not-finite"
+    if event_ms > ingest_ms + rules.max_skew_ms:
+        return "future"
+    return "late" if event_ms < ingest_ms - rules.allowed_lateness_ms else "on-time"
+
+
+def windows_of(event_ms: int, rules: Rules) -> Iterator[tuple[int, int]]:
+    """Start and end of every window that holds a time; windows are aligned to the epoch."""
+    slide_ms = rules.slide_ms or rules.window_ms
+    start = event_ms - event_ms % slide_ms
+    while start > event_ms - rules.window_ms:
+        yield start, start + rules.window_ms
+        start -= slide_ms
+
+
+def expected_windows(readings: Iterable[Mapping[str, Any]], rules: Rules) -> dict[WindowKey, dict[str, float]]:
+    """Count, sum, mean, min, max and stddev of every window, from the readings that are on time."""
+    values: dict[WindowKey, list[float]] = defaultdict(list)
+    for reading in readings:
+        if verdict(reading, rules) == "on-time":
+            for start, end in windows_of(epoch_ms(reading["event_time"]), rules):
+                values[reading["device_id"], reading["metric"], start, end].append(reading["value"])
+    return {key: _statistics(window) for key, window in values.items()}
+
+
+def _statistics(values: Sequence[float]) -> dict[str, float]:
+    total = math.fsum(values)
+    mean = total / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
+    return {
+        "count": len(values),
+        "sum": total,
+        "mean": mean,
+        "min": min(values),
+        "max": max(values),
+        "stddev": math.sqrt(variance),
+    }
+
+
+def expected_groups(
+    windows: Mapping[WindowKey, Mapping[str, float]],
+    devices: Mapping[str, Mapping[str, Any]],
+    attributes: Sequence[str],
+    unknown_group: str = "unknown",
+) -> dict[GroupKey, dict[str, float]]:
+    """The windows of devices that share an attribute; an empty `unknown_group` leaves out those without one."""
+    members: dict[GroupKey, list[Mapping[str, float]]] = defaultdict(list)
+    for (device_id, metric, start, end), window in windows.items():
+        for attribute in attributes:
+            group = devices.get(device_id, {}).get(attribute)
+            if group is None and not unknown_group:
+                continue
+            members[attribute, unknown_group if group is None else group, metric, start, end].append(window)
+    return {
+        key: {
+            "device_count": len(inside),
+            "count": sum(window["count"] for window in inside),
+            "mean": math.fsum(window["sum"] for window in inside) / sum(window["count"] for window in inside),
+            "min": min(window["min"] for window in inside),
+            "max": max(window["max"] for window in inside),
+        }
+        for key, inside in members.items()
+    }
+
+
+def window_key(aggregate: Mapping[str, Any]) -> WindowKey:
+    """The identity of a TemperatureAggregate."""
+    return (aggregate["device_id"], aggregate["metric"], *_window(aggregate))
+
+
+def group_key(group: Mapping[str, Any]) -> GroupKey:
+    """The identity of a TemperatureGroup."""
+    return (group["attribute"], group["group"], group["metric"], *_window(group))
+
+
+def _window(record: Mapping[str, Any]) -> tuple[int, int]:
+    return epoch_ms(record["window_start"]), epoch_ms(record["window_end"])
+
+
+def latest(
+    keyed: Iterable[tuple[WindowKey | GroupKey, Mapping[str, Any]]],
+) -> tuple[dict[WindowKey | GroupKey, Mapping[str, Any]], list[str]]:
+    """The record with the highest revision of each identity, and every pair that has one revision but other numbers."""
+    newest: dict[WindowKey | GroupKey, Mapping[str, Any]] = {}
+    problems = []
+    for key, record in keyed:
+        held = newest.get(key)
+        if held is None or record["revision"] > held["revision"]:
+            newest[key] = record
+        elif record["revision"] == held["revision"] and dict(record) != dict(held):
+            problems.append(f"{key}: revision {record['revision']} has {dict(record)} and {dict(held)}")
+    return newest, problems
+
+
+def mismatches(
+    expected: Mapping[Any, Mapping[str, float]], found: Mapping[Any, Mapping[str, Any]], limit: int = 20
+) -> list[str]:
+    """What differs, one line each, `limit` at most: missing, never expected, or with other numbers."""
+    problems = [f"missing: {key} {dict(expected[key])}" for key in sorted(expected.keys() - found.keys())[:limit]]
+    problems += [f"not expected: {key} {dict(found[key])}" for key in sorted(found.keys() - expected.keys())[:limit]]
+    for key in expected.keys() & found.keys():
+        wrong = {
+            name: (want, found[key][name])
+            for name, want in expected[key].items()
+            if not _agree(name, want, found[key][name])
+        }
+        if wrong:
+            problems.append(f"other numbers (expected, found): {key} {wrong}")
+    return problems[:limit]
+
+
+def _agree(name: str, want: float, got: float) -> bool:
+    if name in _EXACT:
+        return want == got
+    assert name in _CLOSE, f"{name} is no number of an aggregate"
+    return math.isclose(want, got, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
