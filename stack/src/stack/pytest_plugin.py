@@ -30,11 +30,13 @@ DOCUMENTED_HAZELCAST_PORT = 5701
 
 _started_stack: pytest.StashKey[Stack] = pytest.StashKey()
 _used_servers: pytest.StashKey[set[str]] = pytest.StashKey()
+_repairs: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let everything that the tests start (Spark among others) use the Java that the servers use."""
     config.stash[_used_servers] = set()
+    config.stash[_repairs] = []
     try:
         os.environ["JAVA_HOME"] = str(find_java().home)
     except JavaNotFound:
@@ -133,7 +135,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if server.alive():
             server.resume()
         else:
-            _say(item.config, f"{server.name} did not run before {item.nodeid}; starting it again")
+            item.config.stash[_repairs].append(f"{server.name} was started again for {item.nodeid}")
             server.start()
         server.wait_ready()
 
@@ -152,13 +154,12 @@ def pytest_runtest_makereport(
     return report
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name the servers that a test left dead, so that none of these deaths goes unnoticed."""
+    for line in config.stash[_repairs]:
+        terminalreporter.write_line(f"stack: {line}")
+
+
 def _used_by(item: pytest.Function, session_stack: Stack) -> list[Server]:
     used = item.config.stash[_used_servers]
     return [server for name, server in session_stack.servers.items() if name in used & set(item.fixturenames)]
-
-
-def _say(config: pytest.Config, text: str) -> None:
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None:
-        reporter.ensure_newline()
-        reporter.write_line(f"stack: {text}")
