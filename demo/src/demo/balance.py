@@ -118,14 +118,32 @@ def coap_line(notified: Collection[Identity], messages: Counter[Identity], readi
     )
 
 
-def windows_line(topic: str, read: int, counted: int, late: int, dead: int) -> Line:
-    """Every record of the aggregation's input is in one window, late or a dead letter."""
-    figures = {"records": read, "in windows": counted, "late": late, "dead letters": dead}
-    left = read - counted - late - dead
-    if left == 0:
-        return Line(topic, figures)
-    what = f"{left} records are in no window" if left > 0 else f"{-left} records are counted twice"
-    return Line(topic, figures, (f"{what}: {read} read, {counted} in windows + {late} late + {dead} dead letters",))
+def windows_line(
+    topic: str, records: Counter[Identity], counted: int, late: Counter[Identity], dead: Collection[Hashable]
+) -> Line:
+    """Every record of the aggregation's input is in one window, late or a dead letter.
+
+    `counted` is the sum of the windows' counts, `dead` holds the places (topic, partition, offset) of the dead letters.
+    A batch that was repeated after a kill may write late readings again; copies beyond those in the input do not count.
+    """
+    late_once = late & records
+    made_up = set(late) - set(records)
+    left = records.total() - counted - late_once.total() - len(set(dead))
+    figures = {
+        "records": records.total(),
+        "in windows": counted,
+        "late": late_once.total(),
+        "dead letters": len(set(dead)),
+        "extra copies": late.total() - late_once.total(),
+        "missing": max(0, left),
+    }
+    problems = []
+    if left:
+        what = f"{left} records are in no window" if left > 0 else f"{-left} records are counted twice"
+        problems.append(f"{what}, late or dead letter")
+    if made_up:
+        problems.append(f"{len(made_up)} late readings that the topic does not have: {_some(made_up)}")
+    return Line(topic, figures, tuple(problems))
 
 
 def store_line(title: str, expected: Collection[Identity], rows: Counter[Identity]) -> Line:
