@@ -12,7 +12,7 @@ import typer
 from confluent_kafka import KafkaException
 
 from isotherm_cli import apply as applying
-from isotherm_cli import devices, options, records, tail
+from isotherm_cli import devices, kcql, options, records, tail
 from isotherm_cli.options import ConfigOption, KafkaOption, RegistryOption, SetOption
 from isotherm_cli.plan import Outcome, Step
 from servicekit import logs
@@ -32,6 +32,7 @@ app = typer.Typer(
 
 devices_app = typer.Typer(help="What is known of the devices.", no_args_is_help=True)
 app.add_typer(devices_app, name="devices")
+app.add_typer(kcql.app, name="kcql")
 
 
 @app.callback()
