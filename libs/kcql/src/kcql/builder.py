@@ -270,9 +270,7 @@ class _Builder:
         except BadPattern as error:
             start = lexeme.start + (lexeme.text != suffix)
             wrong = Lexeme(self._source, start + error.start, start + error.end)
-            blank = lexeme.text == suffix and self._source[lexeme.end : lexeme.end + 1].isspace()
-            expected = f"{EXPECTED_DATE}{'; a suffix with blanks is quoted' if blank else ''}"
-            raise wrong.refuse(str(error), expected=expected) from None
+            raise wrong.refuse(str(error), expected=EXPECTED_DATE) from None
         return {"index_suffix": suffix}
 
     def _tags(self, word: str, values: list[Child]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ _FORMATS: dict[str, str] = {
 }
 _SECONDS = {"HH": 3600, "mm": 60, "ss": 1}
 _DAY_MS = 86_400_000
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 class BadPattern(ValueError):
@@ -107,7 +108,10 @@ def utc(event_time: int | datetime) -> datetime:
 
 def epoch_ms(event_time: int | datetime) -> int:
     """An event time as whole milliseconds since 1970-01-01 UTC, rounded down."""
-    return (utc(event_time) - EPOCH) // timedelta(milliseconds=1) if isinstance(event_time, datetime) else event_time
+    if not isinstance(event_time, datetime):
+        return event_time
+    aware = event_time if event_time.tzinfo is not None else event_time.replace(tzinfo=UTC)
+    return (aware - EPOCH) // _MILLISECOND
 
 
 def format_suffix(pattern: str, event_time_ms: int | datetime) -> str:

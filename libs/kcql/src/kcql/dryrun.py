@@ -97,7 +97,9 @@ def _needs_envelope(statement: Statement) -> bool:
 
 def _record(line: str | bytes, *, envelope: bool) -> Record:
     try:
-        value = json.loads(line, parse_constant=_refuse_constant)
+        value = json.loads(line.strip(), parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise ProjectionError("", f"not JSON: {error.msg} at character {error.pos + 1}") from None
     except (ValueError, RecursionError) as error:
         raise ProjectionError("", f"not JSON: {error}") from None
     if not envelope:

@@ -117,6 +117,8 @@ def refuse_unexpected(text: str, at: int, last: Token | None, accepted: Collecti
         expected = "a source; any topic is `*`, with its quotes"
     elif named:
         expected += "; a name with other characters needs quotes"
+    elif last is not None and last.type == "SUFFIX" and last.count("{") > last.count("}"):
+        expected = 'a "}" after the date pattern; a suffix with blanks is quoted'
     elif last is not None and last.type == "UPSERT" and wrong.upper() == "PK":
         expected = "INTO; PK stands after the source"
     return error_at(

@@ -120,6 +120,8 @@ def read_field(lexeme: Lexeme) -> tuple[Path, bool]:
     if stars:
         raise stars[0].lexeme.refuse("a wildcard that is not last in its path")
     path = _resolve(lexeme, segments)
+    if wildcard and [segment.text for segment in segments] == ["_"]:
+        raise _no_part(lexeme)
     if path.part is Part.HEADER and not path.segments and not wildcard:
         raise lexeme.refuse("_header without the name of a header", expected="_header.name")
     if path.part in WHOLE_PARTS and wildcard:
@@ -170,12 +172,16 @@ def _resolve(lexeme: Lexeme, segments: list[Segment]) -> Path:
         return Path(Part.VALUE, names)
     part = _OLD_PARTS.get(names[1])
     if part is None or (part is Part.KEY) != (len(names) > 2):
-        raise lexeme.refuse(
-            f'"{lexeme.text}" is no part of a record',
-            expected="_.key.f, _.topic, _.partition, _.offset or _.timestamp",
-            suggestion={"key": "_key", "value": "_value", "header": "_header"}.get(names[1]),
-        )
+        raise _no_part(lexeme, {"key": "_key", "value": "_value", "header": "_header"}.get(names[1]))
     return Path(part, names[2:])
+
+
+def _no_part(lexeme: Lexeme, suggestion: str | None = None) -> KcqlError:
+    return lexeme.refuse(
+        f'"{lexeme.text}" is no part of a record',
+        expected="_.key.f, _.topic, _.partition, _.offset or _.timestamp",
+        suggestion=suggestion,
+    )
 
 
 def quote(text: str, bare: re.Pattern[str]) -> str:

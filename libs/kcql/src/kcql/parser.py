@@ -33,7 +33,8 @@ def parse(text: str) -> tuple[Statement, ...]:
         for token in session.iter_parse():
             last = token
     except UnexpectedInput as error:
-        raise refuse_unexpected(text, error.pos_in_stream or 0, last, session.accepts()) from None
+        position: Any = error.pos_in_stream  # declared as None in lark, always a number here
+        raise refuse_unexpected(text, position, last, session.accepts()) from None
     try:
         tree: Node = session.feed_eof(last)
     except UnexpectedInput:

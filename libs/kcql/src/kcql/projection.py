@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
-from kcql.dates import compile_pattern, suffix_formatter
+from kcql.dates import compile_pattern, epoch_ms, suffix_formatter
 from kcql.errors import ProjectionError
 from kcql.model import SYS_TIME, Field, Part, Path, Statement
 from kcql.names import write_path
@@ -208,8 +208,10 @@ class _Compiler:
 
         def text(record: Record) -> str:
             value = fetch(record)
-            if type(value) is str:
+            if isinstance(value, str):
                 return value
+            if type(value) is int or (type(value) is datetime and not microseconds):
+                return str(epoch_ms(value))
             return text_of(single(value, written), written, microseconds=microseconds, bytes_are_text=bytes_are_text)
 
         return text
