@@ -1,0 +1,345 @@
+"""What all connections share: sessions, bounds, the producers, and who may come in."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError
+
+from mqtt_proxy.grouping import ClaimUnit, DetachUnit, Outcome, Unit, WipeUnit
+from mqtt_proxy.metrics import Metrics
+from mqtt_proxy.packets import V5, Connect, Publish
+from mqtt_proxy.properties import Property
+from mqtt_proxy.protocol import connack_properties
+from mqtt_proxy.reasons import Reason
+from mqtt_proxy.sessions import Session, SessionStore, TooManySessionsError
+from mqtt_proxy.settings import LimitSettings
+from mqtt_proxy.transactions import Transactions
+from mqtt_proxy.translate import Arrival, Translated, Translator
+from servicekit import logs
+from servicekit.delivery import DeliveryFailedError, LoopProducer
+
+if TYPE_CHECKING:
+    from mqtt_proxy.connection import Connection
+
+_log = logs.logger(__name__)
+
+_MAX_CLIENT_ID_CHARS = 256
+_QOS = ("0", "1", "2")
+
+
+def _undecided(_outcome: Outcome) -> None:
+    """For units whose outcome nobody waits for."""
+
+
+class FrontDoor:
+    """The process' state, used by the event loop only."""
+
+    def __init__(
+        self,
+        *,
+        limits: LimitSettings,
+        session_expiry_s: int,
+        translator: Translator,
+        producer: LoopProducer,
+        transactions: Transactions,
+        sessions: SessionStore,
+        metrics: Metrics,
+    ) -> None:
+        self.limits = limits
+        self.translator = translator
+        self.producer = producer
+        self.transactions = transactions
+        self.metrics = metrics
+        self.congested = False
+        self.draining = False
+        self.connections: set[Connection] = set()
+        self.outstanding_records = 0
+        self.outstanding_bytes = 0
+        self._sessions = sessions
+        self._session_expiry_s = session_expiry_s
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[Connection, None] = {}
+        self._to_flush: dict[Connection, None] = {}
+        self._to_pump: dict[Connection, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._delayed_wills: dict[str, tuple[asyncio.TimerHandle, Publish]] = {}
+        self._expiries: dict[Session, int] = {}
+        metrics.gauges |= {
+            "connections": ("Connections that are open.", lambda: len(self.connections)),
+            "sessions": ("Sessions that are kept.", lambda: len(self._sessions)),
+            "outstanding_records": ("Records between PUBLISH and Kafka's report.", lambda: self.outstanding_records),
+            "outstanding_bytes": ("Payload bytes of them.", lambda: self.outstanding_bytes),
+            "connections_waiting": ("Connections not read until Kafka catches up.", lambda: len(self._waiting)),
+        }
+
+    # -- bounds
+
+    def admit(self, connection: Connection) -> bool:
+        """Take a new socket in, unless the bound is reached."""
+        if self.draining or len(self.connections) >= self.limits.connections:
+            self.metrics.connection_attempts["too many connections"] += 1
+            return False
+        self.connections.add(connection)
+        return True
+
+    def took(self, records: int, payload_bytes: int) -> None:
+        """Records go to Kafka."""
+        self.outstanding_records += records
+        self.outstanding_bytes += payload_bytes
+        limits = self.limits
+        if self.outstanding_records >= limits.outstanding_records or self.outstanding_bytes >= limits.outstanding_bytes:
+            self.congested = True
+
+    def finished(self, records: int, payload_bytes: int) -> None:
+        """Kafka decided about them; below half of the bounds everybody goes on."""
+        self.outstanding_records -= records
+        self.outstanding_bytes -= payload_bytes
+        if (
+            self.congested
+            and self.outstanding_records * 2 <= self.limits.outstanding_records
+            and self.outstanding_bytes * 2 <= self.limits.outstanding_bytes
+        ):
+            self.congested = False
+            waiting, self._waiting = self._waiting, {}
+            for connection in waiting:
+                self.pump_soon(connection)
+
+    def wait_for_room(self, connection: Connection) -> None:
+        """`connection` goes on when there is room again."""
+        self._waiting[connection] = None
+
+    def pump_soon(self, connection: Connection) -> None:
+        """Let `connection` go on with what it has received, in this turn of the loop."""
+        if not self._to_pump:
+            self._loop.call_soon(self._pump_all)
+        self._to_pump[connection] = None
+
+    def _pump_all(self) -> None:
+        connections, self._to_pump = self._to_pump, {}
+        for connection in connections:
+            connection.pump()
+
+    def flush_soon(self, connection: Connection) -> None:
+        """Send the answers of `connection` once for this turn of the loop."""
+        if not self._to_flush:
+            self._loop.call_soon(self._flush_all)
+        self._to_flush[connection] = None
+
+    def _flush_all(self) -> None:
+        connections, self._to_flush = self._to_flush, {}
+        for connection in connections:
+            connection.flush()
+
+    # -- counts
+
+    def count_stored(self, translated: Translated, qos: int, seconds: float) -> None:
+        """A publish is in Kafka."""
+        metrics = self.metrics
+        for topic, readings in translated.readings:
+            metrics.readings[topic, _QOS[qos]] += readings
+        for reason in translated.misfits:
+            metrics.dead_letters[reason] += 1
+        if translated.dropped:
+            metrics.dropped["no route"] += 1
+        metrics.stored_after(seconds)
+
+    def count_refused(self, qos: int, client_id: str, reason: str) -> None:
+        """A publish is not in Kafka, and its device is not told that it were."""
+        self.metrics.refused[qos] += 1
+        _log.warning("a publish was not stored", client_id=client_id, qos=qos, reason=reason)
+
+    # -- CONNECT
+
+    def connect(self, connection: Connection, connect: Connect) -> None:
+        """Decide about a CONNECT; the connection is told by `accept` or `refuse`, perhaps later."""
+        if self.draining:
+            connection.refuse(Reason.SERVER_SHUTTING_DOWN)
+        elif len(connect.client_id) > _MAX_CLIENT_ID_CHARS:
+            connection.refuse(Reason.CLIENT_IDENTIFIER_NOT_VALID)
+        else:
+            connection.arrival.client_id = connect.client_id or f"auto-{secrets.token_hex(8)}"
+            self._spawn(self._handshake(connection, connect))
+
+    async def _handshake(self, connection: Connection, connect: Connect) -> None:
+        client_id = connection.arrival.client_id
+        try:
+            session = self._sessions.get_or_create(client_id)
+        except TooManySessionsError:
+            connection.refuse(Reason.QUOTA_EXCEEDED)
+            return
+        self._take_over(session, connection)
+        self._cancel_delayed_will(client_id)
+        await self._settled(session)
+        if session.owner is not connection:
+            self._sessions.forget(session)
+            return
+        present = session.is_present(_now_ms()) and not connect.clean_start
+        expiry_s = self._expiry_s(connect)
+        if not await self._prepare(session, expiry_s, present=present):
+            connection.refuse(Reason.SERVER_UNAVAILABLE)
+            return
+        if session.owner is not connection:
+            return
+        self.metrics.connection_attempts["accepted"] += 1
+        connection.accept(session_present=present, properties=self._connack_properties(connect, client_id, expiry_s))
+
+    def _take_over(self, session: Session, connection: Connection) -> None:
+        previous = session.owner
+        session.owner = connection
+        connection.session = session
+        if previous is not None:
+            previous.fail(Reason.SESSION_TAKEN_OVER, "the client connected again")
+
+    async def _settled(self, session: Session) -> None:
+        if session.undecided:
+            settled = self._loop.create_future()
+            session.when_settled.append(lambda: None if settled.done() else settled.set_result(None))
+            await settled
+
+    async def _prepare(self, session: Session, expiry_s: int, *, present: bool) -> bool:
+        """Claim, begin or wipe the stored session; False when Kafka did not take it."""
+        if not session.durable:
+            # Left by a connection that this one took over: it ended with that.
+            session.stored = None
+        if present or expiry_s:
+            session.durable = True
+            self._expiries[session] = expiry_s
+            claim = ClaimUnit(_undecided, session=session, expiry_s=expiry_s, clean=not present)
+            return await self.transactions.decide(claim) is Outcome.COMMITTED
+        if session.durable:
+            if await self.transactions.decide(WipeUnit(_undecided, session=session)) is not Outcome.COMMITTED:
+                return False
+            session.durable = False
+        return True
+
+    def _expiry_s(self, connect: Connect) -> int:
+        if connect.version == V5:
+            asked_s: int = connect.properties.get(Property.SESSION_EXPIRY, 0)
+            return min(asked_s, self._session_expiry_s)
+        return 0 if connect.clean_start else self._session_expiry_s
+
+    def _connack_properties(self, connect: Connect, client_id: str, expiry_s: int) -> dict[Property, Any]:
+        if connect.version != V5:
+            return {}
+        asked_s = connect.properties.get(Property.SESSION_EXPIRY, 0)
+        return connack_properties(
+            connect,
+            client_id=client_id,
+            receive_maximum=self.limits.receive_maximum,
+            max_packet_bytes=self.limits.packet_bytes,
+            topic_alias_maximum=self.limits.topic_aliases,
+            session_expiry=None if asked_s == expiry_s else expiry_s,
+        )
+
+    def change_expiry(self, session: Session, expiry_s: int) -> None:
+        """An MQTT 5 client ends its connection with another session expiry."""
+        self._expiries[session] = min(expiry_s, self._session_expiry_s)
+
+    # -- the end of a connection
+
+    def ended(self, connection: Connection, *, with_will: bool) -> None:
+        """A connection is over: detach its session, publish its will."""
+        self.connections.discard(connection)
+        self._waiting.pop(connection, None)
+        session = connection.session
+        if session is not None and session.owner is connection:
+            session.owner = None
+            self._detach(session)
+        connect = connection.connect
+        if with_will and connect is not None and connect.will is not None:
+            self._will(connection.arrival.client_id, connect, session)
+
+    def _detach(self, session: Session) -> None:
+        if session.durable:
+            expiry_s = self._expiries.pop(session, 0)
+            if expiry_s:
+                self.transactions.submit(DetachUnit(_undecided, session=session, expiry_s=expiry_s, now_ms=_now_ms()))
+                return
+            self.transactions.submit(WipeUnit(_undecided, session=session))
+        if session.undecided:
+            session.when_settled.append(partial(self._sessions.forget, session))
+        else:
+            self._sessions.forget(session)
+
+    def expire_sessions(self) -> None:
+        """Forget what has expired, and detach again what could not be written as detached."""
+        now_ms = _now_ms()
+        for session in self._sessions.expired(now_ms):
+            self.transactions.submit(WipeUnit(_undecided, session=session))
+            session.when_settled.append(partial(self._sessions.forget, session))
+        for session in self._sessions.never_detached():
+            expiry_s = session.stored.expiry_s if session.stored else 0
+            self.transactions.submit(DetachUnit(_undecided, session=session, expiry_s=expiry_s, now_ms=now_ms))
+
+    # -- wills
+
+    def _will(self, client_id: str, connect: Connect, session: Session | None) -> None:
+        will = connect.will
+        assert will is not None
+        delay_s = min(will.properties.get(Property.WILL_DELAY, 0), self._expiry_s(connect))
+        if delay_s and not self.draining:
+            timer = self._loop.call_later(delay_s, self._delayed_will, client_id)
+            self._delayed_wills[client_id] = (timer, will)
+        else:
+            self._spawn(self._publish_will(client_id, will))
+
+    def _delayed_will(self, client_id: str) -> None:
+        _timer, will = self._delayed_wills.pop(client_id)
+        self._spawn(self._publish_will(client_id, will))
+
+    def _cancel_delayed_will(self, client_id: str) -> None:
+        delayed = self._delayed_wills.pop(client_id, None)
+        if delayed is not None:
+            delayed[0].cancel()
+
+    async def _publish_will(self, client_id: str, will: Publish) -> None:
+        started_s = self._loop.time()
+        self.metrics.wills += 1
+        self.metrics.messages_received[will.qos] += 1
+        self.metrics.payload_bytes += len(will.payload)
+        translated = self.translator.translate(will, Arrival(client_id, _now_ms()))
+        try:
+            if will.qos == 2:
+                outcome = await self.transactions.decide(Unit(_undecided, records=translated.records))
+                if outcome is not Outcome.COMMITTED:
+                    raise DeliveryFailedError(KafkaError(KafkaError._PURGE_QUEUE))
+            else:
+                for topic, key, value, headers in translated.records:
+                    await self.producer.send(topic, key=key, value=value, headers=headers)
+        except DeliveryFailedError as failure:
+            self.count_refused(will.qos, client_id, f"will: {failure}")
+        else:
+            self.count_stored(translated, will.qos, self._loop.time() - started_s)
+
+    # -- shutdown
+
+    async def drain(self) -> None:
+        """Read no more, finish and acknowledge what is in flight, say goodbye, publish the wills."""
+        self.draining = True
+        await self.producer.drain()
+        await self.transactions.drain()
+        self._flush_all()
+        for connection in list(self.connections):
+            connection.fail(Reason.SERVER_SHUTTING_DOWN, "the proxy stops")
+        for client_id in list(self._delayed_wills):
+            self._delayed_wills[client_id][0].cancel()
+            self._delayed_will(client_id)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.producer.drain()
+        await self.transactions.drain()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

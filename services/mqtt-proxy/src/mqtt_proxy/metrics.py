@@ -1,0 +1,98 @@
+"""Counts of the proxy. Plain integers on the hot path, read out when Prometheus asks."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+_PREFIX = "isotherm_mqtt_proxy"
+_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+Samples = list[tuple[Sequence[str], int]]
+
+
+class Metrics(Collector):
+    """All counters; written by the event loop only, so that no lock is needed."""
+
+    def __init__(self) -> None:
+        self.connection_attempts: Counter[str] = Counter()
+        self.connections_closed: Counter[str] = Counter()
+        self.messages_received = [0, 0, 0]
+        self.payload_bytes = 0
+        self.repeated = 0
+        self.packet_ids_reused = 0
+        self.wills = 0
+        self.readings: Counter[tuple[str, str]] = Counter()
+        self.dead_letters: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self.acknowledged = [0, 0, 0]
+        self.refused = [0, 0, 0]
+        self.transactions: Counter[str] = Counter()
+        self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        self._latency = [0] * (len(_BOUNDS_S) + 1)
+        self._latency_sum_s = 0.0
+
+    def stored_after(self, seconds: float) -> None:
+        """A publish was safe this long after it came."""
+        self._latency[bisect_left(_BOUNDS_S, seconds)] += 1
+        self._latency_sum_s += seconds
+
+    def collect(self) -> Iterable[Metric]:
+        """Everything in Prometheus' terms."""
+        one, qos = _labelled, ("0", "1", "2")
+        counters: list[tuple[str, str, list[str], Samples]] = [
+            ("connection_attempts", "Connections by outcome.", ["outcome"], one(self.connection_attempts)),
+            ("connections_closed", "Ends of accepted connections.", ["reason"], one(self.connections_closed)),
+            (
+                "messages_received",
+                "PUBLISH packets and wills that came.",
+                ["qos"],
+                _by(qos, self.messages_received),
+            ),
+            ("messages_acknowledged", "PUBACK and PUBREC for what is stored.", ["qos"], _by(qos, self.acknowledged)),
+            ("messages_refused", "Publishes that Kafka did not take.", ["qos"], _by(qos, self.refused)),
+            ("payload_bytes", "Payload bytes that came.", [], [((), self.payload_bytes)]),
+            ("repeated_messages", "QoS 2 repetitions, not stored again.", [], [((), self.repeated)]),
+            ("packet_ids_reused", "Unreleased packet ids with another message.", [], [((), self.packet_ids_reused)]),
+            ("wills", "Wills published.", [], [((), self.wills)]),
+            ("readings_stored", "Readings that Kafka acknowledged.", ["topic", "qos"], [*self.readings.items()]),
+            ("dead_letters", "Publishes that did not fit, stored as dead letters.", ["reason"], one(self.dead_letters)),
+            ("dropped_messages", "Publishes dropped as configured.", ["reason"], one(self.dropped)),
+            ("transactions", "Transactions by outcome.", ["outcome"], one(self.transactions)),
+        ]
+        for name, text, labels, samples in counters:
+            counter = CounterMetricFamily(f"{_PREFIX}_{name}", text, labels=labels)
+            for values, count in samples:
+                counter.add_metric(list(values), count)
+            yield counter
+        for name, (text, value) in self.gauges.items():
+            gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", text)
+            gauge.add_metric([], value())
+            yield gauge
+        yield self._histogram()
+
+    def _histogram(self) -> Metric:
+        seen, buckets = 0, []
+        for bound, count in zip((*map(str, _BOUNDS_S), "+Inf"), self._latency, strict=True):
+            seen += count
+            buckets.append((bound, float(seen)))
+        return HistogramMetricFamily(
+            f"{_PREFIX}_stored_after_seconds",
+            "Time from PUBLISH to Kafka's acknowledgement of all its records.",
+            buckets=buckets,
+            sum_value=self._latency_sum_s,
+        )
+
+
+def _labelled(counter: Counter[str]) -> Samples:
+    """A copy, because the event loop goes on counting while another thread reads."""
+    return [((label,), count) for label, count in list(counter.items())]
+
+
+def _by(labels: Sequence[str], counts: Sequence[int]) -> Samples:
+    return [((label,), count) for label, count in zip(labels, counts, strict=True)]

@@ -1,0 +1,54 @@
+"""MQTT 5 reason codes and MQTT 3.1.1 CONNACK return codes, as far as a server for publishers uses them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Reason(IntEnum):
+    """Reason codes of MQTT 5 (section 2.4)."""
+
+    SUCCESS = 0x00
+    DISCONNECT_WITH_WILL = 0x04
+    NO_SUBSCRIPTION_EXISTED = 0x11
+    UNSPECIFIED_ERROR = 0x80
+    MALFORMED_PACKET = 0x81
+    PROTOCOL_ERROR = 0x82
+    IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+    UNSUPPORTED_PROTOCOL_VERSION = 0x84
+    CLIENT_IDENTIFIER_NOT_VALID = 0x85
+    NOT_AUTHORIZED = 0x87
+    SERVER_UNAVAILABLE = 0x88
+    SERVER_BUSY = 0x89
+    SERVER_SHUTTING_DOWN = 0x8B
+    BAD_AUTHENTICATION_METHOD = 0x8C
+    KEEP_ALIVE_TIMEOUT = 0x8D
+    SESSION_TAKEN_OVER = 0x8E
+    TOPIC_NAME_INVALID = 0x90
+    PACKET_IDENTIFIER_NOT_FOUND = 0x92
+    RECEIVE_MAXIMUM_EXCEEDED = 0x93
+    TOPIC_ALIAS_INVALID = 0x94
+    PACKET_TOO_LARGE = 0x95
+    QUOTA_EXCEEDED = 0x97
+    PAYLOAD_FORMAT_INVALID = 0x99
+
+    @property
+    def words(self) -> str:
+        """The name in words, for log lines and metric labels."""
+        return self.name.lower().replace("_", " ")
+
+
+_RETURN_CODES = {
+    Reason.UNSUPPORTED_PROTOCOL_VERSION: 1,
+    Reason.CLIENT_IDENTIFIER_NOT_VALID: 2,
+    Reason.SERVER_UNAVAILABLE: 3,
+    Reason.SERVER_BUSY: 3,
+    Reason.SERVER_SHUTTING_DOWN: 3,
+    Reason.QUOTA_EXCEEDED: 3,
+    Reason.NOT_AUTHORIZED: 5,
+}
+
+
+def return_code(reason: Reason) -> int | None:
+    """The CONNACK return code of MQTT 3.1.1 (section 3.2.2.3) for `reason`; None when it has none: just close."""
+    return _RETURN_CODES.get(reason)

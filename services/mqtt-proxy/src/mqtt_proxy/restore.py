@@ -1,0 +1,60 @@
+"""Reads the sessions topic to its end, when every transaction on it is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+    AdminClient,
+    IsolationLevel,
+    OffsetSpec,
+)
+
+from servicekit import logs
+from servicekit.lifecycle import Stop
+
+_log = logs.logger(__name__)
+
+_REQUEST_TIMEOUT_S = 10.0
+_BATCH = 1_000
+_WAIT_S = 0.5
+
+
+def end_offsets(admin: AdminClient, topic: str) -> dict[int, int]:
+    """Where each partition of `topic` ends, open transactions included. Raises KafkaException."""
+    metadata = admin.list_topics(topic, timeout=_REQUEST_TIMEOUT_S).topics[topic]
+    if metadata.error is not None:
+        raise KafkaException(metadata.error)
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library leaves it untyped
+    wanted = {TopicPartition(topic, partition): latest for partition in metadata.partitions}
+    found = admin.list_offsets(
+        wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_REQUEST_TIMEOUT_S
+    )
+    return {partition.partition: future.result().offset for partition, future in found.items()}
+
+
+def read_to_end(consumer: Consumer, topic: str, ends: dict[int, int], stop: Stop) -> Iterator[tuple[str, bytes | None]]:
+    """(key, value) of every committed record before `ends`; the consumer must report partition ends.
+
+    A read_committed consumer stops before an open transaction; its end is reached when that transaction is decided,
+    at the latest when Kafka's transaction timeout aborts it. Ends early at `stop`. Raises KafkaException.
+    """
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
+    behind = {partition for partition, end in ends.items() if end > 0}
+    while behind and not stop.is_set():
+        messages = consumer.consume(_BATCH, _WAIT_S)
+        if not messages:
+            _log.info("waiting for open transactions on the sessions topic", partitions=sorted(behind))
+        for message in messages:
+            error = message.error()
+            partition, offset = message.partition(), message.offset()
+            if error is None:
+                key = message.key()
+                if key is not None:
+                    yield key.decode("utf-8"), message.value()
+            elif error.code() == KafkaError._PARTITION_EOF:
+                if partition is not None and offset is not None and offset >= ends[partition]:
+                    behind.discard(partition)
+            elif error.fatal() or not error.retriable():
+                raise KafkaException(error)

@@ -1,0 +1,310 @@
+"""The service's life: routes, Kafka, sessions, and only then the listener; on SIGTERM all of it backwards."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+import uvloop
+from confluent_kafka import KafkaException
+from prometheus_client import CollectorRegistry
+
+import kcql
+from connector.dead_letters import ensure_topic
+from isotherm_schemas import schema
+from mqtt_proxy.catalogue import Catalogue, MissingTopicError
+from mqtt_proxy.connection import Connection
+from mqtt_proxy.errors import RouteError
+from mqtt_proxy.front_door import FrontDoor
+from mqtt_proxy.grouping import OutRecord
+from mqtt_proxy.metrics import Metrics
+from mqtt_proxy.restore import end_offsets, read_to_end
+from mqtt_proxy.routing import Router, kcql_routes, regex_routes
+from mqtt_proxy.session_records import newest, to_record
+from mqtt_proxy.sessions import SessionStore, StoredState
+from mqtt_proxy.settings import SERVICE, ProxySettings
+from mqtt_proxy.transactions import FatalTransactionError, TransactionalWriter, Transactions
+from mqtt_proxy.translate import Encode, Rules, Translator
+from servicekit import kafka, logs
+from servicekit.avro import Decoder, RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry, WireFormatError
+from servicekit.backoff import Backoff
+from servicekit.delivery import LoopProducer
+from servicekit.health import Health, MonitoringServer
+from servicekit.lifecycle import Exit, Stop, run_async
+from servicekit.settings import SettingsError
+
+_log = logs.logger(__name__)
+
+_SWEEP_S = 5.0
+_CATALOGUE_S = 10.0
+_SPARE_RECORDS = 100_000
+"""The producer's own bound lies this far above ours, which counts whole publishes and lets wills through."""
+
+T = TypeVar("T")
+
+
+def run(settings: ProxySettings) -> int:
+    """Run the proxy until it is told to stop; returns the exit code.
+
+    Raises SettingsError for routes or certificates that cannot be used.
+    """
+    router = _router(settings)
+    tls = _tls(settings)
+    return run_async(
+        lambda stop: Proxy(settings, router, tls, stop).run(),
+        shutdown_timeout_ms=settings.shutdown_timeout_ms,
+        loop_factory=uvloop.new_event_loop,
+    )
+
+
+def _router(settings: ProxySettings) -> Router:
+    problems, routes = [], []
+    try:
+        if settings.routes.strip():
+            routes += kcql_routes(
+                settings.routes, device_level=settings.device_level, metrics=frozenset(settings.units)
+            )
+    except (kcql.KcqlError, RouteError) as error:
+        problems.append(f"routes: {error}")
+    try:
+        if settings.topic_regex_list.strip():
+            routes += regex_routes(settings.topic_regex_list, device_level=settings.device_level)
+    except RouteError as error:
+        problems.append(f"topic_regex_list: {error}")
+    if problems:
+        raise SettingsError(problems)
+    return Router(routes, first_match_only=settings.match == "first")
+
+
+def _tls(settings: ProxySettings) -> ssl.SSLContext | None:
+    tls = settings.tls
+    if tls.certfile is None:
+        return None
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(tls.certfile, tls.keyfile)
+        if tls.cafile is not None:
+            context.load_verify_locations(tls.cafile)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError([f"tls.certfile, tls.keyfile, tls.cafile: {error}"]) from None
+    return context
+
+
+class Proxy:
+    """One process: built from its settings, run once."""
+
+    def __init__(self, settings: ProxySettings, router: Router, tls: ssl.SSLContext | None, stop: Stop) -> None:
+        self._settings = settings
+        self._router = router
+        self._tls = tls
+        self._stop = stop
+        self._metrics = Metrics()
+        self._health = Health()
+        self._exit = Exit.OK
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="transactions")
+        name = f"isotherm-{SERVICE}-{settings.ordinal}"
+        self._admin = kafka.admin(settings.kafka, name)
+        self._registry = SchemaRegistry(settings.registry)
+        self._catalogue = Catalogue(self._admin, self._registry, schema("SensorReading", 1))
+        self._encode_session: Encode | None = None
+        timeouts = {"delivery_timeout_ms": settings.delivery_timeout_ms}
+        # Our own bounds hold long before librdkafka's; these only keep its from being met first.
+        queue = {
+            "queue_buffering_max_messages": settings.limits.outstanding_records + 2 * _SPARE_RECORDS,
+            "queue_buffering_max_kbytes": 2_097_151,
+        }
+        self._producer = LoopProducer(
+            kafka.producer(settings.kafka, name, **timeouts, **queue),
+            max_outstanding=settings.limits.outstanding_records + _SPARE_RECORDS,
+        )
+        self._writer = TransactionalWriter(
+            kafka.producer(
+                settings.kafka,
+                f"{name}-transactions",
+                transactional_id=name,
+                transaction_timeout_ms=settings.transactions.timeout_ms,
+                **timeouts,
+                **queue,
+            )
+        )
+
+    async def run(self) -> int:
+        """Start, serve until told to stop, drain."""
+        registry = CollectorRegistry()
+        registry.register(self._metrics)
+        monitoring = MonitoringServer(self._settings.http, self._health, registry)
+        monitoring.start()
+        _log.info("monitoring", port=monitoring.port)
+        try:
+            return await self._serve()
+        except FatalTransactionError as failure:
+            self._fatal(failure)
+            return self._exit
+        finally:
+            monitoring.stop()
+            self._executor.shutdown(wait=False)
+
+    async def _serve(self) -> int:
+        settings = self._settings
+        beats = asyncio.create_task(self._beat())
+        await self._until_possible("kafka", self._check_topics)
+        await self._in_thread(lambda: self._writer.open(self._stop))
+        states = await self._until_possible("sessions", self._restore)
+        if self._stop.is_set() or states is None:
+            return Exit.OK
+        sessions = SessionStore(settings.session.maximum)
+        sessions.restore(states, int(time.time() * 1000))
+        _log.info("sessions restored", sessions=len(sessions))
+        door = self._front_door(sessions)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(door),
+            settings.listener.host,
+            settings.listener.port,
+            backlog=settings.listener.backlog,
+            reuse_port=settings.listener.reuse_port or None,
+            ssl=self._tls,
+        )
+        port = server.sockets[0].getsockname()[1]
+        _log.info("listening", host=settings.listener.host, port=port, tls=self._tls is not None)
+        self._health.ready()
+        tasks = [beats, asyncio.create_task(self._sweep(door))]
+        if self._router.has_dynamic_targets:
+            tasks.append(asyncio.create_task(self._watch_topics()))
+        await self._stop.wait_async()
+        self._health.not_ready("start", "stopping")
+        server.close()
+        if self._exit is Exit.OK:
+            await door.drain()
+            _log.info("drained")
+        for task in tasks:
+            task.cancel()
+        return self._exit
+
+    def _front_door(self, sessions: SessionStore) -> FrontDoor:
+        settings = self._settings
+        rules = Rules(
+            units=settings.units,
+            dead_letter_topic=settings.dead_letter_topic,
+            connector=SERVICE,
+            ordinal=settings.ordinal,
+            drop_unrouted=settings.no_route == "drop",
+            topic_bytes=settings.limits.topic_bytes,
+            readings_per_publish=settings.limits.readings_per_publish,
+        )
+        transactions = Transactions(
+            self._writer,
+            executor=self._executor,
+            session_record=self._session_record,
+            max_records=settings.transactions.max_records,
+            linger_s=settings.transactions.linger_ms / 1000,
+            metrics=self._metrics,
+            on_fatal=self._fatal,
+        )
+        return FrontDoor(
+            limits=settings.limits,
+            session_expiry_s=settings.session.expiry_s,
+            translator=Translator(self._router, self._catalogue.encoders, rules),
+            producer=self._producer,
+            transactions=transactions,
+            sessions=sessions,
+            metrics=self._metrics,
+        )
+
+    def _session_record(self, client_id: str, state: StoredState | None) -> OutRecord:
+        assert self._encode_session is not None
+        value = None
+        if state is not None:
+            record = to_record(client_id, state, owner=self._settings.ordinal, now_ms=int(time.time() * 1000))
+            value = self._encode_session(record)
+        return OutRecord(self._settings.session.topic, client_id, value, [])
+
+    def _fatal(self, failure: BaseException) -> None:
+        """This process must not go on: its successor reads from Kafka what is true."""
+        _log.error(
+            "the transactional producer is fenced or broken; ending",
+            reason=str(failure),
+            transactional_id=f"isotherm-{SERVICE}-{self._settings.ordinal}",
+        )
+        self._health.not_ready("transactions", str(failure))
+        self._exit = Exit.FAILED
+        self._stop.set()
+
+    # -- the start, in the thread
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+    async def _until_possible(self, part: str, call: Callable[[], T]) -> T | None:
+        """The result of `call`, asked again with back-off while a server is away; None when told to stop."""
+        backoff = Backoff(base_ms=200, cap_ms=5_000)
+        while not self._stop.is_set():
+            try:
+                result = await self._in_thread(call)
+            except (
+                KafkaException,
+                RegistryUnavailableError,
+                SchemaNotRegisteredError,
+                MissingTopicError,
+            ) as error:
+                self._health.not_ready(part, str(error))
+                wait_ms = backoff.next_ms()
+                _log.warning("not possible yet", part=part, reason=str(error), retry_in_ms=round(wait_ms))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait_async(), wait_ms / 1000)
+            else:
+                self._health.ready(part)
+                return result
+        return None
+
+    def _check_topics(self) -> None:
+        settings = self._settings
+        self._catalogue.require(self._router.targets, without_readings=[settings.session.topic])
+        if self._router.has_dynamic_targets:
+            self._catalogue.refresh()
+        ensure_topic(self._admin, settings.dead_letter_topic)
+        self._encode_session = self._registry.encoder(settings.session.topic, schema("MqttSession", 1))
+
+    def _restore(self) -> dict[str, StoredState]:
+        topic = self._settings.session.topic
+        name = f"isotherm-{SERVICE}-{self._settings.ordinal}-restore"
+        decoder = Decoder(self._registry, schema("MqttSession", 1))
+        consumer = kafka.consumer(self._settings.kafka, name, name, enable_partition_eof=True)
+        try:
+            ends = end_offsets(self._admin, topic)
+            return newest(read_to_end(consumer, topic, ends, self._stop), lambda data: decoder(data).record)
+        except WireFormatError as error:
+            # To go on without a session's state would break the promise made to its device.
+            raise FatalTransactionError(f"{topic}: a session cannot be read: {error}") from error
+        finally:
+            consumer.close()
+
+    # -- what repeats
+
+    async def _beat(self) -> None:
+        while True:
+            self._health.beat()
+            await asyncio.sleep(1.0)
+
+    async def _sweep(self, door: FrontDoor) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            door.expire_sessions()
+            if door.congested:
+                self._health.not_ready("kafka", "records wait for Kafka up to the bound; sockets are not read")
+            else:
+                self._health.ready("kafka")
+
+    async def _watch_topics(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_CATALOGUE_S)
+            try:
+                await loop.run_in_executor(None, self._catalogue.refresh)
+            except (KafkaException, RegistryUnavailableError) as error:
+                _log.warning("topics cannot be refreshed", reason=str(error))

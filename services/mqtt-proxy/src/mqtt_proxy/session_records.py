@@ -1,0 +1,51 @@
+"""Sessions as records of the sessions topic, and how they are read back at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from mqtt_proxy.sessions import StoredState
+
+Record = Mapping[str, Any]
+
+
+def to_record(client_id: str, state: StoredState, *, owner: int, now_ms: int) -> dict[str, Any]:
+    """`state` as an MqttSession."""
+    return {
+        "client_id": client_id,
+        "owner": owner,
+        "epoch": state.epoch,
+        "committed": [{"packet_id": packet_id, "crc32": crc32} for packet_id, crc32 in state.committed.items()],
+        "expiry_s": state.expiry_s,
+        "updated_at": now_ms,
+        "expires_at": state.expires_at_ms,
+    }
+
+
+def from_record(record: Record) -> StoredState:
+    """The state in an MqttSession as the decoder gives it."""
+    expires_at = record["expires_at"]
+    return StoredState(
+        epoch=record["epoch"],
+        expiry_s=record["expiry_s"],
+        expires_at_ms=None if expires_at is None else _epoch_ms(expires_at),
+        committed={entry["packet_id"]: entry["crc32"] for entry in record["committed"]},
+    )
+
+
+def _epoch_ms(time: datetime) -> int:
+    since = time - datetime(1970, 1, 1, tzinfo=UTC)
+    return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+
+
+def newest(records: Iterable[tuple[str, bytes | None]], decode: Callable[[bytes], Record]) -> dict[str, StoredState]:
+    """The last state of every client among (client id, value) in their order; a null value ends a session."""
+    values: dict[str, bytes] = {}
+    for client_id, value in records:
+        if value is None:
+            values.pop(client_id, None)
+        else:
+            values[client_id] = value
+    return {client_id: from_record(decode(value)) for client_id, value in values.items()}

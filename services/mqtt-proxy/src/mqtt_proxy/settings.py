@@ -1,0 +1,124 @@
+"""Settings of the MQTT proxy."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from servicekit.settings import ServiceSettings, Settings
+
+SERVICE = "mqtt-proxy"
+
+
+class ListenerSettings(Settings):
+    """Where devices connect."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(1883, ge=0, le=65535, description="Port to listen on; 0 picks a free one and logs it.")
+    backlog: int = Field(1024, ge=1, description="Connections that may wait to be accepted.")
+    reuse_port: bool = Field(False, description="Let several processes listen on the port (SO_REUSEPORT).")
+
+
+class TlsSettings(Settings):
+    """TLS on the listener, when `certfile` is set."""
+
+    certfile: str | None = Field(None, description="PEM file of the server's certificate chain.")
+    keyfile: str | None = Field(None, description="PEM file of its key.")
+    cafile: str | None = Field(
+        None, description="PEM file of the authorities whose client certificates are accepted; then one is required."
+    )
+
+
+class LimitSettings(Settings):
+    """Bounds on what devices can make us hold."""
+
+    connections: int = Field(10_000, ge=1, description="Connections at a time; more are closed at once.")
+    packet_bytes: int = Field(65_536, ge=64, le=900_000, description="Largest packet; larger ones end the connection.")
+    topic_bytes: int = Field(1_024, ge=1, le=65_535, description="Longest topic; longer ones are dead letters.")
+    receive_maximum: int = Field(
+        1_000,
+        ge=1,
+        le=65_535,
+        description="Publishes of QoS 1 and 2 per client that are not finished. Beyond it a 3.1.1 client is not read "
+        "(QoS 1) or closed (QoS 2); an MQTT 5 client, which is told, is closed.",
+    )
+    outstanding_records: int = Field(
+        50_000, ge=1, description="Records between PUBLISH and Kafka's report; at the bound sockets are not read."
+    )
+    outstanding_bytes: int = Field(64 * 1024 * 1024, ge=1_000_000, description="The same bound in payload bytes.")
+    readings_per_publish: int = Field(
+        1_000, ge=1, le=10_000, description="Readings in one payload; more make it a dead letter."
+    )
+    connect_timeout_ms: int = Field(10_000, ge=100, description="A connection without CONNECT is closed after it.")
+    topic_aliases: int = Field(32, ge=0, le=65_535, description="Topic aliases per connection (MQTT 5).")
+
+
+class SessionSettings(Settings):
+    """What is kept of a client between its connections."""
+
+    expiry_s: int = Field(
+        86_400, ge=1, description="A kept session is forgotten this long after its connection; the cap for MQTT 5."
+    )
+    maximum: int = Field(100_000, ge=1, description="Sessions at a time; a CONNECT beyond it is refused.")
+    topic: str = Field("isotherm.mqtt.sessions", description="The compacted topic that holds them.")
+
+
+class TransactionSettings(Settings):
+    """How QoS 2 publishes of all clients are grouped."""
+
+    linger_ms: float = Field(5.0, ge=0, le=1_000, description="A transaction waits this long for more to join it.")
+    max_records: int = Field(5_000, ge=1, description="Records in one transaction.")
+    timeout_ms: int = Field(
+        120_000, ge=10_000, le=900_000, description="Kafka aborts a transaction that was open this long."
+    )
+
+
+class ProxySettings(ServiceSettings):
+    """Everything that can be set."""
+
+    listener: ListenerSettings = ListenerSettings()
+    tls: TlsSettings = TlsSettings()
+    limits: LimitSettings = LimitSettings()
+    session: SessionSettings = SessionSettings()
+    transactions: TransactionSettings = TransactionSettings()
+    allow_anonymous: bool = Field(
+        False, description="Let clients in that show nothing; otherwise `tls.cafile` is needed."
+    )
+    ordinal: int = Field(0, ge=0, description="Number of this process: `transactional.id` is isotherm-mqtt-proxy-N.")
+    routes: str = Field("", description="KCQL statements, `INSERT INTO topic SELECT fields FROM mqtt/filter; ...`.")
+    topic_regex_list: str = Field(
+        "", description="The old form: `kafka-topic:regular expression of MQTT topics`, separated by commas."
+    )
+    match: Literal["all", "first"] = Field("all", description="Whether every matching route takes a publish.")
+    device_level: int | None = Field(
+        None,
+        ge=0,
+        description="Topic level (from 0) that names the device; default: the filter's only `+`, else the client id.",
+    )
+    units: dict[str, str] = Field(
+        default={"temperature": "Cel", "brightness": "lx"},
+        description="Unit (SenML) by metric, for payloads that do not say it.",
+    )
+    no_route: Literal["dead-letter", "drop"] = Field(
+        "dead-letter", description="What happens to a publish that no route takes (it is counted and acknowledged)."
+    )
+    dead_letter_topic: str = Field(f"{SERVICE}.dead-letters", description="Where publishes go that do not fit.")
+    delivery_timeout_ms: int = Field(
+        30_000, ge=1_000, description="Kafka must have a record within this time, or its publish is not acknowledged."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ProxySettings:
+        if not self.routes.strip() and not self.topic_regex_list.strip():
+            raise ValueError("routes or topic_regex_list must say which publishes go where; both are empty")
+        if not self.allow_anonymous and self.tls.cafile is None:
+            raise ValueError(
+                "allow_anonymous is false and tls.cafile is not set, so no client could ever connect; "
+                "set allow_anonymous=true, or tls.cafile for client certificates"
+            )
+        if (self.tls.cafile or self.tls.keyfile) and self.tls.certfile is None:
+            raise ValueError("tls.certfile is needed as soon as tls.keyfile or tls.cafile is set")
+        if self.delivery_timeout_ms > self.transactions.timeout_ms:
+            raise ValueError("delivery_timeout_ms must not exceed transactions.timeout_ms")
+        return self
