@@ -1,0 +1,1 @@
+"""A CoAP test server with observable sensors."""
