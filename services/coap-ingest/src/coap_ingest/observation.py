@@ -216,6 +216,8 @@ class Observation:
         if response.observe is None:
             self.state, self._newest = State.POLLING, None
             self._next_at_ms = now_ms + max(max_age_ms, self.timing.poll_min_ms)
+            # The poll that is due then renews the value.
+            self._stale_at_ms = self._next_at_ms + self.timing.answer_timeout_ms
         else:
             self.state, self._newest = State.OBSERVING, (response.observe, now_ms)
             grace_ms = self.rng.uniform(self.timing.silence_grace_min_ms, self.timing.silence_grace_max_ms)

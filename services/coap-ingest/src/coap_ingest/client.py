@@ -1,0 +1,253 @@
+"""The one place that touches aiocoap: observe requests, what arrives under their tokens, and the blocks of large ones.
+
+aiocoap's own observation is not used: its iterator keeps only the newest notification, it hides the superseded ones,
+and it can neither refresh an observation under its token nor cancel it. Requests go through its Pipe, which hands out
+every message (docs/adr/0020).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from aiocoap import GET, Context, Message, Unreliable  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap.error import Error as CoapError  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap.message import UndecidedRemote  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap.numbers.types import ACK  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap.pipe import Pipe  # type: ignore[import-untyped]  # aiocoap ships no types
+
+from coap_ingest.notification import Notification
+from coap_ingest.observation import Response
+from coap_ingest.resource import Resource
+
+OnMessage = Callable[[Any], None]
+OnFailure = Callable[[str], None]
+
+_OBSERVE, _STOP_OBSERVING = 0, 1
+_log = logging.getLogger("coap")
+
+# aiocoap reads datagrams into 4,096 bytes and does not say when one was longer.
+_SUSPICIOUS_PAYLOAD_BYTES = 4096 - 128
+
+
+class BlockwiseError(Exception):
+    """The rest of a large representation could not be fetched."""
+
+
+class Client:
+    """A UDP endpoint for any number of observations."""
+
+    def __init__(self, context: Any, max_payload_bytes: int) -> None:
+        self._context = context
+        self._max_payload_bytes = max_payload_bytes
+
+    @classmethod
+    async def open(cls, max_payload_bytes: int) -> Client:
+        """Bind a port of the system's choice. Raises OSError when there is no IPv6 socket to be had."""
+        return cls(await Context.create_client_context(transports=["udp6"]), max_payload_bytes)
+
+    async def close(self) -> None:
+        """Free the port; requests under way end."""
+        await self._context.shutdown()
+
+    async def observe(self, resource: Resource, attempt: int, on_message: OnMessage, on_failure: OnFailure) -> Exchange:
+        """Register for a resource under a new token.
+
+        The server's addresses are resolved anew and taken in turn by `attempt`. Both callbacks are called on the
+        loop: `on_message` for everything that arrives under the token, `on_failure` at most once, at the end.
+
+        Raises OSError when the name cannot be resolved, CoapError when the request cannot be sent.
+        """
+        server = resource.server
+        found = await asyncio.get_running_loop().getaddrinfo(server.host, server.port, type=socket.SOCK_DGRAM)
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        address = addresses[attempt % len(addresses)]
+        host = f"[{address}]" if ":" in address else address
+        message = _request(resource, UndecidedRemote(server.scheme, f"{host}:{server.port}"), observe=_OBSERVE)
+        interface = await self._context.find_remote_and_interface(message)
+        return Exchange(interface, resource, message, on_message, on_failure)
+
+    async def whole(self, exchange: Exchange, first: Any) -> tuple[bytes, Any]:
+        """The whole representation of which `first` is the beginning, and its last message (RFC 7959 section 2.6).
+
+        When the representation changes in between (another ETag), it is fetched anew from its beginning.
+
+        Raises BlockwiseError.
+        """
+        try:
+            if first.opt.block2 is not None:
+                fetched = await self._rest(exchange, first)
+                if fetched is not None:
+                    return fetched
+            request = _request(exchange.resource, exchange.remote)
+            last = await self._context.request(request).response
+        except CoapError as error:
+            raise BlockwiseError(f"{type(error).__name__}: {error}") from error
+        if not last.code.is_successful():
+            raise BlockwiseError(f"the server answered {last.code.dotted}")
+        self._bound(len(last.payload))
+        return last.payload, last
+
+    async def _rest(self, exchange: Exchange, first: Any) -> tuple[bytes, Any] | None:
+        payload, last = first.payload, first
+        while last.opt.block2.more:
+            self._bound(len(payload))
+            block = (len(payload) // last.opt.block2.size, False, last.opt.block2.size_exponent)
+            request = _request(exchange.resource, exchange.remote, block2=block)
+            last = await self._context.request(request, handle_blockwise=False).response
+            option = last.opt.block2
+            if not last.code.is_successful() or option is None or last.opt.etag != first.opt.etag:
+                return None
+            if option.start != len(payload):
+                return None
+            payload += last.payload
+        return payload, last
+
+    def _bound(self, size: int) -> None:
+        if size > self._max_payload_bytes:
+            raise BlockwiseError(f"{size} bytes are over the limit of {self._max_payload_bytes}")
+
+
+class Exchange:
+    """One registration: a token at a server, from the first request until it is ended by us, an error or the server."""
+
+    def __init__(
+        self, interface: Any, resource: Resource, request: Any, on_message: OnMessage, on_failure: OnFailure
+    ) -> None:
+        self.resource = resource
+        self.sent_at = time.monotonic()
+        self.ended = asyncio.Event()
+        self._interface = interface
+        self._on_message = on_message
+        self._on_failure = on_failure
+        self._pipe = Pipe(request, _log)
+        self._drop = self._pipe.on_event(self._on_event)
+        self._pipe.on_interest_end(self.ended.set)
+        interface.request(self._pipe)
+
+    @property
+    def remote(self) -> Any:
+        """The server's address, as aiocoap has it."""
+        return self._pipe.request.remote
+
+    @property
+    def token(self) -> bytes:
+        """The token of the registration."""
+        return bytes(self._pipe.request.token)
+
+    def refresh(self) -> None:
+        """Register once more under the same token: the server keeps one observation (RFC 7641 section 3.3.1)."""
+        self.sent_at = time.monotonic()
+        self._send(observe=_OBSERVE, on_reset=lambda: self._fail("the server reset our request"))
+
+    def cancel(self) -> None:
+        """Ask the server to end the observation; `ended` is set when it has answered (RFC 7641 section 3.6)."""
+        self._send(observe=_STOP_OBSERVING, on_reset=self._drop)
+
+    def forget(self, *, tell: bool) -> None:
+        """Take no more of this registration; with `tell`, ask the server to end it without waiting for an answer."""
+        self._on_failure, self._on_message = _ignore, _ignore
+        if tell:
+            self._send(observe=_STOP_OBSERVING, on_reset=_nothing, transport_tuning=Unreliable())
+        self._drop()
+
+    def _send(self, *, observe: int, on_reset: Callable[[], None], **more: Any) -> None:
+        message = _request(self.resource, self.remote, observe=observe, **more)
+        message.token = self.token
+        try:
+            self._interface.token_interface.send_message(message, on_reset)
+        except (CoapError, OSError) as error:
+            self._fail(f"{type(error).__name__}: {error}")
+
+    def _on_event(self, event: Any) -> bool:
+        if event.exception is not None:
+            # aiocoap adds some as classes, some as instances.
+            kind = event.exception if isinstance(event.exception, type) else type(event.exception)
+            text = "" if isinstance(event.exception, type) else str(event.exception)
+            self._on_failure(f"{kind.__name__}: {text}" if text else kind.__name__)
+            return False
+        self._on_message(event.message)
+        return not event.is_last
+
+    def _fail(self, reason: str) -> None:
+        on_failure = self._on_failure
+        self.forget(tell=False)
+        on_failure(reason)
+
+
+def _request(resource: Resource, remote: Any, **options: Any) -> Any:
+    message = Message(code=GET, uri=resource.uri, **options)
+    # The Uri-Host option stays as the address says (virtual hosts); the datagram goes to where it was resolved.
+    message.remote = remote
+    return message
+
+
+def _ignore(_what: object) -> None:
+    """For messages of a registration that was given up."""
+
+
+def _nothing() -> None:
+    """For the reset of a request that wants no answer."""
+
+
+def response_of(message: Any) -> Response:
+    """What the rules of an observation look at in an aiocoap message."""
+    return Response(
+        is_success=message.code.is_successful(),
+        code=message.code.dotted,
+        observe=message.opt.observe,
+        max_age_s=message.opt.max_age,
+        is_acknowledgement=message.mtype is ACK,
+        content=message.payload,
+    )
+
+
+def is_cut(message: Any) -> bool:
+    """Whether the message holds, or may hold, only the beginning of its representation."""
+    block2 = message.opt.block2
+    if block2 is not None:
+        return bool(block2.more)
+    return len(message.payload) >= _SUSPICIOUS_PAYLOAD_BYTES
+
+
+def notification_of(resource: Resource, message: Any, *, arrived_ms: int, rtt_ms: int) -> Notification:
+    """An aiocoap message as a notification of `resource`."""
+    opt = message.opt
+    return Notification(
+        resource=resource,
+        arrived_ms=arrived_ms,
+        rtt_ms=rtt_ms,
+        code=message.code.dotted,
+        raw_code=int(message.code),
+        message_type=None if message.mtype is None else message.mtype.name,
+        message_id=message.mid,
+        token=bytes(message.token),
+        destination=_local(message),
+        payload=bytes(message.payload),
+        observe=opt.observe,
+        max_age_s=opt.max_age,
+        content_format=None if opt.content_format is None else int(opt.content_format),
+        accept=None if opt.accept is None else int(opt.accept),
+        etags=() if opt.etag is None else (bytes(opt.etag),),
+        location_path=tuple(opt.location_path),
+        location_query=tuple(opt.location_query),
+        proxy_uri=opt.proxy_uri,
+        size1=opt.size1,
+        size2=opt.size2,
+        block1=block_text(opt.block1),
+        block2=block_text(opt.block2),
+    )
+
+
+def block_text(option: Any) -> str:
+    """A Block option as `number/more/size`, such as `2/1/1024`; empty when there is none."""
+    return "" if option is None else f"{option.block_number}/{int(option.more)}/{option.size}"
+
+
+def _local(message: Any) -> str:
+    base: str = message.remote.uri_base_local
+    return base.partition("://")[2]

@@ -1,0 +1,218 @@
+"""From the queue to Kafka: every notification through its routes; what cannot be used to the dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException
+
+import payloads
+from coap_ingest.intake import Intake
+from coap_ingest.keeper import Arrived
+from coap_ingest.metrics import Metrics
+from coap_ingest.records import ReadingRules, headers, message_record, readings
+from coap_ingest.routes import Encode, Route
+from connector.dead_letters import dead_letter_headers
+from servicekit import logs
+from servicekit.backoff import Backoff
+from servicekit.delivery import Headers, LoopProducer, QueueFullError
+
+_log = logs.logger(__name__)
+
+_RECORD_ERRORS = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD)
+"""Errors of the record: any other one is Kafka's, and passes."""
+
+_FULL_WAIT_S = 0.01
+
+
+class ProducerFailedError(Exception):
+    """The producer can never send again; only a new process can."""
+
+
+class RecordRefusedError(Exception):
+    """Kafka will not take this record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """A route with the encoder of its topic."""
+
+    route: Route
+    encode: Encode
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    topic: str
+    key: str
+    value: bytes
+    headers: Headers
+    arrived: Arrived
+    dead_reason: str | None = None
+    """For a dead letter: the kind of reason, for the metric."""
+
+
+class Forwarder:
+    """Takes notifications in order and has them in Kafka in the same order for each key.
+
+    Kafka away: the producer holds what is outstanding and retries without end, the queue fills up behind it.
+    """
+
+    def __init__(
+        self,
+        intake: Intake[Arrived],
+        producer: LoopProducer,
+        outlets: Mapping[tuple[str, str], Sequence[Outlet]],
+        dead_letter_topics: Mapping[str, str],
+        metrics: Metrics,
+    ) -> None:
+        self._intake = intake
+        self._producer = producer
+        self._outlets = outlets
+        self._dead_letter_topics = dead_letter_topics
+        self._metrics = metrics
+        self._backoff = Backoff()
+        self._retrying = 0
+        self._idle = asyncio.Event()
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.last_progress = time.monotonic()
+        """When Kafka last acknowledged something, or when there was last nothing to acknowledge."""
+
+    @property
+    def unsettled(self) -> int:
+        """Notifications and records that Kafka does not have yet."""
+        return self._intake.reserved + self._producer.outstanding + self._retrying
+
+    async def settled(self) -> None:
+        """Return when Kafka has everything that was taken."""
+        while self.unsettled:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def _settle(self) -> None:
+        if not self.unsettled:
+            self._idle.set()
+
+    async def run(self) -> None:
+        """Forward until cancelled. Raises ProducerFailedError."""
+        forwarding = asyncio.create_task(self._forward())
+        try:
+            await asyncio.wait({forwarding, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+            await (forwarding if forwarding.done() else self._failure)
+        finally:
+            forwarding.cancel()
+
+    async def _forward(self) -> None:
+        while True:
+            arrived = await self._intake.get()
+            for record in self._records(arrived):
+                await self._send(record)
+            self._intake.release()
+            self._settle()
+
+    def _records(self, arrived: Arrived) -> list[_Record]:
+        notification = arrived.notification
+        if arrived.fault is not None:
+            return [self._dead_letter(arrived, arrived.fault, "incomplete")]
+        records = []
+        for outlet in self._outlets[arrived.connector, notification.resource.uri]:
+            if outlet.route.rules is None:
+                records.append(self._message(arrived, outlet))
+            else:
+                records += self._readings(arrived, outlet, outlet.route.rules)
+        return records
+
+    def _message(self, arrived: Arrived, outlet: Outlet) -> _Record:
+        notification = arrived.notification
+        value = outlet.encode(message_record(notification))
+        key = notification.resource.uri
+        return _Record(outlet.route.topic.name, key, value, headers(notification), arrived)
+
+    def _readings(self, arrived: Arrived, outlet: Outlet, rules: ReadingRules) -> list[_Record]:
+        notification, topic = arrived.notification, outlet.route.topic.name
+        said = headers(notification)
+        records, error = [], None
+        for reading in readings(notification, rules):
+            if isinstance(reading, payloads.PayloadError):
+                # One dead letter for the payload, with the first reason: it holds all the items.
+                error = error or reading
+            else:
+                records.append(_Record(topic, reading.device_id, outlet.encode(reading.as_record()), said, arrived))
+        return records if error is None else [*records, self._dead_letter(arrived, error, "payload")]
+
+    def _dead_letter(self, arrived: Arrived, error: Exception, reason: str) -> _Record:
+        notification = arrived.notification
+        _log.warning("dead letter", resource=notification.resource.uri, connector=arrived.connector, reason=str(error))
+        said = dead_letter_headers(
+            error,
+            stage="VALUE_CONVERTER",
+            connector=arrived.connector,
+            class_name=__name__,
+            original=headers(notification),
+        )
+        topic = self._dead_letter_topics[arrived.connector]
+        return _Record(topic, notification.resource.uri, notification.payload, list(said), arrived, reason)
+
+    async def _send(self, record: _Record) -> None:
+        while True:
+            await self._producer.room()
+            if self._produce(record):
+                return
+            await asyncio.sleep(_FULL_WAIT_S)
+
+    def _produce(self, record: _Record) -> bool:
+        """Hand the record to the producer; False when that has no room."""
+        if not self._producer.outstanding:
+            self.last_progress = time.monotonic()
+        try:
+            self._producer.produce(
+                record.topic,
+                key=record.key,
+                value=record.value,
+                headers=record.headers,
+                on_delivery=lambda error: self._reported(record, error),
+            )
+        except QueueFullError:
+            return False
+        except KafkaException as failure:
+            self._failed(record, failure.args[0])
+        return True
+
+    def _reported(self, record: _Record, error: KafkaError | None) -> None:
+        if error is not None:
+            self._failed(record, error)
+        else:
+            self.last_progress = time.monotonic()
+            self._backoff.reset()
+            if record.dead_reason is None:
+                self._metrics.produced.labels(record.topic).inc()
+            else:
+                self._metrics.dead_letters.labels(record.arrived.connector, record.dead_reason).inc()
+        self._settle()
+
+    def _failed(self, record: _Record, error: KafkaError) -> None:
+        if error.fatal():
+            if not self._failure.done():
+                self._failure.set_exception(ProducerFailedError(error.str()))
+        elif error.code() not in _RECORD_ERRORS:
+            self._metrics.retried.labels(record.topic).inc()
+            _log.warning("delivery failed, trying again", topic=record.topic, reason=error.str())
+            self._later(record)
+        elif record.dead_reason is None:
+            refused = RecordRefusedError(f"topic {record.topic}: {error.str()}")
+            self._later(self._dead_letter(record.arrived, refused, "refused"))
+        else:
+            # Nowhere left to put it: the log has to hold what is known of it.
+            _log.error("dead letter refused by Kafka and lost", topic=record.topic, key=record.key, reason=error.str())
+
+    def _later(self, record: _Record) -> None:
+        self._retrying += 1
+        asyncio.get_running_loop().call_later(self._backoff.next_ms() / 1000, self._again, record)
+
+    def _again(self, record: _Record) -> None:
+        self._retrying -= 1
+        if not self._produce(record):
+            self._later(record)

@@ -1,0 +1,48 @@
+"""What the service counts, for `/metrics`."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+_PREFIX = "isotherm_coap_ingest"
+
+
+class Metrics:
+    """All counters of the process; `resource` labels are the observed addresses, bounded by the configuration."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"{_PREFIX}_{name}", text, labels, registry=registry)
+
+        self.notifications = counter(
+            "notifications",
+            "Responses and notifications by outcome: new, superseded, repeated, refused (an error code), dropped "
+            "(new, but the queue to Kafka was full).",
+            "resource",
+            "outcome",
+        )
+        self.missed = counter(
+            "missed_notifications", "Numbers skipped between two notifications of one registration.", "resource"
+        )
+        self.interruptions = counter(
+            "interruptions", "Outages of an observation: an uncountable number of notifications is missing.", "resource"
+        )
+        self.went_stale = counter("went_stale", "Times that the newest value outlived its Max-Age.", "resource")
+        self.stale = Gauge(
+            f"{_PREFIX}_stale", "1 while the newest value is older than its Max-Age.", ("resource",), registry=registry
+        )
+        self.registrations = counter(
+            "registrations", "Observe requests sent: register (new token), refresh (same token).", "resource", "kind"
+        )
+        self.polls = counter("polls", "Answers of servers that do not observe the resource.", "resource")
+        self.produced = counter("records_produced", "Records that Kafka acknowledged.", "topic")
+        self.retried = counter("records_retried", "Deliveries that failed and were tried again.", "topic")
+        self.dead_letters = counter(
+            "dead_letters", "Dead letters that Kafka acknowledged, by what was wrong.", "connector", "reason"
+        )
+        self.queue_length = Gauge(
+            f"{_PREFIX}_queue_length", "Notifications between the socket and the producer.", registry=registry
+        )
+        self.outstanding = Gauge(
+            f"{_PREFIX}_outstanding_records", "Records that Kafka has not acknowledged yet.", registry=registry
+        )

@@ -1,0 +1,39 @@
+"""A response or notification as it arrived, free of the CoAP library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coap_ingest.resource import Resource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """One accepted response; options that are absent are None, or empty where there may be several.
+
+    `message_type` (CON, NON, ACK) and `message_id` are None over transports that have none. Times are epoch ms and
+    ms; `rtt_ms` counts from the last registration. `block2` is the option of the last block.
+    """
+
+    resource: Resource
+    arrived_ms: int
+    rtt_ms: int
+    code: str
+    raw_code: int
+    message_type: str | None
+    message_id: int | None
+    token: bytes
+    destination: str
+    payload: bytes
+    observe: int | None = None
+    max_age_s: int | None = None
+    content_format: int | None = None
+    accept: int | None = None
+    etags: tuple[bytes, ...] = ()
+    location_path: tuple[str, ...] = ()
+    location_query: tuple[str, ...] = ()
+    proxy_uri: str | None = None
+    size1: int | None = None
+    size2: int | None = None
+    block1: str = ""
+    block2: str = ""

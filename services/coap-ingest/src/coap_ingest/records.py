@@ -1,0 +1,125 @@
+"""Notifications as records: the message itself (CoapMessage), and the readings in it (SensorReading)."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import payloads
+from coap_ingest.notification import Notification
+from coap_ingest.observation import DEFAULT_MAX_AGE_S
+
+_ABSENT = -1
+_TEXT_FORMATS = frozenset((0, 40, 41, 50, 51, 52, 110, 111, 310))
+"""Content-Formats that are text by definition (UTF-8); others are text when their bytes look like it."""
+_BINARY_FORMATS = frozenset((42, 60, 62, 63, 112, 113, 11542, 11544))
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+Headers = list[tuple[str, bytes | str | None]]
+Project = Callable[[dict[str, Any]], Mapping[str, Any]]
+
+
+def headers(notification: Notification) -> Headers:
+    """The Kafka headers of every record that is made from a notification."""
+    said: Headers = [("coap.uri", notification.resource.uri), ("coap.code", notification.code)]
+    if notification.content_format is not None:
+        said.append(("coap.content_format", str(notification.content_format)))
+    if notification.observe is not None:
+        said.append(("coap.observe", str(notification.observe)))
+    return said
+
+
+def message_record(notification: Notification) -> dict[str, Any]:
+    """The notification as a CoapMessage, with the old chain's conventions: -1 and "" for absent options."""
+    said, resource = notification, notification.resource
+    text = payload_text(said.payload, said.content_format)
+    return {
+        "ingest_time": said.arrived_ms,
+        "message_id": said.message_id,
+        "type": said.message_type,
+        "code": said.code,
+        "raw_code": said.raw_code,
+        "rtt": said.rtt_ms,
+        # Representations are written whole, so each one is the last message of its transfer.
+        "is_last": True,
+        "is_notification": said.observe is not None,
+        "source": resource.server.authority,
+        "destination": said.destination,
+        "timestamp": said.arrived_ms,
+        "token": said.token.hex(),
+        # Doubled datagrams, resets and cancelled exchanges never get as far as a record.
+        "is_duplicate": False,
+        "is_confirmable": said.message_type == "CON",
+        "is_rejected": False,
+        "is_acknowledged": said.message_type == "CON",
+        "is_canceled": False,
+        "accept": _ABSENT if said.accept is None else said.accept,
+        "block1": said.block1,
+        "block2": said.block2,
+        "content_format": _ABSENT if said.content_format is None else said.content_format,
+        "etags": [etag.hex() for etag in said.etags],
+        "location_path": "/".join(said.location_path),
+        "location_query": "&".join(said.location_query),
+        "max_age": DEFAULT_MAX_AGE_S if said.max_age_s is None else said.max_age_s,
+        "observe": said.observe,
+        "proxy_uri": said.proxy_uri,
+        "size_1": said.size1,
+        "size_2": said.size2,
+        "uri_host": resource.server.host,
+        "uri_port": resource.server.port,
+        "uri_path": "/".join(resource.path),
+        "uri_query": "&".join(resource.query),
+        "payload": text,
+        "payload_base64": None if text is not None else base64.b64encode(said.payload).decode("ascii"),
+    }
+
+
+def payload_text(payload: bytes, content_format: int | None) -> str | None:
+    """The payload as text, or None when it is not text."""
+    if content_format in _BINARY_FORMATS:
+        return None
+    try:
+        text = payload.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    if content_format not in _TEXT_FORMATS and _CONTROLS.search(text):
+        return None
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingRules:
+    """How the payloads of one statement become readings.
+
+    `metric` is what a reading measures when its row does not say; `units` gives units by metric; `project` applies
+    the statement to one row.
+    """
+
+    metric: str
+    units: Mapping[str, str]
+    project: Project
+    limits: payloads.Limits
+
+
+def readings(notification: Notification, rules: ReadingRules) -> Iterator[payloads.Reading | payloads.PayloadError]:
+    """The readings in a notification, in order; an item that is none gives its error and does not stop the others.
+
+    The device is the row's, else the server (`host:port`).
+    """
+    try:
+        rows = payloads.decode(
+            notification.payload, notification.content_format, limits=rules.limits, now_ms=notification.arrived_ms
+        )
+    except payloads.PayloadError as error:
+        yield error
+        return
+    for index, row in enumerate(rows):
+        device_id = notification.resource.server.authority
+        defaults = payloads.Defaults(device_id, rules.metric, rules.units, notification.arrived_ms, index)
+        try:
+            yield payloads.reading(rules.project(row), defaults)
+        except payloads.PayloadError as error:
+            yield error

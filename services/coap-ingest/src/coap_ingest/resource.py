@@ -1,0 +1,84 @@
+"""The resources that are observed: addresses in the form of RFC 7252 section 6."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote, unquote, urlsplit
+
+DEFAULT_PORT = 5683
+SCHEMES = ("coap",)
+"""What the client can observe now."""
+
+KNOWN_SCHEMES = ("coap", "coaps", "coap+tcp", "coaps+tcp")
+
+
+class AddressError(ValueError):
+    """The text is not an address that can be observed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A CoAP server: scheme, host as written, port."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @property
+    def authority(self) -> str:
+        """`host:port`."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One resource of a server; path segments and queries are decoded."""
+
+    server: Server
+    path: tuple[str, ...]
+    query: tuple[str, ...] = ()
+
+    @property
+    def uri(self) -> str:
+        """The whole address; it names the resource in keys, headers, logs and metrics."""
+        path = "/".join(quote(segment, safe="!$&'()*+,;=:@-._~") for segment in self.path)
+        query = "&".join(quote(part, safe="!$'()*+,;=:@-._~/?") for part in self.query)
+        return f"{self.server.scheme}://{self.server.authority}/{path}{'?' if query else ''}{query}"
+
+
+def parse_server(uri: str) -> Server:
+    """The server that `uri` (`coap://host:port`) names.
+
+    Raises AddressError, saying what is allowed.
+    """
+    try:
+        parts = urlsplit(uri if "://" in uri else f"coap://{uri}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise AddressError(f"{uri!r} is not an address: {error}") from None
+    if parts.scheme not in SCHEMES:
+        known = "is not supported by this version" if parts.scheme in KNOWN_SCHEMES else "is unknown"
+        raise AddressError(f"{uri!r}: scheme {parts.scheme} {known}; allowed: {', '.join(SCHEMES)}")
+    if not host:
+        raise AddressError(f"{uri!r} names no host; expected coap://host:port")
+    if host.lower() in ("discoverip4", "discoverip6"):
+        raise AddressError(f"{uri!r}: discovery by multicast is not supported by this version; name the server")
+    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
+        raise AddressError(f"{uri!r}: expected coap://host:port only; the resource is named by FROM in the KCQL")
+    return Server(parts.scheme, host, port or DEFAULT_PORT)
+
+
+def parse_resource(server: Server, source: str) -> Resource:
+    """The resource of `server` that KCQL's FROM names: `sensors`, `/a/b` or `a/b?unit=cel`.
+
+    Raises AddressError for an empty segment or broken percent-encoding.
+    """
+    path, _, query = source.removeprefix("/").partition("?")
+    try:
+        segments = tuple(unquote(segment, errors="strict") for segment in path.split("/"))
+        queries = tuple(unquote(part, errors="strict") for part in query.split("&")) if query else ()
+    except UnicodeDecodeError:
+        raise AddressError(f"{source!r}: the percent-encoded bytes are not UTF-8") from None
+    if not all(segments):
+        raise AddressError(f"{source!r} is not a resource: a segment of the path is empty")
+    return Resource(server, segments, queries)

@@ -1,0 +1,184 @@
+"""The process: connectors in, observations kept, records out, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaException
+from prometheus_client import CollectorRegistry
+
+import isotherm_schemas
+from coap_ingest.client import Client
+from coap_ingest.connector_class import Plan
+from coap_ingest.forwarder import Forwarder, Outlet, ProducerFailedError
+from coap_ingest.intake import Intake
+from coap_ingest.keeper import Arrived, Keeper
+from coap_ingest.metrics import Metrics
+from coap_ingest.routes import Encode
+from coap_ingest.settings import CoapIngestSettings
+from connector import dead_letters
+from servicekit import kafka, logs
+from servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
+from servicekit.backoff import Backoff
+from servicekit.delivery import LoopProducer
+from servicekit.health import Health, MonitoringServer
+from servicekit.lifecycle import Exit, Stop
+
+_log = logs.logger(__name__)
+
+_BEAT_S = 1.0
+_DRAIN_MARGIN_MS = 2_000
+"""Before the deadline that ends the process: time to say what is lost."""
+
+T = TypeVar("T")
+
+
+class Worker:
+    """Runs connectors in standalone mode: one process, all their resources."""
+
+    def __init__(self, settings: CoapIngestSettings, plans: Sequence[Plan]) -> None:
+        self._settings = settings
+        self._plans = plans
+        self._registry = CollectorRegistry()
+        self._metrics = Metrics(self._registry)
+        self._health = Health()
+
+    async def run(self, stop: Stop) -> int:
+        """Work until the stop is asked for; returns the exit code."""
+        monitoring = MonitoringServer(self._settings.http, self._health, self._registry)
+        monitoring.start()
+        _log.info("monitoring", host=self._settings.http.host, port=monitoring.port)
+        stopped = asyncio.create_task(stop.wait_async())
+        try:
+            encoders = await self._until_up("registry", self._encoders, RegistryUnavailableError, stopped)
+            if encoders is None:
+                return Exit.OK
+            if await self._until_up("dead letters", self._ensure_topics, KafkaException, stopped) is None:
+                return Exit.OK
+            return await self._observe(encoders, stopped)
+        except SchemaNotRegisteredError as error:
+            _log.error("cannot start", reason=str(error))
+            return Exit.CONFIGURATION
+        finally:
+            stopped.cancel()
+            monitoring.stop()
+
+    async def _until_up(
+        self, part: str, action: Callable[[], T], away: type[Exception], stopped: asyncio.Task[None]
+    ) -> T | None:
+        """What `action` returns as soon as its server answers; None when the stop is asked for first."""
+        backoff = Backoff()
+        while not stopped.done():
+            self._health.beat()
+            try:
+                result = await asyncio.to_thread(action)
+            except away as error:
+                self._health.not_ready(part, str(error))
+                _log.warning("waiting", part=part, reason=str(error))
+                await asyncio.wait({stopped}, timeout=backoff.next_ms() / 1000)
+            else:
+                self._health.ready(part)
+                return result
+        return None
+
+    def _encoders(self) -> dict[str, Encode]:
+        registry = SchemaRegistry(self._settings.registry)
+        topics = {route.topic.name: route.topic for plan in self._plans for route in plan.routes}
+        return {name: registry.encoder(name, _schema(topic)) for name, topic in topics.items()}
+
+    def _ensure_topics(self) -> bool:
+        admin = kafka.admin(self._settings.kafka, "coap-ingest")
+        for topic in sorted({plan.dead_letter_topic for plan in self._plans}):
+            dead_letters.ensure_topic(admin, topic)
+        return True
+
+    async def _observe(self, encoders: dict[str, Encode], stopped: asyncio.Task[None]) -> int:
+        settings = self._settings
+        intake: Intake[Arrived] = Intake(settings.queue_limit)
+        # Without end: what is lost by giving up here is lost for good, and the queue behind it is bounded.
+        raw = kafka.producer(settings.kafka, "coap-ingest", delivery_timeout_ms=0)
+        producer = LoopProducer(raw, max_outstanding=settings.max_outstanding)
+        outlets: dict[tuple[str, str], list[Outlet]] = {}
+        for plan in self._plans:
+            for route in plan.routes:
+                outlets.setdefault((plan.name, route.resource.uri), []).append(
+                    Outlet(route, encoders[route.topic.name])
+                )
+        letters = {plan.name: plan.dead_letter_topic for plan in self._plans}
+        forwarder = Forwarder(intake, producer, outlets, letters, self._metrics)
+        client = await Client.open(settings.max_payload_bytes)
+        keepers = self._keepers(client, intake)
+        self._health.ready()
+        observing = [asyncio.create_task(keeper.run()) for keeper in keepers]
+        forwarding = asyncio.create_task(forwarder.run())
+        watching = asyncio.create_task(self._watch(forwarder, intake, producer))
+        try:
+            await asyncio.wait({stopped, forwarding, watching, *observing}, return_when=asyncio.FIRST_COMPLETED)
+            if not stopped.done():
+                return self._broken(forwarding, watching, *observing)
+            self._health.not_ready("stop", "stopping")
+            await _end(observing)
+            await asyncio.gather(*(keeper.close() for keeper in keepers))
+            return await self._drain(forwarder, forwarding)
+        finally:
+            await _end([*observing, forwarding, watching])
+            await client.close()
+
+    def _keepers(self, client: Client, intake: Intake[Arrived]) -> list[Keeper]:
+        timing = self._settings.observation.timing()
+        return [
+            Keeper(plan.name, resource, timing, client, intake, self._metrics, self._health)
+            for plan in self._plans
+            for resource in dict.fromkeys(route.resource for route in plan.routes)
+        ]
+
+    async def _watch(self, forwarder: Forwarder, intake: Intake[Arrived], producer: LoopProducer) -> None:
+        limit_ms = self._settings.kafka_stalled_after_ms
+        while True:
+            self._health.beat()
+            self._metrics.queue_length.set(intake.reserved)
+            self._metrics.outstanding.set(producer.outstanding)
+            stalled_ms = (time.monotonic() - forwarder.last_progress) * 1000
+            if producer.outstanding and stalled_ms > limit_ms:
+                self._health.not_ready(
+                    "kafka", f"{producer.outstanding} records wait, none acknowledged for {limit_ms} ms"
+                )
+            else:
+                self._health.ready("kafka")
+            await asyncio.sleep(_BEAT_S)
+
+    def _broken(self, *tasks: asyncio.Task[None]) -> int:
+        for task in tasks:
+            error = task.exception() if task.done() else None
+            if error is not None:
+                known = isinstance(error, ProducerFailedError)
+                _log.error("cannot go on", reason=str(error), exc_info=None if known else error)
+        return Exit.FAILED
+
+    async def _drain(self, forwarder: Forwarder, forwarding: asyncio.Task[None]) -> int:
+        timeout_s = max(0.1, (self._settings.shutdown_timeout_ms - _DRAIN_MARGIN_MS) / 1000)
+        settled = asyncio.create_task(forwarder.settled())
+        await asyncio.wait({settled, forwarding}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if settled.done():
+            _log.info("drained")
+            return Exit.OK
+        settled.cancel()
+        if forwarding.done():
+            return self._broken(forwarding)
+        _log.error("Kafka did not take everything before the deadline", lost=forwarder.unsettled)
+        return Exit.DEADLINE
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _schema(topic: isotherm_schemas.Topic) -> dict[str, Any]:
+    if topic.record is None or topic.version is None:
+        raise LookupError(f"topic {topic.name} has no schema")
+    return isotherm_schemas.schema(topic.record, topic.version)
