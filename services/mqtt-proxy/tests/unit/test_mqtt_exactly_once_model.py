@@ -1,0 +1,328 @@
+"""QoS 2 exactly once, by a model: devices, a network that fails, transactions that abort, a proxy that dies.
+
+Real connections, sessions and grouping run on a real event loop; only the socket and Kafka are modelled: a transaction
+is decided when the test says so, and what was committed (readings and session states) is all that survives a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from mqtt_proxy.connection import Connection
+from mqtt_proxy.front_door import FrontDoor
+from mqtt_proxy.grouping import OutRecord
+from mqtt_proxy.metrics import Metrics
+from mqtt_proxy.packets import Publish
+from mqtt_proxy.sessions import SessionStore, StoredState
+from mqtt_proxy.settings import LimitSettings
+from mqtt_proxy.transactions import TransactionalWriter, Transactions, Written
+from mqtt_proxy.translate import Arrival, Translated, Translator
+from servicekit.delivery import LoopProducer
+
+DEVICES = ("anna", "bert")
+
+
+class OneRecordTranslator:
+    """A publish is one record that names it."""
+
+    def translate(self, publish: Publish, arrival: Arrival) -> Translated:
+        record = OutRecord("readings", arrival.client_id, publish.payload, [])
+        return Translated([record], [("readings", 1)])
+
+
+class Ledger:
+    """Kafka: what was committed."""
+
+    def __init__(self) -> None:
+        self.readings: list[bytes] = []
+        self.states: dict[str, StoredState] = {}
+
+
+class HeldTransactions(Executor):
+    """Holds the one transaction that is out until the test decides it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._held: tuple[Future[Any], list[OutRecord]] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._held is not None
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        assert self._held is None, "two transactions at a time"
+        future: Future[Any] = Future()
+        self._held = (future, args[0])
+        return future
+
+    def decide(self, *, commit: bool) -> Future[Any] | None:
+        """Decide the open transaction; its answer is not given yet."""
+        if self._held is None:
+            return None
+        future, records = self._held
+        self._held = None
+        if commit:
+            for record in records:
+                if record.topic == "readings":
+                    self._ledger.readings.append(cast(bytes, record.value))
+                elif record.value is None:
+                    self._ledger.states.pop(cast(str, record.key), None)
+                else:
+                    self._ledger.states[cast(str, record.key)] = cast(StoredState, record.headers[0])
+        return future
+
+
+def state_record(client_id: str, state: StoredState | None) -> OutRecord:
+    if state is None:
+        return OutRecord("sessions", client_id, None, [])
+    return OutRecord("sessions", client_id, b"state", [cast(Any, state.copy())])
+
+
+class Wire(asyncio.Transport):
+    """A socket whose bytes the test may lose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.received = bytearray()
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.received += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+@dataclass
+class Device:
+    """A correct QoS 2 publisher with a kept session (3.1.1 sections 4.3.3 and 4.4)."""
+
+    client_id: str
+    next_number: int = 0
+    # Packet id -> payload, in order; and those whose PUBREC came.
+    unfinished: dict[int, bytes] = field(default_factory=dict)
+    received: set[int] = field(default_factory=set)
+    promised: set[bytes] = field(default_factory=set)
+    sent: list[bytes] = field(default_factory=list)
+    connection: Connection | None = None
+    wire: Wire | None = None
+    accepted: bool = False
+
+    def connect(self, door: FrontDoor) -> None:
+        self.wire, self.connection, self.accepted = Wire(), Connection(door), False
+        self.connection.connection_made(self.wire)
+        name = self.client_id.encode()
+        body = b"\0\4MQTT\4\0\0\0" + struct.pack(">H", len(name)) + name
+        self.send(bytes((0x10, len(body))) + body)
+
+    def send(self, data: bytes) -> None:
+        assert self.connection is not None
+        self.connection.data_received(data)
+
+    def publish(self, packet_id: int, *, dup: bool) -> None:
+        payload = self.unfinished[packet_id]
+        body = b"\0\1t" + struct.pack(">H", packet_id) + payload
+        self.send(bytes((0x34 | (8 if dup else 0), len(body))) + body)
+
+    def publish_new(self, packet_id: int) -> None:
+        payload = f"{self.client_id}-{self.next_number}".encode()
+        self.next_number += 1
+        self.unfinished[packet_id] = payload
+        self.sent.append(payload)
+        self.publish(packet_id, dup=False)
+
+    def read(self) -> None:
+        """Take what the proxy sent."""
+        assert self.wire is not None
+        data = bytes(self.wire.received)
+        self.wire.received.clear()
+        while data:
+            length = 2 + data[1]
+            self._packet(data[0] >> 4, data[2:length])
+            data = data[length:]
+        if self.wire.closed:
+            self.drop()
+
+    def _packet(self, kind: int, body: bytes) -> None:
+        packet_id = int.from_bytes(body[:2], "big")
+        if kind == 2:
+            if body[1]:
+                return
+            self.accepted = True
+            # A session that the proxy lost while we wait for PUBCOMP would make us publish a stored message again.
+            assert body[0] or not self.promised, "session present is 0 for a session with promises"
+            for waiting in list(self.unfinished):
+                if waiting in self.received:
+                    self.send(bytes((0x62, 2, waiting >> 8, waiting & 255)))
+                else:
+                    self.publish(waiting, dup=True)
+        elif kind == 5:
+            if packet_id in self.unfinished:
+                self.received.add(packet_id)
+                self.promised.add(self.unfinished[packet_id])
+                self.send(bytes((0x62, 2, packet_id >> 8, packet_id & 255)))
+        elif kind == 7 and packet_id in self.received:
+            del self.unfinished[packet_id]
+            self.received.discard(packet_id)
+
+    def drop(self) -> None:
+        """The network fails: what was on its way to us is lost."""
+        if self.connection is not None:
+            self.connection.connection_lost(None)
+        self.connection = self.wire = None
+        self.accepted = False
+
+
+class ExactlyOnce(RuleBasedStateMachine):
+    """Whatever happens, a message is stored at most once, and once it was promised it is stored."""
+
+    @initialize()
+    def start(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.ledger = Ledger()
+        self.devices = {name: Device(name) for name in DEVICES}
+        self.boot()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "loop"):
+            return
+        try:
+            self.finish()
+        finally:
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            for task in asyncio.all_tasks(self.loop):
+                task.cancel()
+            self.turn()
+            self.loop.close()
+
+    def boot(self) -> None:
+        async def build() -> FrontDoor:
+            metrics = Metrics()
+            self.held = HeldTransactions(self.ledger)
+            transactions = Transactions(
+                cast(TransactionalWriter, TransactionalWriter(cast(Any, None))),
+                executor=self.held,
+                session_record=state_record,
+                max_records=4,
+                linger_s=0,
+                metrics=metrics,
+                on_fatal=lambda failure: None,
+            )
+            sessions = SessionStore(maximum=100)
+            sessions.restore(self.ledger.states, 0)
+            return FrontDoor(
+                limits=LimitSettings(receive_maximum=20),
+                session_expiry_s=10**9,
+                translator=cast(Translator, OneRecordTranslator()),
+                producer=LoopProducer(cast(Any, None)),
+                transactions=transactions,
+                sessions=sessions,
+                metrics=metrics,
+            )
+
+        self.door = self.loop.run_until_complete(build())
+
+    def turn(self) -> None:
+        for _ in range(12):
+            self.loop.run_until_complete(asyncio.sleep(0))
+
+    @rule(name=st.sampled_from(DEVICES))
+    def connect(self, name: str) -> None:
+        """Also while the old connection still stands: a half-open takeover."""
+        device = self.devices[name]
+        self.loop.call_soon(device.connect, self.door)
+        self.turn()
+
+    @rule(name=st.sampled_from(DEVICES), packet_id=st.integers(1, 3), burst=st.integers(1, 2))
+    def publish(self, name: str, packet_id: int, burst: int) -> None:
+        device = self.devices[name]
+        for offset in range(burst):
+            wanted = packet_id + offset
+            if device.accepted and wanted not in device.unfinished:
+                self.loop.call_soon(device.publish_new, wanted)
+        self.turn()
+
+    @rule(name=st.sampled_from(DEVICES))
+    def answers_arrive(self, name: str) -> None:
+        device = self.devices[name]
+        if device.wire is not None:
+            self.loop.call_soon(device.read)
+            self.turn()
+
+    @rule(name=st.sampled_from(DEVICES))
+    def answers_are_lost(self, name: str) -> None:
+        device = self.devices[name]
+        if device.wire is not None:
+            self.loop.call_soon(device.drop)
+            self.turn()
+
+    @precondition(lambda self: self.held.is_open)
+    @rule(commit=st.booleans())
+    def decide(self, commit: bool) -> None:
+        future = self.held.decide(commit=commit)
+        assert future is not None
+        future.set_result(Written.COMMITTED if commit else Written.ABORTED)
+        self.turn()
+
+    @rule(commit=st.booleans())
+    def proxy_is_killed(self, commit: bool) -> None:
+        """The open transaction is decided by Kafka; nobody hears of it."""
+        self.held.decide(commit=commit)
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        for device in self.devices.values():
+            # The dead process handles nothing any more: devices only notice a closed socket.
+            device.connection = device.wire = None
+            device.accepted = False
+        self.turn()
+        self.boot()
+
+    @invariant()
+    def stored_at_most_once(self) -> None:
+        if hasattr(self, "ledger"):
+            assert len(set(self.ledger.readings)) == len(self.ledger.readings)
+
+    @invariant()
+    def promised_is_stored(self) -> None:
+        if hasattr(self, "ledger"):
+            for device in self.devices.values():
+                assert device.promised <= set(self.ledger.readings)
+
+    def finish(self) -> None:
+        """With a working network and Kafka everything that was ever sent is stored exactly once."""
+        for device in self.devices.values():
+            for _ in range(60):
+                if device.accepted and not device.unfinished:
+                    break
+                if device.wire is None:
+                    self.connect(device.client_id)
+                if self.held.is_open:
+                    self.decide(commit=True)
+                self.answers_arrive(device.client_id)
+            assert not device.unfinished, f"{device.client_id} waits for ever for {device.unfinished}"
+            mine = [reading for reading in self.ledger.readings if reading.startswith(device.client_id.encode())]
+            assert sorted(mine) == sorted(device.sent)
+
+
+ExactlyOnce.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestExactlyOnce = ExactlyOnce.TestCase
