@@ -1,0 +1,90 @@
+"""The heartbeat of a task on `isotherm.status`: what it does, what it counted, why it failed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+import isotherm_schemas
+from servicekit import logs
+from servicekit.avro import SchemaRegistry
+
+TOPIC = "isotherm.status"
+INTERVAL_MS = 5_000.0
+
+_SCHEMA_VERSION = 1
+_MAX_TRACE_CHARACTERS = 16_000
+_LAST_WORD_S = 5.0
+
+_log = logs.logger(__name__)
+
+
+class State(StrEnum):
+    """Kafka Connect's states of a task."""
+
+    UNASSIGNED = "UNASSIGNED"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+    RESTARTING = "RESTARTING"
+
+
+class Heartbeat:
+    """Says every INTERVAL_MS how a task is; never stands in the task's way when Kafka does not answer."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        registry: SchemaRegistry,
+        *,
+        connector: str,
+        task: int,
+        worker_group: str = "",
+        clock_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
+    ) -> None:
+        """Raises SchemaNotRegisteredError before `isotherm apply` was run, RegistryUnavailableError."""
+        self._producer = producer
+        self._encode = registry.encoder(TOPIC, isotherm_schemas.schema("TaskStatus", _SCHEMA_VERSION))
+        self._connector, self._task, self._group = connector, task, worker_group
+        self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        self._clock_ms = clock_ms
+        self._next_ms = 0.0
+
+    def beat(self, state: State, counts: Callable[[], Mapping[str, int]], lag: Callable[[], Mapping[str, int]]) -> None:
+        """Say how the task is, if it is time; `counts` and `lag` are asked only then."""
+        self._producer.poll(0)
+        if self._clock_ms() < self._next_ms:
+            return
+        self._next_ms = self._clock_ms() + INTERVAL_MS
+        self._say(state, None, counts(), lag())
+
+    def last_word(self, state: State, counts: Mapping[str, int], trace: str | None = None) -> None:
+        """Say how the task ended, and wait a moment for Kafka to take it."""
+        self._say(state, trace, counts, {})
+        self._producer.flush(_LAST_WORD_S)
+
+    def _say(self, state: State, trace: str | None, counts: Mapping[str, int], lag: Mapping[str, int]) -> None:
+        record: dict[str, Any] = {
+            "connector": self._connector,
+            "task": self._task,
+            "worker": self._worker,
+            "worker_group": self._group,
+            "state": state.value,
+            "trace": None if trace is None else trace[-_MAX_TRACE_CHARACTERS:],
+            "counts": dict(counts),
+            "lag": dict(lag),
+            "updated_at": int(time.time() * 1000),
+        }
+        try:
+            self._producer.produce(
+                TOPIC, key=f"{self._connector}/{self._task}/{self._worker}", value=self._encode(record)
+            )
+        except (BufferError, KafkaException) as error:
+            _log.warning("status not sent", reason=str(error))

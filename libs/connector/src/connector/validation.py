@@ -1,0 +1,196 @@
+"""Checking a configuration against a definition: every problem at once, each naming key, value and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import kcql
+from connector.config import ConfigError, ConnectorConfig
+from connector.definitions import Definition, Key, Type
+from kcql.model import Statement
+
+_REFERENCE = re.compile(r"\$\{(env|file):")
+_TRUTHS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong, and the key it belongs to."""
+
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}"
+
+
+class InvalidConfigError(ConfigError):
+    """A configuration that its connector cannot run with."""
+
+    def __init__(self, found: Iterable[Problem], notices: Iterable[Problem] = ()) -> None:
+        self.found = tuple(found)
+        self.notices = tuple(notices)
+        super().__init__([str(problem) for problem in self.found])
+
+
+@dataclass(frozen=True)
+class Validated:
+    """A configuration whose keys all have their canonical names, defaults filled in, and valid values."""
+
+    name: str
+    definition: Definition
+    values: Mapping[str, str]
+    statements: tuple[Statement, ...] = ()
+    notices: tuple[Problem, ...] = ()
+    """What was accepted but deserves a word: unknown keys, keys and clauses without effect."""
+    given: frozenset[str] = field(default_factory=frozenset)
+    """Canonical names of the keys that the configuration sets itself."""
+
+    def text(self, key: str) -> str:
+        """The value of `key`; empty when it has none."""
+        return self.values.get(key, "")
+
+    def integer(self, key: str) -> int:
+        """The value of an INT or LONG key."""
+        return int(self.values[key])
+
+    def flag(self, key: str) -> bool:
+        """The value of a BOOLEAN key."""
+        return _TRUTHS[self.values[key].lower()]
+
+    def items(self, key: str) -> list[str]:
+        """The entries of a LIST key."""
+        return [part.strip() for part in self.text(key).split(",") if part.strip()]
+
+    def under(self, prefix: str) -> dict[str, str]:
+        """Keys that begin with `prefix`, without it: what is passed on (`consumer.override.`)."""
+        return {key.removeprefix(prefix): value for key, value in self.values.items() if key.startswith(prefix)}
+
+
+def validate(definition: Definition, config: ConnectorConfig) -> Validated:
+    """Check `config` against `definition`.
+
+    References to secrets may still be unresolved; a value that holds one is not checked against its type.
+
+    Raises InvalidConfigError with every problem found.
+    """
+    problems: list[Problem] = []
+    notices: list[Problem] = []
+    values = _canonical(definition, config.config, problems, notices)
+    given = frozenset(values)
+    for key in definition.keys:
+        if key.name in values:
+            problems.extend(_check(key, values[key.name]))
+            if key.without_effect:
+                notices.append(Problem(key.name, f"has no effect: {key.without_effect}"))
+        elif key.required:
+            problems.append(Problem(key.name, "missing"))
+        elif key.default is not None:
+            values[key.name] = key.default
+    if not definition.answers_to(config.klass):
+        problems.append(Problem("connector.class", f"{config.klass!r} is not {definition.klass}"))
+    statements = _statements(definition, values, problems)
+    if problems:
+        raise InvalidConfigError(problems, notices)
+    return Validated(config.name, definition, values, statements, tuple(notices), given)
+
+
+def source_problems(statements: Iterable[Statement], topics: Iterable[str]) -> list[Problem]:
+    """What is wrong between the statements' sources and `topics`: each must name the other."""
+    named = list(topics)
+    statements = list(statements)
+    problems = [
+        Problem("topics", f"{statement.source!r} is read by {statement.text!r} but not listed ({', '.join(named)})")
+        for statement in statements
+        if statement.source != "*" and statement.source not in named
+    ]
+    problems += [
+        Problem("topics", f"no KCQL statement reads {topic!r}")
+        for topic in named
+        if not any(statement.matches(topic) for statement in statements)
+    ]
+    return problems
+
+
+def _canonical(
+    definition: Definition, config: Mapping[str, str], problems: list[Problem], notices: list[Problem]
+) -> dict[str, str]:
+    names = {name: key for key in definition.keys for name in (key.name, *key.aliases)}
+    values: dict[str, str] = {}
+    origin: dict[str, str] = {}
+    for given, value in config.items():
+        key = names.get(given)
+        if key is None:
+            if not given.startswith(definition.open_prefixes) or not definition.open_prefixes:
+                notices.append(Problem(given, _unknown(given, list(names))))
+            values[given] = value
+        elif key.name in values and values[key.name] != value:
+            problems.append(Problem(given, f"contradicts {origin[key.name]}; they are names of one key"))
+        else:
+            values[key.name], origin[key.name] = value, given
+    return values
+
+
+def _unknown(given: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
+    return f"unknown key; did you mean {near[0]}?" if near else "unknown key, it has no effect"
+
+
+def _check(key: Key, value: str) -> list[Problem]:
+    if _REFERENCE.search(value):
+        return []
+    shown = "******" if key.is_secret else repr(value)
+    allowed = _violated(key, value)
+    return [Problem(key.name, f"{shown} is not allowed; expected {allowed}")] if allowed else []
+
+
+def _violated(key: Key, value: str) -> str | None:
+    """What the value should have been, or None when it is fine."""
+    if key.required and not value:
+        return "a value"
+    if key.type is Type.BOOLEAN:
+        return None if value.lower() in _TRUTHS else "true or false"
+    if key.type in (Type.INT, Type.LONG, Type.DOUBLE):
+        return _violated_number(key, value)
+    if key.allowed and value.upper() not in {allowed.upper() for allowed in key.allowed}:
+        return f"one of {', '.join(key.allowed)}"
+    return None
+
+
+def _violated_number(key: Key, value: str) -> str | None:
+    bounds = [f"at least {key.minimum:g}"] if key.minimum is not None else []
+    bounds += [f"at most {key.maximum:g}"] if key.maximum is not None else []
+    expected = " ".join(["a number" if key.type is Type.DOUBLE else "a whole number", *bounds])
+    try:
+        number = float(value) if key.type is Type.DOUBLE else int(value)
+    except ValueError:
+        return expected
+    low = -float("inf") if key.minimum is None else key.minimum
+    high = float("inf") if key.maximum is None else key.maximum
+    return None if low <= number <= high else expected
+
+
+def _statements(definition: Definition, values: Mapping[str, str], problems: list[Problem]) -> tuple[Statement, ...]:
+    key = definition.kcql_key
+    if key is None or not values.get(key) or _REFERENCE.search(values[key]):
+        return ()
+    try:
+        statements = tuple(kcql.parse(values[key]))
+    except kcql.KcqlError as error:
+        problems.append(Problem(key, str(error)))
+        return ()
+    reasons = dict(definition.clause_reasons)
+    for statement in statements:
+        if statement.target is None:
+            problems.append(Problem(key, f"{statement.text!r} has no INSERT INTO or UPSERT INTO"))
+        for clause in sorted(statement.clauses - definition.kcql_clauses):
+            why = reasons.get(clause, f"it is not used by {definition.klass}")
+            problems.append(Problem(key, f"{clause} has no effect in {statement.text!r}: {why}"))
+        for field_ in statement.fields:
+            if field_.path.part == "function":
+                name = ".".join(field_.path.segments)
+                problems.append(Problem(key, f"there is no function {name}() (in {statement.text!r})"))
+    return statements

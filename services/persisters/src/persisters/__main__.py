@@ -1,0 +1,109 @@
+"""`persisters run --sink NAME FILE` and `persisters validate --sink NAME FILE`: one file is one connector."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from connector import config
+from connector.config import ConfigError
+from connector.tasks import stop_with_supervisor, supervise
+from connector.validation import InvalidConfigError, Validated
+from persisters.catalog import KINDS, MissingExtraError, SinkKind, check
+from persisters.settings import PersistersSettings
+from persisters.worker import run_task
+from servicekit import lifecycle
+from servicekit.command import ServiceCommand
+from servicekit.lifecycle import Exit, Stop
+from servicekit.settings import SettingsError
+
+SERVICE = "persisters"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point: returns the exit code."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["validate"]:
+        return _validate(given[1:])
+    command = ServiceCommand(
+        SERVICE,
+        "Topics into Elasticsearch, Cassandra or Scylla, and Hazelcast, as KCQL says.",
+        PersistersSettings,
+        lambda settings, arguments: _run(settings, arguments, given),
+        _add_arguments,
+    )
+    return command.main(given)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sink", choices=sorted(KINDS), help="kind of the sink; must fit the file's connector.class")
+    parser.add_argument("file", type=Path, help="the connector's file: properties, JSON or TOML")
+    parser.add_argument("--task", type=int, help=argparse.SUPPRESS)
+
+
+def _run(settings: PersistersSettings, arguments: argparse.Namespace, given: list[str]) -> int:
+    try:
+        kind, validated = _load(arguments.sink, arguments.file, resolve=True)
+    except (ConfigError, MissingExtraError) as error:
+        raise SettingsError(getattr(error, "problems", None) or [str(error)]) from None
+    tasks = validated.integer("tasks.max")
+    if arguments.task is None and tasks > 1:
+        return lifecycle.run(
+            lambda stop: supervise(
+                lambda task: _command(settings, given, task),
+                tasks,
+                stop,
+                stop_timeout_ms=settings.shutdown_timeout_ms,
+            ),
+            # The tasks have their own limit, and the supervisor has to outlive it.
+            shutdown_timeout_ms=settings.shutdown_timeout_ms + 5_000,
+        )
+
+    def work(stop: Stop) -> int:
+        if arguments.task is not None:
+            stop_with_supervisor(stop)
+        return run_task(settings, kind, validated, arguments.task or 0, stop)
+
+    return lifecycle.run(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)
+
+
+def _command(settings: PersistersSettings, given: list[str], task: int) -> list[str]:
+    # Port 0 is a free one for each task; any other port is the first task's, and the next ones follow it.
+    port = ["--set", f"http.port={settings.http.port + task}"] if settings.http.port else []
+    return [sys.executable, "-m", SERVICE, *given, "--task", str(task), *port]
+
+
+def _load(sink: str | None, file: Path, *, resolve: bool) -> tuple[SinkKind, Validated]:
+    read = config.read(file)
+    kinds = [KINDS[sink]] if sink else [kind for kind in KINDS.values() if kind.definition.answers_to(read.klass)]
+    if not kinds:
+        known = ", ".join(KINDS)
+        raise ConfigError([f"{file}: connector.class: {read.klass!r} is no sink of this package ({known})"])
+    return kinds[0], check(kinds[0], read.resolved(os.environ) if resolve else read)
+
+
+def _validate(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog=f"{SERVICE} validate", description="Check a connector's file.")
+    _add_arguments(parser)
+    arguments = parser.parse_args(argv)
+    try:
+        _, validated = _load(arguments.sink, arguments.file, resolve=False)
+    except InvalidConfigError as error:
+        for notice in error.notices:
+            sys.stderr.write(f"notice: {notice}\n")
+        sys.stderr.write("".join(f"error: {problem}\n" for problem in error.problems))
+        return Exit.CONFIGURATION
+    except (ConfigError, MissingExtraError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return Exit.CONFIGURATION
+    for notice in validated.notices:
+        sys.stderr.write(f"notice: {notice}\n")
+    sys.stdout.write(f"{validated.name}: valid\n")
+    return Exit.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Exact counts of one partition: read = written + dead-lettered + skipped + filtered.
+
+They travel in the metadata of the committed offset, so that they and the position they speak of are one atomic fact
+and survive `kill -9`. See docs/adr/0042.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+
+_VERSION = 1
+_OUTCOMES = ("dead_lettered", "skipped", "filtered")
+
+
+@dataclass
+class Counts:
+    """Cumulative outcomes of a partition's records, by reason where there is one."""
+
+    written: int = 0
+    dead_lettered: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    filtered: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def read(self) -> int:
+        """All records whose outcome is settled."""
+        return self.written + sum(sum(getattr(self, outcome).values()) for outcome in _OUTCOMES)
+
+    def add(self, other: Counts) -> None:
+        """Count `other`'s records too."""
+        self.written += other.written
+        for outcome in _OUTCOMES:
+            getattr(self, outcome).update(getattr(other, outcome))
+
+    def to_metadata(self) -> str:
+        """The counts as the text that is committed with an offset."""
+        by_reason = {outcome: dict(getattr(self, outcome)) for outcome in _OUTCOMES if getattr(self, outcome)}
+        return json.dumps({"v": _VERSION, "written": self.written, **by_reason}, separators=(",", ":"))
+
+    @classmethod
+    def from_metadata(cls, text: str | None) -> Counts:
+        """The counts in a committed offset's metadata; zero when there are none, or they are another program's."""
+        try:
+            document = json.loads(text or "")
+            if document["v"] != _VERSION:
+                return cls()
+            counters = {outcome: Counter(_whole_numbers(document.get(outcome, {}))) for outcome in _OUTCOMES}
+            return cls(int(document["written"]), **counters)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return cls()
+
+
+def _whole_numbers(document: dict[str, object]) -> dict[str, int]:
+    if not all(isinstance(count, int) for count in document.values()):
+        raise TypeError("counts are whole numbers")
+    return {reason: count for reason, count in document.items() if isinstance(count, int)}

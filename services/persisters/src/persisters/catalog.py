@@ -1,0 +1,125 @@
+"""The sinks that this package knows. Their clients are extras, imported only when the sink is used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from connector.config import ConnectorConfig
+from connector.definitions import Definition
+from connector.validation import InvalidConfigError, Problem, Validated, source_problems, validate
+from persisters.decode import CONVERTERS, Decode
+from persisters.project import Conventions
+from persisters.sink import Sink
+from persisters.sinks import cassandra_keys, elasticsearch_keys, hazelcast_keys
+
+Build = Callable[[Validated, Decode, int], Sink]
+"""From a configuration, a decoder of Avro values and the number of writers."""
+
+
+@dataclass(frozen=True)
+class SinkKind:
+    """One kind of sink."""
+
+    name: str
+    definition: Definition
+    prefix: str
+    conventions: Conventions
+
+    def load(self) -> tuple[Build, Callable[[Validated], list[Problem]], Callable[[Validated], list[Problem]]]:
+        """How to build the sink, and what it says of a configuration: problems and notices.
+
+        Raises MissingExtraError when the sink's client is not installed.
+        """
+        try:
+            return _LOADERS[self.name]()
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                f"--sink {self.name} needs the extra: pip install 'isotherm-persisters[{self.name}]' ({error})"
+            ) from None
+
+
+class MissingExtraError(Exception):
+    """The client library of a sink is not installed."""
+
+
+def check(kind: SinkKind, config: ConnectorConfig) -> Validated:
+    """Everything that can be said about a configuration without asking a server.
+
+    Raises InvalidConfigError with every problem, MissingExtraError.
+    """
+    _, problems_of, notices_of = kind.load()
+    validated = validate(kind.definition, config)
+    problems = [*_topic_problems(validated), *_converter_problems(validated), *problems_of(validated)]
+    notices = (*validated.notices, *notices_of(validated))
+    if problems:
+        raise InvalidConfigError(problems, notices)
+    return Validated(
+        validated.name, validated.definition, validated.values, validated.statements, notices, validated.given
+    )
+
+
+def subscription(config: Validated) -> list[str]:
+    """The topics to subscribe to; a regular expression begins with `^`."""
+    pattern = config.text("topics.regex")
+    return [f"^({pattern})$"] if pattern else config.items("topics")
+
+
+def _topic_problems(config: Validated) -> list[Problem]:
+    topics, pattern = config.items("topics"), config.text("topics.regex")
+    if bool(topics) == bool(pattern):
+        return [Problem("topics", "exactly one of topics and topics.regex must be given")]
+    if topics:
+        return source_problems(config.statements, topics)
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        return [Problem("topics.regex", f"{pattern!r} is no regular expression: {error}")]
+    return [
+        Problem("topics.regex", f"does not match {statement.source!r}, read by {statement.text!r}")
+        for statement in config.statements
+        if statement.source != "*" and not compiled.fullmatch(statement.source)
+    ]
+
+
+def _converter_problems(config: Validated) -> list[Problem]:
+    return [
+        Problem(key, f"{config.text(key)!r} is not allowed; expected one of {', '.join(CONVERTERS)}")
+        for key in ("value.converter", "key.converter")
+        if config.text(key) not in CONVERTERS
+    ]
+
+
+def _nothing(_config: Validated) -> list[Problem]:
+    return []
+
+
+def _elasticsearch() -> tuple[Build, Callable[[Validated], list[Problem]], Callable[[Validated], list[Problem]]]:
+    from persisters.sinks import elasticsearch as sink
+
+    return lambda config, _decode, writers: sink.ElasticsearchSink(config, writers), sink.check, _nothing
+
+
+def _scylla() -> tuple[Build, Callable[[Validated], list[Problem]], Callable[[Validated], list[Problem]]]:
+    from persisters.sinks import cassandra as sink
+
+    return lambda config, _decode, _writers: sink.CassandraSink(config), sink.check, _nothing
+
+
+def _hazelcast() -> tuple[Build, Callable[[Validated], list[Problem]], Callable[[Validated], list[Problem]]]:
+    from persisters.sinks import hazelcast as sink
+
+    return lambda config, decode, _writers: sink.HazelcastSink(config, decode), sink.check, sink.notices
+
+
+_LOADERS = {"elasticsearch": _elasticsearch, "scylla": _scylla, "hazelcast": _hazelcast}
+
+KINDS = {
+    "elasticsearch": SinkKind(
+        "elasticsearch", elasticsearch_keys.DEFINITION, elasticsearch_keys.PREFIX, Conventions(ttl_unit_ms=None)
+    ),
+    "scylla": SinkKind("scylla", cassandra_keys.DEFINITION, cassandra_keys.PREFIX, Conventions(ttl_unit_ms=1_000)),
+    "hazelcast": SinkKind("hazelcast", hazelcast_keys.DEFINITION, hazelcast_keys.PREFIX, Conventions(ttl_unit_ms=1)),
+}
+"""By the name that `--sink` takes."""

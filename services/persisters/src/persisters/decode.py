@@ -1,0 +1,146 @@
+"""From a record's bytes to a value: Avro by schema id, JSON with or without a schema envelope, text, bytes.
+
+Times of `timestamp-millis` stay the epoch milliseconds that the bytes hold: that is the form they have in documents,
+in CQL and in ids, and reading them as datetimes would cost more than all the rest of the decoding.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import fastavro
+import orjson
+
+from servicekit.avro import JsonSchema, SchemaRegistry, WireFormatError, parse, split
+
+_WIRE_HEADER_BYTES = 5
+_MAGIC = b"\x00"
+_MILLIS = ("timestamp-millis", "local-timestamp-millis")
+_BAD_BODY = (ValueError, TypeError, EOFError, IndexError, KeyError, OverflowError, AssertionError)
+
+CONVERTERS: Mapping[str, str] = {
+    "auto": "auto",
+    "avro": "avro",
+    "json": "json",
+    "string": "string",
+    "bytes": "bytes",
+    "io.confluent.connect.avro.AvroConverter": "avro",
+    "org.apache.kafka.connect.json.JsonConverter": "json",
+    "org.apache.kafka.connect.storage.StringConverter": "string",
+    "org.apache.kafka.connect.converters.ByteArrayConverter": "bytes",
+}
+"""What `value.converter` and `key.converter` may say, and what each means."""
+
+
+class WriterSchema(NamedTuple):
+    """The schema that a value was written with."""
+
+    schema_id: int
+    json: JsonSchema
+    parsed: Any
+    """For fastavro, with times of milliseconds as numbers."""
+
+
+class Decoded(NamedTuple):
+    """A value and, where it is Avro, its writer's schema."""
+
+    value: Any
+    writer: WriterSchema | None = None
+
+
+Decode = Callable[[bytes], Decoded]
+"""Raises WireFormatError or ValueError for bytes that are bad for ever, RegistryUnavailableError for an outage."""
+
+
+def value_decoder(converter: str, registry: SchemaRegistry, *, envelope: bool = False) -> Decode:
+    """The decoder that a `value.converter` (a key of CONVERTERS) asks for.
+
+    `envelope` is Connect's `schemas.enable`: JSON values are `{"schema": .., "payload": ..}`.
+    """
+    avro = AvroDecoder(registry)
+    read_json = _enveloped if envelope else _json
+
+    def sniffed(data: bytes) -> Decoded:
+        return avro(data) if data[:1] == _MAGIC else read_json(data)
+
+    decoders: dict[str, Decode] = {
+        "avro": avro,
+        "json": read_json,
+        "string": lambda data: Decoded(data.decode()),
+        "bytes": Decoded,
+        "auto": sniffed,
+    }
+    return decoders[CONVERTERS[converter]]
+
+
+def key_decoder(converter: str, registry: SchemaRegistry, *, envelope: bool = False) -> Decode:
+    """As `value_decoder` for keys, where `auto` takes what is neither Avro nor a JSON object as text."""
+    if CONVERTERS[converter] != "auto":
+        return value_decoder(converter, registry, envelope=envelope)
+    avro = AvroDecoder(registry)
+
+    def sniffed(data: bytes) -> Decoded:
+        if data[:1] == _MAGIC:
+            return avro(data)
+        text = data.decode()
+        return Decoded(json.loads(text)) if text[:1] == "{" else Decoded(text)
+
+    return sniffed
+
+
+class AvroDecoder:
+    """Values in Confluent's wire format, each schema fetched and parsed once."""
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self._registry = registry
+        self._writers: dict[int, WriterSchema] = {}
+
+    def __call__(self, data: bytes) -> Decoded:
+        """Decode one value.
+
+        Raises WireFormatError (UnknownSchemaError among them), RegistryUnavailableError.
+        """
+        schema_id = split(data)
+        writer = self._writers.get(schema_id)
+        if writer is None:
+            writer = self._writers[schema_id] = self._writer(schema_id)
+        body = io.BytesIO(data)
+        body.seek(_WIRE_HEADER_BYTES)
+        try:
+            value = fastavro.schemaless_reader(body, writer.parsed, None)
+        except _BAD_BODY as error:
+            raise WireFormatError(f"the body does not fit schema id {schema_id}: {error!r}") from error
+        left = len(data) - body.tell()
+        if left:
+            raise WireFormatError(f"{left} bytes are left over after schema id {schema_id}")
+        return Decoded(value, writer)
+
+    def _writer(self, schema_id: int) -> WriterSchema:
+        schema = self._registry.schema(schema_id).json
+        return WriterSchema(schema_id, schema, parse(_times_as_numbers(schema)))
+
+
+def _times_as_numbers(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_times_as_numbers(branch) for branch in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        name: _times_as_numbers(inner)
+        for name, inner in schema.items()
+        if not (name == "logicalType" and inner in _MILLIS)
+    }
+
+
+def _json(data: bytes) -> Decoded:
+    return Decoded(orjson.loads(data))
+
+
+def _enveloped(data: bytes) -> Decoded:
+    document = orjson.loads(data)
+    if not isinstance(document, dict) or document.keys() != {"schema", "payload"}:
+        raise ValueError('expected a JSON object with "schema" and "payload", as schemas.enable says')
+    return Decoded(document["payload"])

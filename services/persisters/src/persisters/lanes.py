@@ -1,0 +1,209 @@
+"""Lanes: what happens to the records of each assigned partition, as a state machine without IO.
+
+A lane holds the records that wait, at most one prepared batch, and at most one batch that is being written. Because
+one batch at a time is written and batches follow each other in offset order, the position after the last finished
+batch is always the highest contiguous one. See docs/adr/0040.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from persisters.accounting import Counts
+from persisters.work import Record, Work
+from servicekit.backoff import Backoff
+
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of the lanes of a task."""
+
+    batch_records: int = 2_000
+    batch_bytes: int = 4 * 1024 * 1024
+    linger_ms: float = 0.0
+    """How long records may wait for a batch to fill."""
+    waiting_records: int = 20_000
+    """Of all lanes together. A partition is paused when its share waits, and read again at half of that."""
+    waiting_bytes: int = 32 * 1024 * 1024
+
+    def shared_by(self, lanes: int) -> Share:
+        """What each of `lanes` lanes may let wait: its part of the whole, but at least one batch."""
+        parts = max(1, lanes)
+        return Share(
+            max(self.batch_records, self.waiting_records // parts), max(self.batch_bytes, self.waiting_bytes // parts)
+        )
+
+
+class Share(NamedTuple):
+    """What one lane may let wait."""
+
+    records: int
+    size_bytes: int
+
+
+@dataclass(eq=False)
+class Lane:
+    """One assigned partition."""
+
+    partition: Partition
+    counts: Counts
+    backoff: Backoff
+    position: int | None = None
+    """The offset to commit: everything before it is settled. None until the first batch is finished."""
+    committed: int | None = None
+    waiting: deque[Record] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    oldest_ms: float = 0.0
+    """When the lane last became non-empty."""
+    prepared: Work | None = None
+    retrying: Work | None = None
+    """Comes before what is prepared."""
+    in_flight: Work | None = None
+    not_before_ms: float = 0.0
+    """No attempt before this time: the lane waits for a server."""
+    paused: bool = False
+    trouble: str | None = None
+    """Why the lane waits, while it does."""
+    end_of_partition: int | None = None
+    """The offset at which the partition ended when its reader last reached the end."""
+
+    def offer(self, records: Iterable[Record], now_ms: float) -> None:
+        """Take records that were read, in offset order."""
+        if not self.waiting:
+            self.oldest_ms = now_ms
+        for record in records:
+            self.waiting.append(record)
+            self.waiting_bytes += record.size_bytes
+
+    def is_full(self, share: Share) -> bool:
+        """Whether the partition must not be read any further."""
+        return len(self.waiting) >= share.records or self.waiting_bytes >= share.size_bytes
+
+    def has_room(self, share: Share) -> bool:
+        """Whether a paused partition can be read again."""
+        return 2 * len(self.waiting) <= share.records and 2 * self.waiting_bytes <= share.size_bytes
+
+    def wants_preparing(self, limits: Limits, now_ms: float) -> bool:
+        """Whether the next batch should be decoded now."""
+        if self.prepared is not None or not self.waiting or now_ms < self.not_before_ms:
+            return False
+        is_whole = len(self.waiting) >= limits.batch_records or self.waiting_bytes >= limits.batch_bytes
+        return is_whole or now_ms - self.oldest_ms >= limits.linger_ms
+
+    def next_batch(self, limits: Limits) -> list[Record]:
+        """The records of the next batch; they go on waiting until `accept`."""
+        batch: list[Record] = []
+        size_bytes = 0
+        for record in self.waiting:
+            size_bytes += record.size_bytes
+            if batch and (len(batch) >= limits.batch_records or size_bytes > limits.batch_bytes):
+                break
+            batch.append(record)
+        return batch
+
+    def accept(self, work: Work, now_ms: float) -> None:
+        """`work` was prepared from the records that `next_batch` gave."""
+        for _ in work.records:
+            self.waiting_bytes -= self.waiting.popleft().size_bytes
+        self.oldest_ms = now_ms
+        self.prepared = work
+
+    def start(self, now_ms: float) -> Work | None:
+        """The work to be written now, if the lane is free and not waiting; it counts as in flight from here."""
+        if self.in_flight is not None or now_ms < self.not_before_ms:
+            return None
+        if self.retrying is not None:
+            self.in_flight, self.retrying = self.retrying, None
+        else:
+            self.in_flight, self.prepared = self.prepared, None
+        return self.in_flight
+
+    def finished(self, trouble: str | None, now_ms: float, retry_after_ms: float | None = None) -> Counts | None:
+        """The attempt at the work in flight is over.
+
+        With nothing left to write, the position moves to the end of the work, and its counts are returned. Otherwise
+        the work waits for its next attempt, because of `trouble`, at least `retry_after_ms`.
+        """
+        work = self.in_flight
+        if work is None:
+            raise ValueError("nothing is in flight")
+        self.in_flight = None
+        if work.rows:
+            self.wait(trouble or "rows were refused for now", now_ms, retry_after_ms)
+            self.retrying = work
+            return None
+        self.trouble = None
+        self.backoff.reset()
+        self.position = work.end
+        settled = work.settle()
+        self.counts.add(settled)
+        return settled
+
+    def wait(self, trouble: str, now_ms: float, retry_after_ms: float | None = None) -> None:
+        """A server is away: no attempt before the back-off is over."""
+        self.trouble = trouble
+        self.not_before_ms = now_ms + max(self.backoff.next_ms(), retry_after_ms or 0.0)
+
+
+class Lanes:
+    """All lanes of a task."""
+
+    def __init__(self, limits: Limits, backoff: Callable[[], Backoff]) -> None:
+        self.limits = limits
+        self._backoff = backoff
+        self.by_partition: dict[Partition, Lane] = {}
+
+    def assign(self, partition: Partition, committed: int | None, counts: Counts) -> None:
+        """Begin a lane that goes on from what was committed."""
+        self.by_partition[partition] = Lane(partition, counts, self._backoff(), committed=committed)
+
+    def forget(self, partition: Partition) -> Lane | None:
+        """End a lane; what is in flight for it will be ignored."""
+        return self.by_partition.pop(partition, None)
+
+    def offer(self, records: Sequence[Record], now_ms: float) -> None:
+        """Take records of any partitions; those of partitions that are not assigned any more are dropped."""
+        by_partition: dict[Partition, list[Record]] = {}
+        for record in records:
+            by_partition.setdefault((record.topic, record.partition), []).append(record)
+        for partition, theirs in by_partition.items():
+            lane = self.by_partition.get(partition)
+            if lane is not None:
+                lane.offer(theirs, now_ms)
+
+    def to_pause(self) -> list[Lane]:
+        """Lanes that are full; they count as paused from here."""
+        share = self.limits.shared_by(len(self.by_partition))
+        full = [lane for lane in self.by_partition.values() if not lane.paused and lane.is_full(share)]
+        for lane in full:
+            lane.paused = True
+        return full
+
+    def to_resume(self) -> list[Lane]:
+        """Paused lanes that have room again; they count as resumed from here."""
+        share = self.limits.shared_by(len(self.by_partition))
+        free = [lane for lane in self.by_partition.values() if lane.paused and lane.has_room(share)]
+        for lane in free:
+            lane.paused = False
+        return free
+
+    def to_commit(self) -> list[Lane]:
+        """Lanes whose position moved since it was last committed."""
+        return [
+            lane for lane in self.by_partition.values() if lane.position is not None and lane.position != lane.committed
+        ]
+
+    @property
+    def in_flight(self) -> int:
+        """How many lanes are being written."""
+        return sum(1 for lane in self.by_partition.values() if lane.in_flight is not None)
+
+    @property
+    def all_full(self) -> bool:
+        """Whether reading more would bring nothing: every lane is paused."""
+        return bool(self.by_partition) and all(lane.paused for lane in self.by_partition.values())

@@ -1,0 +1,408 @@
+"""The loop of a task: reads, prepares, writes, commits. The only place where Kafka, the lanes and the sink meet."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from connector.policies import ErrorPolicy
+from persisters.accounting import Counts
+from persisters.lanes import Lane, Lanes, Limits, Partition
+from persisters.sink import Batch, Sink, Unavailable
+from persisters.work import Prepared, Record, Refusal, Work
+from servicekit import kafka, logs
+from servicekit.avro import RegistryUnavailableError
+from servicekit.backoff import Backoff
+from servicekit.health import Health
+from servicekit.lifecycle import Stop
+
+_log = logs.logger(__name__)
+
+_IDLE_WAIT_S = 0.2
+_BUSY_WAIT_S = 0.005
+_KAFKA_TIMEOUT_S = 30.0
+_RETRIABLE_COMMITS = frozenset(
+    (
+        KafkaError._NO_OFFSET,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._WAIT_COORD,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+    )
+)
+"""The position is committed again at the next interval, by us or by the partition's next owner."""
+
+
+class TaskFailedError(Exception):
+    """The task cannot go on at `refusal` (THROW, or attempts used up); its cause is the record's error."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        record = refusal.record
+        super().__init__(
+            f"{record.topic}-{record.partition} at offset {record.offset}: {refusal.stage}: {refusal.error}"
+        )
+        self.refusal = refusal
+        self.__cause__ = refusal.error
+
+
+class Observer(Protocol):
+    """What wants to know how the loop is doing; called from the loop's and the writers' threads."""
+
+    def wrote(self, rows: int, seconds: float) -> None:
+        """One write to the sink is over, well or not."""
+
+    def retried(self, rows: int) -> None:
+        """`rows` rows wait for another attempt."""
+
+    def settled(self, partition: Partition, counts: Counts) -> None:
+        """Records got their outcome."""
+
+    def committed(self, seconds: float, failed: bool) -> None:
+        """Offsets were committed, or not."""
+
+    def refused(self, refusals: Sequence[Refusal]) -> None:
+        """Records were skipped or dead-lettered."""
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """How a task runs."""
+
+    topics: Sequence[str]
+    """Names, or one regular expression beginning with `^`."""
+    limits: Limits = field(default_factory=Limits)
+    writers: int = 8
+    """Writes in flight at once, over all partitions."""
+    commit_interval_ms: float = 1_000.0
+    drain_timeout_ms: float = 15_000.0
+    """How long a revoked partition, or the shutdown, waits for the write in flight."""
+    backoff_base_ms: float = 100.0
+
+
+class _Attempt(NamedTuple):
+    lane: Lane
+    trouble: str | None = None
+    retry_after_ms: float | None = None
+    fatal: BaseException | None = None
+
+
+class Loop:
+    """Runs one task until it is stopped or fails; `run` may be called once."""
+
+    def __init__(
+        self,
+        settings: LoopSettings,
+        *,
+        consumer: Consumer,
+        sink: Sink,
+        project: Callable[[Record], Prepared],
+        policy: ErrorPolicy,
+        send_dead_letters: Callable[[Sequence[Refusal]], None],
+        health: Health,
+        observer: Observer,
+        on_turn: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._consumer = consumer
+        self._sink = sink
+        self._project = project
+        self._policy = policy
+        self._send_dead_letters = send_dead_letters
+        self._health = health
+        self._observer = observer
+        self._on_turn = on_turn
+        self.lanes = Lanes(settings.limits, self._new_backoff)
+        self._attempts: queue.SimpleQueue[_Attempt] = queue.SimpleQueue()
+        self._pool = ThreadPoolExecutor(settings.writers, thread_name_prefix="writer")
+        self._next_commit_ms = 0.0
+        self._failure: BaseException | None = None
+
+    def run(self, stop: Stop) -> None:
+        """Work until `stop`; everything settled is committed on return and on failure.
+
+        Raises TaskFailedError when the policy stops the task, SinkConfigError, DeadLettersUnavailableError, or
+        KafkaException when Kafka refuses for good.
+        """
+        try:
+            if not self._open(stop):
+                return
+            self._consumer.subscribe(
+                list(self._settings.topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+            )
+            while not stop.is_set() and self._failure is None:
+                self._turn()
+        finally:
+            self._end()
+        if self._failure is not None:
+            raise self._failure
+
+    def _open(self, stop: Stop) -> bool:
+        backoff = self._new_backoff()
+        while not stop.is_set():
+            try:
+                self._sink.open()
+            except Unavailable as away:
+                self._health.beat()
+                self._health.not_ready("sink", str(away))
+                wait_ms = max(backoff.next_ms(), away.retry_after_ms or 0.0)
+                _log.warning("sink not available, trying again", reason=str(away), wait_ms=round(wait_ms))
+                stop.wait(wait_ms / 1000)
+            else:
+                self._health.ready("sink")
+                return True
+        return False
+
+    def _turn(self) -> None:
+        self._health.beat()
+        if self.lanes.all_full:
+            # Only a finished write makes room; reading now would only keep the processor busy.
+            self._collect(wait_s=_IDLE_WAIT_S / 4)
+            self._read(0.0)
+        else:
+            self._read(_BUSY_WAIT_S if self.lanes.in_flight else _IDLE_WAIT_S if not self._is_waiting() else 0.02)
+            self._collect()
+        self._prepare_and_start()
+        self._pause_and_resume()
+        if _now_ms() >= self._next_commit_ms:
+            self._commit(self.lanes.to_commit())
+            self._next_commit_ms = _now_ms() + self._settings.commit_interval_ms
+        self._on_turn()
+
+    def _is_waiting(self) -> bool:
+        return any(lane.waiting or lane.prepared or lane.retrying for lane in self.lanes.by_partition.values())
+
+    def _read(self, timeout_s: float) -> None:
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return
+        messages = [first, *self._consumer.consume(self._settings.limits.batch_records, 0)]
+        records = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(record_of(message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                lane = self.lanes.by_partition.get((str(message.topic()), int(message.partition() or 0)))
+                if lane is not None:
+                    lane.end_of_partition = message.offset()
+            elif error.fatal() or not error.retriable():
+                self._kafka_error(error)
+        self.lanes.offer(records, _now_ms())
+
+    def _kafka_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._failure = self._failure or KafkaException(error)
+            return
+        # A topic that does not exist yet, a broker that is away: librdkafka keeps trying, and so we say.
+        self._health.not_ready("kafka", error.str())
+        _log.warning("kafka", reason=error.str())
+
+    def _prepare_and_start(self) -> None:
+        now_ms = _now_ms()
+        for lane in self.lanes.by_partition.values():
+            self._start(lane, now_ms)
+            if lane.wants_preparing(self._settings.limits, now_ms) and self._prepare(lane, now_ms):
+                self._start(lane, now_ms)
+
+    def _prepare(self, lane: Lane, now_ms: float) -> bool:
+        try:
+            work = Work.prepare(lane.next_batch(self._settings.limits), self._policy, self._project)
+        except RegistryUnavailableError as away:
+            self._health.not_ready("registry", str(away))
+            lane.wait(f"schema registry: {away}", now_ms)
+            return False
+        self._health.ready("registry")
+        lane.accept(work, now_ms)
+        return True
+
+    def _start(self, lane: Lane, now_ms: float) -> None:
+        work = lane.start(now_ms)
+        if work is not None:
+            self._pool.submit(self._attempt, lane, work)
+
+    def _attempt(self, lane: Lane, work: Work) -> None:
+        """One attempt at a batch; runs in a writer's thread and always answers."""
+        answer = _Attempt(lane)
+        try:
+            answer = self._write(lane, work)
+        except BaseException as fatal:
+            answer = _Attempt(lane, fatal=fatal)
+        finally:
+            self._attempts.put(answer)
+
+    def _write(self, lane: Lane, work: Work) -> _Attempt:
+        topic, partition = lane.partition
+        answer = _Attempt(lane)
+        started = time.perf_counter()
+        rows = len(work.rows)
+        try:
+            rejected = self._sink.write(Batch(topic, partition, work.rows)) if work.rows else ()
+        except Unavailable as away:
+            work.unavailable(away, self._policy)
+            answer = _Attempt(lane, str(away), away.retry_after_ms)
+        else:
+            work.judge(rejected, self._policy)
+            if work.rows:
+                example = next(one for one in rejected if one.transient)
+                answer = _Attempt(lane, f"{len(work.rows)} rows refused for now: {example.error}")
+        if rows:
+            self._observer.wrote(rows, time.perf_counter() - started)
+        if work.rows:
+            self._observer.retried(len(work.rows))
+        if work.letters:
+            self._send_dead_letters(work.letters)
+        refused = [*work.letters, *work.skipped]
+        work.letters, work.skipped = [], []
+        if refused:
+            self._observer.refused(refused)
+        return answer
+
+    def _collect(self, wait_s: float = 0.0) -> None:
+        try:
+            attempt = self._attempts.get(timeout=wait_s) if wait_s else self._attempts.get_nowait()
+            while True:
+                self._finished(attempt)
+                attempt = self._attempts.get_nowait()
+        except queue.Empty:
+            return
+
+    def _finished(self, attempt: _Attempt) -> None:
+        lane = attempt.lane
+        if attempt.fatal is not None:
+            self._failure = self._failure or attempt.fatal
+            lane.in_flight = None
+            return
+        if self.lanes.by_partition.get(lane.partition) is not lane:
+            return
+        work = lane.in_flight
+        settled = lane.finished(attempt.trouble, _now_ms(), attempt.retry_after_ms)
+        if settled is None:
+            self._health.not_ready("sink", attempt.trouble or "rows refused for now")
+            _log.warning("sink not available, trying again", partition=lane.partition, reason=attempt.trouble)
+        else:
+            self._health.ready("sink")
+            self._observer.settled(lane.partition, settled)
+        if work is not None and work.stop is not None and settled is not None:
+            self._failure = self._failure or TaskFailedError(work.stop)
+
+    def _pause_and_resume(self) -> None:
+        full, free = self.lanes.to_pause(), self.lanes.to_resume()
+        if full:
+            self._consumer.pause([TopicPartition(*lane.partition) for lane in full])
+        if free:
+            self._consumer.resume([TopicPartition(*lane.partition) for lane in free])
+
+    def _commit(self, lanes: Sequence[Lane]) -> None:
+        if not lanes:
+            return
+        offsets = [_offset(lane) for lane in lanes]
+        started = time.perf_counter()
+        try:
+            answers = self._consumer.commit(offsets=offsets, asynchronous=False) or []
+        except KafkaException as failure:
+            self._commit_failed(kafka.error_of(failure), failure)
+            self._observer.committed(time.perf_counter() - started, True)
+            return
+        by_partition = {lane.partition: lane for lane in lanes}
+        for answer in answers:
+            if answer.error is None:
+                by_partition[(answer.topic, answer.partition)].committed = answer.offset
+            else:
+                self._commit_failed(answer.error, KafkaException(answer.error))
+        self._health.ready("kafka")
+        self._observer.committed(time.perf_counter() - started, any(answer.error for answer in answers))
+
+    def _commit_failed(self, error: KafkaError | None, failure: KafkaException) -> None:
+        if error is None or error.code() not in _RETRIABLE_COMMITS:
+            self._failure = self._failure or failure
+            return
+        self._health.not_ready("kafka", f"offsets not committed: {error.str()}")
+        _log.warning("offsets not committed, trying again", reason=error.str())
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if not partitions:
+            return
+        for found in consumer.committed(partitions, timeout=_KAFKA_TIMEOUT_S):
+            counts = Counts.from_metadata(found.metadata)
+            committed = found.offset if found.offset >= 0 else None
+            self.lanes.assign((found.topic, found.partition), committed, counts)
+        self._health.ready("kafka")
+        self._health.ready()
+        _log.info("partitions assigned", partitions=_names(partitions))
+
+    def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        lanes = [
+            lane
+            for partition in partitions
+            if (lane := self.lanes.by_partition.get((partition.topic, partition.partition))) is not None
+        ]
+        self._drain(lanes)
+        for lane in lanes:
+            self.lanes.forget(lane.partition)
+        _log.info("partitions revoked", partitions=_names(partitions))
+
+    def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            self.lanes.forget((partition.topic, partition.partition))
+        _log.warning("partitions lost to another member", partitions=_names(partitions))
+
+    def _drain(self, lanes: Sequence[Lane]) -> None:
+        """Wait for the writes in flight, within the limit, and commit what is settled."""
+        deadline_ms = _now_ms() + self._settings.drain_timeout_ms
+        while any(lane.in_flight for lane in lanes) and _now_ms() < deadline_ms:
+            self._health.beat()
+            self._collect(wait_s=0.05)
+        self._commit([lane for lane in lanes if lane in self.lanes.to_commit()])
+
+    def _end(self) -> None:
+        self._drain(list(self.lanes.by_partition.values()))
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._sink.close()
+        self._consumer.close()
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(base_ms=self._settings.backoff_base_ms, cap_ms=float(self._policy.retry_interval_ms))
+
+
+def record_of(message: Message) -> Record:
+    """A Kafka message as the loop passes it round."""
+    key, value = message.key(), message.value()
+    return Record(
+        str(message.topic()),
+        int(message.partition() or 0),
+        int(message.offset() or 0),
+        int(message.timestamp()[1]),
+        key,
+        value,
+        _headers(message.headers() or ()),
+    )
+
+
+def _headers(headers: Any) -> Sequence[tuple[str, bytes | None]]:
+    pairs: Iterable[tuple[str, str | bytes | None]] = headers.items() if isinstance(headers, dict) else headers
+    return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)
+
+
+def _offset(lane: Lane) -> TopicPartition:
+    topic, partition = lane.partition
+    return TopicPartition(topic, partition, lane.position or 0, metadata=lane.counts.to_metadata())
+
+
+def _names(partitions: Iterable[TopicPartition]) -> list[str]:
+    return [f"{partition.topic}-{partition.partition}" for partition in partitions]
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000

@@ -1,0 +1,138 @@
+"""What a statement means for records of one writer schema: the compiled projection and the schema's declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import kcql
+from kcql.model import Part, Statement
+from persisters.decode import WriterSchema
+
+IDENTITY = "isotherm.identity"
+EVENT_TIME = "isotherm.event_time"
+REVISION = "isotherm.revision"
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One statement applied to one writer schema (None: values without a schema)."""
+
+    statement: Statement
+    writer: WriterSchema | None
+    projection: kcql.Projection
+    identity: tuple[str, ...]
+    """Fields that the schema declares as identity; empty without such a declaration."""
+    event_time: str | None
+    revision: str | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether rows are the records themselves: `SELECT *` without IGNORE."""
+        fields = self.statement.fields
+        is_star = len(fields) == 1 and fields[0].wildcard and not fields[0].path.segments
+        return is_star and fields[0].path.part is Part.VALUE and not self.statement.ignore
+
+    @cached_property
+    def columns(self) -> Mapping[str, Any]:
+        """The Avro type of each projected field, in order; empty for values without a schema.
+
+        The projection is applied to the schema itself, to a record that holds at each place the type of that place,
+        so that names come out exactly as they do for data.
+        """
+        return {name: _type_of(place) for name, place in self._shape.items()}
+
+    @cached_property
+    def revision_column(self) -> str | None:
+        """The name of the revision in the row; None when it is not selected."""
+        return next((name for name, place in self._shape.items() if getattr(place, "is_revision", False)), None)
+
+    @cached_property
+    def _shape(self) -> Mapping[str, Any]:
+        if self.writer is None:
+            return {}
+        places = _places(self.writer.json, {})
+        if self.revision in places:
+            places[self.revision].is_revision = True
+        record = kcql.Record(value=places, topic="", partition=0, offset=0, timestamp_ms=0)
+        row: dict[str, Any] = self.projection.row(record)
+        return row
+
+
+class TypeAt:
+    """Stands for a value in a record that shows a schema's shape."""
+
+    def __init__(self, avro: Any) -> None:
+        self.avro = avro
+        self.is_revision = False
+
+
+class MapAt(dict[str, Any]):
+    """Stands for a map: whatever the key, the same type stands there."""
+
+    def __init__(self, avro: Any, element: Any) -> None:
+        super().__init__()
+        self.avro = avro
+        self.element = element
+
+    def get(self, _key: str, _default: Any = None) -> Any:
+        """The place of any entry."""
+        return self.element
+
+
+def compile_plan(statement: Statement, writer: WriterSchema | None, pk_separator: str) -> Plan:
+    """Compile `statement` for values of `writer`.
+
+    Raises kcql.ProjectionError when the schema lacks a field that the statement names.
+    """
+    schema = None if writer is None else writer.json
+    declared = schema or {}
+    return Plan(
+        statement,
+        writer,
+        kcql.compile_projection(statement, schema=schema, pk_separator=pk_separator),
+        _names(declared.get(IDENTITY)),
+        declared.get(EVENT_TIME),
+        declared.get(REVISION),
+    )
+
+
+def _names(declared: Any) -> tuple[str, ...]:
+    if isinstance(declared, str):
+        return tuple(name.strip() for name in declared.split(",") if name.strip())
+    return tuple(declared or ())
+
+
+def _places(schema: Any, named: dict[str, Any]) -> Any:
+    """A value that says at each place which type stands there: records as dicts, arrays as lists of one element."""
+    if isinstance(schema, str):
+        return _places(named[schema], named) if schema in named else TypeAt(schema)
+    if isinstance(schema, list):
+        branches = [branch for branch in schema if branch != "null"]
+        return _places(branches[0], named) if len(branches) == 1 else TypeAt(schema)
+    kind = schema["type"]
+    if kind in ("record", "error"):
+        for name in {schema["name"], f"{schema.get('namespace', '')}.{schema['name']}"}:
+            # A record inside itself has no end: what lies below it is shown as a map of texts.
+            named[name] = {"type": "map", "values": "string"}
+        return {field["name"]: _places(field["type"], named) for field in schema["fields"]}
+    if kind == "array":
+        return [_places(schema["items"], named)]
+    if kind == "map":
+        return MapAt(schema, _places(schema["values"], named))
+    is_wrapped = isinstance(kind, (dict, list)) or kind in named
+    return _places(kind, named) if is_wrapped else TypeAt(schema)
+
+
+def _type_of(place: Any) -> Any:
+    if isinstance(place, (TypeAt, MapAt)):
+        return place.avro
+    if isinstance(place, list):
+        return {"type": "array", "items": _type_of(place[0])}
+    if isinstance(place, dict):
+        fields = [{"name": name, "type": _type_of(inner)} for name, inner in place.items()]
+        return {"type": "record", "name": "nested", "fields": fields}
+    # A part of the record that is no value: its topic, partition, offset, key...
+    return "long" if isinstance(place, int) else "string"

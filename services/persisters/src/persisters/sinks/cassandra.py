@@ -1,0 +1,362 @@
+"""The Cassandra and Scylla sink: prepared statements, grouped by partition, bounded in flight."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from cassandra import (
+    AuthenticationFailed,
+    ConsistencyLevel,
+    InvalidRequest,
+    OperationTimedOut,
+    RequestExecutionException,
+    Unauthorized,
+)
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
+from cassandra.connection import ConnectionException
+from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPolicy, TokenAwarePolicy
+from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStatement
+
+from connector.validation import Problem, Validated
+from kcql.model import Statement
+from persisters.project import null_behaviour
+from persisters.sink import Batch, Rejected, Row, SinkConfigError, Unavailable
+from persisters.sinks import cql
+from persisters.sinks.cassandra_keys import PREFIX
+
+_BATCH_BYTES = 32 * 1024
+"""Cassandra refuses batches above 50 KiB (batch_size_fail_threshold) by default."""
+_US_PER_MS = 1_000
+
+
+class _Prepared(NamedTuple):
+    table: cql.Table
+    converters: dict[str, Callable[[Any], Any]]
+    insert: Any
+    insert_with_ttl: Any
+    delete: Any
+
+
+class _Write(NamedTuple):
+    """One row, bound, and its place in the batch."""
+
+    place: int
+    statement: BoundStatement
+    partition: tuple[Any, ...]
+    size_bytes: int
+
+
+class CassandraSink:
+    """Rows by primary key; the write time makes the highest revision, else the latest event, win."""
+
+    def __init__(self, config: Validated) -> None:
+        self._config = config
+        self._keyspace = config.text(f"{PREFIX}.key.space")
+        self._largest_batch = config.integer(f"{PREFIX}.max.batch.size")
+        self._slots = threading.BoundedSemaphore(config.integer(f"{PREFIX}.max.concurrent.requests"))
+        self._cluster: Cluster | None = None
+        self._session: Session | None = None
+        self._tables: dict[str, _Prepared] = {}
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Connect, and check that the tables of static targets are there or may be created."""
+        if self._session is None:
+            self._connect()
+        for statement in self._config.statements:
+            if statement.target_from is None and statement.target is not None and not statement.autocreate:
+                self._prepared(statement.target, None)
+
+    def write(self, batch: Batch) -> Sequence[Rejected]:
+        """Write the rows, those of one partition together."""
+        rejected: list[Rejected] = []
+        writes: list[_Write] = []
+        for index, row in enumerate(batch.rows):
+            try:
+                writes.append(self._bind(index, row))
+            except (ValueError, TypeError, OverflowError) as error:
+                reason = "column" if isinstance(error, cql.NotAColumnError) else "type"
+                rejected.append(Rejected(index, reason, error))
+        for group, failure in self._execute(self._groups(writes)):
+            if len(group) > 1 and isinstance(failure, InvalidRequest):
+                # One of them is to blame: ask for each alone.
+                alone = [[write] for write in group]
+                rejected += [_rejected(one[0].place, why) for one, why in self._execute(alone)]
+            else:
+                rejected += [_rejected(write.place, failure) for write in group]
+        return rejected
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._cluster is not None:
+            self._cluster.shutdown()
+        self._cluster = self._session = None
+
+    def _connect(self) -> None:
+        config = self._config
+        level = getattr(ConsistencyLevel, config.text(f"{PREFIX}.consistency.level").upper())
+        balancing = TokenAwarePolicy(DCAwareRoundRobinPolicy(config.text(f"{PREFIX}.load.balancing.local.dc")))
+        profile = ExecutionProfile(
+            load_balancing_policy=balancing,
+            consistency_level=level,
+            request_timeout=config.integer(f"{PREFIX}.query.timeout.ms") / 1000,
+        )
+        user = config.text(f"{PREFIX}.username")
+        cluster = Cluster(
+            config.items(f"{PREFIX}.contact.points"),
+            port=config.integer(f"{PREFIX}.port"),
+            auth_provider=PlainTextAuthProvider(user, config.text(f"{PREFIX}.password")) if user else None,
+            ssl_context=_ssl_context(config),
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            connect_timeout=config.integer(f"{PREFIX}.connect.timeout.ms") / 1000,
+            # A restarted server is met again within a second, not after the driver's minutes.
+            reconnection_policy=ConstantReconnectionPolicy(1.0, None),
+        )
+        try:
+            self._session = cluster.connect()
+        except NoHostAvailable as error:
+            cluster.shutdown()
+            if any(isinstance(one, AuthenticationFailed) for one in error.errors.values()):
+                raise SinkConfigError(f"Cassandra: {_told(error)}") from error
+            raise Unavailable(f"Cassandra: {_told(error)}") from error
+        except (OSError, OperationTimedOut, ConnectionException) as error:
+            cluster.shutdown()
+            raise Unavailable(f"Cassandra: {error}") from error
+        self._cluster = cluster
+
+    def _bind(self, index: int, row: Row) -> _Write:
+        prepared = self._prepared(row.target, row)
+        table = prepared.table
+        if row.values is None:
+            written_us = row.event_time_ms * _US_PER_MS + _US_PER_MS - 1
+            if len(row.pk) != len(table.primary_key):
+                raise cql.NotAColumnError(f"PK has {len(row.pk)} parts, {table.qualified} has {table.primary_key}")
+            key = tuple(row.pk[: len(table.partition_key)])
+            return _Write(index, prepared.delete.bind((written_us, *row.pk)), key, 100)
+        values, size_bytes = self._values(prepared, row)
+        if row.plan.statement.ttl is not None:
+            left_s = row.event_time_ms // 1000 + row.plan.statement.ttl - int(time.time())
+            bound = prepared.insert_with_ttl.bind((*values.values(), write_time_us(row), max(1, left_s)))
+        else:
+            bound = prepared.insert.bind((*values.values(), write_time_us(row)))
+        return _Write(index, bound, tuple(values[name] for name in table.partition_key), size_bytes)
+
+    def _values(self, prepared: _Prepared, row: Row) -> tuple[dict[str, Any], int]:
+        table = prepared.table
+        # A null of a revisioned record is data: it must hide what a lower revision wrote there.
+        absent = UNSET_VALUE if row.revision is None else None
+        values: dict[str, Any] = dict.fromkeys(table.columns, UNSET_VALUE)
+        size_bytes = 100
+        for field, value in (row.values or {}).items():
+            column = cql.column_of(table, field)
+            convert = prepared.converters.get(column)
+            values[column] = absent if value is None else value if convert is None else convert(value)
+            size_bytes += 16 + (len(value) if isinstance(value, (str, bytes, dict, list)) else 0)
+        for column in table.primary_key:
+            if values[column] is None or values[column] is UNSET_VALUE:
+                raise cql.NotAColumnError(f"no value for {column!r}, a part of the primary key of {table.qualified}")
+        return values, size_bytes
+
+    def _prepared(self, target: str, row: Row | None) -> _Prepared:
+        known = self._tables.get(target)
+        if known is not None:
+            return known
+        with self._lock:
+            if target not in self._tables:
+                self._tables[target] = self._ask(lambda session: self._look_up(session, target, row))
+            return self._tables[target]
+
+    def _look_up(self, session: Session, target: str, row: Row | None) -> _Prepared:
+        keyspace, name = cql.split_target(target, self._keyspace)
+        table = _table(session, keyspace, name)
+        if table is None and row is not None and row.plan.statement.autocreate:
+            self._create(session, keyspace, name, row)
+            table = _table(session, keyspace, name)
+        if table is None:
+            raise SinkConfigError(f"there is no table {keyspace}.{name}; create it, or say AUTOCREATE with PK")
+        converters = {
+            column: convert for column, type_ in table.columns.items() if (convert := cql.converter(type_)) is not None
+        }
+        statements = [cql.insert(table, ttl=False), cql.insert(table, ttl=True), cql.delete(table)]
+        prepared = [session.prepare(statement) for statement in statements]
+        for one in prepared:
+            one.is_idempotent = True
+        return _Prepared(table, converters, *prepared)
+
+    def _create(self, session: Session, keyspace: str, name: str, row: Row) -> None:
+        if not row.plan.columns:
+            raise SinkConfigError(f"AUTOCREATE of {keyspace}.{name} needs values with an Avro schema")
+        if session.cluster.metadata.keyspaces.get(keyspace) is None:
+            factor = self._config.integer(f"{PREFIX}.key.space.replication.factor")
+            if not factor:
+                raise SinkConfigError(
+                    f"there is no keyspace {keyspace}; create it, or set {PREFIX}.key.space.replication.factor"
+                )
+            session.execute(cql.create_keyspace(keyspace, factor))
+        try:
+            session.execute(cql.create_table(keyspace, name, row.plan.columns, primary_key_columns(row)))
+        except cql.NotAColumnError as error:
+            raise SinkConfigError(f"AUTOCREATE of {keyspace}.{name}: {error}") from error
+        session.cluster.refresh_table_metadata(keyspace, name)
+
+    def _ask(self, request: Callable[[Session], _Prepared]) -> _Prepared:
+        session = self._session
+        if session is None:
+            raise Unavailable("Cassandra: not connected")
+        try:
+            return request(session)
+        except (NoHostAvailable, OperationTimedOut, ConnectionException) as error:
+            raise Unavailable(f"Cassandra: {_told(error)}") from error
+        except (InvalidRequest, Unauthorized) as error:
+            raise SinkConfigError(f"Cassandra: {error}") from error
+        except RequestExecutionException as error:
+            raise Unavailable(f"Cassandra: {error}") from error
+
+    def _groups(self, writes: Sequence[_Write]) -> list[list[_Write]]:
+        """Rows that go together: of one partition, as many as one batch may hold."""
+        open_groups: dict[tuple[Any, ...], list[_Write]] = {}
+        sizes: dict[tuple[Any, ...], int] = {}
+        groups: list[list[_Write]] = []
+        for write in writes:
+            place = (write.statement.keyspace, write.statement.prepared_statement.query_id, *map(str, write.partition))
+            group = open_groups.get(place)
+            is_full = group is not None and (
+                len(group) >= self._largest_batch or sizes[place] + write.size_bytes > _BATCH_BYTES
+            )
+            if group is None or is_full:
+                group = open_groups[place] = []
+                sizes[place] = 0
+                groups.append(group)
+            group.append(write)
+            sizes[place] += write.size_bytes
+        return groups
+
+    def _execute(self, groups: Sequence[list[_Write]]) -> list[tuple[list[_Write], Exception]]:
+        """Write all groups, a bounded number at once; those that failed with their errors.
+
+        Raises Unavailable when no server could be asked.
+        """
+        session = self._session
+        if session is None:
+            raise Unavailable("Cassandra: not connected")
+        pending = []
+        for group in groups:
+            self._slots.acquire()
+            future = session.execute_async(_statement(group))
+            future.add_callbacks(self._release, self._release)
+            pending.append((group, future))
+        failed: list[tuple[list[_Write], Exception]] = []
+        for group, future in pending:
+            try:
+                future.result()
+            except Exception as error:
+                failed.append((group, error))
+        for _, failure in failed:
+            if isinstance(failure, NoHostAvailable):
+                raise Unavailable(f"Cassandra: {_told(failure)}") from failure
+            if isinstance(failure, Unauthorized):
+                raise SinkConfigError(f"Cassandra: {failure}") from failure
+            if not isinstance(failure, (*_TRANSIENT, InvalidRequest)):
+                raise failure
+        return failed
+
+    def _release(self, _answer: object) -> None:
+        self._slots.release()
+
+
+_TRANSIENT = (OperationTimedOut, ConnectionException, RequestExecutionException)
+
+
+def write_time_us(row: Row) -> int:
+    """CQL's write time: the revision, else the event time with the offset as its microseconds.
+
+    Of two records of the same millisecond the later one in the topic wins, also when they are read again.
+    """
+    if row.revision is not None:
+        return row.revision * _US_PER_MS
+    return row.event_time_ms * _US_PER_MS + row.offset % _US_PER_MS
+
+
+def primary_key_columns(row: Row) -> list[str]:
+    """The columns of a table to be created: those of PK under the names that the row gives them, else the identity."""
+    statement = row.plan.statement
+    if not statement.primary_key:
+        return list(row.plan.identity)
+    aliases = {field.path: field.alias for field in statement.fields if field.alias is not None}
+    return [
+        aliases.get(path, path.segments[-1] if path.segments else path.part.value) for path in statement.primary_key
+    ]
+
+
+def check(config: Validated) -> list[Problem]:
+    """What only this sink knows to be wrong in a configuration."""
+    problems = []
+    for statement in config.statements:
+        wrong = _wrong(statement, config.text(f"{PREFIX}.key.space"))
+        problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in wrong]
+    return problems
+
+
+def _wrong(statement: Statement, keyspace: str) -> list[str]:
+    wrong = []
+    if not keyspace and statement.target_from is None and "." not in (statement.target or ""):
+        wrong.append(f"no keyspace: set {PREFIX}.key.space or write `keyspace.table`")
+    behaviour = null_behaviour(statement)
+    if behaviour not in ("IGNORE", "DELETE", "FAIL"):
+        wrong.append(f"behavior.on.null.values={behaviour} is not allowed; expected IGNORE, DELETE or FAIL")
+    return wrong
+
+
+def _table(session: Session, keyspace: str, name: str) -> cql.Table | None:
+    described = session.cluster.metadata.keyspaces.get(keyspace)
+    found = None if described is None else described.tables.get(name)
+    if found is None and described is not None:
+        found = described.tables.get(name.lower())
+    if found is None:
+        return None
+    return cql.Table(
+        keyspace,
+        found.name,
+        {column.name: column.cql_type for column in found.columns.values()},
+        [column.name for column in found.partition_key],
+        [column.name for column in found.clustering_key],
+    )
+
+
+def _statement(group: Sequence[_Write]) -> Any:
+    if len(group) == 1:
+        return group[0].statement
+    batch = BatchStatement(BatchType.UNLOGGED)
+    for write in group:
+        batch.add(write.statement)
+    batch.is_idempotent = True
+    return batch
+
+
+def _rejected(index: int, error: Exception) -> Rejected:
+    is_transient = isinstance(error, _TRANSIENT)
+    return Rejected(index, "overloaded" if is_transient else "rejected", error, transient=is_transient)
+
+
+def _ssl_context(config: Validated) -> ssl.SSLContext | None:
+    if not config.flag(f"{PREFIX}.ssl.enabled"):
+        return None
+    authorities = config.text(f"{PREFIX}.ssl.certificate.authorities")
+    context = ssl.create_default_context(cafile=authorities or None)
+    certificate = config.text(f"{PREFIX}.ssl.certificate")
+    if certificate:
+        context.load_cert_chain(certificate, config.text(f"{PREFIX}.ssl.key") or None)
+    return context
+
+
+def _told(error: Exception) -> str:
+    """The driver's text without its addresses of objects."""
+    inner = getattr(error, "errors", None)
+    if isinstance(inner, dict) and inner:
+        return "; ".join(f"{host}: {why}" for host, why in inner.items())
+    return str(error)

@@ -1,0 +1,79 @@
+"""What the Cassandra and Scylla connector understands."""
+
+from __future__ import annotations
+
+from connector.definitions import (
+    Definition,
+    Importance,
+    Key,
+    Type,
+    common_keys,
+    consumer_keys,
+    error_keys,
+    with_short_names,
+)
+
+PREFIX = "connect.cassandra"
+_CLASS = "isotherm.persisters.ScyllaSink"
+_LOW = Importance.LOW
+_LEVELS = ("ANY", "ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "EACH_QUORUM", "LOCAL_ONE")
+
+
+def _key(
+    name: str,
+    type_: Type,
+    default: str | None,
+    doc: str,
+    importance: Importance = Importance.MEDIUM,
+    allowed: tuple[str, ...] = (),
+    minimum: float | None = None,
+) -> Key:
+    return Key(f"{PREFIX}.{name}", type_, default, doc, importance, allowed=allowed, minimum=minimum)
+
+
+_OWN = (
+    Key(f"{PREFIX}.kcql", Type.STRING, None, "Statements, separated by `;`.", Importance.HIGH, required=True),
+    _key("contact.points", Type.LIST, "localhost", "Hosts to begin with.", Importance.HIGH),
+    _key("port", Type.INT, "9042", "CQL port.", minimum=1),
+    _key("key.space", Type.STRING, "", "Keyspace of targets that name none.", Importance.HIGH),
+    _key(
+        "key.space.replication.factor",
+        Type.INT,
+        "0",
+        "With more than 0, create a missing keyspace with as many replicas in every data centre.",
+        minimum=0,
+    ),
+    _key("username", Type.STRING, "", "User."),
+    _key("password", Type.PASSWORD, "", "Password."),
+    _key("ssl.enabled", Type.BOOLEAN, "false", "Use TLS."),
+    _key("ssl.certificate.authorities", Type.STRING, "", "PEM file of the authorities to trust."),
+    _key("ssl.certificate", Type.STRING, "", "PEM file of the client's certificate."),
+    _key("ssl.key", Type.STRING, "", "PEM file of the client's key."),
+    _key("consistency.level", Type.STRING, "LOCAL_QUORUM", "Replicas that must have a row.", allowed=_LEVELS),
+    _key("load.balancing.local.dc", Type.STRING, "", "Data centre to write to; empty takes the first contact's."),
+    _key("connect.timeout.ms", Type.INT, "10000", "How long to wait for a connection.", _LOW, minimum=1),
+    _key("query.timeout.ms", Type.INT, "20000", "How long one write may take.", minimum=1),
+    _key("max.concurrent.requests", Type.INT, "256", "Requests in flight at once.", minimum=1),
+    _key("max.batch.size", Type.INT, "30", "Most rows of one partition in one unlogged batch.", _LOW, minimum=1),
+    _key("batch.size", Type.INT, "1000", "Most records handed over at once.", minimum=1),
+    _key("batch.bytes", Type.INT, "4194304", "Most bytes of records handed over at once.", _LOW, minimum=1),
+    _key("linger.ms", Type.INT, "0", "How long records may wait for a batch to fill.", _LOW, minimum=0),
+)
+
+DEFINITION = Definition(
+    klass=_CLASS,
+    kind="sink",
+    keys=with_short_names(PREFIX, (*common_keys(_CLASS), *consumer_keys(), *_OWN, *error_keys(PREFIX))),
+    aliases=(
+        "scylla",
+        "cassandra",
+        "com.datamountaineer.streamreactor.connect.cassandra.sink.CassandraSinkConnector",
+        "io.lenses.streamreactor.connect.cassandra.sink.CassandraSinkConnector",
+        "io.lenses.streamreactor.connect.cassandra.CassandraSinkConnector",
+    ),
+    kcql_key=f"{PREFIX}.kcql",
+    kcql_clauses=frozenset(
+        ("IGNORE", "AUTOCREATE", "PK", "WITHTIMESTAMP", "TIMESTAMPUNIT", "TTL", "WITHSTRUCTURE", "PROPERTIES")
+    ),
+    open_prefixes=("consumer.override.", "value.converter.", "key.converter."),
+)

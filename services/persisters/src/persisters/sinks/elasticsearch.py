@@ -1,0 +1,280 @@
+"""The Elasticsearch sink: bulk requests with an answer for every item."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from elastic_transport import ConnectionError as TransportConnectionError
+from elastic_transport import ConnectionTimeout, TransportError
+from elasticsearch import ApiError, Elasticsearch
+
+from connector.validation import Problem, Validated
+from kcql.model import Statement
+from persisters.documents import NotADocumentError, to_json
+from persisters.plan import Plan
+from persisters.project import null_behaviour
+from persisters.sink import Batch, Rejected, Row, SinkConfigError, Unavailable
+from persisters.sinks.elasticsearch_keys import PREFIX
+from persisters.sinks.mapping import index_pattern, index_template, properties
+from servicekit import logs
+
+_log = logs.logger(__name__)
+
+_LONGEST_ID_BYTES = 512
+_CONFLICT, _NOT_FOUND = 409, 404
+_TRANSIENT = frozenset((429, 500, 502, 503, 504))
+_SPLIT = frozenset((400, 413))
+"""Statuses of a whole bulk request that one bad row may have caused."""
+
+
+class RefusedByElasticsearchError(Exception):
+    """An item of a bulk request that was refused; the text is the server's."""
+
+
+class ElasticsearchSink:
+    """INSERT indexes, UPSERT merges; ids make every write repeatable, revisions make the highest one win."""
+
+    def __init__(self, config: Validated, writers: int) -> None:
+        self._config = config
+        self._timeout_s = config.integer(f"{PREFIX}.write.timeout") / 1000
+        self._client = Elasticsearch(
+            nodes(config),
+            request_timeout=self._timeout_s,
+            max_retries=0,
+            connections_per_node=writers,
+            **_credentials(config),
+        )
+        self._prefix = config.text(f"{PREFIX}.tableprefix")
+        self._auto_create = config.flag(f"{PREFIX}.index.auto.create")
+        self._prepared: set[tuple[str, int | None]] = set()
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Ask for the cluster's health."""
+        health = self._call(lambda: self._client.cluster.health(timeout="5s"))
+        wanted = self._config.text(f"{PREFIX}.cluster.name")
+        if wanted and health["cluster_name"] != wanted:
+            raise SinkConfigError(
+                f"{PREFIX}.cluster.name: the cluster is called {health['cluster_name']!r}, not {wanted!r}"
+            )
+
+    def write(self, batch: Batch) -> Sequence[Rejected]:
+        """One bulk request; only rows that the server refused are rejected."""
+        lines: list[bytes] = []
+        indices: list[int] = []
+        rejected: list[Rejected] = []
+        for index, row in enumerate(batch.rows):
+            self._prepare(row)
+            try:
+                lines += self._operation(row)
+                indices.append(index)
+            except NotADocumentError as error:
+                rejected.append(Rejected(index, "document", error))
+        return rejected + self._bulk(lines, indices, batch.rows)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _operation(self, row: Row) -> list[bytes]:
+        size = len(row.id.encode())
+        if not 0 < size <= _LONGEST_ID_BYTES:
+            raise NotADocumentError(f"an id has 1 to {_LONGEST_ID_BYTES} bytes, this one has {size}")
+        head: dict[str, Any] = {"_index": self._prefix + row.target, "_id": row.id}
+        if row.values is None:
+            return [orjson.dumps({"delete": head}), b""]
+        document = to_json(row.values)
+        if row.plan.statement.pipeline is not None:
+            head["pipeline"] = row.plan.statement.pipeline
+        if row.revision is not None:
+            return [orjson.dumps({"index": {**head, "version": row.revision, "version_type": "external"}}), document]
+        if row.plan.statement.mode == "UPSERT":
+            head["retry_on_conflict"] = 3
+            return [orjson.dumps({"update": head}), b'{"doc_as_upsert":true,"doc":' + document + b"}"]
+        return [orjson.dumps({"index": head}), document]
+
+    def _bulk(self, lines: Sequence[bytes], indices: Sequence[int], rows: Sequence[Row]) -> list[Rejected]:
+        if not indices:
+            return []
+        operations: Any = [line for line in lines if line]
+        try:
+            answer = self._call(
+                lambda: self._client.bulk(operations=operations, filter_path="errors,items.*.status,items.*.error")
+            )
+        except ApiError as error:
+            if error.status_code not in _SPLIT:
+                raise
+            if len(indices) == 1:
+                return [Rejected(indices[0], _reason(error.status_code, {}), error)]
+            middle = len(indices) // 2
+            return self._bulk(lines[: 2 * middle], indices[:middle], rows) + self._bulk(
+                lines[2 * middle :], indices[middle:], rows
+            )
+        if not answer["errors"]:
+            return []
+        outcomes = [next(iter(item.values())) for item in answer["items"]]
+        return [
+            failed
+            for index, outcome in zip(indices, outcomes, strict=True)
+            if (failed := _rejected(index, rows[index], outcome)) is not None
+        ]
+
+    def _prepare(self, row: Row) -> None:
+        place = (row.target, None if row.plan.writer is None else row.plan.writer.schema_id)
+        if place in self._prepared:
+            return
+        with self._lock:
+            if place not in self._prepared:
+                check_revision(row.plan)
+                self._create(row)
+                self._prepared.add(place)
+
+    def _create(self, row: Row) -> None:
+        statement, index = row.plan.statement, self._prefix + row.target
+        if not (self._auto_create or statement.autocreate):
+            if not self._call(lambda: self._client.indices.exists(index=index)):
+                raise SinkConfigError(f"there is no index {index}, and {PREFIX}.index.auto.create is false")
+            return
+        if not row.plan.columns:
+            return
+        static = statement.target if statement.target_from is None else None
+        pattern = self._prefix + index_pattern(static, statement.index_suffix) if static else index
+        template = index_template(pattern, row.plan.columns)
+        name = f"isotherm-{pattern}".replace("*", "x")
+        try:
+            self._call(lambda: self._client.indices.put_index_template(name=name, **_arguments(template)))
+            # Indices that are there already learn new fields; what they have is left as it is.
+            self._call(
+                lambda: self._client.indices.put_mapping(
+                    index=pattern,
+                    properties=properties(row.plan.columns),
+                    allow_no_indices=True,
+                    ignore_unavailable=True,
+                )
+            )
+        except ApiError as error:
+            if error.status_code == _NOT_FOUND:
+                return
+            if error.status_code not in _SPLIT:
+                raise
+            _log.warning("mapping not applied to existing indices", pattern=pattern, reason=str(error))
+
+    def _call(self, request: Any) -> Any:
+        try:
+            return request()
+        except (TransportConnectionError, ConnectionTimeout) as error:
+            raise Unavailable(f"Elasticsearch: {error}") from error
+        except ApiError as error:
+            if error.status_code in _TRANSIENT:
+                raise Unavailable(f"Elasticsearch: {error}") from error
+            if error.status_code in (401, 403):
+                raise SinkConfigError(f"Elasticsearch: {error}") from error
+            raise
+        except TransportError as error:
+            raise Unavailable(f"Elasticsearch: {error}") from error
+
+
+def check(config: Validated) -> list[Problem]:
+    """What only this sink knows to be wrong in a configuration."""
+    problems = []
+    for statement in config.statements:
+        problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in _wrong(statement)]
+    try:
+        nodes(config)
+    except ValueError as error:
+        problems.append(Problem(f"{PREFIX}.url", str(error)))
+    return problems
+
+
+def _wrong(statement: Statement) -> list[str]:
+    wrong = []
+    if statement.mode == "UPSERT" and not statement.primary_key:
+        wrong.append("UPSERT needs PK, the id of the document to merge into")
+    if statement.mode == "UPSERT" and statement.pipeline is not None:
+        wrong.append("WITHPIPELINE has no effect on UPSERT: Elasticsearch runs no pipeline for updates")
+    behaviour = null_behaviour(statement)
+    if behaviour not in ("IGNORE", "DELETE", "FAIL"):
+        wrong.append(f"behavior.on.null.values={behaviour} is not allowed; expected IGNORE, DELETE or FAIL")
+    if behaviour == "DELETE" and statement.index_suffix is not None:
+        wrong.append("behavior.on.null.values=DELETE does not go with WITHINDEXSUFFIX: a tombstone has no event time")
+    return wrong
+
+
+def check_revision(plan: Plan) -> None:
+    """Refuse a partial UPSERT of a topic with revisions: parts of two revisions would mix.
+
+    Raises SinkConfigError.
+    """
+    if plan.revision is not None and plan.statement.mode == "UPSERT" and not plan.is_whole:
+        raise SinkConfigError(
+            f"{plan.statement.text!r}: the topic's schema declares revisions; a partial UPSERT would mix fields of "
+            "several revisions. Use INSERT, or SELECT *"
+        )
+
+
+def nodes(config: Validated) -> list[str]:
+    """The addresses of the cluster from `url`, else from `hosts`, `port` and `protocol`.
+
+    Raises ValueError for an address that is none.
+    """
+    urls = config.items(f"{PREFIX}.url") or [
+        f"{config.text(f'{PREFIX}.protocol')}://{host}" if ":" in host else _address(config, host)
+        for host in config.items(f"{PREFIX}.hosts")
+    ]
+    return [_node(url, config.text(f"{PREFIX}.port")) for url in urls]
+
+
+def _address(config: Validated, host: str) -> str:
+    return f"{config.text(f'{PREFIX}.protocol')}://{host}:{config.text(f'{PREFIX}.port')}"
+
+
+def _node(url: str, port: str) -> str:
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    scheme = "http" if parts.scheme == "elasticsearch" else parts.scheme
+    if scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is not allowed; expected elasticsearch://host:port, http://.. or https://..")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{scheme}://{host}:{parts.port or port}{parts.path}"
+
+
+def _credentials(config: Validated) -> dict[str, Any]:
+    user = config.text(f"{PREFIX}.use.http.username")
+    options = {
+        "basic_auth": (user, config.text(f"{PREFIX}.use.http.password")) if user else None,
+        "api_key": config.text(f"{PREFIX}.api.key"),
+        "ca_certs": config.text(f"{PREFIX}.ssl.certificate.authorities"),
+        "client_cert": config.text(f"{PREFIX}.ssl.certificate"),
+        "client_key": config.text(f"{PREFIX}.ssl.key"),
+    }
+    return {name: value for name, value in options.items() if value}
+
+
+def _arguments(template: Mapping[str, Any]) -> dict[str, Any]:
+    return {("meta" if name == "_meta" else name): value for name, value in template.items()}
+
+
+def _rejected(index: int, row: Row, outcome: Mapping[str, Any]) -> Rejected | None:
+    status, error = int(outcome["status"]), outcome.get("error")
+    if error is None or (status == _NOT_FOUND and row.values is None):
+        return None
+    if status == _CONFLICT and row.revision is not None:
+        # A higher revision is there already: what this row asks for is the case.
+        return None
+    is_transient = status in _TRANSIENT or status == _CONFLICT
+    text = f"{status} {error.get('type')}: {error.get('reason')}"
+    cause = error.get("caused_by", {}).get("reason")
+    full = RefusedByElasticsearchError(f"{text}; {cause}" if cause else text)
+    return Rejected(index, _reason(status, error), full, transient=is_transient)
+
+
+def _reason(status: int, error: Mapping[str, Any]) -> str:
+    if status in _TRANSIENT:
+        return "overloaded"
+    if status == 413:
+        return "too_large"
+    kind = str(error.get("type", ""))
+    return "mapping" if kind in ("document_parsing_exception", "mapper_parsing_exception") else "rejected"

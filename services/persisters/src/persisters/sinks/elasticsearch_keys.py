@@ -1,0 +1,76 @@
+"""What the Elasticsearch connector understands."""
+
+from __future__ import annotations
+
+from connector.definitions import (
+    Definition,
+    Importance,
+    Key,
+    Type,
+    common_keys,
+    consumer_keys,
+    error_keys,
+    with_short_names,
+)
+
+PREFIX = "connect.elastic"
+_CLASS = "isotherm.persisters.ElasticsearchSink"
+_LOW = Importance.LOW
+
+
+def _key(name: str, type_: Type, default: str | None, doc: str, importance: Importance = Importance.MEDIUM) -> Key:
+    return Key(f"{PREFIX}.{name}", type_, default, doc, importance)
+
+
+_OWN = (
+    Key(f"{PREFIX}.kcql", Type.STRING, None, "Statements, separated by `;`.", Importance.HIGH, required=True),
+    _key("url", Type.LIST, "", "`elasticsearch://host:port`, `http://..` or `https://..`.", Importance.HIGH),
+    _key("hosts", Type.LIST, "localhost", "Hosts, where there is no url.", Importance.HIGH),
+    _key("port", Type.INT, "9200", "HTTP port of the hosts."),
+    _key("protocol", Type.STRING, "http", "http or https, for the hosts."),
+    _key("cluster.name", Type.STRING, "", "When given, the cluster must say that this is its name."),
+    _key("index.auto.create", Type.BOOLEAN, "true", "Create what is missing, mapped by the topic's Avro schema."),
+    _key("use.http.username", Type.STRING, "", "User of basic authentication."),
+    _key("use.http.password", Type.PASSWORD, "", "Password of basic authentication."),
+    _key("api.key", Type.PASSWORD, "", "API key, in place of user and password."),
+    _key("ssl.certificate.authorities", Type.STRING, "", "PEM file of the authorities to trust."),
+    _key("ssl.certificate", Type.STRING, "", "PEM file of the client's certificate."),
+    _key("ssl.key", Type.STRING, "", "PEM file of the client's key."),
+    _key("batch.size", Type.INT, "2000", "Most records in one bulk request."),
+    _key("batch.bytes", Type.INT, "4194304", "Most bytes of records in one bulk request.", _LOW),
+    _key("linger.ms", Type.INT, "0", "How long records may wait for a batch to fill.", _LOW),
+    _key("write.timeout", Type.INT, "30000", "How long one request may take, ms."),
+    _key("pk.separator", Type.STRING, "-", "Between the values of a PK in a document's id.", _LOW),
+    Key(f"{PREFIX}.tableprefix", Type.STRING, "", "Prefix of every index.", _LOW),
+)
+
+DEFINITION = Definition(
+    klass=_CLASS,
+    kind="sink",
+    keys=with_short_names(PREFIX, (*common_keys(_CLASS), *consumer_keys(), *_OWN, *error_keys(PREFIX))),
+    aliases=(
+        "elasticsearch",
+        "elastic",
+        "com.datamountaineer.streamreactor.connect.elastic.ElasticSinkConnector",
+        "com.datamountaineer.streamreactor.connect.elastic6.ElasticSinkConnector",
+        "com.datamountaineer.streamreactor.connect.elastic7.ElasticSinkConnector",
+        "io.lenses.streamreactor.connect.elastic6.ElasticSinkConnector",
+        "io.lenses.streamreactor.connect.elastic7.ElasticSinkConnector",
+    ),
+    kcql_key=f"{PREFIX}.kcql",
+    kcql_clauses=frozenset(
+        (
+            "IGNORE",
+            "AUTOCREATE",
+            "WITHSTRUCTURE",
+            "PK",
+            "WITHTIMESTAMP",
+            "TIMESTAMPUNIT",
+            "WITHINDEXSUFFIX",
+            "WITHPIPELINE",
+            "PROPERTIES",
+        )
+    ),
+    clause_reasons=(("WITHDOCTYPE", "Elasticsearch has had no document types since version 7"),),
+    open_prefixes=("consumer.override.", "value.converter.", "key.converter."),
+)

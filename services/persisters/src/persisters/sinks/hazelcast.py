@@ -1,0 +1,220 @@
+"""The Hazelcast sink: which structure each statement means, and its items."""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from hazelcast.client import HazelcastClient
+from hazelcast.config import ReconnectMode, ReliableTopicConfig, TopicOverloadPolicy
+from hazelcast.errors import AuthenticationError, HazelcastError, HazelcastSerializationError
+
+from connector.validation import Problem, Validated
+from kcql.model import Statement
+from persisters.decode import Decode
+from persisters.project import null_behaviour
+from persisters.sink import Batch, Rejected, SinkConfigError, Unavailable
+from persisters.sinks.hazelcast_keys import PREFIX
+from persisters.sinks.items import FORMATS, encoder
+from persisters.sinks.structures import (
+    APPENDED,
+    TRANSACTIONAL,
+    TYPES,
+    AppendingWriter,
+    Entry,
+    MapWriter,
+    QueueFullError,
+    Source,
+    TransactionalWriter,
+)
+from servicekit import logs
+
+_log = logs.logger(__name__)
+
+DEFAULT_TYPE = "RING_BUFFER"
+_KEYED = ("IMAP", "MULTI_MAP")
+_FULL_RETRY_MS = 500.0
+
+
+class HazelcastSink:
+    """INSERT and UPSERT into the structure that STOREAS names; a ring buffer without it."""
+
+    def __init__(self, config: Validated, decode: Decode) -> None:
+        self._config = config
+        self._decode = decode
+        self._timeout_s = config.integer(f"{PREFIX}.write.timeout") / 1000
+        self._blocks_when_full = config.text(f"{PREFIX}.queue.full").upper() == "BLOCK"
+        self._client: HazelcastClient | None = None
+        self._maps: MapWriter | None = None
+        self._transactional: TransactionalWriter | None = None
+        self._appending: AppendingWriter | None = None
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Connect, unless the client is connected already or reconnecting by itself."""
+        with self._lock:
+            if self._client is not None and self._client.lifecycle_service.is_running():
+                return
+            self._client = client = self._connect()
+            self._maps = MapWriter(client, self._decode)
+            size = self._config.integer(f"{PREFIX}.transaction.size")
+            self._transactional = TransactionalWriter(client, size, self._timeout_s)
+            self._appending = AppendingWriter(client)
+
+    def write(self, batch: Batch) -> Sequence[Rejected]:
+        """Write the rows of each statement to its structure."""
+        self.open()
+        rejected: list[Rejected] = []
+        groups: dict[tuple[str, str], list[tuple[int, Entry]]] = {}
+        for index, row in enumerate(batch.rows):
+            kind = structure_of(row.plan.statement)
+            try:
+                item = None if row.values is None else encoder(row.plan.statement.format or "JSON")(row)
+            except (ValueError, TypeError, OverflowError) as error:
+                rejected.append(Rejected(index, "document", error))
+                continue
+            groups.setdefault((kind, row.target), []).append((index, Entry(row, item)))
+        for (kind, target), members in groups.items():
+            rejected += self._write(kind, target, batch, members)
+        return rejected
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._lock:
+            if self._client is not None:
+                self._client.shutdown()
+            self._client = None
+
+    def _write(self, kind: str, target: str, batch: Batch, members: Sequence[tuple[int, Entry]]) -> list[Rejected]:
+        assert self._maps is not None
+        assert self._transactional is not None
+        assert self._appending is not None
+        entries = [entry for _, entry in members]
+        source = Source(self._config.name, batch.topic, batch.partition)
+        try:
+            if kind == "IMAP":
+                self._maps.write(target, entries)
+            elif kind in APPENDED:
+                self._appending.write(kind, target, source, entries)
+            elif kind == "QUEUE":
+                return self._offer(target, source, members)
+            else:
+                self._transactional.write(kind, target, source, entries)
+        except HazelcastSerializationError as error:
+            return [Rejected(index, "document", error) for index, _ in members]
+        except AuthenticationError as error:
+            raise SinkConfigError(f"Hazelcast: {error}") from error
+        except HazelcastError as error:
+            # Whether the write happened or not: markers, intents and keys make it safe to offer it again.
+            raise Unavailable(f"Hazelcast: {error}") from error
+        return []
+
+    def _offer(self, target: str, source: Source, members: Sequence[tuple[int, Entry]]) -> list[Rejected]:
+        assert self._transactional is not None
+        room = self._transactional.room(target)
+        fitting = list(members[:room])
+        while (
+            fitting and len(fitting) < len(members) and members[len(fitting)][1].row.offset == fitting[-1][1].row.offset
+        ):
+            # The rows of one record go together or not at all.
+            fitting.pop()
+        full = QueueFullError(f"queue {target} is full")
+        try:
+            if fitting:
+                self._transactional.write("QUEUE", target, source, [entry for _, entry in fitting])
+        except QueueFullError as error:
+            raise Unavailable(str(error), _FULL_RETRY_MS) from error
+        rest = members[len(fitting) :]
+        if rest and self._blocks_when_full:
+            raise Unavailable(str(full), _FULL_RETRY_MS)
+        return [Rejected(index, "queue_full", full) for index, _ in rest]
+
+    def _connect(self) -> HazelcastClient:
+        config = self._config
+        user = config.text(f"{PREFIX}.username")
+        options: dict[str, Any] = {
+            "cluster_name": config.text(f"{PREFIX}.group.name"),
+            "cluster_members": config.items(f"{PREFIX}.cluster.members"),
+            "client_name": f"isotherm-{config.name}",
+            "connection_timeout": config.integer(f"{PREFIX}.timeout") / 1000,
+            # Also the bound after which a client that lost its cluster gives up; `open` then makes a new one.
+            "cluster_connect_timeout": config.integer(f"{PREFIX}.timeout") / 1000,
+            "invocation_timeout": self._timeout_s,
+            "reconnect_mode": ReconnectMode.ASYNC,
+            "reliable_topics": _topics_that_discard_oldest(config.statements),
+            "ssl_enabled": config.flag(f"{PREFIX}.ssl.enabled"),
+            "ssl_cafile": config.text(f"{PREFIX}.ssl.certificate.authorities") or None,
+            "ssl_certfile": config.text(f"{PREFIX}.ssl.certificate") or None,
+            "ssl_keyfile": config.text(f"{PREFIX}.ssl.key") or None,
+        }
+        if user:
+            options |= {"creds_username": user, "creds_password": config.text(f"{PREFIX}.password")}
+        try:
+            return HazelcastClient(**{name: value for name, value in options.items() if value is not None})
+        except AuthenticationError as error:
+            raise SinkConfigError(f"Hazelcast: {error}") from error
+        except (HazelcastError, OSError) as error:
+            members = ", ".join(options["cluster_members"])
+            raise Unavailable(f"Hazelcast cluster {options['cluster_name']!r} at {members}: {error}") from error
+
+
+def structure_of(statement: Statement) -> str:
+    """The structure that a statement writes to."""
+    return DEFAULT_TYPE if statement.store_as is None else statement.store_as.type
+
+
+def check(config: Validated) -> list[Problem]:
+    """What only this sink knows to be wrong in a configuration."""
+    problems = []
+    for statement in config.statements:
+        problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in _wrong(statement)]
+        if structure_of(statement) in APPENDED and config.integer("tasks.max") > 1:
+            why = f"{structure_of(statement)} is written by one task, or each record could not be held once"
+            problems.append(Problem("tasks.max", f"expected 1: {why} (in {statement.text!r})"))
+    return problems
+
+
+def notices(config: Validated) -> list[Problem]:
+    """What this sink assumes and should say so."""
+    return [
+        Problem(f"{PREFIX}.kcql", f"no STOREAS: stored in a {DEFAULT_TYPE} (in {statement.text!r})")
+        for statement in config.statements
+        if statement.store_as is None
+    ]
+
+
+def _wrong(statement: Statement) -> list[str]:
+    kind = structure_of(statement)
+    if kind == "ICACHE":
+        return ["STOREAS ICACHE: Hazelcast's Python client has no JCache; use IMAP, which serves the same keys"]
+    if kind not in TYPES:
+        near = difflib.get_close_matches(kind, TYPES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return [f"STOREAS {kind} is not allowed; expected one of {', '.join(TYPES)}{hint}"]
+    wrong = []
+    if statement.store_as is not None and statement.store_as.parameters:
+        wrong.append(f"STOREAS {kind} takes no parameters: a structure is configured on the cluster")
+    if (statement.format or "JSON") not in FORMATS:
+        wrong.append(f"WITHFORMAT {statement.format} is not allowed; expected one of {', '.join(FORMATS)}")
+    if statement.ttl is not None and kind != "IMAP":
+        wrong.append(f"TTL has no effect on a {kind}, only on an IMAP")
+    if statement.primary_key and kind not in _KEYED:
+        wrong.append(f"PK has no effect on a {kind}, which has no keys")
+    if statement.mode == "UPSERT" and kind in (*TRANSACTIONAL, *APPENDED):
+        wrong.append(f"UPSERT has no meaning for a {kind}; use INSERT")
+    behaviour = null_behaviour(statement)
+    if behaviour not in ("IGNORE", "DELETE", "FAIL"):
+        wrong.append(f"behavior.on.null.values={behaviour} is not allowed; expected IGNORE, DELETE or FAIL")
+    if behaviour == "DELETE" and kind != "IMAP":
+        wrong.append(f"behavior.on.null.values=DELETE has no effect on a {kind}, only on an IMAP")
+    return wrong
+
+
+def _topics_that_discard_oldest(statements: Sequence[Statement]) -> dict[str, Any]:
+    """A full reliable topic drops its oldest messages, as a ring buffer does, instead of blocking."""
+    config = ReliableTopicConfig()  # type: ignore[no-untyped-call]  # the client leaves its constructor untyped
+    config.overload_policy = TopicOverloadPolicy.DISCARD_OLDEST
+    names = [one.target for one in statements if structure_of(one) == "RELIABLE_TOPIC" and one.target is not None]
+    return dict.fromkeys(names, config)

@@ -1,0 +1,75 @@
+"""Elasticsearch mappings from Avro types, for AUTOCREATE."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_DATE_FORMAT = "epoch_millis||strict_date_optional_time"
+_LONGEST_KEYWORD = 8191
+"""Lucene refuses terms above 32,766 bytes; a longer text is kept, but not indexed."""
+
+_KEYWORD = {"type": "keyword", "ignore_above": _LONGEST_KEYWORD}
+_PRIMITIVES: Mapping[str, Mapping[str, Any]] = {
+    "string": _KEYWORD,
+    "int": {"type": "integer"},
+    "long": {"type": "long"},
+    "float": {"type": "float"},
+    "double": {"type": "double"},
+    "boolean": {"type": "boolean"},
+    "bytes": {"type": "binary"},
+}
+_LOGICAL: Mapping[str, Mapping[str, Any]] = {
+    "timestamp-millis": {"type": "date", "format": _DATE_FORMAT},
+    "timestamp-micros": {"type": "date", "format": _DATE_FORMAT},
+    "local-timestamp-millis": {"type": "date", "format": _DATE_FORMAT},
+    "local-timestamp-micros": {"type": "date", "format": _DATE_FORMAT},
+    "date": {"type": "date", "format": "strict_date"},
+    "decimal": {"type": "double"},
+    "uuid": {"type": "keyword"},
+}
+
+
+def properties(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The `properties` of a mapping for fields of these Avro types; a field whose type says too little is left out."""
+    return {name: dict(found) for name, avro in columns.items() if (found := _field(avro)) is not None}
+
+
+def _field(avro: Any) -> Mapping[str, Any] | None:
+    if isinstance(avro, list):
+        branches = [branch for branch in avro if branch != "null"]
+        return _field(branches[0]) if len(branches) == 1 else None
+    if isinstance(avro, str):
+        return _PRIMITIVES.get(avro)
+    logical = _LOGICAL.get(avro.get("logicalType", ""))
+    if logical is not None:
+        return logical
+    kind = avro["type"]
+    if kind == "array":
+        return _field(avro["items"])
+    if kind == "map":
+        # One field whatever the keys are: keys come from devices and must not become fields of the mapping.
+        return {"type": "flattened", "ignore_above": _LONGEST_KEYWORD}
+    if kind == "record":
+        return {"type": "object", "properties": properties({one["name"]: one["type"] for one in avro["fields"]})}
+    if kind == "enum":
+        return _KEYWORD
+    if kind == "fixed":
+        return _PRIMITIVES["bytes"]
+    return _field(kind)
+
+
+def index_pattern(target: str, suffix: str | None) -> str:
+    """The pattern of the indices of a target: every date group of the suffix is any text."""
+    return target + re.sub(r"\{[^}]*\}", "*", suffix or "")
+
+
+def index_template(pattern: str, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The index template for the indices of `pattern`; of two that match an index the longer pattern wins."""
+    return {
+        "index_patterns": [pattern],
+        "priority": 100 + len(pattern),
+        "template": {"mappings": {"properties": properties(columns)}},
+        "_meta": {"managed_by": "isotherm"},
+    }

@@ -1,0 +1,314 @@
+"""One task of one connector, with everything it needs round its loop."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from prometheus_client import CollectorRegistry
+
+from connector.dead_letters import DeadLetter, DeadLetters, dead_letter_headers, ensure_topic, producer_overrides
+from connector.policies import ErrorPolicy, Policy
+from connector.status import Heartbeat, State
+from connector.validation import Validated
+from persisters.catalog import SinkKind, subscription
+from persisters.decode import AvroDecoder, key_decoder, value_decoder
+from persisters.lanes import Limits, Partition
+from persisters.loop import Loop, LoopSettings, TaskFailedError
+from persisters.metrics import TaskMetrics
+from persisters.project import Conventions, Projector
+from persisters.settings import PersistersSettings
+from persisters.sink import SinkConfigError
+from persisters.work import Record, Refusal
+from servicekit import kafka, logs
+from servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
+from servicekit.backoff import Backoff
+from servicekit.health import Health, MonitoringServer
+from servicekit.lifecycle import Exit, Stop
+
+_log = logs.logger(__name__)
+
+_SAMPLE_INTERVAL_S = 1.0
+_MAX_SHOWN = 300
+
+
+def run_task(settings: PersistersSettings, kind: SinkKind, config: Validated, task: int, stop: Stop) -> int:
+    """Run task number `task` of the connector until `stop`; the exit code.
+
+    `config` has its references to secrets resolved.
+    """
+    for notice in config.notices:
+        _log.warning("configuration", key=notice.key, notice=notice.message)
+    health = Health()
+    registry = CollectorRegistry()
+    metrics = TaskMetrics(registry, config.name, task)
+    monitoring = MonitoringServer(settings.http, health, registry)
+    monitoring.start()
+    _log.info("task", connector=config.name, task=task, sink=kind.name, http_port=monitoring.port)
+    try:
+        return _Task(settings, kind, config, task, health, metrics).run(stop)
+    finally:
+        monitoring.stop()
+
+
+def error_policy(kind: SinkKind, config: Validated) -> ErrorPolicy:
+    """The error keys of a configuration."""
+    return ErrorPolicy(
+        policy=Policy(config.text(f"{kind.prefix}.error.policy").upper()),
+        max_retries=config.integer(f"{kind.prefix}.max.retries"),
+        retry_interval_ms=config.integer(f"{kind.prefix}.retry.interval"),
+        tolerate_all=config.text("errors.tolerance").lower() == "all",
+        dead_letters=dead_letter_topic(config) is not None,
+    )
+
+
+def dead_letter_topic(config: Validated) -> str | None:
+    """The dead-letter topic, or None when dead letters are not enabled."""
+    named = config.text("errors.deadletterqueue.topic.name")
+    return named or (f"{config.name}.dead-letters" if config.flag("errors.deadletterqueue.enable") else None)
+
+
+class _Task:
+    def __init__(
+        self,
+        settings: PersistersSettings,
+        kind: SinkKind,
+        config: Validated,
+        task: int,
+        health: Health,
+        metrics: TaskMetrics,
+    ) -> None:
+        self._settings, self._kind, self._config, self._number = settings, kind, config, task
+        self._health, self._metrics = health, metrics
+        self._schemas = SchemaRegistry(settings.registry)
+        self._status = _Status(settings, self._schemas, config, task)
+        self._refusals = _RefusalLog(config)
+
+    def run(self, stop: Stop) -> int:
+        """The exit code; every failure is logged and told in the status with its trace."""
+        try:
+            loop = self._loop(stop)
+            if loop is not None:
+                loop.run(stop)
+        except TaskFailedError as failure:
+            return self._failed("stopped by the error policy", failure, Exit.FAILED)
+        except SinkConfigError as failure:
+            return self._failed("configuration does not fit the sink", failure, Exit.CONFIGURATION)
+        except Exception as failure:
+            return self._failed("task failed", failure, Exit.FAILED)
+        self._status.last_word(State.UNASSIGNED, self._metrics.totals())
+        _log.info("task stopped", connector=self._config.name, task=self._number, **self._metrics.totals())
+        return Exit.OK
+
+    def _failed(self, what: str, failure: Exception, code: Exit) -> int:
+        trace = "".join(traceback.format_exception(failure))
+        _log.error(what, connector=self._config.name, task=self._number, reason=str(failure), trace=trace)
+        self._status.last_word(State.FAILED, self._metrics.totals(), trace)
+        return code
+
+    def _loop(self, stop: Stop) -> Loop | None:
+        kind, config, settings = self._kind, self._config, self._settings
+        build, _, _ = kind.load()
+        policy = error_policy(kind, config)
+        letters = self._dead_letters(stop)
+        if stop.is_set():
+            return None
+        consumer = self._consumer()
+        loop = Loop(
+            LoopSettings(
+                subscription(config),
+                Limits(
+                    batch_records=config.integer(f"{kind.prefix}.batch.size"),
+                    batch_bytes=config.integer(f"{kind.prefix}.batch.bytes"),
+                    linger_ms=config.integer(f"{kind.prefix}.linger.ms"),
+                    waiting_records=settings.waiting_records,
+                    waiting_bytes=settings.waiting_bytes,
+                ),
+                writers=settings.writers,
+                commit_interval_ms=settings.commit_interval_ms,
+                drain_timeout_ms=settings.drain_timeout_ms,
+            ),
+            consumer=consumer,
+            sink=build(config, AvroDecoder(self._schemas), settings.writers),
+            project=projector(kind, config, self._schemas),
+            policy=policy,
+            send_dead_letters=lambda refusals: (
+                letters.send([self._letter(one) for one in refusals]) if letters is not None else None
+            ),
+            health=self._health,
+            observer=_Observers(self._metrics, self._refusals),
+            on_turn=self._status_beat,
+        )
+        self._metrics.follow(lambda: dict(loop.lanes.by_partition), lambda: _lag(consumer, loop))
+        return loop
+
+    def _status_beat(self) -> None:
+        self._status.beat(State.RUNNING, self._metrics)
+
+    def _consumer(self) -> Consumer:
+        settings, config = self._settings, self._config
+        overrides: dict[str, Any] = {
+            "enable_partition_eof": True,
+            "queued_max_messages_kbytes": settings.fetch_queue_kilobytes,
+            "session_timeout_ms": settings.session_timeout_ms,
+            **{key.replace(".", "_"): value for key, value in config.under("consumer.override.").items()},
+        }
+        try:
+            return kafka.consumer(
+                settings.kafka, f"{config.name}-{self._number}", f"connect-{config.name}", **overrides
+            )
+        except KafkaException as error:
+            raise SinkConfigError(f"consumer.override: {error.args[0].str()}") from error
+
+    def _dead_letters(self, stop: Stop) -> DeadLetters | None:
+        topic = dead_letter_topic(self._config)
+        if topic is None:
+            return None
+        admin = kafka.admin(self._settings.kafka, f"{self._config.name}-dead-letters")
+        factor = self._config.integer("errors.deadletterqueue.topic.replication.factor")
+        backoff = Backoff()
+        while not stop.is_set():
+            self._health.beat()
+            try:
+                ensure_topic(admin, topic, replication_factor=factor)
+                break
+            except KafkaException as error:
+                known = kafka.error_of(error)
+                if known is None or not known.retriable():
+                    raise
+                self._health.not_ready("kafka", known.str())
+                stop.wait(backoff.next_ms() / 1000)
+        producer = kafka.producer(
+            self._settings.kafka, f"{self._config.name}-{self._number}-dead-letters", **producer_overrides()
+        )
+        return DeadLetters(producer, topic)
+
+    def _letter(self, refusal: Refusal) -> DeadLetter:
+        record = refusal.record
+        headers = dead_letter_headers(
+            refusal.error,
+            stage=refusal.stage,
+            connector=self._config.name,
+            class_name=self._config.definition.klass,
+            task=self._number,
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            original=record.headers,
+        )
+        return DeadLetter(record.key, record.value, headers, record.timestamp_ms)
+
+
+def projector(kind: SinkKind, config: Validated, schemas: SchemaRegistry) -> Projector:
+    """The projection that a configuration asks for."""
+    prefix = kind.prefix
+    separator = config.text(f"{prefix}.pk.separator") or kind.conventions.pk_separator
+    return Projector(
+        config.statements,
+        value_decoder(config.text("value.converter"), schemas, envelope=config.flag("value.converter.schemas.enable")),
+        key_decoder(config.text("key.converter"), schemas, envelope=config.flag("key.converter.schemas.enable")),
+        Conventions(separator, kind.conventions.ttl_unit_ms),
+    )
+
+
+class _Observers:
+    """Passes everything to the metrics, and refusals also to the log."""
+
+    def __init__(self, metrics: TaskMetrics, refusals: _RefusalLog) -> None:
+        self.wrote, self.retried = metrics.wrote, metrics.retried
+        self.settled, self.committed = metrics.settled, metrics.committed
+        self._refused: tuple[Callable[[Sequence[Refusal]], None], ...] = (metrics.refused, refusals.refused)
+
+    def refused(self, refusals: Sequence[Refusal]) -> None:
+        """Records were skipped or dead-lettered."""
+        for refused in self._refused:
+            refused(refusals)
+
+
+class _RefusalLog:
+    """Logs a sample of what is passed over: a topic full of bad records must not become a log full of them."""
+
+    def __init__(self, config: Validated) -> None:
+        self._is_on = config.flag("errors.log.enable")
+        self._with_values = config.flag("errors.log.include.messages")
+        self._next_s = 0.0
+        self._unsaid = 0
+
+    def refused(self, refusals: Sequence[Refusal]) -> None:
+        """Log the first of them, unless one was logged just now."""
+        self._unsaid += len(refusals)
+        if not self._is_on or time.monotonic() < self._next_s:
+            return
+        refusal, self._next_s = refusals[0], time.monotonic() + _SAMPLE_INTERVAL_S
+        record = refusal.record
+        shown: dict[str, str] = {"value": repr(record.value)[:_MAX_SHOWN]} if self._with_values else {}
+        _log.warning(
+            "record not written",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            stage=refusal.stage,
+            reason=refusal.reason,
+            error=str(refusal.error)[:_MAX_SHOWN],
+            records=self._unsaid,
+            **shown,
+        )
+        self._unsaid = 0
+
+
+class _Status:
+    """The heartbeat, once the registry lets it be made; until then the task works without."""
+
+    def __init__(self, settings: PersistersSettings, schemas: SchemaRegistry, config: Validated, task: int) -> None:
+        self._settings, self._schemas, self._config, self._task = settings, schemas, config, task
+        self._heartbeat: Heartbeat | None = None
+        self._next_try_s = 0.0
+
+    def beat(self, state: State, metrics: TaskMetrics) -> None:
+        """Say how the task is, if it is time."""
+        heartbeat = self._made()
+        if heartbeat is not None:
+            heartbeat.beat(state, metrics.totals, metrics.lag)
+
+    def last_word(self, state: State, counts: Mapping[str, int], trace: str | None = None) -> None:
+        """Say how the task ended."""
+        heartbeat = self._made()
+        if heartbeat is not None:
+            heartbeat.last_word(state, counts, trace)
+
+    def _made(self) -> Heartbeat | None:
+        if self._heartbeat is None and time.monotonic() >= self._next_try_s:
+            self._next_try_s = time.monotonic() + 30.0
+            try:
+                producer = kafka.producer(self._settings.kafka, f"{self._config.name}-{self._task}-status")
+                self._heartbeat = Heartbeat(
+                    producer,
+                    self._schemas,
+                    connector=self._config.name,
+                    task=self._task,
+                    worker_group=self._settings.worker_group,
+                )
+            except (RegistryUnavailableError, SchemaNotRegisteredError) as error:
+                _log.warning("no status is published", reason=str(error))
+        return self._heartbeat
+
+
+def _lag(consumer: Consumer, loop: Loop) -> dict[Partition, int]:
+    """Records behind, from the watermarks of the last fetch; 0 where the reader reached the end."""
+    lag: dict[Partition, int] = {}
+    for partition, lane in dict(loop.lanes.by_partition).items():
+        try:
+            _, high = consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+        except (KafkaException, RuntimeError):
+            # Not assigned any more, or the consumer is closed.
+            continue
+        position = lane.position if lane.position is not None else lane.committed or 0
+        is_at_end = lane.end_of_partition == high and not lane.waiting and not lane.prepared and not lane.in_flight
+        lag[partition] = 0 if high < 0 or is_at_end else max(0, high - position)
+    return lag
+
+
+__all__ = ["Record", "dead_letter_topic", "error_policy", "projector", "run_task"]
