@@ -68,7 +68,7 @@ class Cassandra(Server):
         ]
         options += [f"@{_CONFIG_FILES / 'jvm17.args'}", f"-javaagent:{agent}"]
         settings = {
-            "cassandra.config": f"file://{config}",
+            "cassandra.config": config.as_uri(),
             "cassandra.storagedir": str(self.data_folder),
             "logback.configurationFile": str(_CONFIG_FILES / "logback.xml"),
             "cassandra.jmx.local.port": str(self.jmx_port),
