@@ -1,0 +1,241 @@
+"""docker-compose.yml keeps the rules of docs/deploy.md; no engine needed. Each check is shown a broken copy."""
+
+from __future__ import annotations
+
+import copy
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "docker-compose.yml"
+PROFILES = {"sim"}
+HARDENED = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"]}
+_PINNED = re.compile(r".+/?[^:]+:[\w.-]*\d[\w.-]*")
+
+Service = dict[str, Any]
+Compose = dict[str, Any]
+
+
+def load(text: str) -> Compose:
+    """Read a compose file with its anchors and merge keys resolved."""
+    compose: Compose = yaml.safe_load(text)
+    return compose
+
+
+def problems(compose: Compose) -> list[str]:
+    """Which rules a compose file breaks."""
+    services: dict[str, Service] = compose["services"]
+    found = [problem for name, service in services.items() for problem in _service(name, service, compose)]
+    used = {_volume(mount)[0] for service in services.values() for mount in service.get("volumes", [])}
+    found += [f"volume {name} is used by nobody" for name in compose.get("volumes", {}).keys() - used]
+    published = [port.rpartition(":")[0] for service in services.values() for port in service.get("ports", [])]
+    found += [f"{port} is published twice" for port in sorted(set(published)) if published.count(port) > 1]
+    return found
+
+
+def _service(name: str, service: Service, compose: Compose) -> Iterator[str]:
+    services = compose["services"]
+    if not _PINNED.fullmatch(service.get("image", "")) or service["image"].endswith(":latest"):
+        yield f"{name}: image {service.get('image')} is not pinned"
+    for key in ("container_name", "privileged", "network_mode", "pid", "cap_add"):
+        if key in service:
+            yield f"{name}: {key} is not used"
+    if "mem_limit" not in service:
+        yield f"{name}: mem_limit is missing"
+    if service.get("restart") not in ("unless-stopped", "no"):
+        yield f"{name}: restart is {service.get('restart')}"
+    if is_one_shot(service) == has_healthcheck(service):
+        yield f"{name}: runs {'once with' if is_one_shot(service) else 'on without'} health check"
+    if set(service.get("profiles", [])) - PROFILES:
+        yield f"{name}: unknown profile"
+    for port in service.get("ports", []):
+        if not re.fullmatch(r"127\.0\.0\.1:\d+:\d+(/udp)?", port):
+            yield f"{name}: port {port} is not bound to the loopback address"
+    for mount in service.get("volumes", []):
+        yield from _mount(name, mount, compose)
+    for network in service.get("networks", []):
+        if network not in compose.get("networks", {}):
+            yield f"{name}: network {network} is not defined"
+    yield from _dependencies(name, service, services)
+    if "build" in service:
+        yield from _built(name, service)
+
+
+def _mount(name: str, mount: str, compose: Compose) -> Iterator[str]:
+    source, _, options = _volume(mount)
+    if source.startswith("."):
+        if not (ROOT / source).exists():
+            yield f"{name}: {source} is not there"
+        if options != "ro":
+            yield f"{name}: {source} is mounted writable"
+    elif source not in compose.get("volumes", {}):
+        yield f"{name}: volume {source} is not defined"
+
+
+def _volume(mount: str) -> tuple[str, str, str]:
+    source, _, rest = mount.partition(":")
+    target, _, options = rest.partition(":")
+    return source, target, options
+
+
+def _dependencies(name: str, service: Service, services: dict[str, Service]) -> Iterator[str]:
+    for other, how in service.get("depends_on", {}).items():
+        if other not in services:
+            yield f"{name}: depends on {other}, which is not defined"
+            continue
+        wanted = "service_completed_successfully" if is_one_shot(services[other]) else "service_healthy"
+        if how["condition"] != wanted:
+            yield f"{name}: waits for {other} by {how['condition']}, not {wanted}"
+        if set(services[other].get("profiles", [])) - set(service.get("profiles", [])):
+            yield f"{name}: depends on {other}, which another profile starts"
+
+
+def _built(name: str, service: Service) -> Iterator[str]:
+    build = service["build"]
+    if build["context"] != "." or not (ROOT / build["dockerfile"]).is_file():
+        yield f"{name}: there is no {build['dockerfile']} under {build['context']}"
+    declared = set(re.findall(r"^ARG (\w+)", dockerfile(service), re.MULTILINE))
+    given = build.get("args", {}).keys()
+    if declared != given:
+        yield f"{name}: build arguments {sorted(given)} instead of {sorted(declared)}"
+    for key, value in HARDENED.items():
+        if service.get(key) != value:
+            yield f"{name}: {key} is not {value}"
+
+
+def is_one_shot(service: Service) -> bool:
+    """Whether it does one thing and ends."""
+    return bool(service.get("restart") == "no")
+
+
+def dockerfile(service: Service) -> str:
+    """Text of the Dockerfile that a service is built from."""
+    path = ROOT / service["build"]["dockerfile"]
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def has_healthcheck(service: Service) -> bool:
+    """Whether the service or its image says how its health is asked."""
+    if "healthcheck" in service:
+        return not service["healthcheck"].get("disable", False)
+    return "build" in service and bool(re.search(r"^HEALTHCHECK -", dockerfile(service), re.MULTILINE))
+
+
+def _check_schema(file: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("check-jsonschema")), "--builtin-schema", "vendor.compose-spec"]
+    return subprocess.run([*command, str(file)], capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture
+def compose() -> Compose:
+    return load(FILE.read_text(encoding="utf-8"))
+
+
+def test_compose_file_keeps_the_rules(compose: Compose) -> None:
+    assert problems(compose) == []
+
+
+def test_compose_file_fits_the_specification() -> None:
+    result = _check_schema(FILE)
+
+    assert result.returncode == 0, result.stdout
+
+
+def test_the_schema_finds_a_misspelt_key(tmp_path: Path, compose: Compose) -> None:
+    compose["services"]["kafka"]["healthchek"] = compose["services"]["kafka"].pop("healthcheck")
+    broken = tmp_path / "docker-compose.yml"
+    broken.write_text(yaml.safe_dump(compose), encoding="utf-8")
+
+    result = _check_schema(broken)
+
+    assert result.returncode == 1
+    assert "healthchek" in result.stdout
+
+
+def _with(service: str, key: str, value: object) -> Callable[[Compose], None]:
+    def change(compose: Compose) -> None:
+        compose["services"][service][key] = value
+
+    return change
+
+
+def _without(service: str, key: str) -> Callable[[Compose], None]:
+    def change(compose: Compose) -> None:
+        del compose["services"][service][key]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (_with("kafka", "image", "apache/kafka:latest"), "kafka: image apache/kafka:latest is not pinned"),
+        (_with("kafka", "image", "apache/kafka"), "kafka: image apache/kafka is not pinned"),
+        (_with("kafka", "container_name", "kafka"), "kafka: container_name is not used"),
+        (_with("kafka", "privileged", True), "kafka: privileged is not used"),
+        (_without("kafka", "mem_limit"), "kafka: mem_limit is missing"),
+        (_without("kafka", "healthcheck"), "kafka: runs on without health check"),
+        (_without("kafka", "restart"), "kafka: restart is None"),
+        (_with("kafka", "profiles", ["other"]), "kafka: unknown profile"),
+        (_with("kafka", "profiles", ["sim"]), "init: depends on kafka, which another profile starts"),
+        (_with("kafka", "ports", ["9092:9092"]), "kafka: port 9092:9092 is not bound to the loopback address"),
+        (_with("kafka", "ports", ["127.0.0.1:9200:9092"]), "127.0.0.1:9200 is published twice"),
+        (_with("kafka", "networks", ["back"]), "kafka: network back is not defined"),
+        (_with("kafka", "volumes", []), "volume kafka-data is used by nobody"),
+        (_with("kafka", "volumes", ["other:/data", "kafka-data:/x"]), "kafka: volume other is not defined"),
+        (_with("kafka", "volumes", ["./gone:/x:ro", "kafka-data:/x"]), "kafka: ./gone is not there"),
+        (_with("kafka", "volumes", ["./docs:/x", "kafka-data:/x"]), "kafka: ./docs is mounted writable"),
+        (
+            _with("mqtt-proxy", "depends_on", {"gone": {"condition": "service_healthy"}}),
+            "mqtt-proxy: depends on gone, which is not defined",
+        ),
+        (
+            _with("mqtt-proxy", "depends_on", {"kafka": {"condition": "service_started"}}),
+            "mqtt-proxy: waits for kafka by service_started, not service_healthy",
+        ),
+        (
+            _with("mqtt-proxy", "depends_on", {"init": {"condition": "service_healthy"}}),
+            "mqtt-proxy: waits for init by service_healthy, not service_completed_successfully",
+        ),
+        (
+            _with("mqtt-proxy", "build", {"context": ".", "dockerfile": "gone/Dockerfile"}),
+            "mqtt-proxy: there is no gone/Dockerfile under .",
+        ),
+        (
+            _with("persister-scylla", "build", {"context": ".", "dockerfile": "services/persisters/Dockerfile"}),
+            "persister-scylla: build arguments [] instead of ['SINK']",
+        ),
+        (_with("mqtt-proxy", "read_only", False), "mqtt-proxy: read_only is not True"),
+        (_without("mqtt-proxy", "cap_drop"), "mqtt-proxy: cap_drop is not ['ALL']"),
+    ],
+)
+def test_a_broken_compose_file_is_found(compose: Compose, change: Callable[[Compose], None], problem: str) -> None:
+    broken = copy.deepcopy(compose)
+    change(broken)
+
+    assert problem in problems(broken)
+
+
+@pytest.mark.parametrize(
+    ("service", "artifacts", "artifact"),
+    [
+        ("kafka", "kafka", "kafka_2.13"),
+        ("registry", "registry", "apicurio-registry-app"),
+        ("elasticsearch", "elasticsearch", "elasticsearch"),
+        ("hazelcast", "hazelcast", "hazelcast"),
+    ],
+)
+def test_images_have_the_versions_that_the_tests_run_against(
+    compose: Compose, service: str, artifacts: str, artifact: str
+) -> None:
+    pom = (ROOT / f"stack/src/stack/manifests/{artifacts}/pom.xml").read_text(encoding="utf-8")
+    *_, version = re.findall(rf"<artifactId>{re.escape(artifact)}</artifactId>\s*<version>([^<]+)</version>", pom)
+
+    assert compose["services"][service]["image"].rpartition(":")[2] == version

@@ -1,0 +1,229 @@
+"""What docker-compose.yml gives our services, taken in by their own commands: arguments, variables, connector files.
+
+Each `main` runs as in the container (the image's entry point, the compose file's command and variables), up to the
+point where the service itself would begin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from connector import config as connectors
+from persisters.__main__ import main as persisters_main
+from servicekit import command as kit
+from servicekit import logs
+from servicekit.settings import ServiceSettings
+from simulators.coap import server
+from simulators.mqtt import fleet
+
+ROOT = Path(__file__).parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+BUILT = {name: service for name, service in SERVICES.items() if "build" in service}
+RUNNING = sorted(name for name, service in BUILT.items() if service["build"]["dockerfile"].startswith("services/"))
+
+
+class Container:
+    """What one service of the compose file is started with."""
+
+    def __init__(self, service: dict[str, Any]) -> None:
+        text = (ROOT / service["build"]["dockerfile"]).read_text(encoding="utf-8")
+        joined = text.replace("\\\n", " ")
+        entrypoint = service.get("entrypoint") or json.loads(re.findall(r"^ENTRYPOINT (.+)$", joined, re.MULTILINE)[-1])
+        image = dict(re.findall(r"(ISOTHERM_\w+)=(\S+)", joined))
+        given = {key: _interpolated(value) for key, value in service.get("environment", {}).items()}
+        self.environment = image | given
+        self.argv = [*entrypoint, *(self._on_host(part, service) for part in service["command"])]
+        self.folder = (ROOT / service["build"]["dockerfile"]).parent
+
+    def _on_host(self, argument: str, service: dict[str, Any]) -> str:
+        for mount in service.get("volumes", []):
+            source, target, *_ = mount.split(":")
+            if argument == target and source.startswith("."):
+                return str(ROOT / source)
+        return argument
+
+    def main(self) -> Callable[[], int]:
+        """The function behind the entry point's name, from the package's own declaration."""
+        project = tomllib.loads((self.folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        module, _, function = project["scripts"][self.argv[0]].partition(":")
+        found: Callable[[], int] = getattr(importlib.import_module(module), function)
+        return found
+
+
+def _interpolated(value: str) -> str:
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)
+
+
+class Started:
+    """Stands where a service would begin, and keeps what it was given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.settings: ServiceSettings | None = None
+        self.arguments: argparse.Namespace | None = None
+        monkeypatch.setattr(kit.ServiceCommand, "__init__", self._replacing(kit.ServiceCommand.__init__))
+        monkeypatch.setattr(logs, "configure", lambda *_: None)
+
+    def _replacing(self, original: Callable[..., None]) -> Callable[..., None]:
+        def replaced(
+            command: object,
+            name: str,
+            text: str,
+            settings: type[ServiceSettings],
+            _run: object,
+            *more: Any,
+            **named: Any,
+        ) -> None:
+            original(command, name, text, settings, self._begin, *more, **named)
+
+        return replaced
+
+    def _begin(self, settings: ServiceSettings, arguments: argparse.Namespace) -> int:
+        self.settings, self.arguments = settings, arguments
+        return 0
+
+
+def start(
+    service: dict[str, Any], monkeypatch: pytest.MonkeyPatch, changes: Mapping[str, str] | None = None
+) -> tuple[int, Started]:
+    """Run a service's own `main` as its container would; returns the exit code and what the service was given."""
+    container = Container(service)
+    started = Started(monkeypatch)
+    main = container.main()
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ISOTHERM_")}
+    monkeypatch.setattr(os, "environ", environment | container.environment | dict(changes or {}))
+    monkeypatch.setattr(sys, "argv", container.argv)
+    return main(), started
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_a_service_takes_its_arguments_and_variables(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, started = start(SERVICES[name], monkeypatch)
+
+    assert code == 0, capsys.readouterr().err
+    assert started.settings is not None
+    # Reachable from other containers, and where the image's health check asks.
+    assert (started.settings.http.host, started.settings.http.port) == ("0.0.0.0", 8080)  # noqa: S104 - as said
+    assert started.settings.kafka.bootstrap_servers == "kafka:19092"
+    assert started.settings.registry.url == "http://registry:8080/apis/ccompat/v7"
+    # The service ends by itself before it is killed.
+    grace_ms = 1000 * int(SERVICES[name]["stop_grace_period"].removesuffix("s"))
+    assert started.settings.shutdown_timeout_ms < grace_ms
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_a_variable_that_a_service_does_not_know_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prefix = next(key for key in SERVICES[name]["environment"] if key.startswith("ISOTHERM_")).partition("__")[0]
+
+    code, _ = start(SERVICES[name], monkeypatch, {f"{prefix}__KAFKA__BOOTSTRAP": "kafka:19092"})
+
+    assert code == 2
+    assert "kafka.bootstrap" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_an_argument_that_a_service_does_not_know_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = SERVICES[name] | {"command": [*SERVICES[name]["command"], "--no-such-option"]}
+
+    with pytest.raises(SystemExit) as ended:
+        start(broken, monkeypatch)
+
+    assert ended.value.code == 2
+    assert "--no-such-option" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_every_variable_of_ours_is_for_the_service_that_gets_it(name: str) -> None:
+    own = f"ISOTHERM_{Container(SERVICES[name]).folder.name.upper().replace('-', '_')}__"
+
+    assert [
+        key for key in Container(SERVICES[name]).environment if key.startswith("ISOTHERM_") and not key.startswith(own)
+    ] == []
+
+
+def _connector_files() -> list[tuple[str, Path]]:
+    found = []
+    for name in RUNNING:
+        for mount in SERVICES[name].get("volumes", []):
+            source = mount.partition(":")[0]
+            if source.endswith(".properties"):
+                found.append((name, ROOT / source))
+    return found
+
+
+@pytest.mark.parametrize(("name", "file"), _connector_files())
+def test_connector_files_find_their_servers(name: str, file: Path) -> None:
+    service = SERVICES[name]
+    resolved = connectors.read(file).resolved(Container(service).environment)
+
+    text = json.dumps(resolved.config)
+    assert "localhost" not in text
+    assert "127.0.0.1" not in text
+    known = set(SERVICES)
+    hosts = set(re.findall(r"\b([a-z]+(?:-[a-z]+)*):\d", text)) | set(re.findall(r"points\W+([a-z-]+)", text))
+    assert hosts
+    assert hosts <= known
+
+
+@pytest.mark.parametrize(("name", "file"), [given for given in _connector_files() if given[0].startswith("persister-")])
+def test_each_sink_is_given_a_file_of_its_kind(
+    name: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    container = Container(SERVICES[name])
+    resolved = tmp_path / file.name
+    resolved.write_text(
+        connectors.to_properties(connectors.read(file).resolved(container.environment).config), encoding="utf-8"
+    )
+    sink = container.argv[container.argv.index("--sink") + 1]
+
+    assert SERVICES[name]["build"]["args"] == {"SINK": sink}
+    assert persisters_main(["validate", "--sink", sink, str(resolved)]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "module"), [("mqtt-fleet", fleet), ("coap-sensors", server)])
+def test_simulators_take_their_arguments(name: str, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[argparse.Namespace] = []
+
+    def run(arguments: argparse.Namespace) -> int:
+        given.append(arguments)
+        return 0
+
+    monkeypatch.setattr(module, "run", run)
+    container = Container(SERVICES[name])
+    monkeypatch.setattr(sys, "argv", container.argv)
+
+    assert container.main()() == 0
+    assert given[0].ledger.parent == Path("/var/lib/isotherm")
+
+
+@pytest.mark.parametrize("name", ["init", "device-import"])
+def test_isotherm_knows_its_commands(name: str) -> None:
+    container = Container(SERVICES[name])
+    app = importlib.import_module("isotherm_cli.__main__").app
+    assert isinstance(app, typer.Typer)
+
+    # --help ends before the command does anything, but only after everything before it was understood.
+    arguments = [argument for argument in container.argv[1:] if not argument.startswith("/")]
+    result = CliRunner().invoke(app, [*arguments, "--help"], env=container.environment)
+
+    assert result.exit_code == 0, result.output
