@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from simulators.coap import server
 from simulators.mqtt import fleet
 
 
@@ -15,6 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, add_arguments, run, text in (
         ("mqtt", fleet.add_arguments, fleet.run, "thermostats that publish over MQTT"),
+        ("coap", server.add_arguments, server.run, "a CoAP server with observable sensors"),
         (
             "devices",
             fleet.add_device_arguments,

@@ -1,0 +1,43 @@
+"""Where to look while the demo runs: addresses, and commands that work when pasted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from demo.system import System
+
+
+def lines(system: System) -> Iterator[str]:
+    """The text, line by line."""
+    stack, places = system.stack, system.places
+    day = f"{datetime.now(UTC):%Y.%m.%d}"
+    servers = f"--kafka {system.kafka.bootstrap_servers} --registry {system.registry.url}"
+    newest = "size=3&sort=window_start:desc&pretty"
+    yield "Where to look (paste in another terminal, in this folder):"
+    yield "  the newest aggregates in Elasticsearch:"
+    yield f"    curl -s '{stack.elasticsearch.url}/temperatures-{day}/_search?{newest}'"
+    yield "  brightness of one device in Cassandra:"
+    yield (
+        '    .venv/bin/python -c "from cassandra.cluster import Cluster; '
+        f"c = Cluster(['127.0.0.1'], port={stack.cassandra.port}); "
+        f"[print(*row) for row in c.connect('{places.keyspace}').execute("
+        f"'SELECT event_time, value, unit FROM {places.brightness_table} WHERE device_id = %s LIMIT 5', ['dev-0001'])]; "
+        'c.shutdown()"'
+    )
+    yield "  how many CoAP messages wait in the Hazelcast queue:"
+    yield (
+        '    .venv/bin/python -W ignore -c "import hazelcast; '
+        f"c = hazelcast.HazelcastClient(cluster_name='{places.hazelcast_cluster}', "
+        f"cluster_members=['{places.hazelcast_address}']); "
+        f"print(c.get_queue('{places.queue}').blocking().size()); c.shutdown()\""
+    )
+    yield "  readings as they come:"
+    yield f"    .venv/bin/isotherm tail thermostat.data --headers {servers}"
+    yield "  a reading of your own, exactly once:"
+    yield (
+        f"    mosquitto_pub -p {system.ports.mqtt} -q 2 -i me -t devices/mine/temperature "
+        '-m \'{"id": "mine", "t": 21.5}\''
+    )
+    for service in system.services.values():
+        yield f"  {service.name}: {service.address}/metrics, log {service.log_path}"
