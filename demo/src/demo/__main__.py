@@ -39,9 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     parser = argparse.ArgumentParser(prog="isotherm-demo", description=__doc__)
     parser.set_defaults(go=_demo)
-    parser.add_argument(
-        "--folder", type=Path, default=_FOLDER, help=f"data and logs (default {_FOLDER}); emptied first"
-    )
+    parser.add_argument("--folder", type=Path, default=_FOLDER, help=f"data and logs, emptied first ({_FOLDER})")
     parser.add_argument("--rate", type=float, default=Load.rate_per_s, help="MQTT readings per second")
     parser.add_argument("--devices", type=int, default=Load.devices)
     parser.add_argument("--examples", type=Path, default=EXAMPLES, help="the services' configuration")
@@ -90,10 +88,16 @@ def _demo(arguments: argparse.Namespace) -> int:
         return _BAD_USAGE
     stack = Stack(arguments.folder)
     system = System(stack, load=Load(devices=arguments.devices, rate_per_s=arguments.rate), examples=arguments.examples)
+    try:
+        # Before anything is started: what runs in this folder or on these ports is not ours to stop.
+        system.wipe()
+        system.hold_ports()
+    except (PortTakenError, ServerFailed) as error:
+        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        return _FAILED
     stopped = _until_signal(console)
     code = _FAILED
     try:
-        stack.wipe()
         run.start(system, console, stopped)
         run.watch(system, console, stopped, seconds)
         balance = run.settle(system, console, threading.Event())
@@ -102,7 +106,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         code = 128 + signal.SIGINT
     except _Terminated as wish:
         code = wish.exit_code
-    except (PortTakenError, ServerFailed, ArtifactError, JavaNotFound, run.CrashedError) as error:
+    except (ServerFailed, ArtifactError, JavaNotFound, run.CrashedError) as error:
         console.print(str(error), markup=False, highlight=False, soft_wrap=True)
     finally:
         code = max(code, _end(system, console))

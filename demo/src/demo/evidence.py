@@ -163,6 +163,13 @@ def mqtt_ledger(paths: Iterable[Path]) -> Published:
     return Published(qos_by_identity, acknowledged)
 
 
+def coap_ledger(paths: Iterable[Path]) -> set[Identity]:
+    """Sensor and time of every notification that was sent to an observer."""
+    return {
+        (event["device_id"], event["event_time_ms"]) for event in _ledger_events(paths) if event["event"] == "notified"
+    }
+
+
 def _ledger_events(paths: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
     for path in paths:
         if path.exists():

@@ -18,12 +18,11 @@ def lines(system: System) -> Iterator[str]:
     yield "  the newest aggregates in Elasticsearch:"
     yield f"    curl -s '{stack.elasticsearch.url}/temperatures-{day}/_search?{newest}'"
     yield "  brightness of one device in Cassandra:"
+    columns = f"event_time, value, unit FROM {places.brightness_table}"
     yield (
         '    .venv/bin/python -c "from cassandra.cluster import Cluster; '
-        f"c = Cluster(['127.0.0.1'], port={stack.cassandra.port}); "
-        f"[print(*row) for row in c.connect('{places.keyspace}').execute("
-        f"'SELECT event_time, value, unit FROM {places.brightness_table} WHERE device_id = %s LIMIT 5', ['dev-0001'])]; "
-        'c.shutdown()"'
+        f"c = Cluster(['127.0.0.1'], port={stack.cassandra.port}); s = c.connect('{places.keyspace}'); "
+        f"[print(*row) for row in s.execute('SELECT {columns} LIMIT 5')]; c.shutdown()\""
     )
     yield "  how many CoAP messages wait in the Hazelcast queue:"
     yield (

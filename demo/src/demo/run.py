@@ -27,9 +27,8 @@ class CrashedError(RuntimeError):
 def start(system: System, console: Console, stopped: threading.Event) -> float:
     """Start everything with live notes; returns the seconds it took.
 
-    Raises PortTakenError, ServerFailed, InterruptedStartError.
+    Raises ServerFailed, InterruptedStartError.
     """
-    system.hold_ports()
     began = time.monotonic()
 
     def note(text: str) -> None:

@@ -114,6 +114,11 @@ class System:
             coap_ledgers=(self.sensors.ledger,),
         )
 
+    def wipe(self) -> None:
+        """Delete all data and logs of an earlier run. Raises ServerFailed when something of it still runs."""
+        for server in self.servers:
+            server.wipe()
+
     def hold_ports(self) -> None:
         """Take every port, so that nothing else can; each is let go when its owner starts. Raises PortTakenError."""
         needed = [(server.name, port) for server in self.servers for port in server.ports]

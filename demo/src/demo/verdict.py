@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from demo import balance
 from demo.balance import Balance, Line
-from demo.evidence import Reader, mqtt_ledger
+from demo.evidence import Reader, coap_ledger, mqtt_ledger
 from demo.places import Places
 
 
@@ -22,6 +22,7 @@ def take(places: Places, reader: Reader) -> Balance:
     dead = reader.dead_letters()
     lines: list[Line] = [
         *balance.mqtt_lines(mqtt_ledger(places.mqtt_ledgers), readings.records + brightness.records),
+        balance.coap_line(coap_ledger(places.coap_ledgers), reader.payloads(places.coap_topic), readings.from_coap),
         balance.windows_line(
             places.readings_topic,
             readings.records,
