@@ -18,6 +18,7 @@ _SEGMENT = re.compile(r"`([^`]*)`|'([^']*)'|([^.`']+)")
 _FUNCTION = re.compile(r"([\w\-@:]+)\(\s*\)")
 BARE_FIELD = re.compile(r"[\w\-@:]+")
 BARE_TOPIC = re.compile(r"[\w\-+#$@/:]+")
+TOPIC_NAME = re.compile(r"(?:`[^`]*`|'[^']*'|[\w\-+#$@/:]+)(?:\.(?:`[^`]*`|'[^']*'|[\w\-+#$@/:]+))*")
 BARE_TEXT = re.compile(r"[\w\-+#$@/:]+(?:\.[\w\-+#$@/:]+)*")
 
 
@@ -184,16 +185,22 @@ def _no_part(lexeme: Lexeme, suggestion: str | None = None) -> KcqlError:
     )
 
 
+def is_plain(text: str, bare: re.Pattern[str]) -> bool:
+    """Whether a name needs no quotes: `bare` allows it, and it is neither a reserved word nor begins a comment."""
+    return bool(bare.fullmatch(text)) and text.upper() not in RESERVED_WORDS and not text.startswith("--")
+
+
 def quote(text: str, bare: re.Pattern[str]) -> str:
-    """One name, quoted unless `bare` allows it as it is."""
-    if bare.fullmatch(text) and text.upper() not in RESERVED_WORDS:
+    """One name, quoted unless it may stand as it is."""
+    if is_plain(text, bare):
         return text
     return f"'{text}'" if "`" in text else f"`{text}`"
 
 
 def quotings(text: str, bare: re.Pattern[str]) -> Iterator[str]:
     """Every way to write a dotted text, the plainest first."""
-    if all(bare.fullmatch(name) for name in text.split(".")) and text.upper() not in RESERVED_WORDS:
+    names = text.split(".")
+    if is_plain(names[0], bare) and all(map(bare.fullmatch, names)):
         yield text
     for mark in "`'":
         if mark not in text and text:

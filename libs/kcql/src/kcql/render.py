@@ -6,7 +6,18 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kcql.expectations import CLAUSES, FLAGS
 from kcql.model import SYS_TIME, Part, Path, Statement, Tag
-from kcql.names import BARE_FIELD, BARE_TEXT, BARE_TOPIC, Lexeme, quotings, read_target, write_field, write_path
+from kcql.names import (
+    BARE_FIELD,
+    BARE_TEXT,
+    BARE_TOPIC,
+    TOPIC_NAME,
+    Lexeme,
+    is_plain,
+    quotings,
+    read_target,
+    write_field,
+    write_path,
+)
 
 
 def render(statements: Statement | Iterable[Statement]) -> str:
@@ -30,14 +41,13 @@ def _render(statement: Statement) -> str:
 
 
 def _target(statement: Statement) -> str:
-    origin = statement.target_from
-    if origin is not None:
-        return "$" if origin.part is Part.TOPIC else write_path(origin)
-    wanted = (statement.target, None)
-    for text in quotings(statement.target or "", BARE_TOPIC):
-        if read_target(Lexeme(text, 0, len(text))) == wanted:
-            return text
-    raise ValueError(f"no KCQL name says {statement.target!r}")
+    text = statement.target or ""
+    wanted = (text, statement.target_from)
+    # Quotes decide whether a name is taken from the record, so each way to write it is read back.
+    for written in (*([text] if statement.target_from else []), *quotings(text, BARE_TOPIC)):
+        if TOPIC_NAME.fullmatch(written) and read_target(Lexeme(written, 0, len(written))) == wanted:
+            return written
+    raise ValueError(f"no KCQL name says {text!r}")
 
 
 def _clause(statement: Statement, name: str) -> str:
@@ -46,7 +56,7 @@ def _clause(statement: Statement, name: str) -> str:
 
 def _value(text: str | None, *, bare_too: bool = True) -> str:
     value = text or ""
-    if bare_too and BARE_TEXT.fullmatch(value) and value.upper() not in FLAGS:
+    if bare_too and is_plain(value, BARE_TEXT) and value.upper() not in FLAGS:
         return value
     return f"'{value}'" if "`" in value else f"`{value}`"
 

@@ -258,7 +258,7 @@ class TestClauses:
             ("STOREAS queue", "store_as", StoreAs("QUEUE", {})),
             ("STOREAS RingBuffer", "store_as", StoreAs("RING_BUFFER", {})),
             ("STOREAS RING_BUFFER", "store_as", StoreAs("RING_BUFFER", {})),
-            ("STOREAS anything (a=b, c.d='e f', 'g'=5)", "store_as", StoreAs("ANYTHING", {"a": "b", "c.d": "e f", "g": "5"})),
+            ("STOREAS any (a=b, c.d='e f', 'g'=5)", "store_as", StoreAs("ANY", {"a": "b", "c.d": "e f", "g": "5"})),
             ("STOREAS `PROPERTIES`(a=b)", "store_as", StoreAs("PROPERTIES", {"a": "b"})),
             (
                 "WITHTAG (f, c=v, a.b AS x, d='e f')",
@@ -286,7 +286,8 @@ class TestClauses:
             ("WITHSUBSCRIPTION=s", "subscription", "s"),
             ("WITHREGEX=`.*/temp;x`", "regex", ".*/temp;x"),
             ("PROPERTIES()", "properties", {}),
-            ("PROPERTIES(k=v, 'a.b'='c d', e.f=1.5, g='', h=)", "properties", {"k": "v", "a.b": "c d", "e.f": "1.5", "g": "", "h": ""}),
+            ("PROPERTIES(k=v, 'a.b'='c d')", "properties", {"k": "v", "a.b": "c d"}),
+            ("PROPERTIES(e.f=1.5, g='', h=)", "properties", {"e.f": "1.5", "g": "", "h": ""}),
             ("PROPERTIES(behavior.on.null.values=IGNORE)", "properties", {"behavior.on.null.values": "IGNORE"}),
         ],
     )  # fmt: skip

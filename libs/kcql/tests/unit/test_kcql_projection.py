@@ -1,0 +1,508 @@
+"""From a record to its row, id, target and event time, line by line of the specification's table."""
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kcql import Part, Path, Projection, ProjectionError, Record, compile_projection, parse
+
+VALUE: dict[str, Any] = {
+    "a": 1,
+    "c": 9,
+    "b": {"c": 2, "d": None, "e": {"c": 5, "f": 6}},
+    "n": None,
+    "l": [{"n": 1, "m": 2}, None, {"n": 3, "m": 4}],
+    "tags": {"room": "kitchen"},
+}
+SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "Outer",
+    "namespace": "x",
+    "fields": [
+        {"name": "a", "type": "int"},
+        {"name": "c", "type": ["null", "int"]},
+        {
+            "name": "b",
+            "type": [
+                "null",
+                {
+                    "type": "record",
+                    "name": "Inner",
+                    "fields": [
+                        {"name": "c", "type": "int"},
+                        {"name": "d", "type": ["null", {"type": "record", "name": "Empty", "fields": []}]},
+                        {
+                            "name": "e",
+                            "type": {
+                                "type": "record",
+                                "name": "y.Deep",
+                                "fields": [{"name": "c", "type": "int"}, {"name": "f", "type": "int"}],
+                            },
+                        },
+                    ],
+                },
+            ],
+        },
+        {"name": "n", "type": ["null", "y.Deep"]},
+        {
+            "name": "l",
+            "type": {
+                "type": "array",
+                "items": [
+                    "null",
+                    {
+                        "type": "record",
+                        "name": "Item",
+                        "fields": [{"name": "n", "type": "int"}, {"name": "m", "type": "int"}],
+                    },
+                ],
+            },
+        },
+        {"name": "tags", "type": {"type": "map", "values": "string"}},
+    ],
+}
+
+
+def compiled(text: str, schema: Mapping[str, Any] | None = None, **options: Any) -> Projection:
+    (statement,) = parse(text)
+    return compile_projection(statement, schema=schema, **options)
+
+
+def row(
+    fields: str, value: Any = VALUE, schema: Mapping[str, Any] | None = None, **parts: Any
+) -> list[tuple[str, Any]]:
+    select = f"SELECT {fields}" if " FROM " in fields else f"SELECT {fields} FROM s"
+    return list(compiled(select, schema).row(Record(value=value, **parts)).items())
+
+
+both = pytest.mark.parametrize("schema", [None, SCHEMA], ids=["json", "avro"])
+
+
+class TestNames:
+    @both
+    @pytest.mark.parametrize(
+        ("fields", "expected"),
+        [
+            ("a", [("a", 1)]),
+            ("b.c", [("c", 2)]),
+            ("c, b.c, b.e.c", [("c", 9), ("c_1", 2), ("c_2", 5)]),
+            ("b.e.c, c", [("c", 5), ("c_1", 9)]),
+            ("a AS x, b.c AS y", [("x", 1), ("y", 2)]),
+            ("c, a AS c", [("c_1", 9), ("c", 1)]),
+            ("c, b.c, a AS c_1", [("c", 9), ("c_2", 2), ("c_1", 1)]),
+            ("b.e", [("e", {"c": 5, "f": 6})]),
+            ("l", [("l", VALUE["l"])]),
+            ("tags.room", [("room", "kitchen")]),
+            ("_value AS v", [("v", VALUE)]),
+            ("_value", [("value", VALUE)]),
+            ("b.e.*", [("c", 5), ("f", 6)]),
+            ("c, b.e.*", [("c", 9), ("c_1", 5), ("f", 6)]),
+            ("b.e.*, c", [("c", 5), ("f", 6), ("c_1", 9)]),
+            ("tags.*, a", [("room", "kitchen"), ("a", 1)]),
+            ("n.f, n.c", [("f", None), ("c", None)]),
+        ],
+    )
+    def test_keys_in_order(self, schema: Any, fields: str, expected: list[tuple[str, Any]]) -> None:
+        assert row(fields, schema=schema) == expected
+
+    @both
+    def test_everything(self, schema: Any) -> None:
+        assert row("*", schema=schema) == list(VALUE.items())
+
+    @both
+    @pytest.mark.parametrize(
+        ("fields", "keys"),
+        [
+            ("*, a AS x", ["c", "b", "n", "l", "tags", "x"]),
+            ("a AS x, *", ["x", "c", "b", "n", "l", "tags"]),
+            ("b, *, a", ["b", "c", "n", "l", "tags", "a"]),
+            ("*, b.c", ["a", "c", "b", "n", "l", "tags", "c_1"]),
+            ("b.c, *", ["c", "a", "c_1", "b", "n", "l", "tags"]),
+            ("b.*, b.e AS deep", ["c", "d", "deep"]),
+            ("b.*, b.e.*", ["c", "d", "e", "c_1", "f"]),
+            ("b.*, *", ["c", "d", "e", "a", "c_1", "b", "n", "l", "tags"]),
+        ],
+    )
+    def test_wildcards_among_named_fields(self, schema: Any, fields: str, keys: list[str]) -> None:
+        assert [key for key, _ in row(fields, schema=schema)] == keys
+
+    def test_parts_of_the_record(self) -> None:
+        record: dict[str, Any] = {
+            "key": {"k": 7},
+            "headers": [("h", b"old"), ("h", b"new"), ("x.y", b"\xff"), ("m", {"a": 1})],
+            "topic": "t",
+            "partition": 3,
+            "offset": 4,
+            "timestamp_ms": 5,
+        }
+        old = "_.topic, _.partition, _.offset, _.timestamp, _.key.k AS again"
+        new = "_key, _key.k, _header.h, _header.`x.y`, _header.m.a"
+        assert row(f"{old}, {new}", **record) == [
+            ("topic", "t"),
+            ("partition", 3),
+            ("offset", 4),
+            ("timestamp", 5),
+            ("again", 7),
+            ("key", {"k": 7}),
+            ("k", 7),
+            ("h", "new"),
+            ("x.y", b"\xff"),
+            ("a", 1),
+        ]
+        assert row("_key.*, _header.h", **record) == [("k", 7), ("h", "new")]
+        assert row("_header.*", headers={"a": b"1", "b": None}) == [("a", "1"), ("b", None)]
+        assert row("_header.absent, a", **record) == [("a", 1)]
+        assert row("_header.h", headers={"h": "text"}) == [("h", "text")]
+
+    def test_functions_are_the_connectors(self) -> None:
+        projection = compiled("SELECT now(), now() AS t, a FROM s", functions={"now": lambda record: record.offset})
+        assert projection.row(Record(value=VALUE, offset=5)) == {"now": 5, "t": 5, "a": 1}
+        with pytest.raises(ProjectionError, match=r'"noww\(\)".*did you mean now'):
+            compiled("SELECT noww() FROM s", functions={"now": lambda record: 1}).row(Record(value=VALUE))
+        with pytest.raises(ProjectionError, match="no such function"):
+            compiled("SELECT now() FROM s").row(Record(value=VALUE))
+
+    def test_a_field_whose_name_holds_a_dot_or_is_a_part(self) -> None:
+        value = {"a.b": 1, "_key": 2, "*": 3}
+        assert row("`a.b`, _value._key, `*`", value) == [("a.b", 1), ("_key", 2), ("*", 3)]
+
+
+class TestPaths:
+    @both
+    def test_through_null_is_null(self, schema: Any) -> None:
+        assert row("n.c, n.f", schema=schema) == [("c", None), ("f", None)]
+        assert row("b.c", {**VALUE, "b": None}, schema) == [("c", None)]
+        assert row("a", None) == [("a", None)]
+
+    def test_all_fields_of_null(self) -> None:
+        assert row("n.*, a", schema=SCHEMA) == [("c", None), ("f", None), ("a", 1)]
+        assert row("n.*, tags.*", {**VALUE, "tags": None}, SCHEMA) == [("c", None), ("f", None)]
+        assert row("n.*, a") == [("a", 1)]
+        for schema in (None, SCHEMA):
+            for fields in ("*", "*, a AS x"):
+                with pytest.raises(ProjectionError, match="null"):
+                    row(fields, None, schema)
+
+    @both
+    @pytest.mark.parametrize(("fields", "path"), [("a.x", "a.x"), ("a.*", "a.*"), ("b.c.x.y AS z", "b.c.x.y")])
+    def test_through_a_scalar_is_an_error(self, schema: Any, fields: str, path: str) -> None:
+        with pytest.raises(ProjectionError, match="has no fields") as caught:
+            row(fields, schema=schema)
+        assert caught.value.path == path
+
+    @both
+    @pytest.mark.parametrize(("fields", "path"), [("l.n", "l.n"), ("l.*", "l.*"), ("a, l.n AS z", "l.n")])
+    def test_through_an_array_needs_withstructure(self, schema: Any, fields: str, path: str) -> None:
+        with pytest.raises(ProjectionError, match="WITHSTRUCTURE") as caught:
+            row(fields, schema=schema)
+        assert caught.value.path == path
+
+    @pytest.mark.parametrize("value", [5, "text", [1], True])
+    def test_a_value_without_fields(self, value: Any) -> None:
+        for fields in ("*", "a", "*, a", "a, b"):
+            with pytest.raises(ProjectionError):
+                row(fields, value)
+        assert row("_value AS v", value) == [("v", value)]
+
+    @pytest.mark.parametrize(
+        ("fields", "path", "suggestion"),
+        [
+            ("tag", "tag", "tags"),
+            ("b.e.ff", "b.e.ff", "b.e.f"),
+            ("*, B", "B", "b"),
+            ("b.d.x", "b.d.x", None),
+            ("* FROM s IGNORE tagz", "tagz", "tags"),
+            ("* FROM s IGNORE l.o", "l.o", None),
+        ],
+    )
+    def test_an_unknown_field_names_the_nearest(self, fields: str, path: str, suggestion: str | None) -> None:
+        with pytest.raises(ProjectionError, match="no such field") as caught:
+            row(fields, schema=SCHEMA)
+        assert (caught.value.path, caught.value.suggestion) == (path, suggestion)
+
+    def test_an_unknown_field_is_left_out_of_json(self) -> None:
+        assert row("a, zz, b.zz, zz.y AS y, tags.zz AS t") == [("a", 1)]
+        assert row("c, zz.c, b.c") == [("c", 9), ("c_2", 2)]
+        assert row("tags.zz, a", schema=SCHEMA) == [("a", 1)]
+
+    def test_a_union_of_records_is_read_like_json(self) -> None:
+        branches = [{"type": "record", "name": n, "fields": [{"name": n.lower(), "type": "int"}]} for n in "AB"]
+        schema = {"type": "record", "name": "R", "fields": [{"name": "u", "type": ["null", *branches]}]}
+        assert row("u.a, u.b", {"u": {"a": 1}}, schema) == [("a", 1)]
+        assert row("u.*", {"u": {"b": 1}}, schema) == [("b", 1)]
+
+    def test_schemas_as_avro_writes_them(self) -> None:
+        recursive = {
+            "type": "record",
+            "name": "ns.Node",
+            "fields": [{"name": "v", "type": {"type": "int"}}, {"name": "next", "type": ["null", "Node"]}],
+        }
+        assert row("next.next.v", {"v": 1, "next": {"v": 2, "next": None}}, recursive) == [("v", None)]
+        with pytest.raises(ProjectionError, match="no such field"):
+            row("next.next.w", {"v": 1, "next": None}, recursive)
+        scalars = {
+            "type": "record",
+            "name": "S",
+            "fields": [
+                {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["X"]}},
+                {"name": "f", "type": {"type": "fixed", "name": "F", "size": 1}},
+                {"name": "u", "type": ["int", "string"]},
+            ],
+        }
+        for name in "efu":
+            with pytest.raises(ProjectionError, match="has no fields"):
+                row(f"{name}.x", {"e": "X", "f": b"1", "u": 1}, scalars)
+
+
+class TestIgnore:
+    @both
+    @pytest.mark.parametrize(
+        ("fields", "expected"),
+        [
+            ("* FROM s IGNORE l, n, tags, b", [("a", 1), ("c", 9)]),
+            ("* FROM s IGNORE l, n, tags, a, b.d, b.e.c", [("c", 9), ("b", {"c": 2, "e": {"f": 6}})]),
+            ("* FROM s IGNORE a, c, b, n, tags, l.m", [("l", [{"n": 1}, None, {"n": 3}])]),
+            ("*, a AS x FROM s IGNORE l, n, tags, b", [("c", 9), ("x", 1)]),
+            ("b.e, a FROM s IGNORE b.e.f", [("e", {"c": 5}), ("a", 1)]),
+            ("b.e.f, a FROM s IGNORE b.e", [("a", 1)]),
+            ("b.* FROM s IGNORE b.e, b.e.f", [("c", 2), ("d", None)]),
+            ("tags.*, a FROM s IGNORE tags.room", [("a", 1)]),
+            ("_value FROM s IGNORE a, c, n, l, b, tags.room", [("value", {"tags": {}})]),
+        ],
+    )
+    def test_left_out_at_any_depth(self, schema: Any, fields: str, expected: list[tuple[str, Any]]) -> None:
+        assert row(fields, schema=schema) == expected
+
+    def test_the_record_is_not_changed(self) -> None:
+        value = {"a": {"b": 1, "c": 2}, "d": 3}
+        assert row("* FROM s IGNORE a.b, d", value) == [("a", {"c": 2})]
+        assert value == {"a": {"b": 1, "c": 2}, "d": 3}
+
+
+class TestStructure:
+    @both
+    @pytest.mark.parametrize(
+        ("fields", "expected"),
+        [
+            ("l.n AS q", {"l": [{"q": 1}, None, {"q": 3}]}),
+            ("l.*", {"l": VALUE["l"]}),
+            ("l.n AS q, l.*", {"l": [{"q": 1, "m": 2}, None, {"q": 3, "m": 4}]}),
+            ("b.c, b.e.c AS x, a", {"b": {"c": 2, "e": {"x": 5}}, "a": 1}),
+            ("b.e.*", {"b": {"e": {"c": 5, "f": 6}}}),
+            ("n.c", {"n": None}),
+            ("a, l", {"a": 1, "l": VALUE["l"]}),
+            ("b, b.c AS x", {"b": VALUE["b"], "b_1": {"x": 2}}),
+            ("b.e.c AS f, b.e.f", {"b": {"e": {"f": 5, "f_1": 6}}}),
+            ("*, b.c AS x", {**VALUE, "b": {"d": None, "e": {"c": 5, "f": 6}, "x": 2}}),
+            ("tags.room AS r", {"tags": {"r": "kitchen"}}),
+        ],
+    )  # fmt: skip
+    def test_nesting_and_arrays_stay(self, schema: Any, fields: str, expected: dict[str, Any]) -> None:
+        projection = compiled(f"SELECT {fields} FROM s WITHSTRUCTURE", schema)
+        assert projection.row(Record(value=VALUE)) == expected
+
+    def test_ignore_and_parts(self) -> None:
+        projection = compiled("SELECT l.*, _key.k.x, _.topic FROM s IGNORE l.m WITHSTRUCTURE")
+        record = Record(value=VALUE, key={"k": [{"x": 1}]}, topic="t")
+        assert projection.row(record) == {"l": [{"n": 1}, None, {"n": 3}], "k": [{"x": 1}], "topic": "t"}
+
+    @pytest.mark.parametrize("schema", [None, SCHEMA])
+    def test_a_scalar_on_the_way_is_still_an_error(self, schema: Any) -> None:
+        with pytest.raises(ProjectionError, match="has no fields"):
+            compiled("SELECT a.x FROM s WITHSTRUCTURE", schema).row(Record(value=VALUE))
+
+    def test_arrays_of_arrays(self) -> None:
+        projection = compiled("SELECT l.n FROM s WITHSTRUCTURE")
+        assert projection.row(Record(value={"l": [[{"n": 1, "m": 2}], []]})) == {"l": [[{"n": 1}], []]}
+
+
+class TestIdentity:
+    def ids(self, pk: str, value: Any, schema: Any = None, **parts: Any) -> str | None:
+        return compiled(f"UPSERT INTO t SELECT * FROM s PK {pk}", schema).id(Record(value=value, **parts))
+
+    def test_values_joined(self) -> None:
+        value = {"device": {"id": "dev-1"}, "window_start": datetime(2026, 1, 1, tzinfo=UTC), "n": 5}
+        assert self.ids("device.id, window_start", value) == "dev-1-1767225600000"
+        projection = compiled("UPSERT INTO t SELECT * FROM s PK device.id, n", pk_separator="|")
+        assert projection.id(Record(value=value)) == "dev-1|5"
+        assert projection.pk(Record(value=value)) == ("dev-1", 5)
+        assert compiled("SELECT * FROM s").id(Record(value=value)) is None
+        assert compiled("SELECT * FROM s").pk(Record(value=value)) is None
+
+    def test_parts_of_the_record(self) -> None:
+        parts: dict[str, Any] = {"key": b"k", "headers": {"h": b"1"}, "topic": "t", "partition": 0, "offset": 9}
+        assert self.ids("_key, _header.h, _.topic, _.partition, _.offset", None, **parts) == "k-1-t-0-9"
+
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            ("x", "x"),
+            (0, "0"),
+            (True, "true"),
+            (1.5, "1.5"),
+            (b"\x00\xff", "00ff"),
+            (date(2026, 1, 31), "2026-01-31"),
+            (Decimal("1.50"), "1.50"),
+            (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+            (datetime(1970, 1, 1, 0, 0, 1, 999, tzinfo=UTC), "1000"),
+        ],
+    )
+    def test_values_as_text(self, value: Any, text: str) -> None:
+        assert self.ids("v", {"v": value}) == text
+
+    def test_microseconds_of_the_schema_are_kept(self) -> None:
+        schema = {
+            "type": "record",
+            "name": "R",
+            "fields": [{"name": "v", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]}],
+        }
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=1, microseconds=5)
+        assert self.ids("v", {"v": moment}, schema) == "1000005"
+
+    @pytest.mark.parametrize(
+        ("pk", "reason"),
+        [
+            ("n", "is null"),
+            ("b.d.x", "is null"),
+            ("b", "is a record"),
+            ("l", "is an array"),
+            ("zz", "no such field"),
+            ("b.zz", "no such field"),
+            ("l.n", "WITHSTRUCTURE"),
+            ("a.x", "has no fields"),
+            ("_header.h", "no such field"),
+            ("_key", "is null"),
+        ],
+    )
+    def test_what_is_no_key(self, pk: str, reason: str) -> None:
+        for projection in (compiled(f"SELECT * FROM s PK {pk}"), compiled(f"SELECT * FROM s PK a, {pk}")):
+            for call in (projection.id, projection.pk):
+                with pytest.raises(ProjectionError, match=reason) as caught:
+                    call(Record(value=VALUE))
+                assert caught.value.path == pk
+
+    def test_the_schema_says_it_before_the_first_record(self) -> None:
+        for pk in ("b", "l", "n", "tags", "aa"):
+            with pytest.raises(ProjectionError) as caught:
+                compiled(f"SELECT * FROM s PK {pk}", SCHEMA).id(Record(value={"b": 1, "l": 1, "n": 1, "aa": 1}))
+            assert caught.value.path == pk
+
+    def test_a_key_that_is_no_text(self) -> None:
+        with pytest.raises(ProjectionError, match="not UTF-8"):
+            self.ids("_key", None, key=b"\xff")
+
+    def test_an_alias_is_no_key_but_leads_to_its_path(self) -> None:
+        with pytest.raises(ProjectionError, match=r"did you mean b\.c\?"):
+            compiled("SELECT b.c AS id FROM s PK id", SCHEMA).id(Record(value=VALUE))
+
+
+class TestTarget:
+    def target(self, text: str, *, time: int | datetime | None = None, **parts: Any) -> str:
+        return compiled(f"INSERT INTO {text}").target(Record(**parts), time)
+
+    def test_static(self) -> None:
+        assert self.target("`a b` SELECT * FROM s") == "a b"
+
+    @pytest.mark.parametrize(
+        ("target", "name"),
+        [("_key", "k"), ("_value.a.b", "v"), ("_header.h", "x"), ("`_value.n`", "5"), ("$", "home_kitchen_1")],
+    )
+    def test_from_the_record(self, target: str, name: str) -> None:
+        parts: dict[str, Any] = {"key": b"k", "value": {"a": {"b": "v"}, "n": 5}, "headers": [("h", b"x")]}
+        assert self.target(f"{target} SELECT * FROM s", topic="/home/kitchen/1/", **parts) == name
+
+    def test_a_field_of_withtarget_goes_first(self) -> None:
+        assert self.target("t SELECT * FROM s WITHTARGET=a.b", value={"a": {"b": "c"}}) == "c"
+
+    @pytest.mark.parametrize(
+        ("target", "parts"),
+        [
+            ("_key", {}),
+            ("_key", {"key": ""}),
+            ("_key", {"key": b"\xff"}),
+            ("_key.p", {"key": "k"}),
+            ("_value.a", {"value": {}}),
+            ("_value.a", {"value": {"a": {}}}),
+            ("_header.h", {}),
+            ("$", {}),
+            ("$", {"topic": "/"}),
+        ],
+    )
+    def test_a_record_that_names_no_target(self, target: str, parts: dict[str, Any]) -> None:
+        with pytest.raises(ProjectionError):
+            self.target(f"{target} SELECT * FROM s", **parts)
+
+    def test_a_bare_select_has_none(self) -> None:
+        with pytest.raises(ProjectionError, match="no target"):
+            compiled("SELECT * FROM s").target(Record(), None)
+
+    def test_the_suffix_is_that_of_the_event_time(self) -> None:
+        text = "t SELECT * FROM s WITHINDEXSUFFIX -{YYYY.MM.DD}"
+        assert self.target(text, time=1_769_868_309_123) == "t-2026.01.31"
+        assert self.target(text, time=datetime(2026, 1, 31, tzinfo=UTC)) == "t-2026.01.31"
+        assert self.target(f"_key {text[2:]}", key="k", time=0) == "k-1970.01.01"
+        with pytest.raises(ProjectionError, match="needs an event time"):
+            self.target(text)
+        with pytest.raises(ProjectionError, match="years 1 to 9999"):
+            self.target(text, time=10**18)
+        assert self.target("t SELECT * FROM s WITHINDEXSUFFIX=-v1") == "t-v1"
+
+    def test_withtimestamp_goes_before_the_event_time(self) -> None:
+        text = "t SELECT * FROM s WITHTIMESTAMP ts WITHINDEXSUFFIX -{YYYY.MM.DD}"
+        assert self.target(text, time=0, value={"ts": 1_769_868_309_123}) == "t-2026.01.31"
+        with pytest.raises(ProjectionError, match="is null"):
+            self.target(text, time=0, value={"ts": None})
+
+
+class TestEventTime:
+    def time_ms(self, clauses: str, value: Any = None, **parts: Any) -> int | None:
+        return compiled(f"SELECT * FROM s {clauses}").timestamp_ms(Record(value=value, **parts))
+
+    @pytest.mark.parametrize(
+        ("unit", "number", "time_ms"),
+        [
+            ("NANOSECONDS", 1_769_868_309_123_999_999, 1_769_868_309_123),
+            ("NANOSECONDS", -1, -1),
+            ("MICROSECONDS", 1_999, 1),
+            ("MILLISECONDS", 5, 5),
+            ("MILLISECONDS", 5.9, 5),
+            ("SECONDS", 1.5, 1500),
+            ("SECONDS", 2, 2000),
+            ("MINUTES", 2, 120_000),
+            ("HOURS", 2, 7_200_000),
+            ("DAYS", 2, 172_800_000),
+        ],
+    )
+    def test_units(self, unit: str, number: float, time_ms: int) -> None:
+        assert self.time_ms(f"WITHTIMESTAMP ts TIMESTAMPUNIT={unit}", {"ts": number}) == time_ms
+
+    def test_times_that_are_no_numbers(self) -> None:
+        for value in (datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), "1970-01-01T00:00:01Z", "1970-01-01T01:00:01+01:00"):
+            assert self.time_ms("WITHTIMESTAMP ts TIMESTAMPUNIT=DAYS", {"ts": value}) == 1000
+
+    def test_kafkas_own(self) -> None:
+        assert self.time_ms("WITHTIMESTAMP sys_time() TIMESTAMPUNIT=SECONDS", timestamp_ms=7) == 7
+        assert self.time_ms("WITHTIMESTAMP _.timestamp TIMESTAMPUNIT=SECONDS", timestamp_ms=7) == 7
+        assert self.time_ms("") is None
+        with pytest.raises(ProjectionError, match="sys_time"):
+            self.time_ms("WITHTIMESTAMP sys_time()")
+
+    @pytest.mark.parametrize("value", [None, True, "yesterday", {}, [], float("nan"), float("inf"), 10**18, b"1"])
+    def test_what_is_no_time(self, value: Any) -> None:
+        with pytest.raises(ProjectionError):
+            self.time_ms("WITHTIMESTAMP ts", {"ts": value})
+        with pytest.raises(ProjectionError, match="no such field"):
+            self.time_ms("WITHTIMESTAMP ts", {})
+
+
+def test_everything_is_the_record_itself_and_not_a_copy() -> None:
+    record = Record(value={"a": 1})
+    assert compiled("SELECT * FROM s").row(record) is record.value
+
+
+def test_the_statement_is_at_hand() -> None:
+    assert compiled("SELECT * FROM s PK a").statement.primary_key == (Path(Part.VALUE, ("a",)),)
