@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -68,7 +69,7 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
         "spark.master": settings.spark.master,
         "spark.jars": ",".join(str(jar) for jar in find_jars(settings.jars_dir.absolute())),
         "spark.driver.memory": settings.spark.driver_memory,
-        "spark.driver.extraJavaOptions": " ".join(java_options),
+        "spark.driver.extraJavaOptions": " ".join([*java_options, settings.spark.java_options]).strip(),
         "spark.executor.extraJavaOptions": " ".join(java_options[1:]),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -96,6 +97,8 @@ class Spark:
     """
 
     def __init__(self, settings: AggregatorSettings, lock_descriptor: int) -> None:
+        # What fails in a callback ends the query, and the service logs that once.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
         self._work_folder = Path(tempfile.mkdtemp(prefix="isotherm-aggregator-"))
         os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

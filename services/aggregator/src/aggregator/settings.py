@@ -21,6 +21,9 @@ class SparkSettings(Settings):
         pattern=r"^[1-9][0-9]*[kmgt]$",
         description="Heap of Spark's driver, which does all the work under a `local` master: `1g`, `512m`.",
     )
+    java_options: str = Field(
+        "", description="Options of the driver's JVM beside those of the service: `-XX:...`, `-D...`."
+    )
     properties: dict[str, str] = Field(
         default_factory=dict, description="Any `spark.*` properties; they win over the service's own."
     )

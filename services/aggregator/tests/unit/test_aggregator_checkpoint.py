@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator.checkpoint import CheckpointFolder, CheckpointHeldError, CheckpointMismatchError, fingerprint
+from aggregator.settings import AggregatorSettings
+from aggregator.wire import SchemaIds
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CheckpointFolder:
+    checkpoint = CheckpointFolder(tmp_path / "checkpoint")
+    checkpoint.create()
+    return checkpoint
+
+
+def settings(**changes: Any) -> AggregatorSettings:
+    return AggregatorSettings(checkpoint_dir=Path("c"), jars_dir=Path("j"), **changes)
+
+
+def test_a_folder_is_held_by_whoever_inherits_the_descriptor(folder: CheckpointFolder) -> None:
+    descriptor = folder.lock()
+    heir = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=(descriptor,)
+    )
+    os.close(descriptor)
+    with pytest.raises(CheckpointHeldError, match="still holds"):
+        folder.lock()
+    heir.communicate()
+    os.close(folder.lock())
+
+
+def test_the_same_configuration_goes_on(folder: CheckpointFolder) -> None:
+    for _ in range(2):
+        folder.verify(fingerprint(settings(), "cluster", {"in": "id"}))
+
+
+def test_trigger_and_slack_may_change(folder: CheckpointFolder) -> None:
+    folder.verify(fingerprint(settings(), "cluster", {"in": "id"}))
+    folder.verify(
+        fingerprint(settings(trigger_ms=1, read_slack_ms=1, max_offsets_per_trigger=7), "cluster", {"in": "id"})
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"window_ms": 1_000},
+        {"slide_ms": 1_000},
+        {"allowed_lateness_ms": 1},
+        {"max_skew_ms": 1},
+        {"shuffle_partitions": 3},
+    ],
+)
+def test_another_configuration_is_refused_by_name(folder: CheckpointFolder, change: dict[str, Any]) -> None:
+    folder.verify(fingerprint(settings(), "cluster", {"in": "id"}))
+    with pytest.raises(CheckpointMismatchError, match=next(iter(change))):
+        folder.verify(fingerprint(settings(**change), "cluster", {"in": "id"}))
+
+
+@pytest.mark.parametrize(("cluster", "topics"), [("other", {"in": "id"}), ("cluster", {"in": "made anew"})])
+def test_another_cluster_or_a_topic_made_anew_is_refused(
+    folder: CheckpointFolder, cluster: str, topics: dict[str, str]
+) -> None:
+    folder.verify(fingerprint(settings(), "cluster", {"in": "id"}))
+    with pytest.raises(CheckpointMismatchError, match="another checkpoint_dir"):
+        folder.verify(fingerprint(settings(), cluster, topics))
+
+
+def test_a_checkpoint_that_nobody_signed_is_refused(folder: CheckpointFolder) -> None:
+    folder.windows.mkdir()
+    with pytest.raises(CheckpointMismatchError, match=r"without fingerprint\.json"):
+        folder.verify(fingerprint(settings(), "cluster", {}))
+
+
+def test_schema_ids_come_back_as_they_were(folder: CheckpointFolder) -> None:
+    assert folder.load_schema_ids() == SchemaIds()
+    learnt = SchemaIds({3: '{"type": "string"}'}, frozenset({9, 12}), closed=True)
+    folder.save_schema_ids(learnt)
+    assert folder.load_schema_ids() == learnt
+
+
+def test_a_batch_finds_its_devices_again_and_old_ones_go(folder: CheckpointFolder) -> None:
+    for batch_id in range(95, 115):
+        assert folder.devices_snapshot(batch_id) is None
+        folder.save_devices_snapshot(batch_id, {"0": batch_id})
+    assert folder.devices_snapshot(114) == {"0": 114}
+    assert folder.devices_snapshot(95) is None
+
+
+def test_a_tick_is_a_file_with_its_time(folder: CheckpointFolder) -> None:
+    folder.tick(1_700_000_000_123)
+    assert [path.read_text() for path in folder.clock.iterdir()] == ["1700000000123\n"]

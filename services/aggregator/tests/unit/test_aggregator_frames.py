@@ -1,0 +1,315 @@
+"""The pure functions on data frames, in one small Spark session, against a plain-Python recount."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from aggregator import devices, readings, session, windows, wire
+from aggregator.settings import AggregatorSettings
+from isotherm_schemas import schema
+from servicekit import avro
+from simulators import checker
+from stack.artifacts import Artifacts
+
+RULES = checker.Rules(window_ms=10_000, allowed_lateness_ms=5_000, max_skew_ms=2_000)
+READING_V1 = schema("SensorReading", 1)
+READING_V2 = {**READING_V1, "fields": [*READING_V1["fields"]]}
+READING_V2["fields"].insert(2, {"name": "quality", "type": "string", "default": "x"})
+IDS = wire.SchemaIds({1: json.dumps(READING_V1), 2: json.dumps(READING_V2)}, frozenset({9}))
+ENCODE = {1: avro.encoder(READING_V1, 1), 2: avro.encoder(READING_V2, 2)}
+RECORDS = (
+    "key binary, value binary, topic string, partition int, offset long, headers array<struct<key:string,value:binary>>"
+)
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("spark")
+    chosen = AggregatorSettings.model_validate(
+        {
+            "checkpoint_dir": folder,
+            "jars_dir": Artifacts().folder("spark"),
+            "shuffle_partitions": 1,
+            "spark": {"master": "local[2]", "java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
+        }
+    )
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
+    started = session.Spark(chosen, lock)
+    yield started.session
+    started.stop()
+    os.close(lock)
+
+
+def reading(**changes: Any) -> dict[str, Any]:
+    return {
+        "device_id": "d",
+        "metric": "temperature",
+        "value": 1.0,
+        "unit": "Cel",
+        "event_time": 10_000,
+        "ingest_time": 11_000,
+        "sequence": 0,
+        "attributes": {"k": "v"},
+        **changes,
+    }
+
+
+def records(spark: SparkSession, values: Sequence[bytes | None]) -> DataFrame:
+    rows = [(b"key", value, "t", 0, offset, None) for offset, value in enumerate(values)]
+    return spark.createDataFrame(rows, RECORDS)
+
+
+def verdicts(decoded: DataFrame) -> dict[int, str]:
+    verdict = readings.verdict(IDS, RULES.allowed_lateness_ms, RULES.max_skew_ms)
+    return {
+        row["offset"]: row["reason"] for row in readings.refused(decoded, verdict).select("offset", "reason").collect()
+    }
+
+
+def on_time(decoded: DataFrame) -> DataFrame:
+    return readings.on_time(decoded, readings.verdict(IDS, RULES.allowed_lateness_ms, RULES.max_skew_ms))
+
+
+near = st.integers(0, 40_000)
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=4) | st.sampled_from(["a|b", "50%"])
+good_readings = st.builds(
+    reading,
+    device_id=texts,
+    metric=st.sampled_from(["temperature", "brightness"]),
+    value=st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf]),
+    event_time=near | st.sampled_from([-1, 2**50, 2**62]),
+    ingest_time=near | st.sampled_from([2**50]),
+)
+
+
+@given(
+    sent=st.lists(st.tuples(good_readings, st.sampled_from([1, 2])), min_size=1, max_size=60),
+    slide_ms=st.sampled_from([None, 5_000]),
+)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_windows_and_verdicts_equal_the_recount(
+    spark: SparkSession, sent: list[tuple[dict[str, Any], int]], slide_ms: int | None
+) -> None:
+    rules = checker.Rules(RULES.window_ms, RULES.allowed_lateness_ms, RULES.max_skew_ms, slide_ms)
+    values = [ENCODE[version](value | ({"quality": "good"} if version == 2 else {})) for value, version in sent]
+    decoded = readings.decode(records(spark, values), IDS)
+
+    expected = {offset: checker.verdict(value, rules) for offset, (value, _) in enumerate(sent)}
+    # Beyond Spark's own range of times, a reading cannot even be decoded.
+    found = {offset: "out-of-range" if reason == "corrupt" else reason for offset, reason in verdicts(decoded).items()}
+    assert found == {offset: verdict for offset, verdict in expected.items() if verdict != "on-time"}
+
+    rows = windows.aggregate(on_time(decoded), rules.window_ms, slide_ms).collect()
+    assert Counter(checker.window_key(row.asDict()) for row in rows).most_common(1)[:1] in ([], [(_first(rows), 1)])
+    aggregates = {checker.window_key(row.asDict()): row.asDict() for row in rows}
+    assert checker.mismatches(checker.expected_windows((value for value, _ in sent), rules), aggregates) == []
+
+
+def _first(rows: list[Row]) -> checker.WindowKey:
+    return checker.window_key(rows[0].asDict())
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "no-value"),
+        (b"", "not-framed"),
+        (b"\x00\x00\x00", "not-framed"),
+        (b"\x01\x00\x00\x00\x01" + bytes(40), "not-framed"),
+        (b"\x00\x00\x00\x00\x09" + bytes(40), "unknown-schema"),
+        (ENCODE[1](reading())[:-9], "corrupt"),
+        (ENCODE[1](reading())[:5], "corrupt"),
+        # A string of 2 GiB by its length: refused before anything is allocated.
+        (b"\x00\x00\x00\x00\x01\xfe\xff\xff\xff\x0f", "corrupt"),
+        (b"\x00\x00\x00\x00\x01\xff\xff\xff\xff\x0f", "corrupt"),
+    ],
+)
+def test_bytes_that_are_no_reading_get_a_reason(spark: SparkSession, value: bytes | None, reason: str) -> None:
+    decoded = readings.decode(records(spark, [ENCODE[1](reading()), value]), IDS)
+    assert verdicts(decoded) == {1: reason}
+    assert on_time(decoded).count() == 1
+
+
+def test_rejects_keep_key_value_and_headers_and_say_why(spark: SparkSession) -> None:
+    late, future = ENCODE[1](reading(ingest_time=99_000)), ENCODE[1](reading(event_time=99_000))
+    old = [("mqtt.topic", b"a/b"), ("__connect.errors.topic", b"where it was refused before")]
+    rows = [
+        (b"k0", late, "t", 3, 7, [("mqtt.topic", b"a/b")]),
+        (b"k1", future, "t", 3, 8, old),
+        (None, b"?", "t", 3, 9, None),
+    ]
+    decoded = readings.decode(spark.createDataFrame(rows, RECORDS), IDS)
+    refused = readings.refused(decoded, readings.verdict(IDS, 5_000, 2_000))
+    out = readings.to_reject_topics(refused, "late", "dead", 5_000, 2_000).collect()
+
+    assert [(row["topic"], row["key"], row["value"]) for row in out] == [
+        ("late", b"k0", late),
+        ("dead", b"k1", future),
+        ("dead", None, b"?"),
+    ]
+    first, second, third = ([(h["key"], bytes(h["value"]).decode()) for h in row["headers"]] for row in out)
+    assert first == [("mqtt.topic", "a/b")]
+    assert second[0] == ("mqtt.topic", "a/b")
+    assert dict(second)["__connect.errors.topic"] == "t"
+    assert dict(second)["__connect.errors.offset"] == "8"
+    assert "more than 2000 ms ahead" in dict(second)["__connect.errors.exception.message"]
+    assert dict(third)["__connect.errors.exception.class.name"] == "aggregator.readings.not-framed"
+
+
+def test_an_id_that_nobody_asked_about_ends_the_query(spark: SparkSession) -> None:
+    unheard = b"\x00\x00\x00\x01\x02" + bytes(20)
+    with pytest.raises(Exception, match="isotherm:new-schema-id") as failure:
+        on_time(readings.decode(records(spark, [unheard]), IDS)).count()
+    assert wire.new_schema_ids(str(failure.value)) == [258]
+    closed = wire.SchemaIds(IDS.known, IDS.unknown, closed=True)
+    assert on_time(readings.decode(records(spark, [unheard]), closed)).count() == 0
+
+
+def test_values_are_decoded_once_per_record(spark: SparkSession) -> None:
+    decoded = readings.decode(records(spark, [ENCODE[1](reading())]), IDS)
+    plan = windows.aggregate(on_time(decoded), RULES.window_ms)._jdf.queryExecution().optimizedPlan().toString()
+    assert plan.count("from_avro(") == len(IDS.known)
+
+
+def decoded_values(rows: DataFrame, writer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    parsed = fastavro.parse_schema(dict(writer), named_schemas={})
+    return {row["key"]: avro_body(bytes(row["value"]), parsed) for row in rows.collect()}
+
+
+def avro_body(value: bytes, parsed: Any) -> dict[str, Any]:
+    import io
+
+    assert value[:5] == b"\x00\x00\x00\x00\x07"
+    body = fastavro.schemaless_reader(io.BytesIO(value[5:]), parsed, None)
+    assert isinstance(body, dict)
+    return body
+
+
+def test_groups_equal_the_recount(spark: SparkSession) -> None:
+    sent = [reading(device_id=f"d{n % 7}", value=n * 0.1, event_time=10_000 + n) for n in range(50)]
+    known = {f"d{n}": {"home": f"h{n % 2}" if n else None, "region": "50%|n"} for n in range(5)}
+    table = spark.createDataFrame(
+        [(d, v["home"], v["region"]) for d, v in known.items()], "device_id string, home string, region string"
+    )
+    aggregates = windows.aggregate(
+        on_time(readings.decode(records(spark, list(map(ENCODE[1], sent))), IDS)), RULES.window_ms
+    )
+    expected_windows = checker.expected_windows(sent, RULES)
+    for unknown_group in ("unknown", ""):
+        groups = windows.group(aggregates, table, ["home", "region"], unknown_group)
+        written = decoded_values(windows.to_group_topic(groups, 7), windows.GROUP)
+        found = {checker.group_key(row): row for row in written.values()}
+        expected = checker.expected_groups(expected_windows, known, ["home", "region"], unknown_group)
+        assert checker.mismatches(expected, found) == []
+        assert "region|50%25%7Cn|temperature|10000|20000" in written
+
+
+def test_aggregates_are_keyed_with_escapes(spark: SparkSession) -> None:
+    aggregates = windows.aggregate(
+        on_time(readings.decode(records(spark, [ENCODE[1](reading(device_id="a|b%7C"))]), IDS)), RULES.window_ms
+    )
+    written = decoded_values(windows.to_aggregate_topic(aggregates, 7), windows.AGGREGATE)
+    assert list(written) == ["a%7Cb%257C|temperature|10000|20000"]
+    assert next(iter(written.values()))["stddev"] == 0.0
+
+
+def test_the_newest_record_of_a_device_counts(spark: SparkSession) -> None:
+    encode = avro.encoder(devices.READER, 5)
+
+    def device(home: str | None) -> bytes:
+        return encode(
+            {"device_id": "ignored", "home": home, "room": None, "region": "r", "model": None, "thresholds": {}}
+        )
+
+    rows = [
+        (b"a", device("1")),
+        (b"b", device("2")),
+        (b"c", device("3")),
+        (b"a", device("4")),
+        (b"b", None),
+        (b"c", b"junk"),
+    ]
+    topic = spark.createDataFrame([(k, v, "devices", 0, n, None) for n, (k, v) in enumerate(rows)], RECORDS)
+    newest = devices.newest(topic)
+    assert devices.schema_ids(newest) == [5]
+    ids = wire.SchemaIds({5: json.dumps(devices.READER)}, closed=True)
+    table = devices.decode(newest, ids, ["home", "region"]).collect()
+    assert [row.asDict() for row in table] == [{"device_id": "a", "home": "4", "region": "r"}]
+
+
+class Sink:
+    """Collects what a streaming query emits; fails once, after it has taken the rows of a batch, when told so."""
+
+    def __init__(self) -> None:
+        self.taken: list[list[dict[str, Any]]] = []
+        self.fail_next = False
+
+    def __call__(self, rows: DataFrame, _batch_id: int) -> None:
+        emitted = [row.asDict() for row in rows.collect()]
+        if emitted:
+            self.taken.append(emitted)
+            if self.fail_next:
+                self.fail_next = False
+                raise ConnectionError("the sink is gone")
+
+
+def test_the_clock_alone_finishes_windows_and_a_repeated_batch_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("clock", "readings"):
+        (tmp_path / name).mkdir()
+    sink = Sink()
+
+    def put(folder: str, name: str, text: str) -> None:
+        hidden = tmp_path / folder / f".{name}"
+        hidden.write_text(text)
+        hidden.rename(tmp_path / folder / name)
+
+    def at(event_ms: int, device_id: str) -> str:
+        return json.dumps({"device_id": device_id, "metric": "m", "value": 1.5, "event_ms": event_ms}) + "\n"
+
+    def run() -> None:
+        clock = spark.readStream.text(str(tmp_path / "clock")).selectExpr(
+            "timestamp_millis(cast(value as long)) as event_time"
+        )
+        stream = (
+            spark.readStream.schema("device_id string, metric string, value double, event_ms long")
+            .json(str(tmp_path / "readings"))
+            .selectExpr("device_id", "metric", "value", "timestamp_millis(event_ms) as event_time")
+        )
+        timed = windows.with_clock(stream, clock, watermark_delay_ms=5_000)
+        query = (
+            windows.aggregate(timed, RULES.window_ms)
+            .writeStream.foreachBatch(sink)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    put("readings", "1", at(1_000, "near") + at(90_000_000, "far ahead"))
+    run()
+    put("readings", "2", at(2_000, "near"))
+    run()
+    assert sink.taken == []
+
+    put("clock", "1", "15000\n")
+    sink.fail_next = True
+    with pytest.raises(Exception, match="the sink is gone"):
+        run()
+    run()
+    first, again = sink.taken
+    assert first == again
+    assert [(row["device_id"], row["count"]) for row in first] == [("near", 2)]

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from aggregator import wire
+from aggregator.metrics import Metrics, Progress
+from aggregator.supervision import Cause, cause_of
+
+
+def progress(**changes: Any) -> str:
+    """What Spark 4.0.0 reports of a batch of the windowed query, shortened."""
+    return json.dumps(
+        {
+            "batchId": 4,
+            "timestamp": "2026-11-21T15:14:22.001Z",
+            "batchDuration": 1379,
+            "eventTime": {"watermark": "2026-11-21T15:14:10.500Z"},
+            "stateOperators": [{"numRowsTotal": 7, "numRowsDroppedByWatermark": 2}],
+            "sources": [
+                {"description": "FileStreamSource[file:/c/clock]", "endOffset": {"logOffset": 3}, "numInputRows": 1},
+                {
+                    "description": "KafkaV2[Subscribe[thermostat.data]]",
+                    "endOffset": {"thermostat.data": {"0": 12, "1": 9}},
+                    "numInputRows": 21,
+                },
+            ],
+            "observedMetrics": {"readings": {"on_time": 20, "newest_ingest_ms": 1_700_000_000_000}},
+            **changes,
+        }
+    )
+
+
+def test_progress_is_read_from_the_kafka_source() -> None:
+    parsed = Progress.parse(progress())
+    assert parsed.input_rows == 21
+    assert parsed.read_to == {("thermostat.data", 0): 12, ("thermostat.data", 1): 9}
+    assert parsed.watermark_ms == 1_795_274_050_500
+    assert (parsed.state_rows, parsed.dropped_rows) == (7, 2)
+    assert parsed.newest_ingest_ms == 1_700_000_000_000
+
+
+def test_progress_before_the_first_batch_has_no_offsets() -> None:
+    source = {"description": "KafkaV2[Subscribe[t]]", "endOffset": None, "numInputRows": 0}
+    parsed = Progress.parse(progress(sources=[source], stateOperators=[], eventTime={}, observedMetrics={}))
+    assert parsed.read_to is None
+    assert parsed.watermark_ms is None
+    assert parsed.newest_ingest_ms is None
+
+
+def test_metrics_add_up_what_queries_did() -> None:
+    metrics = Metrics()
+    for _ in range(2):
+        metrics.add("windows", Progress.parse(progress()))
+    metrics.add(
+        "rejects", Progress.parse(progress(eventTime={}, observedMetrics={"refused": {"late": 3, "future": 1}}))
+    )
+    metrics.set_lag("windows", {("t", 0): 5}, {("t", 0): 9, ("t", 1): 4})
+
+    def sample(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"isotherm_aggregator_{name}", labels)
+
+    assert sample("input_records_total", query="windows") == 42
+    assert sample("readings_aggregated_total") == 40
+    assert sample("rows_dropped_by_watermark_total") == 4
+    assert sample("late_records_total") == 3
+    assert sample("dead_letters_total", reason="future") == 1
+    assert sample("dead_letters_total", reason="corrupt") == 0
+    assert sample("watermark_seconds") == 1_795_274_050.5
+    assert sample("lag_records", query="windows", topic="t", partition="0") == 4
+    assert sample("lag_records", query="windows", topic="t", partition="1") == 4
+
+
+@pytest.mark.parametrize(
+    ("failure", "cause"),
+    [
+        ("[USER_RAISED_EXCEPTION] isotherm:new-schema-id:0000002A SQLSTATE: P0001", Cause.NEW_SCHEMA),
+        ("Caused by: org.apache.kafka.common.errors.TimeoutException: Topic x not present", Cause.UNAVAILABLE),
+        ("org.apache.kafka.common.errors.NotLeaderOrFollowerException: moved", Cause.UNAVAILABLE),
+        ("raise BrokerError\naggregator.broker.BrokerError: Kafka does not answer", Cause.UNAVAILABLE),
+        ("servicekit.avro.RegistryUnavailableError: refused", Cause.UNAVAILABLE),
+        ("org.apache.kafka.common.errors.RecordTooLargeException: 20000000 bytes", Cause.FAILURE),
+        ("java.lang.OutOfMemoryError: Java heap space", Cause.FAILURE),
+    ],
+)
+def test_the_cause_of_a_failure_is_in_its_text(failure: str, cause: Cause) -> None:
+    assert cause_of(failure) is cause
+
+
+def test_new_schema_ids_are_found_in_a_trace() -> None:
+    text = " SQLSTATE: P0001 ... ".join(
+        f"isotherm:new-schema-id:{found}" for found in ("0000002A", "000F1206", "0000002A")
+    )
+    assert wire.new_schema_ids(text) == [42, 987_654]

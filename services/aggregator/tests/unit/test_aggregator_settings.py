@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aggregator.session import JARS, configuration, find_jars, find_java
+from aggregator.settings import AggregatorSettings
+from servicekit import settings as loading
+from servicekit.settings import SettingsError
+
+
+def load(*overrides: str) -> AggregatorSettings:
+    return loading.load(
+        AggregatorSettings, "aggregator", environ={}, overrides=["checkpoint_dir=c", "jars_dir=j", *overrides]
+    )
+
+
+def test_lists_come_from_text() -> None:
+    assert load("input_topics=a, b").input_topics == ["a", "b"]
+    assert load("group_attributes=").group_attributes == []
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("slide_ms=90000", "leaves gaps between windows"),
+        ("window_ms=10", "window_ms .*greater than or equal to 1000"),
+        ("group_attributes=colour", "'home', 'room', 'region' or 'model'"),
+        ("spark.driver_memory=lots", "spark.driver_memory"),
+        ("windows_ms=1", "did you mean window_ms"),
+    ],
+)
+def test_what_cannot_be_used_is_named(override: str, text: str) -> None:
+    with pytest.raises(SettingsError, match=text):
+        load(override)
+
+
+def test_missing_jars_are_named(tmp_path: Path) -> None:
+    for jar in JARS[1:]:
+        (tmp_path / f"{jar}1.jar").touch()
+    with pytest.raises(SettingsError, match=r"0 files spark-sql-kafka-0-10_2\.13-\*\.jar"):
+        find_jars(tmp_path)
+    (tmp_path / f"{JARS[0]}1.jar").touch()
+    assert len(find_jars(tmp_path)) == len(JARS)
+
+
+def test_a_missing_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SettingsError, match=r"JAVA_HOME=.* has no bin/java"):
+        find_java()
+
+
+def test_own_spark_properties_win(tmp_path: Path) -> None:
+    for jar in JARS:
+        (tmp_path / f"{jar}1.jar").touch()
+    settings = load(
+        f"jars_dir={tmp_path}", 'spark.properties={"spark.ui.enabled": "true"}', "spark.java_options=-Xss2m"
+    )
+    properties = configuration(settings, tmp_path, tmp_path / "log4j2.properties")
+    assert properties["spark.ui.enabled"] == "true"
+    assert properties["spark.driver.bindAddress"] == "127.0.0.1"
+    assert properties["spark.driver.extraJavaOptions"].endswith(" -Xss2m")
+
+
+def test_a_refusal_is_exit_code_2() -> None:
+    command = [sys.executable, "-m", "aggregator", "run", "--set", "window_ms=1"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "window_ms (--set)" in ended.stderr
+    assert "checkpoint_dir" in ended.stderr
