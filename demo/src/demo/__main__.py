@@ -91,7 +91,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     try:
         # Before anything is started: what runs in this folder or on these ports is not ours to stop.
         system.wipe()
-        system.hold_ports()
+        system.check_ports()
     except (PortTakenError, ServerFailed) as error:
         console.print(str(error), markup=False, highlight=False, soft_wrap=True)
         return _FAILED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from isotherm_cli import devices as device_import
 from servicekit.settings import KafkaSettings, RegistrySettings
 from simulators.mqtt.devices import fleet
 from stack import ports as stack_ports
+from stack.kafka import accepts_connections
 from stack.local import Stack, stop_all
 from stack.server import READY_TIMEOUT_S, Runtime, Server, ServerFailed
 
@@ -119,10 +121,9 @@ class System:
         for server in self.servers:
             server.wipe()
 
-    def hold_ports(self) -> None:
-        """Take every port, so that nothing else can; each is let go when its owner starts. Raises PortTakenError."""
-        needed = [(server.name, port) for server in self.servers for port in server.ports]
-        taken = [f"{port} ({name})" for name, port in needed if not stack_ports.hold(port)]
+    def check_ports(self) -> None:
+        """Raise PortTakenError when something listens on a port that is needed."""
+        taken = [f"{port} ({owner})" for owner, port in self._listened()]
         if taken:
             raise PortTakenError(
                 f"in use by another process: port {', '.join(taken)}. Stop it (`make down` stops a stack that "
@@ -184,16 +185,19 @@ class System:
     def left_over(self) -> list[str]:
         """Processes and ports of this system that are still there after `stop`."""
         processes = [f"process of {server.name}" for server in self.servers if server.alive()]
-        ports = [
-            f"port {port} of {server.name}"
-            for server in self.servers
-            for port in server.ports
-            if not stack_ports.hold(port)
-        ]
-        for server in self.servers:
-            for port in server.ports:
-                stack_ports.release(port)
-        return processes + ports
+        return processes + [f"port {port} of {owner}" for owner, port in self._listened()]
+
+    def _listened(self) -> list[tuple[str, int]]:
+        """Ports on which somebody listens, each with the part that it is for.
+
+        Asked by connecting: a port whose last connections the kernel still remembers cannot be bound for a minute, but
+        it is free.
+        """
+        owners = [(server.name, port) for server in self.servers for port in server.ports]
+        listened = [(owner, port) for owner, port in owners if accepts_connections(port)]
+        if not _is_free_datagram_port(self.ports.coap):
+            listened.append((self.sensors.name, self.ports.coap))
+        return listened
 
     def _needs(self, server: Server) -> set[str]:
         """Names of the parts that have to be ready before `server` starts."""
@@ -300,6 +304,15 @@ def _is_ready(server: Server) -> bool:
     if not server.is_ready():
         return False
     server.after_ready()
+    return True
+
+
+def _is_free_datagram_port(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagram:
+        try:
+            datagram.bind((stack_ports.LOOPBACK, port))
+        except OSError:
+            return False
     return True
 
 
