@@ -35,6 +35,9 @@ def supervise(command: Callable[[int], Sequence[str]], tasks: int, stop: Stop, *
                 break
     finally:
         codes += _stop_all([process for process in processes if process.poll() is None], stop_timeout_ms / 1000)
+        for process in processes:
+            if process.stdin is not None:
+                process.stdin.close()
     return next((_exit_code(code) for code in codes if code != Exit.OK), Exit.OK)
 
 

@@ -128,6 +128,7 @@ class Loop:
         self._pool = ThreadPoolExecutor(settings.writers, thread_name_prefix="writer")
         self._next_commit_ms = 0.0
         self._failure: BaseException | None = None
+        self._is_ending = False
 
     def run(self, stop: Stop) -> None:
         """Work until `stop`; everything settled is committed on return and on failure.
@@ -349,6 +350,9 @@ class Loop:
             if (lane := self.lanes.by_partition.get((partition.topic, partition.partition))) is not None
         ]
         self._drain(lanes)
+        if self._is_ending:
+            # Nothing follows: the counts stay to be told.
+            return
         for lane in lanes:
             self.lanes.forget(lane.partition)
         _log.info("partitions revoked", partitions=_names(partitions))
@@ -367,6 +371,7 @@ class Loop:
         self._commit([lane for lane in lanes if lane in self.lanes.to_commit()])
 
     def _end(self) -> None:
+        self._is_ending = True
         self._drain(list(self.lanes.by_partition.values()))
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._sink.close()

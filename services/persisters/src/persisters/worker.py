@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from persisters.metrics import TaskMetrics
 from persisters.project import Conventions, Projector
 from persisters.settings import PersistersSettings
 from persisters.sink import SinkConfigError
-from persisters.work import Record, Refusal
+from persisters.work import Refusal
 from servicekit import kafka, logs
 from servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from servicekit.backoff import Backoff
@@ -31,6 +32,8 @@ from servicekit.lifecycle import Exit, Stop
 
 _log = logs.logger(__name__)
 
+_CHATTY = ("elastic_transport", "elasticsearch", "cassandra", "hazelcast")
+"""Clients that tell every request and reconnection; what matters of it is told by the loop."""
 _SAMPLE_INTERVAL_S = 1.0
 _MAX_SHOWN = 300
 
@@ -40,6 +43,8 @@ def run_task(settings: PersistersSettings, kind: SinkKind, config: Validated, ta
 
     `config` has its references to secrets resolved.
     """
+    for chatty in _CHATTY:
+        logging.getLogger(chatty).setLevel(logging.ERROR)
     for notice in config.notices:
         _log.warning("configuration", key=notice.key, notice=notice.message)
     health = Health()
@@ -309,6 +314,3 @@ def _lag(consumer: Consumer, loop: Loop) -> dict[Partition, int]:
         is_at_end = lane.end_of_partition == high and not lane.waiting and not lane.prepared and not lane.in_flight
         lag[partition] = 0 if high < 0 or is_at_end else max(0, high - position)
     return lag
-
-
-__all__ = ["Record", "dead_letter_topic", "error_policy", "projector", "run_task"]
