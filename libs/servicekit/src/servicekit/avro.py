@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 import fastavro
-import httpx
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+# The client uses httpx2 where that is installed, and its errors are not httpx's: catch those of the one that it uses.
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from servicekit.settings import RegistrySettings
@@ -96,7 +97,7 @@ class SchemaRegistry:
             if error.http_status_code == 404:
                 raise UnknownSchemaError(schema_id) from None
             raise RegistryUnavailableError(str(error)) from error
-        except (httpx.HTTPError, OSError) as error:
+        except (httpx2.HTTPError, OSError) as error:
             raise RegistryUnavailableError(f"schema registry: {error}") from error
         if text is None:
             raise UnknownSchemaError(schema_id)
@@ -115,7 +116,7 @@ class SchemaRegistry:
                     f"subject {subject} does not hold this schema; run `isotherm apply` first"
                 ) from None
             raise RegistryUnavailableError(str(error)) from error
-        except (httpx.HTTPError, OSError) as error:
+        except (httpx2.HTTPError, OSError) as error:
             raise RegistryUnavailableError(f"schema registry: {error}") from error
         if found.schema_id is None:
             raise SchemaNotRegisteredError(f"subject {subject}: the registry answered without an id")
