@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 import fastavro
+import httpx2  # what the registry client uses: its errors are not httpx's
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-
-# The client uses httpx2 where that is installed, and its errors are not httpx's: catch those of the one that it uses.
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from servicekit.settings import RegistrySettings
