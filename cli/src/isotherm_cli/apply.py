@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-import httpx
+import httpx2
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
     AdminClient,
@@ -130,7 +130,7 @@ def apply(
                 on_step(steps[-1])
     except NotReachableError:
         raise
-    except (KafkaException, httpx.HTTPError, OSError) as error:
+    except (KafkaException, httpx2.HTTPError, OSError) as error:
         raise NotReachableError(f"while applying: {error}") from error
     except SchemaRegistryError as error:
         raise NotReachableError(f"the registry answered {error.http_status_code}: {error.error_message}") from error
@@ -143,7 +143,7 @@ def apply(
 class _Session:
     """The two servers, and the declarations that are being applied to them."""
 
-    def __init__(self, admin: AdminClient, registry: SchemaRegistry, rest: httpx.Client) -> None:
+    def __init__(self, admin: AdminClient, registry: SchemaRegistry, rest: httpx2.Client) -> None:
         self._admin = admin
         self._schemas = registry  # its connections live as long as it is held
         self._registry = registry.client
@@ -173,7 +173,7 @@ class _Session:
     def _ask_registry(self, _timeout_s: float) -> str | None:
         try:
             self._registry.get_subjects()
-        except (SchemaRegistryError, httpx.HTTPError, OSError) as error:
+        except (SchemaRegistryError, httpx2.HTTPError, OSError) as error:
             return f"the schema registry does not answer: {error}"
         return None
 
@@ -278,14 +278,14 @@ class _Session:
         return step
 
 
-def _rest(settings: RegistrySettings) -> httpx.Client:
+def _rest(settings: RegistrySettings) -> httpx2.Client:
     """A plain client: the Confluent one gives the verdict of a compatibility check, but not the reason."""
     user_info = settings.basic_auth_user_info
     user, _, password = user_info.get_secret_value().partition(":") if user_info else ("", "", "")
     context = ssl.create_default_context(cafile=settings.ssl_ca_location)
     if settings.ssl_certificate_location is not None:
         context.load_cert_chain(settings.ssl_certificate_location, settings.ssl_key_location)
-    return httpx.Client(
+    return httpx2.Client(
         base_url=settings.url,
         auth=(user, password) if user_info else None,
         verify=context,

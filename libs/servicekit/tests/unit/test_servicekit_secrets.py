@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servicekit.secrets import SecretError, is_secret, resolve
+
+
+@given(st.text().filter(lambda text: "${" not in text))
+def test_text_without_references_stays_as_it_is(text: str) -> None:
+    assert resolve(text, {}) == text
+
+
+@given(st.text())
+def test_value_is_not_looked_at_for_further_references(value: str) -> None:
+    assert resolve("<${env:A}>", {"A": value, "B": "x"}) == f"<{value}>"
+
+
+def test_references_are_replaced_wherever_they_stand(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    whole.write_text("line\n")
+
+    assert resolve(f"a${{env:X}}b${{file:{whole}}}c", {"X": "1"}) == "a1bline" + "c"
+
+
+def test_key_of_a_properties_file_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_text("# a = comment\nab = no\na = b = c\n")
+
+    assert resolve(f"${{file:{path}:a}}", {}) == "b = c"
+
+
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [
+        ("${env:GONE}", "the environment has no variable GONE"),
+        ("${file:/no/such/file}", "No such file"),
+        ("${file:HERE:gone}", "the file has no key gone"),
+    ],
+)
+def test_reference_into_nothing_is_named_and_no_value_told(tmp_path: Path, reference: str, told: str) -> None:
+    path = tmp_path / "p"
+    path.write_text("password = hunter2\n")
+
+    with pytest.raises(SecretError) as refused:
+        resolve(reference.replace("HERE", str(path)), {"OTHER": "hunter2"})
+
+    assert told in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["connect.x.password", "API-KEY", "basic_auth_user_info", "sasl.PSK", "token"])
+def test_keys_of_secrets_are_known(key: str) -> None:
+    assert is_secret(key)
+
+
+@pytest.mark.parametrize("key", ["topics", "connect.x.url", "passage"])
+def test_other_keys_are_not(key: str) -> None:
+    assert not is_secret(key)
