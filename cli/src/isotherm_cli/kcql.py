@@ -27,9 +27,8 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="A JSON list, one object a statement.")] = False,
 ) -> None:
     """Say what KCQL statements will do. Exit code 2 when they are refused, with the place on stderr."""
-    text = sys.stdin.read() if statement is None else statement
     try:
-        statements = parse(text)
+        statements = parse(_standard_input() if statement is None else statement)
     except KcqlError as error:
         if as_json:
             _print(_json({name: getattr(error, name) for name in ("message", "line", "column", "suggestion")}))
@@ -58,6 +57,13 @@ def project(
         _refuse(error)
     for outcome in outcomes:
         _print(_json(outcome))
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise KcqlError("the text is not UTF-8") from None
 
 
 def _json(value: Any, indent: int | None = None) -> str:
