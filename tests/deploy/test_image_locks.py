@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import re
+import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,6 +140,32 @@ def test_build_requirements_are_the_roots(root: dict[str, Pin]) -> None:
     built_with = pins((ROOT / "tools/build-requirements.lock").read_text(encoding="utf-8"))
 
     assert built_with == {"setuptools": root["setuptools"]}
+
+
+def imported(package: Path) -> set[str]:
+    """The distributions that a package of the workspace imports, our own left out."""
+    distributions = importlib.metadata.packages_distributions()
+    names = {name for file in package.glob("src/**/*.py") if file.parent.name != "sinks" for name in _imports(file)}
+    return {
+        canonicalize_name(distribution)
+        for name in names - sys.stdlib_module_names
+        for distribution in distributions[name]
+        if not distribution.startswith(_OURS)
+    }
+
+
+def _imports(source: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.partition(".")[0]
+
+
+@pytest.mark.parametrize(("lock", "package", "extras"), IMAGES)
+def test_an_image_has_what_its_package_imports(lock: str, package: str, extras: tuple[str, ...]) -> None:
+    # What only one kind of sink imports (`sinks/`) is for that sink's extra.
+    assert imported((ROOT / lock).parent) <= needed(package, extras, workspace()).keys()
 
 
 HASH = "a" * 64
