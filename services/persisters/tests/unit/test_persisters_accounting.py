@@ -1,0 +1,34 @@
+"""Counts in the metadata of committed offsets."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from persisters.accounting import Counts
+
+REASONS = st.dictionaries(st.text("abc_", min_size=1, max_size=8), st.integers(1, 10**12), max_size=4).map(Counter)
+COUNTS = st.builds(Counts, st.integers(0, 10**12), REASONS, REASONS, REASONS)
+
+
+@given(COUNTS)
+def test_metadata_round_trips(counts: Counts) -> None:
+    assert Counts.from_metadata(counts.to_metadata()) == counts
+
+
+@given(COUNTS, COUNTS)
+def test_read_is_the_sum_of_all_outcomes(one: Counts, other: Counts) -> None:
+    before = one.read
+    one.add(other)
+    assert one.read == before + other.read
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "not json", "[]", "3", '{"v":2,"written":1}', '{"v":1}', '{"v":1,"written":1,"skipped":{"a":"b"}}'],
+)
+def test_another_programs_metadata_counts_as_none(text: str | None) -> None:
+    assert Counts.from_metadata(text) == Counts()

@@ -1,0 +1,297 @@
+"""Lanes and work without servers: any schedule of failures, crashes and rebalances keeps every promise."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kcql
+from connector.policies import ErrorPolicy, Policy
+from persisters.accounting import Counts
+from persisters.lanes import Lanes, Limits
+from persisters.plan import Plan, compile_plan
+from persisters.sink import Rejected, Row
+from persisters.work import Prepared, Record, Refusal, Work
+from servicekit.backoff import Backoff
+
+TOPIC = "t"
+(STATEMENT,) = kcql.parse("INSERT INTO target SELECT * FROM t PK k")
+PLAN: Plan = compile_plan(STATEMENT, None, "-")
+NOOP_WITH_LETTERS = ErrorPolicy(Policy.NOOP, dead_letters=True)
+LIMITS = Limits(batch_records=4, waiting_records=6, batch_bytes=1_000_000, waiting_bytes=10_000_000)
+
+
+def record(offset: int, partition: int = 0) -> Record:
+    return Record(TOPIC, partition, offset, 1_000, str(offset % 3).encode(), str(offset).encode(), ())
+
+
+def row_of(one: Record) -> Row:
+    return Row(one.offset, "target", str(one.offset % 3), {"v": one.offset}, 1_000, None, PLAN)
+
+
+def refusal_of(one: Record) -> Refusal:
+    return Refusal(one, "VALUE_CONVERTER", "decode", ValueError("bad"))
+
+
+def projecting(bad: set[int], filtered: set[int]) -> Any:
+    def project(one: Record) -> Prepared:
+        if one.offset in bad:
+            return Prepared(refusal=refusal_of(one))
+        if one.offset in filtered:
+            return Prepared(filtered="tombstone")
+        return Prepared([row_of(one)])
+
+    return project
+
+
+class Store:
+    """A sink in memory: the last write of a key stays, and every dead letter is kept."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, int] = {}
+        self.seen: set[int] = set()
+        self.letters: list[int] = []
+
+    def write(self, rows: Sequence[Row], rejected: dict[int, Rejected]) -> None:
+        for index, row in enumerate(rows):
+            if index not in rejected:
+                self.last[row.id] = row.offset
+                self.seen.add(row.offset)
+
+
+class Task:
+    """The loop's part, driven by a schedule instead of Kafka and threads."""
+
+    def __init__(self, store: Store, committed: tuple[int, str], project: Any, policy: ErrorPolicy) -> None:
+        self.store, self.project, self.policy = store, project, policy
+        self.lanes = Lanes(LIMITS, lambda: Backoff(random=random.Random(0)))
+        self.lanes.assign((TOPIC, 0), committed[0], Counts.from_metadata(committed[1]))
+        self.lane = self.lanes.by_partition[(TOPIC, 0)]
+        self.next_read = committed[0]
+        self.now_ms = 0.0
+        self.failed: Refusal | None = None
+
+    def read(self, end: int) -> None:
+        paused = bool(self.lanes.to_pause()) or self.lane.paused
+        if not paused and self.next_read < end:
+            self.lanes.offer([record(self.next_read)], self.now_ms)
+            self.next_read += 1
+        self.lanes.to_resume()
+
+    def prepare(self) -> None:
+        if self.lane.wants_preparing(LIMITS, self.now_ms):
+            self.lane.accept(Work.prepare(self.lane.next_batch(LIMITS), self.policy, self.project), self.now_ms)
+
+    def start(self) -> None:
+        self.lane.start(self.now_ms)
+
+    def finish(self, outcome: str, seed: int) -> None:
+        work = self.lane.in_flight
+        if work is None:
+            return
+        if outcome == "unavailable" and work.rows:
+            # Some of it may have been written all the same.
+            lost = random.Random(seed).randint(0, len(work.rows))
+            self.store.write(work.rows[:lost], {})
+            work.unavailable(ConnectionError("away"), self.policy)
+        else:
+            rejected = self._rejected(work.rows, outcome, random.Random(seed))
+            self.store.write(work.rows, {one.index: one for one in rejected})
+            work.judge(rejected, self.policy)
+        self.store.letters += [letter.record.offset for letter in work.letters]
+        work.letters, work.skipped = [], []
+        settled = self.lane.finished("away", self.now_ms)
+        if settled is not None and work.stop is not None:
+            self.failed = work.stop
+
+    def _rejected(self, rows: Sequence[Row], outcome: str, rng: random.Random) -> list[Rejected]:
+        if outcome == "ok":
+            return []
+        chosen = [index for index in range(len(rows)) if rng.random() < 0.4]
+        return [
+            Rejected(index, "mapping", ValueError("refused"), transient=outcome == "transient" or rng.random() < 0.5)
+            for index in chosen
+        ]
+
+    def committed(self) -> tuple[int, str] | None:
+        for lane in self.lanes.to_commit():
+            lane.committed = lane.position
+            return (lane.position or 0, lane.counts.to_metadata())
+        return None
+
+
+STEPS = st.sampled_from(["read", "read", "read", "prepare", "start", "finish", "commit", "wait", "crash"])
+OUTCOMES = st.sampled_from(["ok", "ok", "transient", "mixed", "unavailable"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    schedule=st.lists(st.tuples(STEPS, OUTCOMES, st.integers(0, 1_000)), max_size=120),
+    bad=st.sets(st.integers(0, 29), max_size=5),
+    filtered=st.sets(st.integers(0, 29), max_size=5),
+)
+def test_any_schedule_settles_every_record_exactly_once_in_the_counts(
+    schedule: list[tuple[str, str, int]], bad: set[int], filtered: set[int]
+) -> None:
+    total, store, committed = 30, Store(), (0, "")
+    project = projecting(bad, filtered - bad)
+    task = Task(store, committed, project, NOOP_WITH_LETTERS)
+    healing = [
+        (step, "ok", 0) for _ in range(total) for step in ("read", "prepare", "start", "finish", "commit", "wait")
+    ]
+    for step, outcome, seed in [*schedule, *healing, *healing]:
+        if step == "read":
+            task.read(total)
+        elif step == "finish":
+            task.finish(outcome, seed)
+        elif step == "wait":
+            task.now_ms += 100_000
+        elif step == "commit":
+            found = task.committed()
+            if found is not None:
+                assert found[0] > committed[0], "a committed position never goes back"
+                committed = found
+                unsettled = set(range(committed[0])) - store.seen - set(store.letters) - filtered
+                assert not unsettled, "nothing is committed that has no outcome"
+                assert Counts.from_metadata(committed[1]).read == committed[0]
+        elif step == "crash":
+            task = Task(store, committed, project, NOOP_WITH_LETTERS)
+        else:
+            getattr(task, step)()
+    counts = Counts.from_metadata(committed[1])
+    assert committed[0] == total
+    assert counts.read == total
+    assert counts.filtered.total() == len(filtered - bad)
+    assert counts.dead_lettered["decode"] == len(bad)
+    assert counts.written + counts.dead_lettered.total() + counts.filtered.total() == total
+    assert task.failed is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(schedule=st.lists(st.tuples(STEPS, st.sampled_from(["ok", "transient", "unavailable"]), st.integers(0, 99))))
+def test_the_last_record_of_a_key_is_the_one_that_stays(schedule: list[tuple[str, str, int]]) -> None:
+    total, store = 30, Store()
+    task = Task(store, (0, ""), projecting(set(), set()), NOOP_WITH_LETTERS)
+    healing = [(step, "ok", 0) for _ in range(60) for step in ("read", "prepare", "start", "finish", "wait")]
+    for step, outcome, seed in [*schedule, *healing]:
+        if step == "read":
+            task.read(total)
+        elif step == "finish":
+            task.finish(outcome, seed)
+        elif step == "wait":
+            task.now_ms += 100_000
+        elif step in ("prepare", "start"):
+            getattr(task, step)()
+    assert store.last == {"0": 27, "1": 28, "2": 29}
+
+
+@settings(max_examples=200, deadline=None)
+@given(bad=st.sets(st.integers(0, 19), min_size=1), seeds=st.lists(st.integers(0, 99), min_size=40, max_size=40))
+def test_throw_stops_at_the_first_bad_record_with_all_before_it_settled(bad: set[int], seeds: list[int]) -> None:
+    store = Store()
+    task = Task(store, (0, ""), projecting(bad, set()), ErrorPolicy(Policy.THROW, dead_letters=True))
+    for seed in seeds * 4:
+        if task.failed:
+            break
+        for _ in range(3):
+            task.read(20)
+        task.prepare()
+        task.start()
+        task.finish("transient" if seed % 3 == 0 else "ok", seed)
+        task.now_ms += 100_000
+    first = min(bad)
+    assert task.failed is not None
+    assert task.failed.record.offset == first
+    assert task.lane.position == first
+    assert store.seen >= set(range(first))
+    assert store.letters == [], "a dead letter would be written again by every restart"
+    assert task.lane.counts.read == first
+
+
+def test_retry_gives_up_after_its_attempts_and_passes_no_good_record_over() -> None:
+    store = Store()
+    task = Task(store, (0, ""), projecting(set(), set()), ErrorPolicy(Policy.RETRY, max_retries=3, dead_letters=True))
+    task.read(1)
+    task.prepare()
+    for attempt in range(4):
+        assert task.failed is None, attempt
+        task.start()
+        work = task.lane.in_flight
+        assert work is not None
+        work.unavailable(ConnectionError("away"), task.policy)
+        if task.lane.finished("away", task.now_ms) is not None:
+            task.failed = work.stop
+        task.now_ms += 100_000
+    assert task.failed is not None
+    assert (task.failed.reason, task.lane.position) == ("unavailable", 0)
+    assert store.letters == []
+
+
+def test_a_stop_before_refused_records_takes_their_letters_back() -> None:
+    policy = ErrorPolicy(Policy.RETRY, max_retries=0, dead_letters=True)
+    records = [record(offset) for offset in range(4)]
+    work = Work.prepare(records, policy, projecting(set(), set()))
+    work.judge(
+        [
+            Rejected(1, "overloaded", ValueError("now"), transient=True),
+            Rejected(3, "mapping", ValueError("never")),
+        ],
+        policy,
+    )
+    assert work.stop is not None
+    assert work.end == 1
+    assert work.letters == []
+    assert work.settle() == Counts(written=1)
+
+
+def test_rows_written_behind_a_failed_one_of_the_same_key_are_written_again() -> None:
+    work = Work.prepare([record(offset) for offset in range(7)], NOOP_WITH_LETTERS, projecting(set(), set()))
+    work.judge([Rejected(1, "overloaded", ValueError("now"), transient=True)], NOOP_WITH_LETTERS)
+    assert [row.offset for row in work.rows] == [1, 4]
+    with pytest.raises(ValueError, match="still to be written"):
+        work.settle()
+
+
+def test_lanes_pause_at_their_share_and_resume_at_half_of_it() -> None:
+    lanes = Lanes(LIMITS, Backoff)
+    lanes.assign((TOPIC, 0), None, Counts())
+    lane = lanes.by_partition[(TOPIC, 0)]
+    lanes.offer([record(offset) for offset in range(5)], 0.0)
+    assert lanes.to_pause() == []
+    lanes.offer([record(5)], 0.0)
+    assert lanes.to_pause() == [lane]
+    assert lanes.all_full
+    lane.accept(Work.prepare(lane.next_batch(LIMITS), NOOP_WITH_LETTERS, projecting(set(), set())), 0.0)
+    assert lanes.to_resume() == [lane]
+    assert not lanes.all_full
+
+
+def test_records_of_partitions_that_are_gone_are_dropped() -> None:
+    lanes = Lanes(LIMITS, Backoff)
+    lanes.assign((TOPIC, 0), None, Counts())
+    lanes.forget((TOPIC, 0))
+    lanes.offer([record(0)], 0.0)
+    assert lanes.by_partition == {}
+
+
+def test_batches_are_bounded_by_count_and_by_bytes_and_wait_for_linger() -> None:
+    limits = Limits(batch_records=3, batch_bytes=500, linger_ms=50.0)
+    lanes = Lanes(limits, Backoff)
+    lanes.assign((TOPIC, 0), None, Counts())
+    lane = lanes.by_partition[(TOPIC, 0)]
+    lanes.offer([record(0)], now_ms=10.0)
+    assert not lane.wants_preparing(limits, now_ms=59.0)
+    assert lane.wants_preparing(limits, now_ms=60.0)
+    lanes.offer([record(1), record(2), record(3)], now_ms=11.0)
+    assert lane.wants_preparing(limits, now_ms=11.0)
+    assert [one.offset for one in lane.next_batch(limits)] == [0, 1]
+    big = Record(TOPIC, 0, 9, 0, None, b"x" * 10_000, ())
+    alone = Lanes(limits, Backoff)
+    alone.assign((TOPIC, 0), None, Counts())
+    alone.offer([big], now_ms=0.0)
+    assert alone.by_partition[(TOPIC, 0)].next_batch(limits) == [big]
