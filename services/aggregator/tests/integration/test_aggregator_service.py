@@ -1,7 +1,7 @@
 """The aggregator as a process, against a real Kafka and a real registry.
 
 One run serves most tests: some 20,000 readings, every kind of bad record, a transaction left open for most of the
-time, `kill -9` in the middle, a new schema version afterwards. A recount that shares no code with it is the judge.
+time, `kill -9` in the middle, a restart of the broker, a new schema version afterwards. A recount that shares no code with it is the judge.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ class Topics:
         consumer = clients.consumer(self.kafka, "aggregator-test", "aggregator-test", enable_partition_eof=True)
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        messages, at_end = [], set()
+        messages: list[Message] = []
+        at_end: set[int | None] = set()
         while len(at_end) < len(partitions):
             message = consumer.poll(10)
             assert message is not None, f"{topic} does not answer"
@@ -238,7 +239,7 @@ def make_records(encode: Callable[[Mapping[str, Any]], bytes], begin_ms: int) ->
             "sequence": number,
             "attributes": {},
         }
-        fate = checker.verdict(reading, RULES)
+        fate: str = checker.verdict(reading, RULES)
         value: bytes | None = encode(reading)
         broken = chance.random()
         if broken < 0.002:
@@ -330,7 +331,9 @@ def topics(kafka: Kafka, registry: Registry) -> Topics:
 
 
 @pytest.fixture(scope="module")
-def run(topics: Topics, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[Run]:
+def run(
+    kafka: Kafka, topics: Topics, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
+) -> Iterator[Run]:
     """The whole story; see the module's text."""
     registry = SchemaRegistry(topics.registry)
     decoder = avro.Decoder(registry)
@@ -381,6 +384,9 @@ def run(topics: Topics, tmp_path_factory: pytest.TempPathFactory, free_port: Cal
         run.second_instance_said = str(third.ready())
         third.terminate()
 
+        kafka.kill()
+        kafka.start()
+        kafka.wait_ready()
         topics.declare([READING, reading_v2()])
         now_ms = time.time_ns() // 1_000_000
         encode_v2 = registry.encoder(topics.input, reading_v2())
@@ -550,7 +556,9 @@ def test_it_waits_for_what_is_missing_at_start(
 
 
 def headers(message: Message) -> dict[str, bytes]:
-    return {name: value if isinstance(value, bytes) else str(value).encode() for name, value in message.headers() or []}
+    given = message.headers() or []
+    assert isinstance(given, list)
+    return {name: value if isinstance(value, bytes) else str(value).encode() for name, value in given}
 
 
 def identity(message: Message) -> str:

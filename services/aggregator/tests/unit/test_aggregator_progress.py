@@ -90,7 +90,6 @@ def test_the_cause_of_a_failure_is_in_its_text(failure: str, cause: Cause) -> No
 
 
 def test_new_schema_ids_are_found_in_a_trace() -> None:
-    text = " SQLSTATE: P0001 ... ".join(
-        f"isotherm:new-schema-id:{found}" for found in ("0000002A", "000F1206", "0000002A")
-    )
+    ids = ("0000002A", "000F1206", "0000002A")
+    text = " SQLSTATE: P0001 ... ".join(f"isotherm:new-schema-id:{found}" for found in ids)
     assert wire.new_schema_ids(text) == [42, 987_654]
