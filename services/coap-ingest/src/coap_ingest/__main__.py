@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coap_ingest.connector_class import Plan, plan
+from coap_ingest.routes import SERVICE
 from coap_ingest.settings import CoapIngestSettings
 from coap_ingest.worker import Worker
 from connector import config
 from servicekit import lifecycle, logs
 from servicekit.command import ServiceCommand
 from servicekit.settings import SettingsError
-
-SERVICE = "coap-ingest"
 
 _log = logs.logger(__name__)
 

@@ -21,7 +21,7 @@ from aiocoap.numbers.types import ACK  # type: ignore[import-untyped]  # aiocoap
 from aiocoap.pipe import Pipe  # type: ignore[import-untyped]  # aiocoap ships no types
 
 from coap_ingest.notification import Notification
-from coap_ingest.observation import Response
+from coap_ingest.observation import MODULUS, Response
 from coap_ingest.resource import Resource
 
 OnMessage = Callable[[Any], None]
@@ -43,7 +43,8 @@ class Client:
 
     def __init__(self, context: Any, max_payload_bytes: int) -> None:
         self._context = context
-        self._max_payload_bytes = max_payload_bytes
+        self.max_payload_bytes = max_payload_bytes
+        """Largest representation that `whole` fetches."""
 
     @classmethod
     async def open(cls, max_payload_bytes: int) -> Client:
@@ -108,8 +109,8 @@ class Client:
         return payload, last
 
     def _bound(self, size: int) -> None:
-        if size > self._max_payload_bytes:
-            raise BlockwiseError(f"{size} bytes are over the limit of {self._max_payload_bytes}")
+        if size > self.max_payload_bytes:
+            raise BlockwiseError(f"{size} bytes are over the limit of {self.max_payload_bytes}")
 
 
 class Exchange:
@@ -199,11 +200,17 @@ def response_of(message: Any) -> Response:
     return Response(
         is_success=message.code.is_successful(),
         code=message.code.dotted,
-        observe=message.opt.observe,
+        observe=observe_value(message),
         max_age_s=message.opt.max_age,
         is_acknowledgement=message.mtype is ACK,
         content=message.payload,
     )
+
+
+def observe_value(message: Any) -> int | None:
+    """The Observe option; of a value that is longer than allowed, the 24 bits that count."""
+    value = message.opt.observe
+    return None if value is None else int(value) % MODULUS
 
 
 def is_cut(message: Any) -> bool:
@@ -228,7 +235,7 @@ def notification_of(resource: Resource, message: Any, *, arrived_ms: int, rtt_ms
         token=bytes(message.token),
         destination=_local(message),
         payload=bytes(message.payload),
-        observe=opt.observe,
+        observe=observe_value(message),
         max_age_s=opt.max_age,
         content_format=None if opt.content_format is None else int(opt.content_format),
         accept=None if opt.accept is None else int(opt.accept),

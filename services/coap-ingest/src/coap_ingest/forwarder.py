@@ -26,6 +26,7 @@ _RECORD_ERRORS = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaEr
 """Errors of the record: any other one is Kafka's, and passes."""
 
 _FULL_WAIT_S = 0.01
+_LOG_INTERVAL_S = 10.0
 
 
 class ProducerFailedError(Exception):
@@ -76,6 +77,7 @@ class Forwarder:
         self._metrics = metrics
         self._backoff = Backoff()
         self._retrying = 0
+        self._retry_logged_at = float("-inf")
         self._idle = asyncio.Event()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.last_progress = time.monotonic()
@@ -108,10 +110,18 @@ class Forwarder:
     async def _forward(self) -> None:
         while True:
             arrived = await self._intake.get()
-            for record in self._records(arrived):
+            for record in self._records_or_letter(arrived):
                 await self._send(record)
             self._intake.release()
             self._settle()
+
+    def _records_or_letter(self, arrived: Arrived) -> list[_Record]:
+        try:
+            return self._records(arrived)
+        except Exception as error:
+            # What one device can send must not end the service, nor be met again after its restart.
+            _log.exception("no record can be made of a notification", resource=arrived.notification.resource.uri)
+            return [self._dead_letter(arrived, error, "record")]
 
     def _records(self, arrived: Arrived) -> list[_Record]:
         notification = arrived.notification
@@ -199,7 +209,7 @@ class Forwarder:
                 self._failure.set_exception(ProducerFailedError(error.str()))
         elif error.code() not in _RECORD_ERRORS:
             self._metrics.retried.labels(record.topic).inc()
-            _log.warning("delivery failed, trying again", topic=record.topic, reason=error.str())
+            self._log_retry(record.topic, error)
             self._later(record)
         elif record.dead_reason is None:
             refused = RecordRefusedError(f"topic {record.topic}: {error.str()}")
@@ -207,6 +217,12 @@ class Forwarder:
         else:
             # Nowhere left to put it: the log has to hold what is known of it.
             _log.error("dead letter refused by Kafka and lost", topic=record.topic, key=record.key, reason=error.str())
+
+    def _log_retry(self, topic: str, error: KafkaError) -> None:
+        now = time.monotonic()
+        if now - self._retry_logged_at >= _LOG_INTERVAL_S:
+            self._retry_logged_at = now
+            _log.warning("deliveries fail and are tried again", topic=topic, reason=error.str(), waiting=self._retrying)
 
     def _later(self, record: _Record) -> None:
         self._retrying += 1

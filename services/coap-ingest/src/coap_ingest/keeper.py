@@ -66,7 +66,7 @@ class Keeper:
         self._missed = metrics.missed.labels(resource.uri)
         self._interruptions = metrics.interruptions.labels(resource.uri)
         self._stale = metrics.stale.labels(resource.uri)
-        self._show("not registered yet")
+        health.not_ready(self._part, "not registered yet")
 
     async def run(self) -> None:
         """Observe until cancelled; `close` afterwards."""
@@ -157,41 +157,51 @@ class Keeper:
             self._sooner.set()
 
     def _take(self, message: Any) -> None:
-        if not self._intake.reserve():
+        exchange = self._exchange
+        is_cut_off = exchange is not None and is_cut(message)
+        size = self._client.max_payload_bytes if is_cut_off else len(message.payload)
+        if not self._intake.reserve(size):
             self._drop()
             return
         arrived_ms = time.time_ns() // 1_000_000
-        exchange = self._exchange
-        sent_at = exchange.sent_at if exchange is not None else time.monotonic()
-        rtt_ms = round((time.monotonic() - sent_at) * 1000)
-        if self._completing is None and (exchange is None or not is_cut(message)):
-            said = notification_of(self._resource, message, arrived_ms=arrived_ms, rtt_ms=rtt_ms)
-            self._intake.put(Arrived(self._connector, said))
-        else:
-            # Behind one that is still being completed, so that the order stays.
-            before = self._completing
-            completing = asyncio.create_task(self._complete(before, exchange, message, arrived_ms, rtt_ms))
-            self._completing = completing
-            completing.add_done_callback(self._completed)
+        rtt_ms = 0 if exchange is None else round((time.monotonic() - exchange.sent_at) * 1000)
+        if self._completing is None and not is_cut_off:
+            self._put(message, arrived_ms, rtt_ms, size)
+            return
+        # Behind one that is still being completed, so that the order stays.
+        work = self._complete(self._completing, exchange if is_cut_off else None, message, arrived_ms, rtt_ms, size)
+        self._completing = asyncio.create_task(work)
+        self._completing.add_done_callback(self._completed)
 
     def _completed(self, task: asyncio.Task[None]) -> None:
         if self._completing is task:
             self._completing = None
 
     async def _complete(
-        self, before: asyncio.Task[None] | None, exchange: Exchange | None, message: Any, arrived_ms: int, rtt_ms: int
+        self,
+        before: asyncio.Task[None] | None,
+        exchange: Exchange | None,
+        message: Any,
+        arrived_ms: int,
+        rtt_ms: int,
+        reserved: int,
     ) -> None:
         if before is not None:
             await before
         fault = None
-        if exchange is not None and is_cut(message):
+        if exchange is not None:
             try:
                 payload, last = await self._client.whole(exchange, message)
                 message.payload, message.opt.block2 = payload, last.opt.block2
             except BlockwiseError as error:
                 fault = error
+        self._put(message, arrived_ms, rtt_ms, reserved, fault)
+
+    def _put(
+        self, message: Any, arrived_ms: int, rtt_ms: int, reserved: int, fault: BlockwiseError | None = None
+    ) -> None:
         said = notification_of(self._resource, message, arrived_ms=arrived_ms, rtt_ms=rtt_ms)
-        self._intake.put(Arrived(self._connector, said, fault))
+        self._intake.put(Arrived(self._connector, said, fault), len(said.payload), reserved=reserved)
 
     def _drop(self) -> None:
         self._counts["dropped"].inc()

@@ -52,12 +52,21 @@ class CoapIngestSettings(ServiceSettings):
     queue_limit: int = Field(
         10_000, ge=1, description="Notifications between socket and producer; what comes beyond is lost and counted."
     )
+    queue_limit_bytes: int = Field(
+        64 * 1024 * 1024, ge=1024, description="Payload bytes in that queue, and again in the producer's own."
+    )
     max_outstanding: int = Field(10_000, ge=1, description="Records that Kafka has not acknowledged yet.")
     max_payload_bytes: int = Field(256 * 1024, ge=1, description="Largest representation, blocks together.")
     dead_letter_topic: str = Field("coap-ingest.dead-letters", description="For connectors that name none.")
     kafka_stalled_after_ms: int = Field(
         10_000, ge=100, description="Not ready when records wait and Kafka acknowledged none for so long."
     )
+
+    @model_validator(mode="after")
+    def _largest_fits(self) -> CoapIngestSettings:
+        if self.max_payload_bytes > self.queue_limit_bytes:
+            raise ValueError("max_payload_bytes must not exceed queue_limit_bytes")
+        return self
 
     def limits(self) -> payloads.Limits:
         """Bounds of one payload."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
 import isotherm_schemas
@@ -17,7 +18,7 @@ from coap_ingest.forwarder import Forwarder, Outlet, ProducerFailedError
 from coap_ingest.intake import Intake
 from coap_ingest.keeper import Arrived, Keeper
 from coap_ingest.metrics import Metrics
-from coap_ingest.routes import Encode
+from coap_ingest.routes import SERVICE, Encode
 from coap_ingest.settings import CoapIngestSettings
 from connector import dead_letters
 from servicekit import kafka, logs
@@ -30,6 +31,7 @@ from servicekit.lifecycle import Exit, Stop
 _log = logs.logger(__name__)
 
 _BEAT_S = 1.0
+_ADMIN_TIMEOUT_MS = 5_000
 _DRAIN_MARGIN_MS = 2_000
 """Before the deadline that ends the process: time to say what is lost."""
 
@@ -72,9 +74,8 @@ class Worker:
         """What `action` returns as soon as its server answers; None when the stop is asked for first."""
         backoff = Backoff()
         while not stopped.done():
-            self._health.beat()
             try:
-                result = await asyncio.to_thread(action)
+                result = await self._beating(asyncio.create_task(asyncio.to_thread(action)))
             except away as error:
                 self._health.not_ready(part, str(error))
                 _log.warning("waiting", part=part, reason=str(error))
@@ -84,22 +85,30 @@ class Worker:
                 return result
         return None
 
+    async def _beating(self, task: asyncio.Task[T]) -> T:
+        while not task.done():
+            self._health.beat()
+            await asyncio.wait({task}, timeout=_BEAT_S)
+        return task.result()
+
     def _encoders(self) -> dict[str, Encode]:
         registry = SchemaRegistry(self._settings.registry)
         topics = {route.topic.name: route.topic for plan in self._plans for route in plan.routes}
         return {name: registry.encoder(name, _schema(topic)) for name, topic in topics.items()}
 
     def _ensure_topics(self) -> bool:
-        admin = kafka.admin(self._settings.kafka, "coap-ingest")
+        # The default, a minute, is longer than a stop may take.
+        admin = AdminClient(kafka.client_config(self._settings.kafka, SERVICE, socket_timeout_ms=_ADMIN_TIMEOUT_MS))
         for topic in sorted({plan.dead_letter_topic for plan in self._plans}):
             dead_letters.ensure_topic(admin, topic)
         return True
 
     async def _observe(self, encoders: dict[str, Encode], stopped: asyncio.Task[None]) -> int:
         settings = self._settings
-        intake: Intake[Arrived] = Intake(settings.queue_limit)
+        intake: Intake[Arrived] = Intake(settings.queue_limit, settings.queue_limit_bytes)
         # Without end: what is lost by giving up here is lost for good, and the queue behind it is bounded.
-        raw = kafka.producer(settings.kafka, "coap-ingest", delivery_timeout_ms=0)
+        buffer_kbytes = max(1, settings.queue_limit_bytes // 1024)
+        raw = kafka.producer(settings.kafka, SERVICE, delivery_timeout_ms=0, queue_buffering_max_kbytes=buffer_kbytes)
         producer = LoopProducer(raw, max_outstanding=settings.max_outstanding)
         outlets: dict[tuple[str, str], list[Outlet]] = {}
         for plan in self._plans:
