@@ -53,6 +53,10 @@ class Validated:
         """The value of `key`; empty when it has none."""
         return self.values.get(key, "")
 
+    def is_resolved(self, key: str) -> bool:
+        """Whether the value of `key` holds no reference to a secret any more, so that it can be looked at."""
+        return not _REFERENCE.search(self.text(key))
+
     def integer(self, key: str) -> int:
         """The value of an INT or LONG key."""
         return int(self.values[key])

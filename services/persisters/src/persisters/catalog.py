@@ -67,6 +67,9 @@ def subscription(config: Validated) -> list[str]:
 
 
 def _topic_problems(config: Validated) -> list[Problem]:
+    looked_at = ("topics", "topics.regex", config.definition.kcql_key or "")
+    if not all(config.is_resolved(key) for key in looked_at):
+        return []
     topics, pattern = config.items("topics"), config.text("topics.regex")
     if bool(topics) == bool(pattern):
         return [Problem("topics", "exactly one of topics and topics.regex must be given")]
@@ -87,7 +90,7 @@ def _converter_problems(config: Validated) -> list[Problem]:
     return [
         Problem(key, f"{config.text(key)!r} is not allowed; expected one of {', '.join(CONVERTERS)}")
         for key in ("value.converter", "key.converter")
-        if config.text(key) not in CONVERTERS
+        if config.is_resolved(key) and config.text(key) not in CONVERTERS
     ]
 
 

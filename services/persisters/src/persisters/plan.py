@@ -114,10 +114,12 @@ def _places(schema: Any, named: dict[str, Any]) -> Any:
         return _places(branches[0], named) if len(branches) == 1 else TypeAt(schema)
     kind = schema["type"]
     if kind in ("record", "error"):
-        for name in {schema["name"], f"{schema.get('namespace', '')}.{schema['name']}"}:
-            # A record inside itself has no end: what lies below it is shown as a map of texts.
-            named[name] = {"type": "map", "values": "string"}
-        return {field["name"]: _places(field["type"], named) for field in schema["fields"]}
+        names = {schema["name"], f"{schema.get('namespace', '')}.{schema['name']}"}
+        # A record inside itself has no end: what lies below it is shown as a map of texts.
+        named.update(dict.fromkeys(names, {"type": "map", "values": "string"}))
+        places = {field["name"]: _places(field["type"], named) for field in schema["fields"]}
+        named.update(dict.fromkeys(names, schema))
+        return places
     if kind == "array":
         return [_places(schema["items"], named)]
     if kind == "map":

@@ -184,7 +184,8 @@ def check(config: Validated) -> list[Problem]:
     for statement in config.statements:
         problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in _wrong(statement)]
     try:
-        nodes(config)
+        if all(config.is_resolved(f"{PREFIX}.{key}") for key in ("url", "hosts", "port", "protocol")):
+            nodes(config)
     except ValueError as error:
         problems.append(Problem(f"{PREFIX}.url", str(error)))
     return problems

@@ -168,9 +168,10 @@ def structure_of(statement: Statement) -> str:
 def check(config: Validated) -> list[Problem]:
     """What only this sink knows to be wrong in a configuration."""
     problems = []
+    has_tasks = config.is_resolved("tasks.max") and config.integer("tasks.max") > 1
     for statement in config.statements:
         problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in _wrong(statement)]
-        if structure_of(statement) in APPENDED and config.integer("tasks.max") > 1:
+        if structure_of(statement) in APPENDED and has_tasks:
             why = f"{structure_of(statement)} is written by one task, or each record could not be held once"
             problems.append(Problem("tasks.max", f"expected 1: {why} (in {statement.text!r})"))
     return problems

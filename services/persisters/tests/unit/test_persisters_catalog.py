@@ -1,0 +1,243 @@
+"""Configurations: the documents' files as printed, the native form, and everything that each sink refuses."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from connector import config
+from connector.config import ConnectorConfig, parse
+from connector.policies import ErrorPolicy, Policy
+from connector.validation import InvalidConfigError, Validated
+from persisters.__main__ import main
+from persisters.catalog import KINDS, check, subscription
+from persisters.sinks.elasticsearch import nodes
+from persisters.sinks.hazelcast import structure_of
+from persisters.worker import dead_letter_topic, error_policy
+
+HAZELCAST_OF_DOCUMENT_A = """
+name=hazelcast-sink
+connector.class=com.datamountaineer.streamreactor.connect.hazelcast.sink.HazelCastSinkConnector
+max.tasks=1
+topics = coap_sensor_topic
+connect.hazelcast.sink.cluster.members=localhost
+connect.hazelcast.sink.group.name=dev
+connect.hazelcast.sink.group.password=dev-pass
+connect.hazelcast.sink.kcql=INSERT INTO dev SELECT * FROM coap_sensor_topic WITHFORMAT JSON STOREAS QUEUE
+"""
+
+ELASTIC_OF_DOCUMENT_C = """
+{
+"name": "temperatures-to-elasticsearch",
+"connector.class": "com.datamountaineer.streamreactor.connect.elastic.ElasticSinkConnector",
+"tasks.max": "${env:MAX_TASKS}",
+"topics": "temperatures.grouped",
+"connect.elastic.url": "elasticsearch://${env:ELASTIC_SEARCH_HOST}:${env:ELASTIC_SEARCH_PORT}",
+"connect.elastic.cluster.name": "${env:ELASTIC_SEARCH_CLUSTER}",
+"connect.elastic.kcql": "INSERT INTO temperatures SELECT * FROM temperatures.grouped WITHINDEXSUFFIX -{YYYY.MM.DD}",
+"connect.elastic.index.auto.create": "${env:ELASTIC_SEARCH_INDEX_AUTO_CREATE}"
+}
+"""
+
+NATIVE_SCYLLA = """
+name = "temperature-to-scylla"
+class = "scylla"
+topics = ["temperature"]
+kcql = "INSERT INTO temperature SELECT * FROM temperature AUTOCREATE PK device_id, event_time TTL=86400"
+"contact.points" = ["s1", "s2", "s3"]
+"key.space" = "isotherm"
+"error.policy" = "RETRY"
+"dead.letters" = true
+"""
+
+
+def hazelcast(kcql: str, **more: str) -> ConnectorConfig:
+    topics = {"topics": more.pop("topics", "t")}
+    return config.from_mapping({"name": "n", "connector.class": "hazelcast", "kcql": kcql, **topics, **more})
+
+
+def problems(sink: str, given: ConnectorConfig) -> str:
+    with pytest.raises(InvalidConfigError) as caught:
+        check(KINDS[sink], given)
+    return "\n".join(caught.value.problems)
+
+
+def test_document_a_runs_unchanged() -> None:
+    found = check(KINDS["hazelcast"], parse(HAZELCAST_OF_DOCUMENT_A))
+    assert found.integer("tasks.max") == 1
+    assert found.items("connect.hazelcast.cluster.members") == ["localhost"]
+    assert found.text("connect.hazelcast.group.name") == "dev"
+    assert structure_of(found.statements[0]) == "QUEUE"
+    (notice,) = found.notices
+    assert "no group password" in notice.message
+
+
+def test_document_a_without_storeas_is_a_ring_buffer_and_says_so() -> None:
+    text = "INSERT INTO sensor_ringbuffer SELECT sensor_id, timestamp, temperature FROM t WITH FORMAT JSON"
+    found = check(KINDS["hazelcast"], hazelcast(text))
+    assert structure_of(found.statements[0]) == "RING_BUFFER"
+    assert any("no STOREAS: stored in a RING_BUFFER" in notice.message for notice in found.notices)
+
+
+def test_document_c_runs_unchanged_with_its_references_resolved_late() -> None:
+    written = parse(ELASTIC_OF_DOCUMENT_C)
+    assert check(KINDS["elasticsearch"], written).text("tasks.max") == "${env:MAX_TASKS}"
+    environ = {
+        "MAX_TASKS": "3",
+        "ELASTIC_SEARCH_HOST": "es.example",
+        "ELASTIC_SEARCH_PORT": "9201",
+        "ELASTIC_SEARCH_CLUSTER": "smart-home",
+        "ELASTIC_SEARCH_INDEX_AUTO_CREATE": "true",
+    }
+    found = check(KINDS["elasticsearch"], written.resolved(environ))
+    assert found.integer("tasks.max") == 3
+    assert nodes(found) == ["http://es.example:9201"]
+
+
+@pytest.mark.parametrize(
+    "kcql",
+    [
+        "UPSERT INTO indexA SELECT sensor.*, device.* FROM topicA PK device.id",
+        "INSERT INTO indexA SELECT sensor.* FROM topicA; INSERT INTO indexB SELECT device.* FROM topicA",
+        "INSERT INTO indexA SELECT * FROM topicA WITHINDEXSUFFIX={YYYY-MM-dd}",
+    ],
+)
+def test_the_other_statements_of_document_c(kcql: str) -> None:
+    given = config.from_mapping(
+        {"name": "n", "connector.class": "elasticsearch", "topics": "topicA", "connect.elastic.kcql": kcql}
+    )
+    assert check(KINDS["elasticsearch"], given).statements
+
+
+def test_the_native_form() -> None:
+    found = check(KINDS["scylla"], parse(NATIVE_SCYLLA, form="toml"))
+    assert found.items("connect.cassandra.contact.points") == ["s1", "s2", "s3"]
+    assert error_policy(KINDS["scylla"], found) == ErrorPolicy(Policy.RETRY, dead_letters=True)
+    assert dead_letter_topic(found) == "temperature-to-scylla.dead-letters"
+
+
+def test_a_named_dead_letter_topic_enables_dead_letters() -> None:
+    given = hazelcast("INSERT INTO a SELECT * FROM t", **{"errors.deadletterqueue.topic.name": "dead"})
+    assert dead_letter_topic(check(KINDS["hazelcast"], given)) == "dead"
+    without = check(KINDS["hazelcast"], hazelcast("INSERT INTO a SELECT * FROM t"))
+    assert dead_letter_topic(without) is None
+
+
+@pytest.mark.parametrize(
+    ("kcql", "expected"),
+    [
+        ("INSERT INTO a SELECT * FROM t STOREAS QUEUES", "did you mean QUEUE?"),
+        ("INSERT INTO a SELECT * FROM t STOREAS ICACHE", "has no JCache; use IMAP"),
+        ("INSERT INTO a SELECT * FROM t STOREAS QUEUE(size=4)", "takes no parameters"),
+        ("INSERT INTO a SELECT * FROM t WITHFORMAT PROTOBUF STOREAS QUEUE", "expected one of JSON, AVRO, TEXT"),
+        ("INSERT INTO a SELECT * FROM t STOREAS QUEUE TTL=5", "TTL has no effect on a QUEUE"),
+        ("INSERT INTO a SELECT * FROM t PK x STOREAS LIST", "PK has no effect on a LIST"),
+        ("UPSERT INTO a SELECT * FROM t STOREAS LIST", "UPSERT has no meaning for a LIST"),
+        ("INSERT INTO a SELECT * FROM t AUTOCREATE STOREAS IMAP", "Hazelcast makes every structure on first use"),
+        ("INSERT INTO a SELECT * FROM t STOREAS SET PROPERTIES('behavior.on.null.values'='DELETE')", "only on an IMAP"),
+    ],
+)
+def test_hazelcast_refuses(kcql: str, expected: str) -> None:
+    assert expected in problems("hazelcast", hazelcast(kcql))
+
+
+def test_a_ring_buffer_has_one_writing_task() -> None:
+    found = problems("hazelcast", hazelcast("INSERT INTO a SELECT * FROM t STOREAS RING_BUFFER", **{"tasks.max": "2"}))
+    assert "tasks.max: expected 1: RING_BUFFER is written by one task" in found
+
+
+@pytest.mark.parametrize(
+    ("kcql", "expected"),
+    [
+        ("UPSERT INTO a SELECT * FROM t", "UPSERT needs PK"),
+        ("UPSERT INTO a SELECT * FROM t PK x WITHPIPELINE=p", "no pipeline for updates"),
+        ("INSERT INTO a SELECT * FROM t WITHDOCTYPE=d", "no document types since version 7"),
+        ("INSERT INTO a SELECT * FROM t TTL=4", "TTL has no effect"),
+        (
+            "INSERT INTO a SELECT * FROM t PROPERTIES('behavior.on.null.values'='MAYBE')",
+            "expected IGNORE, DELETE or FAIL",
+        ),
+        (
+            "INSERT INTO a SELECT * FROM t PK _key.k WITHINDEXSUFFIX=-{YYYY} "
+            "PROPERTIES('behavior.on.null.values'='DELETE')",
+            "a tombstone has no event time",
+        ),
+    ],
+)
+def test_elasticsearch_refuses(kcql: str, expected: str) -> None:
+    given = {"name": "n", "connector.class": "elastic", "topics": "t", "connect.elastic.kcql": kcql}
+    assert expected in problems("elasticsearch", config.from_mapping(given))
+
+
+def test_scylla_needs_a_keyspace() -> None:
+    given = {"name": "n", "connector.class": "cassandra", "topics": "t", "kcql": "INSERT INTO a SELECT * FROM t"}
+    assert "no keyspace: set connect.cassandra.key.space" in problems("scylla", config.from_mapping(given))
+    given["kcql"] = "INSERT INTO ks.a SELECT * FROM t"
+    assert check(KINDS["scylla"], config.from_mapping(given)).statements
+
+
+def elastic(**more: str) -> Validated:
+    base = {"name": "n", "connector.class": "elastic", "topics": "t", "kcql": "INSERT INTO a SELECT * FROM t"}
+    return check(KINDS["elasticsearch"], config.from_mapping(base | {k.replace("__", "."): v for k, v in more.items()}))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ["http://localhost:9200"]),
+        ({"hosts": "a,b:9300", "port": "9201", "protocol": "https"}, ["https://a:9201", "https://b:9300"]),
+        ({"url": "elasticsearch://h:1,https://i"}, ["http://h:1", "https://i:9200"]),
+        ({"url": "http://[::1]:9200/path"}, ["http://[::1]:9200/path"]),
+    ],
+)
+def test_addresses_of_elasticsearch(given: dict[str, str], expected: list[str]) -> None:
+    assert nodes(elastic(**given)) == expected
+
+
+def test_an_address_that_is_none() -> None:
+    with pytest.raises(InvalidConfigError, match="'mongodb://h' is not allowed"):
+        elastic(url="mongodb://h")
+
+
+def test_topics_are_needed_once_and_must_be_read() -> None:
+    statement = "INSERT INTO a SELECT * FROM t"
+    assert "no KCQL statement reads 'u'" in problems("hazelcast", hazelcast(statement, topics="t,u"))
+    assert "exactly one of topics and topics.regex" in problems("hazelcast", hazelcast(statement, topics=""))
+    both = hazelcast(statement, **{"topics.regex": "t.*"})
+    assert "exactly one of topics and topics.regex" in problems("hazelcast", both)
+    by_pattern = check(KINDS["hazelcast"], hazelcast(statement, topics="", **{"topics.regex": "t.*"}))
+    assert subscription(by_pattern) == ["^(t.*)$"]
+    other = hazelcast(statement, topics="", **{"topics.regex": "u.*"})
+    assert "does not match 't'" in problems("hazelcast", other)
+    broken = hazelcast(statement, topics="", **{"topics.regex": "("})
+    assert "is no regular expression" in problems("hazelcast", broken)
+
+
+def test_an_unknown_converter() -> None:
+    given = hazelcast("INSERT INTO a SELECT * FROM t", **{"value.converter": "com.acme.Converter"})
+    assert "value.converter: 'com.acme.Converter' is not allowed" in problems("hazelcast", given)
+
+
+def test_validate_prints_everything_and_exits_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = tmp_path / "good.properties"
+    good.write_text(HAZELCAST_OF_DOCUMENT_A, encoding="utf-8")
+    assert main(["validate", "--sink", "hazelcast", str(good)]) == 0
+    assert capsys.readouterr().out == "hazelcast-sink: valid\n"
+    bad = tmp_path / "bad.properties"
+    text = HAZELCAST_OF_DOCUMENT_A.replace("max.tasks=1", "max.tasks=none").replace("STOREAS QUEUE", "STOREAS PILE")
+    bad.write_text(textwrap.dedent(text), encoding="utf-8")
+    assert main(["validate", str(bad)]) == 2
+    told = capsys.readouterr().err
+    assert "error: tasks.max: 'none' is not allowed" in told
+    assert "notice: connect.hazelcast.group.password" in told
+
+
+def test_run_refuses_what_validate_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "foreign.properties"
+    file.write_text("name=x\nconnector.class=org.acme.Sink\ntopics=t\n", encoding="utf-8")
+    assert main(["run", str(file)]) == 2
+    assert "'org.acme.Sink' is no sink of this package" in capsys.readouterr().err
+    assert main(["run", "--sink", "scylla", str(tmp_path / "absent")]) == 2
+    assert "No such file" in capsys.readouterr().err

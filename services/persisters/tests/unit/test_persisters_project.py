@@ -1,0 +1,262 @@
+"""Decoding and projection: from bytes to rows, or to the reason why there are none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import isotherm_schemas
+import kcql
+from persisters.decode import AvroDecoder, key_decoder, value_decoder
+from persisters.plan import compile_plan
+from persisters.project import Conventions, Projector
+from persisters.work import Prepared, Record
+from servicekit.avro import RegistryUnavailableError, SchemaRegistry, UnknownSchemaError, WriterSchema, encoder, parse
+
+AGGREGATE = isotherm_schemas.schema("TemperatureAggregate", 1)
+BASE_MS = 1_767_225_600_000
+VALUE = {
+    "device_id": "d-1",
+    "metric": "temperature",
+    "window_start": BASE_MS,
+    "window_end": BASE_MS + 10_000,
+    "count": 3,
+    "sum": 60.0,
+    "mean": 20.0,
+    "min": 19.0,
+    "max": 21.0,
+    "stddev": 0.5,
+    "revision": BASE_MS + 20_000,
+}
+
+
+class Schemas(SchemaRegistry):
+    """The registry's look-up by id, from memory."""
+
+    def __init__(self, by_id: Mapping[int, Mapping[str, Any]]) -> None:
+        self._known = by_id
+        self.asked: list[int] = []
+
+    def schema(self, schema_id: int) -> WriterSchema:
+        self.asked.append(schema_id)
+        if schema_id == 503:
+            raise RegistryUnavailableError("away")
+        if schema_id not in self._known:
+            raise UnknownSchemaError(schema_id)
+        found = self._known[schema_id]
+        return WriterSchema(schema_id, found, parse(found))
+
+
+SCHEMAS = Schemas({7: AGGREGATE})
+AVRO = encoder(AGGREGATE, 7)(VALUE)
+
+
+def projector(text: str, **conventions: Any) -> Projector:
+    return Projector(
+        kcql.parse(text),
+        value_decoder("auto", SCHEMAS),
+        key_decoder("auto", SCHEMAS),
+        Conventions(**conventions),
+        clock_ms=lambda: BASE_MS + 60_000.0,
+    )
+
+
+def record(value: bytes | None, key: bytes | None = b"k", topic: str = "t", headers: Any = ()) -> Record:
+    return Record(topic, 2, 33, 1_111, key, value, headers)
+
+
+def reason(prepared: Prepared) -> tuple[str, str]:
+    assert prepared.refusal is not None
+    return prepared.refusal.stage, prepared.refusal.reason
+
+
+def test_identity_event_time_and_revision_come_from_the_writer_schema() -> None:
+    (row,) = projector("INSERT INTO temperatures SELECT * FROM t WITHINDEXSUFFIX -{YYYY.MM.DD}")(record(AVRO)).rows
+    assert row.id == f"d-1-temperature-{BASE_MS}-{BASE_MS + 10_000}"
+    assert row.target == "temperatures-2026.01.01"
+    assert row.event_time_ms == BASE_MS
+    assert row.revision == BASE_MS + 20_000
+    assert row.values == VALUE, "times stay epoch milliseconds"
+    assert row.raw == AVRO
+
+
+def test_pk_is_made_of_values() -> None:
+    (row,) = projector("INSERT INTO a SELECT mean AS m FROM t PK device_id, metric")(record(AVRO)).rows
+    assert row.id == "d-1-temperature"
+    assert row.values == {"m": 20.0}
+
+
+def test_without_pk_and_identity_the_place_in_the_topic_is_the_id() -> None:
+    (row,) = projector("INSERT INTO a SELECT * FROM t")(record(b'{"x": 1}')).rows
+    assert row.id == "t-2-33"
+    assert row.event_time_ms == 1_111
+    assert row.revision is None
+
+
+def test_every_matching_statement_makes_a_row() -> None:
+    project = projector("INSERT INTO a SELECT x FROM t; INSERT INTO b SELECT y FROM t; INSERT INTO c SELECT * FROM u")
+    rows = project(record(b'{"x": 1, "y": 2}')).rows
+    assert [(row.target, row.values) for row in rows] == [("a", {"x": 1}), ("b", {"y": 2})]
+    assert project(record(b"{}", topic="other")).filtered == "no_statement"
+
+
+def test_with_timestamp_beats_the_schema_and_kafka() -> None:
+    suffix = "WITHINDEXSUFFIX -{YYYY}"
+    (by_field,) = projector(f"INSERT INTO a SELECT * FROM t WITHTIMESTAMP at {suffix}")(record(b'{"at": 0}')).rows
+    assert by_field.target == "a-1970"
+    (by_kafka,) = projector(f"INSERT INTO a SELECT * FROM t WITHTIMESTAMP sys_time() {suffix}")(record(AVRO)).rows
+    assert (by_kafka.target, by_kafka.event_time_ms) == ("a-1970", 1_111)
+
+
+def test_keys_headers_and_parts() -> None:
+    project = projector("INSERT INTO a SELECT _key.id AS i, _header.h AS h, _.topic AS t FROM t PK _key.id")
+    (row,) = project(record(b"{}", key=b'{"id": 5}', headers=(("h", b"x"),))).rows
+    assert (row.id, row.values) == ("5", {"i": 5, "h": "x", "t": "t"})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"\x00\x00", ("VALUE_CONVERTER", "wire_format")),
+        (b"\x00\x00\x00\x00\x09rest", ("VALUE_CONVERTER", "unknown_schema")),
+        (AVRO[:-3], ("VALUE_CONVERTER", "wire_format")),
+        (AVRO + b"more", ("VALUE_CONVERTER", "wire_format")),
+        (b"\x01bad magic", ("VALUE_CONVERTER", "decode")),
+        (b"not json", ("VALUE_CONVERTER", "decode")),
+        (b"[1]", ("TRANSFORMATION", "projection")),
+        (b'"text"', ("TRANSFORMATION", "projection")),
+    ],
+)
+def test_poison_is_refused_with_its_stage(value: bytes, expected: tuple[str, str]) -> None:
+    assert reason(projector("INSERT INTO a SELECT * FROM t")(record(value))) == expected
+
+
+def test_a_field_that_the_schema_lacks_is_refused_with_the_nearest() -> None:
+    prepared = projector("INSERT INTO a SELECT meen FROM t")(record(AVRO))
+    assert reason(prepared) == ("TRANSFORMATION", "projection")
+    assert "did you mean mean?" in str(prepared.refusal.error if prepared.refusal else "")
+
+
+def test_an_outage_of_the_registry_is_not_the_records_fault() -> None:
+    with pytest.raises(RegistryUnavailableError):
+        projector("INSERT INTO a SELECT * FROM t")(record(b"\x00" + (503).to_bytes(4, "big")))
+
+
+def test_a_schema_is_looked_up_once() -> None:
+    schemas = Schemas({7: AGGREGATE})
+    decode = AvroDecoder(schemas)
+    assert [decode(AVRO).value["mean"] for _ in range(3)] == [20.0] * 3
+    assert schemas.asked == [7]
+
+
+def test_tombstones() -> None:
+    assert projector("INSERT INTO a SELECT * FROM t")(record(None)).filtered == "tombstone"
+    fail = "INSERT INTO a SELECT * FROM t PROPERTIES('behavior.on.null.values'='FAIL')"
+    assert reason(projector(fail)(record(None))) == ("TRANSFORMATION", "tombstone")
+    delete = "INSERT INTO a SELECT * FROM t PK _key.id PROPERTIES('behavior.on.null.values'='DELETE')"
+    (row,) = projector(delete)(record(None, key=b'{"id": 5}')).rows
+    assert (row.id, row.values, row.pk) == ("5", None, (5,))
+    unknown = "INSERT INTO a SELECT * FROM t PROPERTIES('behavior.on.null.values'='DELETE')"
+    assert reason(projector(unknown)(record(None))) == ("TRANSFORMATION", "tombstone")
+
+
+def test_records_older_than_their_ttl_are_filtered() -> None:
+    text = "INSERT INTO a SELECT * FROM t TTL=60"
+    assert projector(text, ttl_unit_ms=1_000)(record(AVRO)).filtered == "expired"
+    assert projector(text.replace("60", "61"), ttl_unit_ms=1_000)(record(AVRO)).rows
+    assert projector(text)(record(AVRO)).rows, "a sink without TTL lets nothing expire"
+
+
+@pytest.mark.parametrize(
+    ("converter", "envelope", "data", "value"),
+    [
+        ("json", False, b'{"a": 1}', {"a": 1}),
+        ("org.apache.kafka.connect.json.JsonConverter", True, b'{"schema": null, "payload": {"a": 1}}', {"a": 1}),
+        ("string", False, "wärme".encode(), "wärme"),
+        ("bytes", False, b"\x00\xff", b"\x00\xff"),
+        ("io.confluent.connect.avro.AvroConverter", False, AVRO, VALUE),
+    ],
+)
+def test_converters(converter: str, envelope: bool, data: bytes, value: Any) -> None:
+    assert value_decoder(converter, SCHEMAS, envelope=envelope)(data).value == value
+
+
+def test_an_envelope_is_asked_for_and_missing() -> None:
+    with pytest.raises(ValueError, match='"schema" and "payload"'):
+        value_decoder("json", SCHEMAS, envelope=True)(b'{"a": 1}')
+
+
+def test_text_keys_are_texts() -> None:
+    decode = key_decoder("auto", SCHEMAS)
+    assert decode(b"dev-1").value == "dev-1"
+    assert decode(b"12").value == "12"
+    assert decode(b'{"id": 1}').value == {"id": 1}
+
+
+NESTED = {
+    "type": "record",
+    "name": "R",
+    "namespace": "n",
+    "fields": [
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "inner", "type": ["null", {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]}]},
+        {"name": "again", "type": ["null", "I"]},
+        {"name": "tags", "type": {"type": "map", "values": "double"}},
+        {"name": "list", "type": {"type": "array", "items": "string"}},
+        {"name": "revision", "type": "long"},
+    ],
+    "isotherm.revision": "revision",
+}
+
+
+def plan(text: str) -> Any:
+    (statement,) = kcql.parse(text)
+    (writer,) = [value_writer(NESTED)]
+    return compile_plan(statement, writer, "-")
+
+
+def value_writer(schema: Mapping[str, Any]) -> Any:
+    return AvroDecoder(Schemas({1: schema}))._writer(1)
+
+
+def test_columns_carry_the_types_under_the_names_of_the_row() -> None:
+    columns = plan("INSERT INTO a SELECT inner.x AS y, again.x, tags.room, list, at, _key, _.offset FROM t").columns
+    assert columns["y"] == "int"
+    assert columns["x"] == "int"
+    assert columns["room"] == "double"
+    assert columns["list"] == {"type": "array", "items": "string"}
+    assert columns["at"]["logicalType"] == "timestamp-micros"
+    assert columns["key"] == "string"
+    assert columns["offset"] == "long"
+
+
+def test_columns_of_everything() -> None:
+    columns = plan("INSERT INTO a SELECT * FROM t").columns
+    assert list(columns) == ["at", "inner", "again", "tags", "list", "revision"]
+    assert columns["inner"]["fields"] == [{"name": "x", "type": "int"}]
+    assert columns["tags"] == {"type": "map", "values": "double"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("INSERT INTO a SELECT * FROM t", "revision"),
+        ("INSERT INTO a SELECT at, revision AS r FROM t", "r"),
+        ("INSERT INTO a SELECT at FROM t", None),
+    ],
+)
+def test_the_revision_is_found_under_its_name_in_the_row(text: str, expected: str | None) -> None:
+    assert plan(text).revision_column == expected
+
+
+def test_microseconds_are_datetimes_and_milliseconds_numbers() -> None:
+    data = encoder(NESTED, 1)(
+        {"at": datetime(2026, 1, 1, tzinfo=UTC), "inner": None, "again": None, "tags": {}, "list": [], "revision": 1}
+    )
+    value = AvroDecoder(Schemas({1: NESTED}))(data).value
+    assert value["at"] == datetime(2026, 1, 1, tzinfo=UTC)
+    assert json.dumps(VALUE)

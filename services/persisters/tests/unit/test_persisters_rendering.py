@@ -1,0 +1,231 @@
+"""What the sinks say: mappings, CQL, documents and items."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import fastavro
+import pytest
+from hazelcast.core import HazelcastJsonValue
+
+import isotherm_schemas
+import kcql
+from persisters.decode import Decoded, WriterSchema
+from persisters.documents import NotADocumentError, to_json
+from persisters.plan import Plan, compile_plan
+from persisters.sink import Row, SinkConfigError
+from persisters.sinks import cql, intents, items, mapping
+from persisters.sinks.cassandra import primary_key_columns, write_time_us
+from servicekit.avro import parse
+
+AGGREGATE = isotherm_schemas.schema("TemperatureAggregate", 1)
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+
+
+def plan(text: str, schema: Any = AGGREGATE) -> Plan:
+    (statement,) = kcql.parse(text)
+    writer = None if schema is None else WriterSchema(1, schema, parse(schema))
+    return compile_plan(statement, writer, "-")
+
+
+def row(text: str, values: dict[str, Any] | None, *, revision: int | None = None, schema: Any = AGGREGATE) -> Row:
+    return Row(33, "a", "id", values, 5_000, revision, plan(text, schema), b"\x00raw")
+
+
+def test_a_mapping_from_the_schema() -> None:
+    found = mapping.properties(plan("INSERT INTO a SELECT * FROM t").columns)
+    assert found["device_id"] == {"type": "keyword", "ignore_above": 8191}
+    assert found["window_start"] == {"type": "date", "format": "epoch_millis||strict_date_optional_time"}
+    assert (found["count"], found["mean"]) == ({"type": "long"}, {"type": "double"})
+
+
+@pytest.mark.parametrize(
+    ("avro", "expected"),
+    [
+        (["null", "int"], {"type": "integer"}),
+        ({"type": "array", "items": "float"}, {"type": "float"}),
+        ({"type": "map", "values": "string"}, {"type": "flattened", "ignore_above": 8191}),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, {"type": "keyword", "ignore_above": 8191}),
+        ({"type": "fixed", "name": "F", "size": 2}, {"type": "binary"}),
+        ({"type": "int", "logicalType": "date"}, {"type": "date", "format": "strict_date"}),
+        ({"type": "boolean"}, {"type": "boolean"}),
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "x", "type": "bytes"}]},
+            {"type": "object", "properties": {"x": {"type": "binary"}}},
+        ),
+    ],
+)
+def test_mapping_types(avro: Any, expected: Any) -> None:
+    assert mapping.properties({"f": avro}) == {"f": expected}
+
+
+def test_a_type_that_says_too_little_is_left_to_elasticsearch() -> None:
+    assert mapping.properties({"f": ["string", "int"]}) == {}
+
+
+def test_index_patterns_and_templates() -> None:
+    assert mapping.index_pattern("temperatures", "-{YYYY.MM.DD}") == "temperatures-*"
+    assert mapping.index_pattern("a", None) == "a"
+    shorter, longer = mapping.index_template("a-*", {}), mapping.index_template("a-b-*", {})
+    assert longer["priority"] > shorter["priority"], "Elasticsearch refuses overlapping templates of one priority"
+
+
+def test_documents() -> None:
+    found = to_json(
+        {
+            "at": datetime(2026, 1, 1, tzinfo=UTC),
+            "day": date(2026, 1, 1),
+            "raw": b"\x00\xff",
+            "price": Decimal("1.10"),
+            "id": UUID(int=1),
+            "nan": float("nan"),
+        }
+    )
+    assert found == (
+        b'{"at":1767225600000,"day":"2026-01-01","raw":"AP8=","price":"1.10",'
+        b'"id":"00000000-0000-0000-0000-000000000001","nan":null}'
+    )
+
+
+@pytest.mark.parametrize("value", [{"n": 2**70}, {"s": "\ud800"}, {"o": object()}])
+def test_what_has_no_form_in_json(value: Any) -> None:
+    with pytest.raises(NotADocumentError):
+        to_json(value)
+
+
+def test_create_table() -> None:
+    columns = {
+        "device_id": "string",
+        "at": MILLIS,
+        "value": ["null", "double"],
+        "Tags": {"type": "map", "values": "int"},
+    }
+    assert cql.create_table("iso", "readings", columns, ["device_id", "at"]) == (
+        "CREATE TABLE IF NOT EXISTS iso.readings (device_id text, at timestamp, value double, "
+        '"Tags" map<text, int>, PRIMARY KEY (device_id, at))'
+    )
+    with pytest.raises(cql.NotAColumnError, match="PK other is not among the selected fields"):
+        cql.create_table("iso", "readings", columns, ["other"])
+
+
+@pytest.mark.parametrize(
+    ("avro", "expected"),
+    [
+        ({"type": "array", "items": {"type": "array", "items": "int"}}, "list<frozen<list<int>>>"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4}, "decimal"),
+        ({"type": "string", "logicalType": "uuid"}, "uuid"),
+        ({"type": "record", "name": "R", "fields": []}, "text"),
+        (["null", "string", "int"], "text"),
+        ("bytes", "blob"),
+    ],
+)
+def test_cql_types(avro: Any, expected: str) -> None:
+    assert cql.cql_type(avro) == expected
+
+
+TABLE = cql.Table("ks", "T", {"device_id": "text", "at": "timestamp", "order": "int"}, ["device_id"], ["at"])
+
+
+def test_statements_quote_what_needs_it() -> None:
+    assert cql.insert(TABLE, ttl=True) == (
+        'INSERT INTO ks."T" (device_id, at, "order") VALUES (?, ?, ?) USING TIMESTAMP ? AND TTL ?'
+    )
+    assert cql.delete(TABLE) == 'DELETE FROM ks."T" USING TIMESTAMP ? WHERE device_id = ? AND at = ?'
+    assert cql.quoted('a"b') == '"a""b"'
+
+
+def test_columns_of_fields() -> None:
+    assert cql.column_of(TABLE, "Device_ID") == "device_id"
+    with pytest.raises(cql.NotAColumnError, match="did you mean device_id"):
+        cql.column_of(TABLE, "device_ids")
+    with pytest.raises(cql.NotAColumnError, match="it has device_id, at, order"):
+        cql.column_of(TABLE, "zzz")
+
+
+def test_targets_and_values() -> None:
+    assert cql.split_target("other.t", "ks") == ("other", "t")
+    assert cql.split_target("t", "ks") == ("ks", "t")
+    text, uuid = cql.converter("text"), cql.converter("uuid")
+    assert text is not None
+    assert uuid is not None
+    assert text({"a": 1}) == '{"a":1}'
+    assert uuid("00000000-0000-0000-0000-000000000001") == UUID(int=1)
+    assert cql.converter("int") is None
+
+
+def test_primary_keys_of_new_tables() -> None:
+    assert primary_key_columns(row("INSERT INTO a SELECT device_id AS d, mean FROM t PK device_id, mean", {})) == [
+        "d",
+        "mean",
+    ]
+    assert primary_key_columns(row("INSERT INTO a SELECT * FROM t", {})) == AGGREGATE["isotherm.identity"]
+
+
+def test_write_times() -> None:
+    assert write_time_us(row("INSERT INTO a SELECT * FROM t", {}, revision=7)) == 7_000
+    assert write_time_us(row("INSERT INTO a SELECT * FROM t", {})) == 5_000_033
+
+
+def test_items() -> None:
+    values = {"mean": 1.5, "revision": 9}
+    whole = row("INSERT INTO a SELECT * FROM t", values)
+    as_json, as_text = items.encoder("JSON")(whole), items.encoder("TEXT")(whole)
+    assert isinstance(as_json, HazelcastJsonValue)
+    assert as_json.to_string() == as_text == '{"mean":1.5,"revision":9}'
+    assert items.encoder("AVRO")(whole) == bytearray(b"\x00raw"), "the record's own bytes"
+
+
+def test_avro_of_a_part_carries_its_schema() -> None:
+    part = row("INSERT INTO a SELECT mean, revision AS r, device_id FROM t", {"mean": 1.5, "r": 9, "device_id": None})
+    item = items.encoder("AVRO")(part)
+    assert list(fastavro.reader(io.BytesIO(bytes(items.content(item))))) == [{"mean": 1.5, "r": 9, "device_id": None}]
+    with pytest.raises(SinkConfigError, match="WITHFORMAT AVRO needs values with an Avro schema"):
+        items.encoder("AVRO")(row("INSERT INTO a SELECT * FROM t", {}, schema=None))
+
+
+@pytest.mark.parametrize("format_", ["JSON", "TEXT", "AVRO"])
+def test_revisions_are_read_back_from_stored_items(format_: str) -> None:
+    part = row("INSERT INTO a SELECT mean, revision AS r FROM t", {"mean": 1.5, "r": 9})
+    assert items.revision_of(items.encoder(format_)(part), part.plan, lambda _data: Decoded({})) == 9
+
+
+def test_revisions_of_whole_records_and_of_strangers() -> None:
+    whole = plan("INSERT INTO a SELECT * FROM t")
+    assert items.revision_of(bytearray(b"\x00..."), whole, lambda _data: Decoded({"revision": 4})) == 4
+    assert items.revision_of("somebody's text", whole, lambda _data: Decoded({})) is None
+
+
+INTENT = intents.Intent("t|0", 41, 9, [1, 2, 3])
+
+
+def test_states_round_trip() -> None:
+    state = intents.State({"t|1": 5}).intending(INTENT)
+    assert intents.State.from_json(state.to_json()) == state
+    assert intents.State.from_json(None) == intents.State()
+    assert state.done() == intents.State({"t|1": 5, "t|0": 41})
+    assert state.abandoned() == intents.State({"t|1": 5})
+
+
+@pytest.mark.parametrize(
+    ("first", "seen", "expected"),
+    [
+        (10, [1, 2, 3], True),
+        (10, [], False),
+        (10, [1, 2, 3, 8], True),
+        (10, [8, 1, 2, 3], True),
+        (10, [8, 9], False),
+        (10, [1, 2], False),
+        # The ring has gone round: only the end of what was appended is left.
+        (12, [3, 8], True),
+        (12, [8, 3], False),
+        (13, [8], False),
+    ],
+)
+def test_after_a_crash_the_structure_tells_whether_the_items_arrived(
+    first: int, seen: list[int], expected: bool
+) -> None:
+    assert intents.is_done(INTENT, first, seen) is expected
