@@ -108,6 +108,8 @@ def refuse_unexpected(text: str, at: int, last: Token | None, accepted: Collecti
     if start < at:
         message = f'"{wrong}" is not one name'
         return error_at(text, start, end, message, expected="quotes round a name with other characters")
+    if wrong.startswith("--"):
+        expected += "; a comment has a blank before it"
     named = next((name for name in _NAMED_BARE if name in accepted), None)
     if named and wrong.upper() in RESERVED_WORDS:
         expected = f"{_EXPECTED[named]}; {wrong} needs quotes as a name"
