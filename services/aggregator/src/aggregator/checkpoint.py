@@ -27,7 +27,8 @@ class CheckpointHeldError(Exception):
 class CheckpointFolder:
     """The folder of one aggregator.
 
-    `windows/` and `rejects/` are the checkpoints of Spark's two queries, `clock/` is where ticks are handed over.
+    `windows/` and `rejects/` are the checkpoints of Spark's two queries, `clock/` is where ticks are handed over,
+    `spark/` holds temporary files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -35,6 +36,7 @@ class CheckpointFolder:
         self.windows = self.folder / "windows"
         self.rejects = self.folder / "rejects"
         self.clock = self.folder / "clock"
+        self.spark = self.folder / "spark"
         self._fingerprint = self.folder / "fingerprint.json"
         self._schema_ids = self.folder / "schema-ids.json"
         self._devices = self.folder / "devices"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -93,13 +92,17 @@ class Spark:
     """One Spark session in one JVM that ends with this process.
 
     The JVM reads its standard input and ends at its end, also when this process was killed. It inherits
-    `lock_descriptor`, so that the checkpoint folder stays locked until it is really gone.
+    `lock_descriptor`, so that the checkpoint folder stays locked until it is really gone. Spark's temporary files are
+    in `work_folder`.
     """
 
-    def __init__(self, settings: AggregatorSettings, lock_descriptor: int) -> None:
+    def __init__(self, settings: AggregatorSettings, work_folder: Path, lock_descriptor: int) -> None:
         # What fails in a callback ends the query, and the service logs that once.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
-        self._work_folder = Path(tempfile.mkdtemp(prefix="isotherm-aggregator-"))
+        self._work_folder = work_folder
+        # Whoever was killed here before left files behind; the lock says that nobody uses them any more.
+        shutil.rmtree(work_folder, ignore_errors=True)
+        work_folder.mkdir(parents=True)
         os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         conf = SparkConf(loadDefaults=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from enum import Enum
 
@@ -19,6 +20,9 @@ _TRANSIENT = re.compile(
     r"|java\.util\.concurrent\.TimeoutException: Cannot fetch record"
     r"|aggregator\.broker\.BrokerError|servicekit\.avro\.RegistryUnavailableError"
 )
+
+
+_STATUS_INTERVAL_S = 0.05
 
 
 class Cause(Enum):
@@ -87,8 +91,8 @@ class SupervisedQuery:
         error = self._query.exception()
         return "the query ended without a reason" if error is None else str(error)
 
-    def stop_after_batch(self, wait: Callable[[float], None], deadline_s: Callable[[], float]) -> None:
-        """Stop it between two batches, or in the middle of one when `deadline_s` (time left) is used up.
+    def stop_after_batch(self, deadline_s: float) -> None:
+        """Stop it between two batches, or in the middle of one after `deadline_s` (of the monotonic clock).
 
         Either is safe: a batch that did not finish is run again, as it was, at the next start.
         """
@@ -96,8 +100,9 @@ class SupervisedQuery:
             return
         self.new_progress()
         begun = self._seen
-        while self._query.isActive and self._query.status["isTriggerActive"] and deadline_s() > 0:
-            if self.new_progress() and self._seen != begun:
+        while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < deadline_s:
+            self.new_progress()
+            if self._seen != begun:
                 break
-            wait(0.05)
+            time.sleep(_STATUS_INTERVAL_S)
         self._query.stop()

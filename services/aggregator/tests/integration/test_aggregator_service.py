@@ -1,7 +1,8 @@
 """The aggregator as a process, against a real Kafka and a real registry.
 
 One run serves most tests: some 20,000 readings, every kind of bad record, a transaction left open for most of the
-time, `kill -9` in the middle, a restart of the broker, a new schema version afterwards. A recount that shares no code with it is the judge.
+time, `kill -9` in the middle, a restart of the broker, a new schema version afterwards. A recount that shares no code
+with the aggregator is the judge.
 """
 
 from __future__ import annotations

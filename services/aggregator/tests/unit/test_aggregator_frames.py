@@ -49,7 +49,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         }
     )
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
-    started = session.Spark(chosen, lock)
+    started = session.Spark(chosen, folder / "spark", lock)
     yield started.session
     started.stop()
     os.close(lock)

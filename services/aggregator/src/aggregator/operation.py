@@ -1,0 +1,153 @@
+"""The queries at work: their progress and failures, the clock, and the stop between two batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from aggregator import wire
+from aggregator.broker import Broker, BrokerError
+from aggregator.checkpoint import CheckpointFolder
+from aggregator.clock import Ticks, reached_ms
+from aggregator.metrics import Metrics, Partition
+from aggregator.schema_book import SchemaBook
+from aggregator.settings import AggregatorSettings
+from aggregator.supervision import Cause, SupervisedQuery, cause_of
+from aggregator.waiting import StopRequested, Waiting
+from servicekit import logs
+from servicekit.backoff import Backoff
+from servicekit.health import Health
+from servicekit.lifecycle import Exit
+
+_log = logs.logger(__name__)
+
+_POLL_S = 0.5
+_PROBE_INTERVAL_S = 1.0
+_DRAIN_SHARE = 0.6
+"""Share of the shutdown deadline that running batches may use; the rest is for Spark to stop."""
+
+
+class Operation:
+    """Looks after the windowed and the stateless query until the service stops or one of them fails for good."""
+
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        folder: CheckpointFolder,
+        broker: Broker,
+        book: SchemaBook,
+        health: Health,
+        metrics: Metrics,
+        waiting: Waiting,
+    ) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._broker = broker
+        self._book = book
+        self._health = health
+        self._metrics = metrics
+        self._waiting = waiting
+        self._backoff = Backoff(base_ms=500, cap_ms=10_000)
+        self._ticks = Ticks(
+            settings.window_ms,
+            settings.slide_ms or settings.window_ms,
+            settings.max_skew_ms,
+            settings.watermark_delay_ms,
+        )
+        self._ticked_watermark_ms = 0
+        self._next_probe_s = 0.0
+
+    def run(self, windows: SupervisedQuery, rejects: SupervisedQuery, verify_topics: Callable[[], None]) -> int:
+        """Start the queries and look after them; returns the exit code.
+
+        `verify_topics` is asked again after a query lost Kafka. Raises what `verify_topics` does not get over.
+        """
+        queries = (windows, rejects)
+        try:
+            for query in queries:
+                query.start()
+            while True:
+                for query in queries:
+                    self._take_in(query)
+                    failure = query.failure()
+                    if failure is not None and not self._recover(query, failure, verify_topics):
+                        return Exit.FAILED
+                self._probe(windows, rejects)
+                if all(query.is_initialized for query in queries):
+                    self._health.ready("start")
+                self._waiting.pause(_POLL_S)
+        except StopRequested:
+            self._stop(queries)
+            return Exit.OK
+
+    def _take_in(self, query: SupervisedQuery) -> None:
+        for progress in query.new_progress():
+            self._metrics.add(query.name, progress)
+            self._health.ready(query.name)
+            self._backoff.reset()
+            if progress.dropped_rows:
+                _log.error(
+                    "rows dropped by the watermark: readings were held longer than read_slack_ms before they were "
+                    "in Kafka; their windows lack them until they are recomputed",
+                    rows=progress.dropped_rows,
+                    watermark_ms=progress.watermark_ms,
+                    batch_id=progress.batch_id,
+                )
+
+    def _recover(self, query: SupervisedQuery, failure: str, verify_topics: Callable[[], None]) -> bool:
+        """Start a query again where that helps; False when it does not."""
+        cause = cause_of(failure)
+        if cause is Cause.FAILURE:
+            self._health.not_ready(query.name, "the query failed")
+            _log.error("query failed, ending", query=query.name, trace=failure)
+            return False
+        self._metrics.query_restarts.labels(query.name, cause.value).inc()
+        if cause is Cause.NEW_SCHEMA:
+            new_ids = wire.new_schema_ids(failure)
+            _log.info("query met new schema ids, starting it again with them", query=query.name, schema_ids=new_ids)
+            self._waiting.until("registry", lambda: self._book.learn(new_ids))
+        else:
+            self._health.not_ready(query.name, failure.strip().splitlines()[0])
+            _log.warning("query lost a server, starting it again", query=query.name, trace=failure)
+            self._waiting.pause(self._backoff.next_ms() / 1000)
+            self._waiting.until("kafka", verify_topics)
+        query.start()
+        return True
+
+    def _probe(self, windows: SupervisedQuery, rejects: SupervisedQuery) -> None:
+        """Ask Kafka for the ends of the partitions: for the lag, for readiness, and to let time go on."""
+        if time.monotonic() < self._next_probe_s:
+            return
+        self._next_probe_s = time.monotonic() + _PROBE_INTERVAL_S
+        asked_at_ms = time.time_ns() // 1_000_000
+        try:
+            ends = self._broker.ends(self._settings.input_topics, committed=False)
+        except BrokerError as error:
+            self._health.not_ready("kafka", str(error))
+            return
+        self._health.ready("kafka")
+        for query in (windows, rejects):
+            if query.read_to is not None:
+                self._metrics.set_lag(query.name, query.read_to, ends)
+        self._advance_clock(windows, asked_at_ms, ends)
+
+    def _advance_clock(self, windows: SupervisedQuery, asked_at_ms: int, ends: Mapping[Partition, int]) -> None:
+        last, read_to = windows.last, windows.read_to
+        # Without an open window there is nothing to finish: an idle service makes no batches.
+        if last is None or read_to is None or last.watermark_ms is None or last.state_rows == 0:
+            return
+        watermark_ms = max(last.watermark_ms, self._ticked_watermark_ms)
+        if not self._ticks.is_due(asked_at_ms, watermark_ms):
+            return
+        unread = self._broker.unread(read_to, ends, self._book.ingest_time_ms)
+        reached = reached_ms(asked_at_ms, unread, windows.newest_ingest_ms, idle_flush=self._settings.idle_flush)
+        if reached is not None and self._ticks.is_due(reached, watermark_ms):
+            self._folder.tick(self._ticks.tick_ms(reached))
+            self._ticked_watermark_ms = self._ticks.watermark_ms(reached)
+
+    def _stop(self, queries: tuple[SupervisedQuery, ...]) -> None:
+        _log.info("stopping after the current batches")
+        self._health.not_ready("stop", "stopping")
+        deadline_s = time.monotonic() + self._settings.shutdown_timeout_ms / 1000 * _DRAIN_SHARE
+        for query in queries:
+            query.stop_after_batch(deadline_s)
