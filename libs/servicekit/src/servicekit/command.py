@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from pydantic import ConfigDict
+
 from servicekit import logs, settings
 from servicekit.lifecycle import Exit
 
 S = TypeVar("S", bound=settings.ServiceSettings)
+L = TypeVar("L", bound=settings.Settings)
 
 
 class ServiceCommand(Generic[S]):
@@ -53,21 +56,26 @@ class ServiceCommand(Generic[S]):
             sys.stdout.write(settings.table(self._settings_class, self._service) + "\n")
             return Exit.OK
         try:
-            loaded = settings.load(
-                self._settings_class,
-                self._service,
-                environ=os.environ,
-                file=arguments.config,
-                overrides=arguments.set,
-            )
             if arguments.command == "health":
-                return _ask(loaded.http, "live" if arguments.live else "ready")
+                return _ask(self._load(_Reachable, arguments).http, "live" if arguments.live else "ready")
+            loaded = self._load(self._settings_class, arguments)
             logs.configure(self._service, loaded.log)
             return self._run(loaded, arguments)
         except settings.SettingsError as error:
             for problem in error.problems:
                 sys.stderr.write(f"{self._service}: {problem}\n")
             return Exit.CONFIGURATION
+
+    def _load(self, cls: type[L], arguments: argparse.Namespace) -> L:
+        return settings.load(cls, self._service, environ=os.environ, file=arguments.config, overrides=arguments.set)
+
+
+class _Reachable(settings.Settings):
+    """All that `health` needs to know: a container's health check is not given the service's own arguments."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    http: settings.HttpSettings = settings.HttpSettings()
 
 
 def _ask(http: settings.HttpSettings, page: str) -> int:

@@ -32,7 +32,10 @@ def configure(service: str, settings: LogSettings) -> None:
         last = structlog.processors.JSONRenderer(default=repr)
         shared.append(structlog.processors.format_exc_info)
     else:
-        last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        # Not rich's tracebacks, which show the values of local variables, secrets among them.
+        last = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
