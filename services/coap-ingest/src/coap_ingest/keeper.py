@@ -21,6 +21,7 @@ from servicekit.health import Health
 _log = logs.logger(__name__)
 
 _OUTCOMES = (*(verdict.value for verdict in Verdict), "dropped")
+_NOT_YET = "not registered yet"
 _CANCEL_TIMEOUT_S = 2.0
 _DROP_LOG_INTERVAL_S = 10.0
 
@@ -57,7 +58,7 @@ class Keeper:
         self._exchange: Exchange | None = None
         self._address = 0
         self._is_unanswered = False
-        self._shown: str | None = None
+        self._shown: str | None = _NOT_YET
         self._sooner = asyncio.Event()
         self._completing: asyncio.Task[None] | None = None
         self._dropped_logged_at = float("-inf")
@@ -66,7 +67,7 @@ class Keeper:
         self._missed = metrics.missed.labels(resource.uri)
         self._interruptions = metrics.interruptions.labels(resource.uri)
         self._stale = metrics.stale.labels(resource.uri)
-        health.not_ready(self._part, "not registered yet")
+        health.not_ready(self._part, _NOT_YET)
 
     async def run(self) -> None:
         """Observe until cancelled; `close` afterwards."""
