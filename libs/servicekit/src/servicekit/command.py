@@ -79,8 +79,10 @@ class _Reachable(settings.Settings):
 
 
 def _ask(http: settings.HttpSettings, page: str) -> int:
+    # Never through a proxy of the environment: the service is on this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(f"http://{http.host}:{http.port}/{page}", timeout=5) as answer:
+        with opener.open(f"http://{http.host}:{http.port}/{page}", timeout=5) as answer:
             sys.stdout.write(answer.read().decode() + "\n")
             return Exit.OK
     except urllib.error.HTTPError as error:
