@@ -20,13 +20,16 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from connector import config as connectors
 from persisters.__main__ import main as persisters_main
 from servicekit import command as kit
 from servicekit import logs
-from servicekit.settings import ServiceSettings
+from servicekit.health import Health, MonitoringServer
+from servicekit.lifecycle import Exit
+from servicekit.settings import HttpSettings, ServiceSettings
 from simulators.coap import server
 from simulators.mqtt import fleet
 
@@ -44,6 +47,9 @@ class Container:
         text = (ROOT / service["build"]["dockerfile"]).read_text(encoding="utf-8")
         joined = text.replace("\\\n", " ")
         entrypoint = service.get("entrypoint") or json.loads(re.findall(r"^ENTRYPOINT (.+)$", joined, re.MULTILINE)[-1])
+        self.healthcheck: list[str] = json.loads(
+            (re.findall(r"^HEALTHCHECK .*CMD (.+)$", joined, re.MULTILINE) or ["[]"])[-1]
+        )
         image = dict(re.findall(r"(ISOTHERM_\w+)=(\S+)", joined))
         given = {key: _interpolated(value) for key, value in service.get("environment", {}).items()}
         self.environment = image | given
@@ -125,6 +131,28 @@ def test_a_service_takes_its_arguments_and_variables(
     # The service ends by itself before it is killed.
     grace_ms = 1000 * int(SERVICES[name]["stop_grace_period"].removesuffix("s"))
     assert started.settings.shutdown_timeout_ms < grace_ms
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_the_images_health_check_asks_the_service(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    container = Container(SERVICES[name])
+    health = Health()
+    monitoring = MonitoringServer(HttpSettings(), health, CollectorRegistry())
+    monitoring.start()
+    variable = next(key for key in container.environment if key.endswith("__HTTP__PORT"))
+    monkeypatch.setattr(os, "environ", container.environment | {variable: str(monitoring.port)})
+    monkeypatch.setattr(sys, "argv", container.healthcheck)
+    try:
+        assert container.main()() == Exit.FAILED
+        assert '"start": "starting"' in capsys.readouterr().out
+
+        health.ready()
+
+        assert container.main()() == Exit.OK
+    finally:
+        monitoring.stop()
 
 
 @pytest.mark.parametrize("name", RUNNING)
