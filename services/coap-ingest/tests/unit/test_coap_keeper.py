@@ -1,0 +1,190 @@
+"""A keeper and a CoAP server in one process, over the loopback: what goes over the wire besides notifications."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from aiocoap import CONTENT, GET, NOT_FOUND, Context, Message  # type: ignore[import-untyped]  # no types there
+from aiocoap import resource as coap_resource
+from prometheus_client import CollectorRegistry
+
+from coap_ingest.client import Client
+from coap_ingest.intake import Intake
+from coap_ingest.keeper import Arrived, Keeper
+from coap_ingest.metrics import Metrics
+from coap_ingest.observation import Timing
+from coap_ingest.resource import Resource, Server
+from servicekit.health import Health
+
+TIMING = Timing(silence_grace_min_ms=50, silence_grace_max_ms=100, answer_timeout_ms=1_000, retry_cap_ms=100)
+MAX_PAYLOAD_BYTES = 8_192
+
+
+class Peer(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no types
+    """An observable resource that keeps what it was asked, and sends what a test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[tuple[int, int | None, bytes]] = []
+        self.observers: list[Any] = []
+        self.payload = b"0"
+        self.number = 0
+        self.is_there = True
+
+    async def render_get(self, _request: Any) -> Any:
+        return Message(code=CONTENT, payload=self.payload) if self.is_there else Message(code=NOT_FOUND)
+
+    async def render_to_pipe(self, pipe: Any) -> None:
+        self.requests.append((int(pipe.request.code), pipe.request.opt.observe, bytes(pipe.request.token)))
+        if pipe.request.opt.observe != 0 or not self.is_there:
+            await super().render_to_pipe(pipe)
+            return
+        self._say(pipe)
+        self.observers.append(pipe)
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.observers.remove(pipe)
+
+    def notify(self, payload: bytes) -> None:
+        self.payload, self.number = payload, self.number + 1
+        for observer in list(self.observers):
+            self._say(observer)
+
+    def vanish(self) -> None:
+        """The resource is gone: its observers are told, as RFC 7641 section 4.2 wants."""
+        self.is_there = False
+        for observer in list(self.observers):
+            observer.add_response(Message(code=NOT_FOUND), is_last=True)
+
+    def _say(self, pipe: Any) -> None:
+        message = Message(code=CONTENT, payload=self.payload, max_age=60)
+        message.opt.observe = self.number
+        pipe.add_response(message, is_last=False)
+
+
+@dataclass
+class Bench:
+    """A server with one resource, and a keeper of it."""
+
+    peer: Peer
+    uri: str
+    intake: Intake[Arrived]
+    metrics: CollectorRegistry
+
+    def count(self, name: str, **labels: str) -> float:
+        sample = self.metrics.get_sample_value(f"isotherm_coap_ingest_{name}_total", {"resource": self.uri, **labels})
+        return sample or 0.0
+
+    async def next(self) -> Arrived:
+        arrived = await asyncio.wait_for(self.intake.get(), 20)
+        self.intake.release()
+        return arrived
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110  # the wire gives no event to wait for
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def bench(free_port: int, monkeypatch: pytest.MonkeyPatch, limit: int = 100) -> AsyncIterator[Bench]:
+    peer = Peer()
+    site = coap_resource.Site()
+    site.add_resource(["r"], peer)
+    server = await Context.create_server_context(site, bind=("127.0.0.1", free_port), transports=["udp6"])
+
+    client = await Client.open(MAX_PAYLOAD_BYTES)
+    real_getaddrinfo = asyncio.get_running_loop().getaddrinfo
+
+    async def getaddrinfo(host: str, port: int, **hints: Any) -> Any:
+        if host == "device.test":
+            # The first one is nobody's.
+            return [(socket.AF_INET, 0, 0, "", (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
+        return await real_getaddrinfo(host, port, **hints)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    registry = CollectorRegistry()
+    intake: Intake[Arrived] = Intake(limit, 1_000_000)
+    resource = Resource(Server("coap", "device.test", free_port), ("r",))
+    keeper = Keeper("c", resource, TIMING, client, intake, Metrics(registry), Health())
+    running = asyncio.create_task(keeper.run())
+    try:
+        yield Bench(peer, resource.uri, intake, registry)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await keeper.close()
+        await client.close()
+        await server.shutdown()
+
+
+@pytest.fixture
+def port(free_port: Callable[[], int]) -> int:
+    return free_port()
+
+
+async def test_the_next_address_of_a_name_is_tried_when_one_does_not_answer(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bench(port, monkeypatch) as made:
+        assert (await made.next()).notification.payload == b"0"
+        assert made.count("registrations", kind="register") == 2
+
+
+async def test_closing_ends_the_observation_under_its_token_and_never_deletes(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bench(port, monkeypatch) as made:
+        await made.next()
+        peer = made.peer
+        assert len(peer.observers) == 1
+    assert peer.observers == []
+    (first_code, first, token), (last_code, last, same_token) = peer.requests
+    assert (first_code, last_code) == (int(GET), int(GET))
+    assert (first, last) == (0, 1)
+    assert token == same_token
+
+
+async def test_a_full_queue_keeps_what_it_has_and_the_rest_is_counted(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bench(port, monkeypatch, limit=3) as made:
+        await made.until(lambda: made.intake.reserved == 1)
+        for number in range(1, 10):
+            made.peer.notify(str(number).encode())
+        await made.until(lambda: made.count("notifications", outcome="new") == 10)
+        assert [(await made.next()).notification.payload for _ in range(3)] == [b"0", b"1", b"2"]
+        assert made.count("notifications", outcome="dropped") == 7
+
+
+async def test_a_deleted_resource_is_asked_for_until_it_is_back(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bench(port, monkeypatch) as made:
+        await made.next()
+        made.peer.vanish()
+        await made.until(lambda: made.count("notifications", outcome="refused") >= 3)
+        assert made.count("interruptions") == 1
+        made.peer.is_there, made.peer.payload = True, b"back"
+        assert (await made.next()).notification.payload == b"back"
+
+
+async def test_a_representation_over_the_limit_is_handed_on_as_incomplete(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bench(port, monkeypatch) as made:
+        await made.next()
+        made.peer.notify(b"x" * 4_050)
+        arrived = await made.next()
+        assert (arrived.fault, len(arrived.notification.payload)) == (None, 4_050)
+        # A datagram of 9,000 bytes is cut off by the library; what a GET brings in blocks is over the limit.
+        made.peer.notify(b"x" * 9_000)
+        arrived = await made.next()
+        assert "9000 bytes are over the limit of 8192" in str(arrived.fault)
+        made.peer.notify(b"small")
+        assert (await made.next()).notification.payload == b"small"
