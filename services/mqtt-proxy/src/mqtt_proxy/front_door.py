@@ -69,7 +69,6 @@ class FrontDoor:
         self._to_pump: dict[Connection, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._delayed_wills: dict[str, tuple[asyncio.TimerHandle, Publish]] = {}
-        self._expiries: dict[Session, int] = {}
         metrics.gauges |= {
             "connections": ("Connections that are open.", lambda: len(self.connections)),
             "sessions": ("Sessions that are kept.", lambda: len(self._sessions)),
@@ -209,7 +208,7 @@ class FrontDoor:
             session.stored = None
         if present or expiry_s:
             session.durable = True
-            self._expiries[session] = expiry_s
+            session.expiry_s = expiry_s
             claim = ClaimUnit(_undecided, session=session, expiry_s=expiry_s, clean=not present)
             return await self.transactions.decide(claim) is Outcome.COMMITTED
         if session.durable:
@@ -239,7 +238,7 @@ class FrontDoor:
 
     def change_expiry(self, session: Session, expiry_s: int) -> None:
         """An MQTT 5 client ends its connection with another session expiry."""
-        self._expiries[session] = min(expiry_s, self._session_expiry_s)
+        session.expiry_s = min(expiry_s, self._session_expiry_s)
 
     # -- the end of a connection
 
@@ -257,9 +256,8 @@ class FrontDoor:
 
     def _detach(self, session: Session) -> None:
         if session.durable:
-            expiry_s = self._expiries.pop(session, 0)
-            if expiry_s:
-                self.transactions.submit(DetachUnit(_undecided, session=session, expiry_s=expiry_s, now_ms=_now_ms()))
+            if session.expiry_s:
+                self._submit_detach(session)
                 return
             self.transactions.submit(WipeUnit(_undecided, session=session))
         if session.undecided:
@@ -267,15 +265,17 @@ class FrontDoor:
         else:
             self._sessions.forget(session)
 
+    def _submit_detach(self, session: Session) -> None:
+        unit = DetachUnit(_undecided, session=session, expiry_s=session.expiry_s, now_ms=_now_ms())
+        self.transactions.submit(unit)
+
     def expire_sessions(self) -> None:
         """Forget what has expired, and detach again what could not be written as detached."""
-        now_ms = _now_ms()
-        for session in self._sessions.expired(now_ms):
+        for session in self._sessions.expired(_now_ms()):
             self.transactions.submit(WipeUnit(_undecided, session=session))
             session.when_settled.append(partial(self._sessions.forget, session))
         for session in self._sessions.never_detached():
-            expiry_s = session.stored.expiry_s if session.stored else 0
-            self.transactions.submit(DetachUnit(_undecided, session=session, expiry_s=expiry_s, now_ms=now_ms))
+            self._submit_detach(session)
 
     # -- wills
 

@@ -17,8 +17,8 @@ _CLAUSES = frozenset(("WITHKEY", "KEYDELIMITER", "IGNORE", "WITHSTRUCTURE"))
 _CACHED_TOPICS = 10_000
 _KAFKA_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _REGEX_PAIR = re.compile(r"\s*([A-Za-z0-9._-]{1,249})\s*:\s*(.*?)\s*", re.DOTALL)
-# A comma inside a regular expression is not followed by "name:".
-_BETWEEN_PAIRS = re.compile(r",(?=\s*[A-Za-z0-9._-]{1,249}\s*:)")
+# A comma inside braces or brackets belongs to the regular expression.
+_BETWEEN_PAIRS = re.compile(r",(?![^{\[]*[}\]])")
 
 Row = Mapping[str, Any]
 

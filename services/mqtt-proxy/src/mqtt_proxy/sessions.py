@@ -80,6 +80,8 @@ class Session:
 
     client_id: str
     durable: bool = False
+    expiry_s: int = 0
+    """How long it is kept after its connection; what the last accepted connection wanted."""
     stored: StoredState | None = None
     owner: Owner | None = None
     in_flight: dict[int, int] = field(default_factory=dict)
@@ -171,7 +173,7 @@ class SessionStore:
             stored = state.copy()
             if stored.expires_at_ms is None:
                 stored.expires_at_ms = now_ms + stored.expiry_s * 1000
-            self._sessions[client_id] = Session(client_id, durable=True, stored=stored)
+            self._sessions[client_id] = Session(client_id, durable=True, expiry_s=stored.expiry_s, stored=stored)
 
     def never_detached(self) -> list[Session]:
         """Sessions whose connection ended without this being stored, because Kafka did not take it."""

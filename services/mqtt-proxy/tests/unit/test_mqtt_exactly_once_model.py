@@ -18,6 +18,7 @@ from typing import Any, cast
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from mqtt_proxy.connection import Connection
 from mqtt_proxy.front_door import FrontDoor
 from mqtt_proxy.grouping import OutRecord
@@ -224,7 +225,7 @@ class ExactlyOnce(RuleBasedStateMachine):
             metrics = Metrics()
             self.held = HeldTransactions(self.ledger)
             transactions = Transactions(
-                cast(TransactionalWriter, TransactionalWriter(cast(Any, None))),
+                TransactionalWriter(cast(Any, None)),
                 executor=self.held,
                 session_record=state_record,
                 max_records=4,
