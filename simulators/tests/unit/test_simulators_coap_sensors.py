@@ -1,0 +1,50 @@
+"""The CoAP test server's sensors: what their payloads say, and that a run can be repeated."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulators.coap.sensors import Sensors, State
+
+
+def test_the_payload_has_the_keys_of_the_documents_in_their_order() -> None:
+    payload = State("Sensor4", 1486997194029, 23.60440030439427, 98).payload()
+    assert payload == (
+        b'{"sensorId":"Sensor4","timestamp":1486997194029,"temperature":23.60440030439427,'
+        b'"message":"Sensor message 98"}'
+    )
+
+
+def test_sensors_measure_in_turn_and_count_their_messages() -> None:
+    sensors = Sensors(0, 3, seed=1)
+    states = [sensors.measure(1_000 * n) for n in range(1, 8)]
+    assert [state.sensor_id for state in states] == ["Sensor1", "Sensor2", "Sensor3"] * 2 + ["Sensor1"]
+    assert [state.count for state in states] == [1, 1, 1, 2, 2, 2, 3]
+    assert json.loads(states[6].payload())["message"] == "Sensor message 3"
+
+
+def test_resources_have_sensors_of_their_own() -> None:
+    names = [Sensors(resource, 2, seed=1).measure(1).sensor_id for resource in range(3)]
+    assert names == ["Sensor1", "Sensor3", "Sensor5"]
+
+
+def test_the_same_seed_gives_the_same_values() -> None:
+    def values(seed: int) -> list[float]:
+        sensors = Sensors(1, 4, seed)
+        return [sensors.measure(60_000 * n).temperature for n in range(20)]
+
+    assert values(7) == values(7)
+    assert values(7) != values(8)
+    assert all(10 < value < 30 for value in values(7))
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=50), st.integers(1, 5))
+def test_no_two_readings_of_a_resource_have_the_same_time_whatever_the_clock_does(
+    clock_ms: list[int], count: int
+) -> None:
+    sensors = Sensors(0, count, seed=1)
+    times = [sensors.measure(now_ms).event_time_ms for now_ms in clock_ms]
+    assert times == sorted(set(times))
