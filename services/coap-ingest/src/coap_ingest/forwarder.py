@@ -143,15 +143,14 @@ class Forwarder:
 
     def _readings(self, arrived: Arrived, outlet: Outlet, rules: ReadingRules) -> list[_Record]:
         notification, topic = arrived.notification, outlet.route.topic.name
+        try:
+            found = readings(notification, rules)
+        except payloads.PayloadError as error:
+            return [self._dead_letter(arrived, error, "payload")]
         said = headers(notification)
-        records, error = [], None
-        for reading in readings(notification, rules):
-            if isinstance(reading, payloads.PayloadError):
-                # One dead letter for the payload, with the first reason: it holds all the items.
-                error = error or reading
-            else:
-                records.append(_Record(topic, reading.device_id, outlet.encode(reading.as_record()), said, arrived))
-        return records if error is None else [*records, self._dead_letter(arrived, error, "payload")]
+        return [
+            _Record(topic, reading.device_id, outlet.encode(reading.as_record()), said, arrived) for reading in found
+        ]
 
     def _dead_letter(self, arrived: Arrived, error: Exception, reason: str) -> _Record:
         notification = arrived.notification

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,22 +104,22 @@ class ReadingRules:
     limits: payloads.Limits
 
 
-def readings(notification: Notification, rules: ReadingRules) -> Iterator[payloads.Reading | payloads.PayloadError]:
-    """The readings in a notification, in order; an item that is none gives its error and does not stop the others.
+def readings(notification: Notification, rules: ReadingRules) -> list[payloads.Reading]:
+    """The readings in a notification, in order. The device is the row's, else the server (`host:port`).
 
-    The device is the row's, else the server (`host:port`).
+    Raises PayloadError when the payload, or one item of it, cannot be used: a payload is stored whole or not at all,
+    so that its dead letter can be written again later without doubling the rest.
     """
-    try:
-        rows = payloads.decode(
-            notification.payload, notification.content_format, limits=rules.limits, now_ms=notification.arrived_ms
-        )
-    except payloads.PayloadError as error:
-        yield error
-        return
+    rows = payloads.decode(
+        notification.payload, notification.content_format, limits=rules.limits, now_ms=notification.arrived_ms
+    )
+    found = []
     for index, row in enumerate(rows):
         device_id = notification.resource.server.authority
         defaults = payloads.Defaults(device_id, rules.metric, rules.units, notification.arrived_ms, index)
         try:
-            yield payloads.reading(rules.project(row), defaults)
+            found.append(payloads.reading(rules.project(row), defaults))
         except payloads.PayloadError as error:
-            yield error
+            where = f"item {index} of {len(rows)}: " if len(rows) > 1 else ""
+            raise payloads.PayloadError(f"{where}{error.reason}") from error
+    return found
