@@ -164,7 +164,7 @@ def test_items_of_a_senml_pack_without_time_get_their_index() -> None:
 
 def test_a_payload_is_used_whole_or_not_at_all() -> None:
     pack = [{-2: "dev:1:", 0: "temperature", 2: 21.5}, {0: "label", 3: "x"}]
-    with pytest.raises(payloads.PayloadError, match="^item 1 of 2: value: "):
+    with pytest.raises(payloads.PayloadError, match=r"^item 1 of 2: value: "):
         read(SENML, payload=cbor2.dumps(pack), content_format=112)
 
 
