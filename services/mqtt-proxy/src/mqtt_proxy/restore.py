@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
     AdminClient,
     OffsetSpec,
@@ -33,8 +41,8 @@ def end_offsets(admin: AdminClient, topic: str) -> dict[int, int]:
     return {partition.partition: future.result().offset for partition, future in found.items()}
 
 
-def read_to_end(consumer: Consumer, topic: str, ends: dict[int, int], stop: Stop) -> Iterator[tuple[str, bytes | None]]:
-    """(key, value) of every committed record before `ends`; the consumer must report partition ends.
+def read_to_end(consumer: Consumer, topic: str, ends: dict[int, int], stop: Stop) -> Iterator[Message]:
+    """Every committed record before `ends`; the consumer must report partition ends.
 
     A read_committed consumer stops before an open transaction; its end is reached when that transaction is decided,
     at the latest when Kafka's transaction timeout aborts it. Ends early at `stop`. Raises KafkaException.
@@ -44,14 +52,12 @@ def read_to_end(consumer: Consumer, topic: str, ends: dict[int, int], stop: Stop
     while behind and not stop.is_set():
         messages = consumer.consume(_BATCH, _WAIT_S)
         if not messages:
-            _log.info("waiting for open transactions on the sessions topic", partitions=sorted(behind))
+            _log.info("not at the end yet; a transaction may be open", topic=topic, partitions=sorted(behind))
         for message in messages:
             error = message.error()
             partition, offset = message.partition(), message.offset()
             if error is None:
-                key = message.key()
-                if key is not None:
-                    yield key.decode("utf-8"), message.value()
+                yield message
             elif error.code() == KafkaError._PARTITION_EOF:
                 if partition is not None and offset is not None and offset >= ends[partition]:
                     behind.discard(partition)

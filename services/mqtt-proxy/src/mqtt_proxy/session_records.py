@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from confluent_kafka import Message
+
 from mqtt_proxy.sessions import StoredState
 
 Record = Mapping[str, Any]
@@ -40,12 +42,15 @@ def _epoch_ms(time: datetime) -> int:
     return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
 
 
-def newest(records: Iterable[tuple[str, bytes | None]], decode: Callable[[bytes], Record]) -> dict[str, StoredState]:
-    """The last state of every client among (client id, value) in their order; a null value ends a session."""
-    values: dict[str, bytes] = {}
-    for client_id, value in records:
+def newest(records: Iterable[Message], decode: Callable[[bytes], Record]) -> dict[str, StoredState]:
+    """The last state of every client among records in their order; a null value ends a session."""
+    values: dict[bytes, bytes] = {}
+    for record in records:
+        key, value = record.key(), record.value()
+        if key is None:
+            continue
         if value is None:
-            values.pop(client_id, None)
+            values.pop(key, None)
         else:
-            values[client_id] = value
-    return {client_id: from_record(decode(value)) for client_id, value in values.items()}
+            values[key] = value
+    return {key.decode("utf-8"): from_record(decode(value)) for key, value in values.items()}
