@@ -35,10 +35,10 @@ _REQUEST_TIMEOUT_S = 60
 class Topic:
     """What a topic holds, by identity; `counts` is the highest revision's `count` where the record has one."""
 
+    identity_fields: tuple[str, ...]
     records: Counter[Identity] = field(default_factory=Counter)
     revisions: dict[Identity, int] = field(default_factory=dict)
     counts: dict[Identity, int] = field(default_factory=dict)
-    identity_fields: tuple[str, ...] = ()
     from_coap: Counter[Identity] = field(default_factory=Counter)
     """Device and event time of the records that came in over CoAP."""
 
@@ -48,13 +48,18 @@ class Reader:
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._decoder = Decoder(SchemaRegistry(places.registry))
+        self._registry = SchemaRegistry(places.registry)
+        self._decoder = Decoder(self._registry)
         self._elasticsearch = Elasticsearch(places.elasticsearch_url, request_timeout=_REQUEST_TIMEOUT_S)
         profile = ExecutionProfile(
             load_balancing_policy=RoundRobinPolicy(), row_factory=dict_factory, request_timeout=_REQUEST_TIMEOUT_S
         )
         self._cluster = Cluster(
-            [places.cassandra_host], port=places.cassandra_port, execution_profiles={EXEC_PROFILE_DEFAULT: profile}
+            [places.cassandra_host],
+            port=places.cassandra_port,
+            # The newest version that Scylla speaks too; without it the driver tries them one by one.
+            protocol_version=4,
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
         )
         self._cassandra = self._cluster.connect()
         self._hazelcast = HazelcastClient(
@@ -65,13 +70,14 @@ class Reader:
 
     def close(self) -> None:
         """Close every connection."""
+        self._registry.close()
         self._hazelcast.shutdown()
         self._cluster.shutdown()
         self._elasticsearch.close()
 
     def topic(self, name: str) -> Topic:
         """Every committed record of a topic, by the identity that its writer's schema declares."""
-        found = Topic()
+        found = Topic(identity_fields=self._identity_fields(name))
         with closing(records.read(self._places.kafka, name)) as messages:
             for message in messages:
                 value = message.value()
@@ -79,17 +85,20 @@ class Reader:
                     self._add(found, message, value)
         return found
 
+    def _identity_fields(self, topic: str) -> tuple[str, ...]:
+        text = self._registry.client.get_latest_version(f"{topic}-value").schema.schema_str
+        return tuple(json.loads(text or "{}")["isotherm.identity"])
+
     def _add(self, found: Topic, message: Message, value: bytes) -> None:
         decoded = self._decoder(value)
         record = cast(Mapping[str, Any], decoded.record)
-        found.identity_fields = tuple(decoded.writer.json["isotherm.identity"])
         identity = identity_of(record, found.identity_fields)
         found.records[identity] += 1
         revision_field = decoded.writer.json.get("isotherm.revision")
         if revision_field is not None and record[revision_field] >= found.revisions.get(identity, -1):
             found.revisions[identity] = record[revision_field]
             found.counts[identity] = record["count"]
-        if any(header == "coap.uri" for header, _ in _headers(message)):
+        if "device_id" in record and any(header == "coap.uri" for header, _ in _headers(message)):
             found.from_coap[(record["device_id"], plain(record["event_time"]))] += 1
 
     def payloads(self, name: str) -> Counter[Identity]:
