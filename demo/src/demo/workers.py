@@ -113,9 +113,10 @@ class HazelcastPersister(Worker):
 
 
 class Simulator(Server):
-    """A simulator: ready when its ledger has begun."""
+    """A simulator: ready when it has opened its ledger."""
 
     stop_timeout_s: ClassVar[float] = 60.0
+    sent_event: ClassVar[bytes]
 
     def __init__(self, folder: Path, runtime: Runtime, arguments: Sequence[str]) -> None:
         super().__init__(folder, runtime)
@@ -138,16 +139,22 @@ class Simulator(Server):
         return Launch([command("isotherm-simulators"), self.name, *self._arguments, "--ledger", str(self.ledger)])
 
     def is_ready(self) -> bool:
-        return self.ledger.exists() and self.ledger.stat().st_size > 0
+        return self.ledger.exists()
+
+    def sent(self) -> int:
+        """How many readings it has sent so far."""
+        return self.ledger.read_bytes().count(self.sent_event)
 
 
 class MqttFleet(Simulator):
     """Thermostats that publish temperature and brightness."""
 
     name = "mqtt"
+    sent_event = b'{"event":"published"'
 
 
 class CoapSensors(Simulator):
     """The observable resource `sensors`."""
 
     name = "coap"
+    sent_event = b'{"event":"notified"'

@@ -1,0 +1,100 @@
+"""The whole system under load, each of its services killed once and started again: the balance must still add up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from demo import run
+from demo.system import DemoPorts, Load, System
+from demo.workers import Worker
+from stack.local import Stack
+from stack.ports import Ports
+
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+
+FLOW = 1_000
+"""Readings that the devices must send before, during and after each kill."""
+
+RATE_PER_S, COAP_RATE_PER_S = 400.0, 100.0
+READY_WITHIN_S = 240.0
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    whole = System(
+        Stack(tmp_path / "stack", Ports.free()),
+        ports=DemoPorts.free(),
+        load=Load(rate_per_s=RATE_PER_S, coap_rate_per_s=COAP_RATE_PER_S),
+    )
+    yield whole
+    whole.stop()
+
+
+def sent(system: System) -> int:
+    return sum(simulator.sent() for simulator in system.simulators)
+
+
+def wait_until(condition: Callable[[], bool], within_s: float, what: str) -> None:
+    deadline = time.monotonic() + within_s
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
+        pause.wait(0.2)
+
+
+def flow(system: System, what: str) -> int:
+    """Return once the devices have sent FLOW more readings; how many they sent."""
+    began = sent(system)
+    wait_until(lambda: sent(system) - began >= FLOW, 120.0, f"{FLOW} readings {what}")
+    return sent(system) - began
+
+
+def kill(system: System, service: Worker) -> tuple[int, int, int]:
+    """SIGKILL a service under load and keep it down under load; its old pid, and the readings before and during."""
+    before = flow(system, f"before {service.name} is killed")
+    pid = service.pid
+    service.kill()
+    assert not service.alive()
+    return pid, before, flow(system, f"while {service.name} is down")
+
+
+@pytest.mark.timeout(900)
+def test_killing_each_service_once_loses_nothing_and_doubles_nothing(system: System) -> None:
+    console = Console(width=200)
+    run.start(system, console, threading.Event())
+    # The one that takes longest to come back goes first and comes back while the others are killed.
+    order = sorted(system.services.values(), key=lambda service: service.name != "aggregator")
+    pids: dict[str, tuple[int, int]] = {}
+
+    for service in order:
+        old_pid, before, during = kill(system, service)
+        service.start()
+        if service is not order[0]:
+            wait_until(service.is_ready, READY_WITHIN_S, f"{service.name} is ready again")
+        pids[service.name] = (old_pid, service.pid)
+        after = flow(system, f"after {service.name} was started again")
+        console.print(
+            f"{service.name}: pid {old_pid} killed, {service.pid} started; readings {before}/{during}/{after}"
+        )
+    wait_until(order[0].is_ready, READY_WITHIN_S, f"{order[0].name} is ready again")
+    flow(system, "with everything up again")
+    run.check_alive(system.dead())
+    balance = run.settle(system, console, threading.Event())
+
+    assert balance.problems == ()
+    assert len(pids) == 6
+    assert all(old != new for old, new in pids.values())
+    by_title = {line.title: line.figures for line in balance.lines}
+    # Nothing adds up to nothing: each hop must have carried what the load sent.
+    least = 3 * len(order) * FLOW // 4
+    assert sum(by_title[f"MQTT QoS {qos}"]["stored"] for qos in (1, 2)) > least // 2
+    assert by_title["thermostat.data"]["in windows"] > least // 2
+    assert all(figures["rows"] > 0 for title, figures in by_title.items() if "rows" in figures)
+    system.stop()
+    assert system.left_over() == []
