@@ -162,14 +162,7 @@ class Proxy:
         sessions.restore(states, int(time.time() * 1000))
         _log.info("sessions restored", sessions=len(sessions))
         door = self._front_door(sessions)
-        server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(door),
-            settings.listener.host,
-            settings.listener.port,
-            backlog=settings.listener.backlog,
-            reuse_port=settings.listener.reuse_port or None,
-            ssl=self._tls,
-        )
+        server = await self._listen(door)
         port = server.sockets[0].getsockname()[1]
         _log.info("listening", host=settings.listener.host, port=port, tls=self._tls is not None)
         self._health.ready()
@@ -185,6 +178,21 @@ class Proxy:
         for task in tasks:
             task.cancel()
         return self._exit
+
+    async def _listen(self, door: FrontDoor) -> asyncio.Server:
+        listener = self._settings.listener
+        try:
+            return await asyncio.get_running_loop().create_server(
+                lambda: Connection(door),
+                listener.host,
+                listener.port,
+                backlog=listener.backlog,
+                reuse_port=listener.reuse_port or None,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._settings.limits.connect_timeout_ms / 1000 if self._tls else None,
+            )
+        except OSError as error:
+            raise SettingsError([f"listener.host, listener.port: {listener.host}:{listener.port}: {error}"]) from None
 
     def _front_door(self, sessions: SessionStore) -> FrontDoor:
         settings = self._settings

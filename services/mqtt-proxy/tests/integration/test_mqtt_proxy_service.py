@@ -422,6 +422,27 @@ def test_limits(proxy: Proxy, topics: Topics, device: str) -> None:
     assert all(wire.session_present is False for wire in kept)
 
 
+def test_tls_with_client_certificates(proxy: Proxy, topics: Topics, tmp_path: Path, device: str) -> None:
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
+    for name, host in (("server", "127.0.0.1"), ("device", device)):
+        openssl("req", *new[:-2], "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={host}")
+        (tmp_path / "names").write_text("subjectAltName=IP:127.0.0.1")
+        signed_by = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names"]
+        openssl("x509", "-req", "-in", f"{name}.csr", *signed_by, "-out", f"{name}.pem")
+    files = {part: str(tmp_path / name) for part, name in (("certfile", "server.pem"), ("keyfile", "server.key"))}
+    proxy.start(allow_anonymous="false", tls__cafile=tmp_path / "ca.pem", **{f"tls__{k}": v for k, v in files.items()})
+    ours = ("--cert", str(tmp_path / "device.pem"), "--key", str(tmp_path / "device.key"))
+    topic, authority = f"devices/{device}/temperature", ("--cafile", str(tmp_path / "ca.pem"))
+    mosquitto_pub(proxy, topic, '{"t": 5}', 2, *authority, *ours)
+    with pytest.raises(subprocess.CalledProcessError):
+        mosquitto_pub(proxy, topic, '{"t": 6}', 2, *authority)
+    assert [reading["value"] for reading, _ in topics.readings("thermostat.data", device)] == [5.0]
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
