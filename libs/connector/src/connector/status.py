@@ -41,7 +41,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        producer: Producer,
+        producer: Callable[[], Producer],
         registry: SchemaRegistry,
         *,
         connector: str,
@@ -49,9 +49,13 @@ class Heartbeat:
         worker_group: str = "",
         clock_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
-        """Raises SchemaNotRegisteredError before `isotherm apply` was run, RegistryUnavailableError."""
-        self._producer = producer
+        """`producer` is called once, when the schema is known.
+
+        Raises SchemaNotRegisteredError before `isotherm apply` was run, RegistryUnavailableError.
+        """
         self._encode = registry.encoder(TOPIC, isotherm_schemas.schema("TaskStatus", _SCHEMA_VERSION))
+        # Not before: a producer that is thrown away again takes half a minute to end.
+        self._producer = producer()
         self._connector, self._task, self._group = connector, task, worker_group
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
         self._clock_ms = clock_ms

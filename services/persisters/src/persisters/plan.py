@@ -116,7 +116,7 @@ def _places(schema: Any, named: dict[str, Any]) -> Any:
     if kind in ("record", "error"):
         names = {schema["name"], f"{schema.get('namespace', '')}.{schema['name']}"}
         # A record inside itself has no end: what lies below it is shown as a map of texts.
-        named.update(dict.fromkeys(names, {"type": "map", "values": "string"}))
+        named.update({name: {"type": "map", "values": "string"} for name in names})
         places = {field["name"]: _places(field["type"], named) for field in schema["fields"]}
         named.update(dict.fromkeys(names, schema))
         return places

@@ -288,9 +288,8 @@ class _Status:
         if self._heartbeat is None and time.monotonic() >= self._next_try_s:
             self._next_try_s = time.monotonic() + 30.0
             try:
-                producer = kafka.producer(self._settings.kafka, f"{self._config.name}-{self._task}-status")
                 self._heartbeat = Heartbeat(
-                    producer,
+                    lambda: kafka.producer(self._settings.kafka, f"{self._config.name}-{self._task}-status"),
                     self._schemas,
                     connector=self._config.name,
                     task=self._task,
