@@ -1,0 +1,51 @@
+from demo.progress import Hop, Rates, line, total
+
+PAGE = """\
+# HELP isotherm_x_records_total Records.
+# TYPE isotherm_x_records_total counter
+isotherm_x_records_total{outcome="written",partition="0"} 3.0
+isotherm_x_records_total{outcome="written",partition="1"} 4.0
+isotherm_x_records_total{outcome="read",partition="0"} 100.0
+# TYPE isotherm_x_lag gauge
+isotherm_x_lag 7.0
+"""
+
+
+def page(written: int) -> str:
+    return f'# TYPE isotherm_x_records_total counter\nisotherm_x_records_total{{outcome="written"}} {written}.0\n'
+
+
+HOP = Hop("Store", "x", "isotherm_x_records", {"outcome": "written"})
+
+
+def test_samples_with_the_labels_are_added_up() -> None:
+    assert total(PAGE, "isotherm_x_records", {"outcome": "written"}) == 7.0
+    assert total(PAGE, "isotherm_x_records", {}) == 107.0
+    assert total(PAGE, "isotherm_y_records", {}) == 0.0
+
+
+def test_rate_is_what_came_between_two_looks() -> None:
+    rates = Rates([HOP])
+
+    assert rates.look(lambda _service: page(100), 10.0) == [("Store", None)]
+    assert rates.look(lambda _service: page(150), 15.0) == [("Store", 10.0)]
+
+
+def test_service_that_was_started_again_begins_anew() -> None:
+    rates = Rates([HOP])
+    rates.look(lambda _service: page(100), 10.0)
+
+    assert rates.look(lambda _service: page(5), 15.0) == [("Store", None)]
+    assert rates.look(lambda _service: page(25), 20.0) == [("Store", 4.0)]
+
+
+def test_service_that_does_not_answer_has_no_rate_and_its_last_count_is_kept() -> None:
+    rates = Rates([HOP])
+    rates.look(lambda _service: page(100), 10.0)
+
+    assert rates.look(lambda _service: None, 15.0) == [("Store", None)]
+    assert rates.look(lambda _service: page(200), 20.0) == [("Store", 10.0)]
+
+
+def test_line_shows_every_hop() -> None:
+    assert line([("MQTT in", 200.4), ("Store", None)]) == "MQTT in 200/s · Store -/s"
