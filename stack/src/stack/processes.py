@@ -133,12 +133,14 @@ def ask_to_end(leader: Process) -> None:
         signal_group(leader, signal.SIGTERM)
 
 
-def end_group(leader: Process, timeout_s: float) -> bool:
+def end_group(leader: Process, timeout_s: float, *, is_asked: bool = False) -> bool:
     """Ask the group to end, then kill whatever of it still runs after ``timeout_s`` seconds.
 
+    With ``is_asked`` the asking was done before: some programs take a second SIGTERM for "at once, without draining".
     Returns True when it ended by itself in time.
     """
-    ask_to_end(leader)
+    if not is_asked:
+        ask_to_end(leader)
     if wait_for_group_end(leader, timeout_s):
         return True
     kill_group(leader)

@@ -73,6 +73,7 @@ class Server(ABC):
         self.runtime = runtime
         self._popen: subprocess.Popen[bytes] | None = None
         self._log_start = 0
+        self._asked_to_stop: Process | None = None
 
     # What each server says about itself.
 
@@ -168,9 +169,10 @@ class Server(ABC):
         wait_all_ready([self], timeout_s)
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM without waiting; no effect when the server does not run."""
+        """Send SIGTERM, once, without waiting; no effect when the server does not run."""
         leader = self._leader()
-        if leader is not None:
+        if leader is not None and leader != self._asked_to_stop:
+            self._asked_to_stop = leader
             processes.ask_to_end(leader)
 
     def stop(self, timeout_s: float | None = None) -> None:
@@ -178,7 +180,8 @@ class Server(ABC):
         leader = self._leader()
         if leader is None:
             return
-        if not processes.end_group(leader, self.stop_timeout_s if timeout_s is None else timeout_s):
+        limit_s = self.stop_timeout_s if timeout_s is None else timeout_s
+        if not processes.end_group(leader, limit_s, is_asked=leader == self._asked_to_stop):
             log.warning("%s did not end in time and was killed", self.name)
         self._forget_process()
 
