@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+import psutil
+
 from demo import workers
 from demo.places import Places
 from demo.workers import Configured, Simulator, Worker
@@ -25,6 +27,9 @@ from stack.server import READY_TIMEOUT_S, Runtime, Server, ServerFailed
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "demo"
 _POLL_S = 0.1
+_CHILDREN_END_WITHIN_S = 10.0
+_PROGRAMS = ("java", "python")
+"""What servers, services and simulators run on; an editor that has a log open is none of them."""
 
 
 class PortTakenError(RuntimeError):
@@ -90,6 +95,7 @@ class System:
         self.load = load or Load()
         self._examples = examples
         self._folder = stack.folder / "demo"
+        self._created_at = time.time()
         self._runtime = Runtime(stack.artifacts)
         self.kafka = KafkaSettings(bootstrap_servers=stack.kafka.bootstrap_servers)
         self.registry = RegistrySettings(url=stack.registry.url)
@@ -184,8 +190,21 @@ class System:
 
     def left_over(self) -> list[str]:
         """Processes and ports of this system that are still there after `stop`."""
-        processes = [f"process of {server.name}" for server in self.servers if server.alive()]
+        deadline = time.monotonic() + _CHILDREN_END_WITHIN_S
+        while (processes := self._processes()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
         return processes + [f"port {port} of {owner}" for owner, port in self._listened()]
+
+    def _processes(self) -> list[str]:
+        """Processes that name this run's folder, children of the services among them."""
+        found = []
+        for process in psutil.process_iter(["pid", "exe", "cmdline", "create_time"]):
+            is_later = process.info["create_time"] >= self._created_at
+            is_ours = is_later and any(str(self.stack.folder) in part for part in process.info["cmdline"] or [])
+            program = Path(process.info["exe"] or "").name
+            if is_ours and program.startswith(_PROGRAMS):
+                found.append(f"process {process.info['pid']} ({program})")
+        return found
 
     def _listened(self) -> list[tuple[str, int]]:
         """Ports on which somebody listens, each with the part that it is for.
