@@ -113,8 +113,8 @@ class TransactionalWriter:
                 return
 
     def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
-        # The first error is the cause; the rest of the batch is purged because of it.
-        if error is not None and (self._refused is None or self._refused.code() not in RECORDS_AT_FAULT):
+        # The first error is the cause, unless a record was refused for its own sake; the rest is purged because of it.
+        if error is not None and (self._refused is None or error.code() in RECORDS_AT_FAULT):
             self._refused = error
 
     def _until_done(self, call: Callable[[], object]) -> None:

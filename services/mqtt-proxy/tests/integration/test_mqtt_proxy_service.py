@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 import socket
 import struct
@@ -19,6 +20,12 @@ from typing import Any, cast
 import httpx
 import paho.mqtt.client as paho
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -548,6 +555,56 @@ def test_kafka_is_killed_under_load(proxy: Proxy, topics: Topics, kafka: Kafka, 
     assert set(stored) == fleet.acknowledged == fleet.published
     if qos == 2:
         assert stored == Counter(fleet.published)
+
+
+def test_an_outage_longer_than_the_delivery_timeout(proxy: Proxy, topics: Topics, kafka: Kafka, device: str) -> None:
+    proxy.start(routes=FLEET_ROUTES, delivery_timeout_ms=5000)
+    fleet = Fleet(proxy, f"{device}-two", devices=5, messages=60, qos=2)
+    try:
+        wait_until("the load flows", lambda: fleet.progress() >= 50)
+        witness = Wire(proxy, f"{device}-one")
+        kafka.pause()
+        try:
+            witness.publish(f"{device}-one", 1.0, 1, qos=1)
+            assert witness.is_closed_by_the_proxy(), "Kafka did not take it in time: no acknowledgement, but the end"
+        finally:
+            kafka.resume()
+        fleet.finish()
+    finally:
+        fleet.abandon()
+    assert identities(topics, f"{device}-two") == Counter(fleet.published)
+
+
+def test_a_record_that_its_topic_refuses_harms_only_its_sender(proxy: Proxy, topics: Topics, device: str) -> None:
+    admin = clients.admin(topics.kafka, "test")
+    small = ConfigResource(
+        ResourceType.TOPIC,
+        "temperature",
+        incremental_configs=[ConfigEntry("max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET)],
+    )
+    admin.incremental_alter_configs([small])[small].result()
+    proxy.start(routes=f"{FLEET_ROUTES}; INSERT INTO temperature SELECT v AS value, note FROM poison")
+    fleet = Fleet(proxy, device, devices=5, messages=40, qos=2)
+    try:
+        poison = Wire(proxy, f"{device}-poison")
+        payload = json.dumps({"v": 1, "note": secrets.token_hex(4000)}).encode()
+        body = _text(b"poison") + b"\0\1" + payload
+        length = len(body)
+        poison.send(bytes((0x34, length % 128 | 0x80, length // 128)) + body)
+        assert poison.is_closed_by_the_proxy()
+        fleet.finish()
+    finally:
+        fleet.abandon()
+        undo = ConfigResource(
+            ResourceType.TOPIC,
+            "temperature",
+            incremental_configs=[
+                ConfigEntry("max.message.bytes", None, incremental_operation=AlterConfigOpType.DELETE)
+            ],
+        )
+        admin.incremental_alter_configs([undo])[undo].result()
+    assert identities(topics, device) == Counter(fleet.published)
+    assert proxy.metric('transactions_total{outcome="aborted"}') >= 1
 
 
 def test_a_slow_kafka_stops_the_reading_and_loses_nothing(

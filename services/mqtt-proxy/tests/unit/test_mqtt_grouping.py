@@ -1,0 +1,145 @@
+"""Units into transactions: order, bounds, and what one bad record may do to others."""
+
+from __future__ import annotations
+
+from mqtt_proxy.grouping import (
+    Batch,
+    ClaimUnit,
+    DetachUnit,
+    Grouping,
+    Outcome,
+    OutRecord,
+    PublishUnit,
+    ReleaseUnit,
+    Sender,
+    Unit,
+    WipeUnit,
+)
+from mqtt_proxy.sessions import Session, StoredState
+
+
+class Log:
+    """Who was told what, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Outcome]] = []
+
+    def unit(self, name: str, sender: Sender | None = None) -> Unit:
+        records = [OutRecord("t", name, b"", [])]
+        return Unit(lambda outcome: self.told.append((name, outcome)), records=records, sender=sender)
+
+
+def taken(grouping: Grouping) -> Batch:
+    batch = grouping.take()
+    assert batch is not None
+    return batch
+
+
+def names(batch: Batch) -> list[object]:
+    return [unit.records[0].key for unit in batch.units]
+
+
+def test_one_batch_at_a_time_in_order() -> None:
+    log, grouping = Log(), Grouping(max_records=100)
+    for name in "abc":
+        grouping.add(log.unit(name))
+    first = taken(grouping)
+    grouping.add(log.unit("d"))
+    assert names(first) == ["a", "b", "c"]
+    assert grouping.take() is None, "the first is not decided"
+    grouping.decided(first, Outcome.COMMITTED)
+    assert names(taken(grouping)) == ["d"]
+    assert log.told == [(name, Outcome.COMMITTED) for name in "abc"]
+
+
+def test_a_batch_is_bounded() -> None:
+    log, grouping = Log(), Grouping(max_records=4)
+    for name in "abcde":
+        grouping.add(log.unit(name))
+    assert grouping.outstanding_records == 10
+    batch = taken(grouping)
+    assert names(batch) == ["a", "b"]
+    grouping.decided(batch, Outcome.COMMITTED)
+    assert grouping.outstanding_records == 6
+
+
+def test_later_publishes_of_a_sender_that_failed_do_not_overtake() -> None:
+    log, grouping, sender = Log(), Grouping(max_records=100), Sender()
+    grouping.add(log.unit("a1", sender))
+    batch = taken(grouping)
+    grouping.add(log.unit("a2", sender))
+    grouping.add(log.unit("b1", Sender()))
+    grouping.decided(batch, Outcome.ABORTED)
+    assert names(taken(grouping)) == ["b1"]
+    assert log.told == [("a1", Outcome.ABORTED), ("a2", Outcome.ABORTED)]
+
+
+def test_a_record_at_fault_soon_stands_alone() -> None:
+    log, grouping = Log(), Grouping(max_records=1_000)
+    for number in range(20):
+        grouping.add(log.unit(f"{number}", Sender()))
+    batch = taken(grouping)
+    assert len(batch.units) == 20
+    grouping.decided(batch, Outcome.ABORTED, records_at_fault=True)
+    sizes = []
+    for number in range(31):
+        grouping.add(log.unit(f"again {number}", Sender()))
+    while (found := grouping.take()) is not None:
+        sizes.append(len(found.units))
+        grouping.decided(found, Outcome.COMMITTED)
+    assert sizes == [1, 1, 2, 4, 8, 15]
+
+
+def test_states_in_a_batch_build_on_each_other_and_hold_only_after_the_commit() -> None:
+    told: list[Outcome] = []
+    session = Session("c", durable=True)
+    grouping = Grouping(max_records=100)
+    grouping.add(ClaimUnit(told.append, session=session, expiry_s=60))
+    for packet_id in (5, 6):
+        session.on_publish(packet_id, packet_id * 10, 10)
+        grouping.add(PublishUnit(told.append, session=session, packet_id=packet_id, crc32=packet_id * 10))
+    grouping.add(ReleaseUnit(told.append, session=session, packet_id=5))
+    batch = taken(grouping)
+    assert batch.changes() == [("c", StoredState(1, 60, None, {6: 60}))]
+    assert session.stored is None
+    grouping.decided(batch, Outcome.ABORTED)
+    assert (session.stored, session.in_flight, session.undecided) == (None, {}, 0)
+    grouping.add(DetachUnit(told.append, session=session, expiry_s=60, now_ms=1_000))
+    batch = taken(grouping)
+    assert batch.changes() == [("c", None)], "nothing was ever stored"
+
+
+def test_detach_claim_and_wipe() -> None:
+    session = Session("c", durable=True, stored=StoredState(3, 60, None, {9: 1}))
+    grouping = Grouping(max_records=100)
+    settled: list[str] = []
+
+    def change(unit: Unit) -> StoredState | None:
+        grouping.add(unit)
+        session.when_settled.append(lambda: settled.append("settled"))
+        batch = taken(grouping)
+        ((client_id, state),) = batch.changes()
+        grouping.decided(batch, Outcome.COMMITTED)
+        assert client_id == "c"
+        assert session.stored == state
+        return state
+
+    def ignore(outcome: Outcome) -> None:
+        assert outcome is Outcome.COMMITTED
+
+    assert change(DetachUnit(ignore, session=session, expiry_s=60, now_ms=500)) == StoredState(3, 60, 60_500, {9: 1})
+    assert change(ClaimUnit(ignore, session=session, expiry_s=7)) == StoredState(4, 7, None, {9: 1})
+    assert change(ClaimUnit(ignore, session=session, expiry_s=8, clean=True)) == StoredState(5, 8, None, {})
+    assert change(WipeUnit(ignore, session=session)) is None
+    assert len(settled) == 4
+
+
+def test_a_session_of_one_connection_is_changed_but_never_written() -> None:
+    session = Session("c")
+    session.on_publish(1, 11, 10)
+    grouping = Grouping(max_records=100)
+    grouping.add(PublishUnit(lambda _outcome: None, session=session, packet_id=1, crc32=11))
+    batch = taken(grouping)
+    assert batch.changes() == []
+    grouping.decided(batch, Outcome.COMMITTED)
+    assert session.committed == {1: 11}
