@@ -123,6 +123,8 @@ class Operation:
         try:
             ends = self._broker.ends(self._settings.input_topics, committed=False)
         except BrokerError as error:
+            if "kafka" not in self._health.problems():
+                _log.warning("Kafka is away, Spark keeps trying", reason=str(error))
             self._health.not_ready("kafka", str(error))
             return
         self._health.ready("kafka")

@@ -52,7 +52,7 @@ class SchemaBook:
             for version in versions(READER["name"]):
                 with suppress(SchemaNotRegisteredError):
                     found.append(self._registry.schema_id(subject, schema(READER["name"], version)))
-            self.learn(found)
+            self.learn(dict.fromkeys(found))
 
     def learn(self, schema_ids: Iterable[int]) -> None:
         """Ask the registry for ids that are new. Raises RegistryUnavailableError."""

@@ -14,6 +14,8 @@ from isotherm_schemas import schema
 AGGREGATE = schema("TemperatureAggregate", 1)
 GROUP = schema("TemperatureGroup", 1)
 
+IS_KNOWN = "is_known"
+
 _READING_COLUMNS = ("device_id", "metric", "value", "event_time")
 
 
@@ -68,14 +70,22 @@ def aggregate(readings: DataFrame, window_ms: int, slide_ms: int | None = None) 
     )
 
 
-def group(aggregates: DataFrame, devices: DataFrame, attributes: Sequence[str], unknown_group: str) -> DataFrame:
-    """The finished windows of devices that share an attribute, with the columns of TemperatureGroup.
+def with_devices(aggregates: DataFrame, devices: DataFrame) -> DataFrame:
+    """The aggregates with the attributes of their devices, and IS_KNOWN, which is null for a device without metadata.
 
-    `devices` has `device_id` and a column for each attribute. A device without metadata, or without the attribute, is
-    in the group `unknown_group`; with an empty `unknown_group` it is left out.
+    `devices` has `device_id` and a column for each attribute.
+    """
+    return aggregates.join(devices.withColumn(IS_KNOWN, F.lit(True)), "device_id", "left")
+
+
+def group(aggregates: DataFrame, attributes: Sequence[str], unknown_group: str) -> DataFrame:
+    """The windows of devices that share an attribute, with the columns of TemperatureGroup.
+
+    `aggregates` come from `with_devices`. A device of which the attribute is not known is in the group
+    `unknown_group`; with an empty `unknown_group` it is left out.
     """
     pairs = F.array(*(F.struct(F.lit(name).alias("attribute"), F.col(name).alias("group")) for name in attributes))
-    members = aggregates.join(devices, "device_id", "left").select(
+    members = aggregates.select(
         "metric", "window_start", "window_end", "count", "sum", "min", "max", "revision", F.inline(pairs)
     )
     named = (

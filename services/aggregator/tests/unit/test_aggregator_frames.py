@@ -202,7 +202,7 @@ def test_groups_equal_the_recount(spark: SparkSession) -> None:
     aggregates = windows.aggregate(on_time(decoded), RULES.window_ms)
     expected_windows = checker.expected_windows(sent, RULES)
     for unknown_group in ("unknown", ""):
-        groups = windows.group(aggregates, table, ["home", "region"], unknown_group)
+        groups = windows.group(windows.with_devices(aggregates, table), ["home", "region"], unknown_group)
         written = decoded_values(windows.to_group_topic(groups, 7), windows.GROUP)
         found = {checker.group_key(row): row for row in written.values()}
         expected = checker.expected_groups(expected_windows, known, ["home", "region"], unknown_group)
