@@ -1,0 +1,203 @@
+"""Each sink's own client writing rows that are ready, in its best bulk form: what a persister is measured against.
+
+Run by `compare.py` as a process of its own: reads a topic, makes the rows with the persister's own projection, says
+that it is ready, and then writes them once for each line `{"form": .., "target": ..}` on its standard input. Rows are
+prepared in the very form in which the persister's sink hands them to the client: bytes for Elasticsearch, tuples for
+Cassandra, JSON values for Hazelcast. Nothing of that is measured.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import orjson
+from cassandra import ConsistencyLevel
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.concurrent import execute_concurrent_with_args
+from cassandra.query import BatchStatement, BatchType
+from elasticsearch import Elasticsearch
+from hazelcast.client import HazelcastClient
+from hazelcast.core import HazelcastJsonValue
+from hazelcast.proxy.ringbuffer import OVERFLOW_POLICY_OVERWRITE
+
+import kcql
+import workload
+from persisters.decode import AvroDecoder, key_decoder
+from persisters.documents import to_json
+from persisters.project import Projector
+from persisters.sink import Row
+from persisters.sinks.cassandra import write_time_us
+from servicekit.avro import SchemaRegistry
+from servicekit.settings import KafkaSettings, RegistrySettings
+
+IN_FLIGHT = workload.PARTITIONS
+CASSANDRA_IN_FLIGHT = 256
+CASSANDRA_BATCH = 30
+KEYSPACE = "bench"
+
+Batches = list[list[Row]]
+Write = Callable[[str], None]
+"""Writes all rows to the target named."""
+
+
+def prepared_batches(
+    kafka_settings: KafkaSettings, registry: RegistrySettings, chosen: workload.Workload, size: int
+) -> Batches:
+    """The topic's rows in batches of one partition, the partitions in turn."""
+    schemas = SchemaRegistry(registry)
+    statement = kcql.parse(f"INSERT INTO t SELECT * FROM {chosen.topic}")
+    project = Projector(statement, AvroDecoder(schemas), key_decoder("auto", schemas))
+    by_partition = []
+    for records in workload.read_all(kafka_settings, chosen):
+        rows = [row for record in records for row in project(record).rows]
+        by_partition.append([rows[at : at + size] for at in range(0, len(rows), size)])
+    return [batch for turn in itertools.zip_longest(*by_partition) for batch in turn if batch]
+
+
+def elasticsearch_forms(batches: Batches, address: str) -> Mapping[str, Write]:
+    """The bulk API with as many requests in flight as a task has."""
+    client = Elasticsearch(address, request_timeout=60, max_retries=0, connections_per_node=IN_FLIGHT)
+    bodies = [[line for row in batch for line in _elasticsearch_lines(row)] for batch in batches]
+
+    def bulk(target: str) -> None:
+        def write(lines: Any) -> None:
+            answer = client.bulk(index=target, operations=lines, filter_path="errors,items.*.error")
+            if answer["errors"]:
+                raise RuntimeError(f"Elasticsearch refused rows: {str(answer)[:500]}")
+
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            for _ in pool.map(write, bodies):
+                pass
+
+    return {"bulk": bulk}
+
+
+def _elasticsearch_lines(row: Row) -> list[bytes]:
+    version = {} if row.revision is None else {"version": row.revision, "version_type": "external"}
+    return [orjson.dumps({"index": {"_id": row.id, **version}}), to_json(row.values)]
+
+
+def cassandra_forms(batches: Batches, address: str) -> Mapping[str, Write]:
+    """`execute_concurrent_with_args`, callbacks, and unlogged batches of one partition with callbacks."""
+    host, _, port = address.partition(":")
+    profile = ExecutionProfile(consistency_level=ConsistencyLevel.LOCAL_QUORUM, request_timeout=60)
+    session = Cluster([host], port=int(port), execution_profiles={EXEC_PROFILE_DEFAULT: profile}).connect()
+    columns = list(batches[0][0].values or {})
+    tuples = [[(*(row.values or {}).values(), write_time_us(row)) for row in batch] for batch in batches]
+    flat = [row for batch in tuples for row in batch]
+    groups = [group for batch in tuples for group in _by_first(batch)]
+
+    def prepared(target: str) -> Any:
+        marks = ", ".join("?" * len(columns))
+        names = ", ".join(columns)
+        return session.prepare(f"INSERT INTO {KEYSPACE}.{target} ({names}) VALUES ({marks}) USING TIMESTAMP ?")
+
+    def concurrent(target: str) -> None:
+        execute_concurrent_with_args(session, prepared(target), flat, concurrency=CASSANDRA_IN_FLIGHT)
+
+    def callbacks(target: str) -> None:
+        insert = prepared(target)
+        _in_flight(lambda row: session.execute_async(insert, row), flat)
+
+    def unlogged(target: str) -> None:
+        insert = prepared(target)
+
+        def write(group: Sequence[Any]) -> Any:
+            batch = BatchStatement(BatchType.UNLOGGED)
+            for row in group:
+                batch.add(insert, row)
+            return session.execute_async(batch)
+
+        _in_flight(write, groups)
+
+    return {"execute_concurrent": concurrent, "callbacks": callbacks, "unlogged batches": unlogged}
+
+
+def _by_first(rows: Sequence[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    groups: dict[Any, list[tuple[Any, ...]]] = {}
+    for row in rows:
+        groups.setdefault(row[0], []).append(row)
+    for group in groups.values():
+        for at in range(0, len(group), CASSANDRA_BATCH):
+            yield group[at : at + CASSANDRA_BATCH]
+
+
+def _in_flight(send: Callable[[Any], Any], items: Sequence[Any]) -> None:
+    slots = threading.BoundedSemaphore(CASSANDRA_IN_FLIGHT)
+    errors: list[BaseException] = []
+
+    def failed(error: BaseException) -> None:
+        errors.append(error)
+        slots.release()
+
+    for item in items:
+        slots.acquire()
+        send(item).add_callbacks(lambda _answer: slots.release(), failed)
+    for _ in range(CASSANDRA_IN_FLIGHT):
+        slots.acquire()
+    if errors:
+        raise RuntimeError(f"{len(errors)} writes failed") from errors[0]
+
+
+def hazelcast_forms(batches: Batches, address: str) -> Mapping[str, Write]:
+    """`put_all` into a map and `add_all` into a ring buffer, as many in flight as a task has."""
+    client = HazelcastClient(cluster_name="dev", cluster_members=[address])
+    values = [[(row.id, HazelcastJsonValue(to_json(row.values).decode())) for row in batch] for batch in batches]
+    entries = [dict(batch) for batch in values]
+    items = [[value for _, value in batch] for batch in values]
+
+    def put_all(target: str) -> None:
+        proxy: Any = client.get_map(target)
+        _pipelined(proxy.put_all, entries)
+
+    def add_all(target: str) -> None:
+        ring: Any = client.get_ringbuffer(target)
+        _pipelined(lambda batch: ring.add_all(batch, OVERFLOW_POLICY_OVERWRITE), items)
+
+    return {"put_all": put_all, "add_all": add_all}
+
+
+def _pipelined(send: Callable[[Any], Any], batches: Sequence[Any]) -> None:
+    pending: list[Any] = []
+    for batch in batches:
+        if len(pending) == IN_FLIGHT:
+            pending.pop(0).result()
+        pending.append(send(batch))
+    for future in pending:
+        future.result()
+
+
+FORMS = {"elasticsearch": elasticsearch_forms, "cassandra": cassandra_forms, "hazelcast": hazelcast_forms}
+
+
+def main() -> None:
+    """Arguments: server, its address, topic, rows a batch, Kafka's address, the registry's."""
+    server, address, topic, size, bootstrap, registry = sys.argv[1:]
+    chosen = next(one for one in (workload.AGGREGATES, workload.READINGS) if one.topic == topic)
+    batches = prepared_batches(
+        KafkaSettings(bootstrap_servers=bootstrap), RegistrySettings(url=registry), chosen, int(size)
+    )
+    forms = FORMS[server](batches, address)
+    rows = sum(map(len, batches))
+    del batches
+    gc.collect()
+    gc.freeze()
+    print(json.dumps({"forms": list(forms), "rows": rows}), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        started, spent = time.perf_counter(), time.process_time()
+        forms[order["form"]](order["target"])
+        seconds, cpu_s = time.perf_counter() - started, time.process_time() - spent
+        print(json.dumps({"rows": rows, "seconds": seconds, "cpu_s": cpu_s}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The records of the bench: two topics, filled once, read by everything that is measured."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+import isotherm_schemas
+from isotherm_cli.apply import apply
+from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
+from persisters.loop import record_of
+from persisters.work import Record
+from servicekit import kafka
+from servicekit.avro import SchemaRegistry
+from servicekit.settings import KafkaSettings, RegistrySettings
+
+PARTITIONS = 4
+"""As the declared topics have. A task writes one batch of each partition at once, so it is also what is in flight."""
+
+_BASE_MS = 1_767_225_600_000
+_WINDOW_MS = 10_000
+_PRODUCED_AT_ONCE = 50_000
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A topic and what is in it."""
+
+    topic: str
+    record: str
+    make: Callable[[int, int, random.Random], Mapping[str, Any]]
+    """From a device's number, a window's number and randomness to a record."""
+
+
+def _aggregate(device: int, window: int, chance: random.Random) -> Mapping[str, Any]:
+    mean = round(chance.gauss(20.0, 3.0), 3)
+    start = _BASE_MS + window * _WINDOW_MS
+    return {
+        "device_id": f"device-{device:06d}",
+        "metric": "temperature",
+        "window_start": start,
+        "window_end": start + _WINDOW_MS,
+        "count": 10,
+        "sum": round(mean * 10, 3),
+        "mean": mean,
+        "min": mean - 1.5,
+        "max": mean + 1.5,
+        "stddev": 0.7,
+        "revision": start + 15_000,
+    }
+
+
+def _reading(device: int, window: int, chance: random.Random) -> Mapping[str, Any]:
+    time_ms = _BASE_MS + window * 1_000 + chance.randrange(1_000)
+    return {
+        "device_id": f"device-{device:06d}",
+        "metric": "temperature",
+        "value": round(chance.gauss(20.0, 3.0), 2),
+        "unit": "Cel",
+        "event_time": time_ms,
+        "ingest_time": time_ms + 40,
+        "sequence": window,
+        "attributes": {"room": "kitchen"},
+    }
+
+
+AGGREGATES = Workload("bench.aggregates", "TemperatureAggregate", _aggregate)
+READINGS = Workload("bench.readings", "SensorReading", _reading)
+
+
+def declare(kafka_settings: KafkaSettings, registry: RegistrySettings, workload: Workload) -> None:
+    """Create the topic and its subject."""
+    apply(
+        kafka_settings,
+        registry,
+        topics=[DeclaredTopic(workload.topic, PARTITIONS, {})],
+        subjects=[DeclaredSubject(f"{workload.topic}-value", [isotherm_schemas.schema(workload.record, 1)])],
+    )
+
+
+def fill(
+    kafka_settings: KafkaSettings,
+    registry: RegistrySettings,
+    workload: Workload,
+    records: int,
+    devices: int,
+    first: int = 0,
+) -> None:
+    """Write `records` records, the devices in turn, beginning with record number `first`; all acknowledged."""
+    schemas = SchemaRegistry(registry)
+    encode = schemas.encoder(workload.topic, isotherm_schemas.schema(workload.record, 1))
+    producer = kafka.producer(kafka_settings, "bench", linger_ms=50, queue_buffering_max_messages=2 * _PRODUCED_AT_ONCE)
+    chance = random.Random(first + 1)
+    for number in range(first, first + records):
+        window, device = divmod(number, devices)
+        value = workload.make(device, window, chance)
+        producer.produce(workload.topic, key=value["device_id"], value=encode(value))
+        if number % _PRODUCED_AT_ONCE == 0 and producer.flush(60):
+            raise RuntimeError("Kafka did not take the records of the bench")
+    if producer.flush(60):
+        raise RuntimeError("Kafka did not take the records of the bench")
+
+
+def read_all(kafka_settings: KafkaSettings, workload: Workload) -> list[list[Record]]:
+    """All records of the topic by partition, as the persister's loop sees them."""
+    return [list(_partition(kafka_settings, workload.topic, number)) for number in range(PARTITIONS)]
+
+
+def _partition(kafka_settings: KafkaSettings, topic: str, number: int) -> Iterator[Record]:
+    consumer: Consumer = kafka.consumer(kafka_settings, "bench", "bench-reader", enable_partition_eof=True)
+    consumer.assign([TopicPartition(topic, number, 0)])
+    try:
+        while True:
+            for message in consumer.consume(10_000, 5.0):
+                if message.error() is not None:
+                    return
+                yield record_of(message)
+    finally:
+        consumer.close()
