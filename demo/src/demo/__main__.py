@@ -16,11 +16,12 @@ from rich.console import Console
 from demo import run, table, verdict
 from demo.evidence import Reader
 from demo.places import Places
-from demo.system import EXAMPLES, InterruptedStartError, Load, PortTakenError, System, demo_seconds
+from demo.system import EXAMPLES, DemoPorts, InterruptedStartError, Load, PortTakenError, System, demo_seconds
 from servicekit.settings import KafkaSettings, RegistrySettings
 from stack.artifacts import ArtifactError
 from stack.java import JavaNotFound
 from stack.local import Stack
+from stack.ports import Ports
 from stack.server import ServerFailed
 
 _OK, _FAILED, _BAD_USAGE = 0, 1, 2
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=_FOLDER, help=f"data and logs, emptied first ({_FOLDER})")
     parser.add_argument("--rate", type=float, default=Load.rate_per_s, help="MQTT readings per second")
     parser.add_argument("--devices", type=int, default=Load.devices)
+    parser.add_argument("--free-ports", action="store_true", help="any free ports in place of the usual ones")
     parser.add_argument("--examples", type=Path, default=EXAMPLES, help="the services' configuration")
     commands = parser.add_subparsers()
     balance = commands.add_parser("balance", help="only the balance, of a system that runs and is not fed any more")
@@ -56,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     balance.set_defaults(go=_balance)
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    # What the clients retry by themselves is no news here.
+    for client in ("librdkafka", "cassandra", "hazelcast"):
+        logging.getLogger(client).setLevel(logging.ERROR)
     code: int = arguments.go(arguments)
     return code
 
@@ -86,8 +91,12 @@ def _demo(arguments: argparse.Namespace) -> int:
     except ValueError:
         console.print(f"DEMO_SECONDS={os.environ['DEMO_SECONDS']}: not a number of seconds", highlight=False)
         return _BAD_USAGE
-    stack = Stack(arguments.folder)
-    system = System(stack, load=Load(devices=arguments.devices, rate_per_s=arguments.rate), examples=arguments.examples)
+    system = System(
+        Stack(arguments.folder, Ports.free() if arguments.free_ports else Ports()),
+        ports=DemoPorts.free() if arguments.free_ports else DemoPorts(),
+        load=Load(devices=arguments.devices, rate_per_s=arguments.rate),
+        examples=arguments.examples,
+    )
     try:
         # Before anything is started: what runs in this folder or on these ports is not ours to stop.
         system.wipe()
