@@ -49,7 +49,7 @@ def test_a_window_has_the_statistics_of_its_readings() -> None:
 def test_groups_add_up_the_windows_of_their_devices() -> None:
     sent = [reading(device_id=name, value=value) for name, value in (("a", 1.0), ("a", 3.0), ("b", 8.0), ("c", 5.0))]
     windows = checker.expected_windows(sent, RULES)
-    devices = {"a": {"home": "x"}, "b": {"home": "x"}, "c": {"home": None}}
+    devices: dict[str, dict[str, Any]] = {"a": {"home": "x"}, "b": {"home": "x"}, "c": {"home": None}}
     groups = checker.expected_groups(windows, devices, ["home"])
     numbers = {"device_count": 2, "count": 3, "mean": 4.0, "min": 1.0, "max": 8.0}
     assert groups["home", "x", "m", 10_000, 20_000] == numbers

@@ -31,6 +31,7 @@ _LOGIN_MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
+_SECRET = ("sasl.jaas.config", "ssl.keystore.key", "ssl.key.password")
 _SECURITY = ("security.", "ssl.", "sasl.", "enable.ssl.", "enable.sasl.")
 
 
@@ -64,6 +65,14 @@ def java_options(settings: KafkaSettings) -> dict[str, str]:
     if problems:
         raise SettingsError(problems)
     return {f"kafka.{name}": value for name, value in java.items()}
+
+
+def redacted(text: str, options: Mapping[str, str]) -> str:
+    """`text` without the secrets among the options: a failed query's text holds Spark's plan, with its options."""
+    for name, value in options.items():
+        if value and name.endswith(_SECRET):
+            text = text.replace(value, "******")
+    return text
 
 
 def _sasl(given: Mapping[str, str], problems: list[str]) -> dict[str, str]:

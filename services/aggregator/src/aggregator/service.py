@@ -6,7 +6,7 @@ from aggregator import queries as streaming
 from aggregator import session
 from aggregator.broker import Broker
 from aggregator.checkpoint import CheckpointFolder, CheckpointMismatchError, fingerprint
-from aggregator.kafka_options import java_options
+from aggregator.kafka_options import java_options, redacted
 from aggregator.metrics import Metrics
 from aggregator.operation import Operation
 from aggregator.queries import DevicesTable, Queries, WindowSink
@@ -70,8 +70,8 @@ class Aggregator:
                 queries = Queries(spark.session, settings, self._kafka_options, folder, sink)
                 operation = Operation(settings, folder, broker, book, self._health, self._metrics, waiting)
                 return operation.run(
-                    SupervisedQuery(streaming.WINDOWS, lambda: queries.start_windows(book.ids)),
-                    SupervisedQuery(streaming.REJECTS, lambda: queries.start_rejects(book.ids)),
+                    SupervisedQuery(streaming.WINDOWS, lambda: queries.start_windows(book.ids), self._redact),
+                    SupervisedQuery(streaming.REJECTS, lambda: queries.start_rejects(book.ids), self._redact),
                     lambda: self._verify_topics(broker),
                 )
             finally:
@@ -80,6 +80,9 @@ class Aggregator:
         finally:
             broker.close()
             registry.close()
+
+    def _redact(self, text: str) -> str:
+        return redacted(text, self._kafka_options)
 
     def _verify_topics(self, broker: Broker) -> None:
         settings = self._settings

@@ -43,14 +43,17 @@ def cause_of(failure: str) -> Cause:
 
 
 class SupervisedQuery:
-    """A query that may be started again from its checkpoint."""
+    """A query that may be started again from its checkpoint; `redact` takes secrets out of its failures."""
 
-    def __init__(self, name: str, start: Callable[[], StreamingQuery]) -> None:
+    def __init__(
+        self, name: str, start: Callable[[], StreamingQuery], redact: Callable[[str], str] = lambda text: text
+    ) -> None:
         self.name = name
         self.read_to: dict[Partition, int] | None = None
         self.last: Progress | None = None
         self.newest_ingest_ms: int | None = None
         self._start = start
+        self._redact = redact
         self._query: StreamingQuery | None = None
         self._seen: tuple[int, str] = (-1, "")
 
@@ -89,7 +92,7 @@ class SupervisedQuery:
         if self._query is None or self._query.isActive:
             return None
         error = self._query.exception()
-        return "the query ended without a reason" if error is None else str(error)
+        return "the query ended without a reason" if error is None else self._redact(str(error))
 
     def stop_after_batch(self, deadline_s: float) -> None:
         """Stop it between two batches, or in the middle of one after `deadline_s` (of the monotonic clock).

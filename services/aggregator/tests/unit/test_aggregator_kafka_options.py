@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.kafka_options import java_options
+from aggregator.kafka_options import java_options, redacted
 from servicekit.settings import KafkaSettings, SettingsError
 
 
@@ -64,3 +64,18 @@ def test_pem_files_are_handed_over_by_content(tmp_path: Path) -> None:
 def test_security_is_never_left_out_silently(name: str, value: str, text: str) -> None:
     with pytest.raises(SettingsError, match=text):
         options(**{name: value})
+
+
+def test_secrets_are_taken_out_of_texts(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("PEM\nof key")
+    java = options(
+        sasl_mechanism="PLAIN",
+        sasl_username="u",
+        sasl_password="hunter2",
+        ssl_key_location=str(tmp_path / "key"),
+        ssl_key_password="hunter3",
+    )
+    shown = redacted("plan with " + ", ".join(f"{name}={value}" for name, value in java.items()), java)
+    assert "hunter" not in shown
+    assert "PEM\nof key" not in shown
+    assert "kafka.sasl.jaas.config" in shown
