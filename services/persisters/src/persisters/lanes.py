@@ -71,6 +71,19 @@ class Lane:
     """Why the lane waits, while it does."""
     end_of_partition: int | None = None
     """The offset at which the partition ended when its reader last reached the end."""
+    high_watermark: int | None = None
+    """The offset after the partition's last record, as far as the reader knows."""
+
+    @property
+    def lag(self) -> int:
+        """Records behind; 0 where the reader reached the end, since what is left there are transaction markers."""
+        if self.high_watermark is None:
+            return 0
+        is_idle = not (self.waiting or self.prepared or self.retrying or self.in_flight)
+        if is_idle and self.end_of_partition == self.high_watermark:
+            return 0
+        position = self.position if self.position is not None else self.committed or 0
+        return max(0, self.high_watermark - position)
 
     def offer(self, records: Iterable[Record], now_ms: float) -> None:
         """Take records that were read, in offset order."""

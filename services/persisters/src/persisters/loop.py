@@ -178,6 +178,7 @@ class Loop:
         self._pause_and_resume()
         if _now_ms() >= self._next_commit_ms:
             self._commit(self.lanes.to_commit())
+            self._look_at_watermarks()
             self._next_commit_ms = _now_ms() + self._settings.commit_interval_ms
         self._on_turn()
 
@@ -324,6 +325,12 @@ class Loop:
                 self._commit_failed(answer.error, KafkaException(answer.error))
         self._health.ready("kafka")
         self._observer.committed(time.perf_counter() - started, any(answer.error for answer in answers))
+
+    def _look_at_watermarks(self) -> None:
+        # Here and not where they are asked for: a call from another thread waits for a gap between our polls.
+        for partition, lane in self.lanes.by_partition.items():
+            _, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+            lane.high_watermark = high if high >= 0 else None
 
     def _commit_failed(self, error: KafkaError | None, failure: KafkaException) -> None:
         if error is None or error.code() not in _RETRIABLE_COMMITS:

@@ -29,7 +29,6 @@ class TaskMetrics:
     def __init__(self, registry: CollectorRegistry, connector: str, task: int) -> None:
         self._labels = [connector, str(task)]
         self._lanes: Callable[[], Mapping[Partition, Lane]] = dict
-        self._lag: Callable[[], Mapping[Partition, int]] = dict
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._last_error_ms = 0.0
@@ -49,9 +48,9 @@ class TaskMetrics:
         ).labels(*self._labels)
         registry.register(self)
 
-    def follow(self, lanes: Callable[[], Mapping[Partition, Lane]], lag: Callable[[], Mapping[Partition, int]]) -> None:
-        """Read outcomes from `lanes` and lag from `lag` whenever they are asked for."""
-        self._lanes, self._lag = lanes, lag
+    def follow(self, lanes: Callable[[], Mapping[Partition, Lane]]) -> None:
+        """Read outcomes and lag from `lanes` whenever they are asked for."""
+        self._lanes = lanes
 
     def wrote(self, rows: int, seconds: float) -> None:
         """One write is over."""
@@ -89,7 +88,7 @@ class TaskMetrics:
 
     def lag(self) -> dict[str, int]:
         """Records behind, by `topic-partition`."""
-        return {f"{topic}-{partition}": records for (topic, partition), records in self._lag().items()}
+        return {f"{topic}-{partition}": lane.lag for (topic, partition), lane in self._lanes().items()}
 
     def collect(self) -> Iterator[Metric]:
         """Prometheus asks."""
@@ -112,7 +111,7 @@ class TaskMetrics:
         last = self._last_error_ms
         yield self._gauge(errors + "last_error_timestamp", "When a record was refused last, epoch ms.", last)
         yield self._gauge(sink + "partition_count", "Partitions assigned.", len(lanes))
-        lag = self._lag()
+        lag = {partition: lane.lag for partition, lane in lanes.items()}
         yield self._gauge(sink + "sink_record_lag_max", "Most records behind.", max(lag.values(), default=0))
         active = sum(len(lane.waiting) for lane in lanes.values())
         yield self._gauge(sink + "sink_record_active_count", "Records read and waiting.", active)

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException
 from prometheus_client import CollectorRegistry
 
 from connector.dead_letters import DeadLetter, DeadLetters, dead_letter_headers, ensure_topic, producer_overrides
@@ -17,7 +17,7 @@ from connector.status import Heartbeat, State
 from connector.validation import Validated
 from persisters.catalog import SinkKind, subscription
 from persisters.decode import AvroDecoder, key_decoder, value_decoder
-from persisters.lanes import Limits, Partition
+from persisters.lanes import Limits
 from persisters.loop import Loop, LoopSettings, TaskFailedError
 from persisters.metrics import TaskMetrics
 from persisters.project import Conventions, Projector
@@ -121,7 +121,6 @@ class _Task:
         letters = self._dead_letters(stop)
         if stop.is_set():
             return None
-        consumer = self._consumer()
         loop = Loop(
             LoopSettings(
                 subscription(config),
@@ -136,7 +135,7 @@ class _Task:
                 commit_interval_ms=settings.commit_interval_ms,
                 drain_timeout_ms=settings.drain_timeout_ms,
             ),
-            consumer=consumer,
+            consumer=self._consumer(),
             sink=build(config, AvroDecoder(self._schemas), settings.writers),
             project=projector(kind, config, self._schemas),
             policy=policy,
@@ -147,7 +146,7 @@ class _Task:
             observer=_Observers(self._metrics, self._refusals),
             on_turn=self._status_beat,
         )
-        self._metrics.follow(lambda: dict(loop.lanes.by_partition), lambda: _lag(consumer, loop))
+        self._metrics.follow(lambda: dict(loop.lanes.by_partition))
         return loop
 
     def _status_beat(self) -> None:
@@ -298,18 +297,3 @@ class _Status:
             except (RegistryUnavailableError, SchemaNotRegisteredError) as error:
                 _log.warning("no status is published", reason=str(error))
         return self._heartbeat
-
-
-def _lag(consumer: Consumer, loop: Loop) -> dict[Partition, int]:
-    """Records behind, from the watermarks of the last fetch; 0 where the reader reached the end."""
-    lag: dict[Partition, int] = {}
-    for partition, lane in dict(loop.lanes.by_partition).items():
-        try:
-            _, high = consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
-        except (KafkaException, RuntimeError):
-            # Not assigned any more, or the consumer is closed.
-            continue
-        position = lane.position if lane.position is not None else lane.committed or 0
-        is_at_end = lane.end_of_partition == high and not lane.waiting and not lane.prepared and not lane.in_flight
-        lag[partition] = 0 if high < 0 or is_at_end else max(0, high - position)
-    return lag
