@@ -22,7 +22,7 @@ FLOW = 1_000
 """Readings that the devices must send before, during and after each kill."""
 
 RATE_PER_S, COAP_RATE_PER_S = 400.0, 100.0
-READY_WITHIN_S = 240.0
+READY_WITHIN_S = 400.0
 
 
 @pytest.fixture
