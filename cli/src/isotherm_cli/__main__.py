@@ -83,6 +83,7 @@ def tail_command(
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Begin with the oldest record.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with records as they come.")] = False,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after so many records.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Only records with this key.")] = None,
     headers: Annotated[bool, typer.Option("--headers", help="Show the headers too.")] = False,
     kafka: KafkaOption = None,
     registry: RegistryOption = None,
@@ -99,7 +100,8 @@ def tail_command(
         with closing(
             records.read(settings.kafka, topic, from_beginning=from_beginning, follow=follow or not from_beginning)
         ) as messages:
-            for message in itertools.islice(messages, limit):
+            wanted = (message for message in messages if key is None or message.key() == key.encode())
+            for message in itertools.islice(wanted, limit):
                 typer.echo(tail.line(message, decoder, headers=headers))
     except BrokenPipeError:
         # The reader of our output has seen enough; give the interpreter's last flush nowhere to fail.

@@ -75,6 +75,16 @@ def test_tail_shows_headers_and_bytes_that_are_no_record(servers: list[str], kaf
     assert "too short" in found["error"] or "magic byte is 7" in found["error"]
 
 
+def test_tail_shows_one_key_only(servers: list[str]) -> None:
+    ids = [f"dev-{uuid.uuid4().hex}" for _ in range(3)]
+    stored = isotherm("devices", "import", "-", *servers, stdin="".join(f'{{"device_id": "{i}"}}\n' for i in ids))
+    assert stored.returncode == 0
+
+    shown = isotherm("tail", "devices", "--from-beginning", "--key", ids[1], *servers)
+
+    assert [json.loads(line)["key"] for line in shown.stdout.splitlines()] == [ids[1]]
+
+
 def test_tail_ends_at_its_limit(servers: list[str]) -> None:
     ids = [f"dev-{uuid.uuid4().hex}" for _ in range(3)]
     stored = isotherm("devices", "import", "-", *servers, stdin="".join(f'{{"device_id": "{i}"}}\n' for i in ids))
