@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 STACK := $(BIN)/isotherm-stack
-SOURCES := $(wildcard conftest.py libs schemas services cli stack simulators contracts-tests examples tests bench)
+SOURCES := $(wildcard conftest.py libs schemas services cli stack simulators contracts-tests demo examples tests bench)
 PYTEST := $(BIN)/pytest
 
 # The contract tests' verifier would report its use to its makers.
