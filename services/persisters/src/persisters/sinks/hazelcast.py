@@ -70,6 +70,11 @@ class HazelcastSink:
         groups: dict[tuple[str, str], list[tuple[int, Entry]]] = {}
         for index, row in enumerate(batch.rows):
             kind = structure_of(row.plan.statement)
+            if kind == "IMAP" and row.revision is not None and row.plan.revision_column is None:
+                raise SinkConfigError(
+                    f"{row.plan.statement.text!r}: the topic's schema declares the revision {row.plan.revision!r}; "
+                    "select it, or the map could not tell which entry is newer"
+                )
             try:
                 item = None if row.values is None else encoder(row.plan.statement.format or "JSON")(row)
             except (ValueError, TypeError, OverflowError) as error:

@@ -108,6 +108,11 @@ class MapWriter:
                 if self._is_higher(entry, stored.get(key))
             }
             done = {key for key, (future, worked) in attempts.items() if worked(future.result())}
+            for key in done:
+                ttl_s = _ttl_s(waiting[key].row)
+                if ttl_s is not None and stored.get(key) is not None:
+                    # Replacing keeps the life of what was replaced.
+                    proxy.set_ttl(key, ttl_s).result()
             waiting = {key: waiting[key] for key in attempts if key not in done}
             if not waiting:
                 return
