@@ -68,6 +68,8 @@ class FrontDoor:
         self._to_flush: dict[Connection, None] = {}
         self._to_pump: dict[Connection, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._refused_since_logged = 0
+        self._refused_logged_s = float("-inf")
         self._delayed_wills: dict[str, tuple[asyncio.TimerHandle, Publish]] = {}
         metrics.gauges |= {
             "connections": ("Connections that are open.", lambda: len(self.connections)),
@@ -149,9 +151,19 @@ class FrontDoor:
         metrics.stored_after(seconds)
 
     def count_refused(self, qos: int, client_id: str, reason: str) -> None:
-        """A publish is not in Kafka, and its device is not told that it were."""
+        """A publish is not in Kafka, and its device is not told that it were. Logged once a second at most."""
         self.metrics.refused[qos] += 1
-        _log.warning("a publish was not stored", client_id=client_id, qos=qos, reason=reason)
+        self._refused_since_logged += 1
+        now_s = self._loop.time()
+        if now_s - self._refused_logged_s >= 1.0:
+            _log.warning(
+                "publishes were not stored",
+                publishes=self._refused_since_logged,
+                last_client_id=client_id,
+                last_qos=qos,
+                last_reason=reason,
+            )
+            self._refused_logged_s, self._refused_since_logged = now_s, 0
 
     # -- CONNECT
 

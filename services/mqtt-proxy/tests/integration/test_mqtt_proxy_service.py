@@ -41,7 +41,7 @@ from stack.registry import Registry
 
 pytestmark = pytest.mark.integration
 
-WAIT_S = 90.0
+WAIT_S = 150.0
 Headers = list[tuple[str, str | bytes | None]]
 ROUTES = "INSERT INTO thermostat.data SELECT id AS device_id, t AS value FROM devices/+/temperature"
 
