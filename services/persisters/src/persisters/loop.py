@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from connector.policies import ErrorPolicy
 from persisters.accounting import Counts
 from persisters.lanes import Lane, Lanes, Limits, Partition
+from persisters.reading import record_of
 from persisters.sink import Batch, Sink, Unavailable
 from persisters.work import Prepared, Record, Refusal, Work
 from servicekit import kafka, logs
@@ -386,25 +387,6 @@ class Loop:
 
     def _new_backoff(self) -> Backoff:
         return Backoff(base_ms=self._settings.backoff_base_ms, cap_ms=float(self._policy.retry_interval_ms))
-
-
-def record_of(message: Message) -> Record:
-    """A Kafka message as the loop passes it round."""
-    key, value = message.key(), message.value()
-    return Record(
-        str(message.topic()),
-        int(message.partition() or 0),
-        int(message.offset() or 0),
-        int(message.timestamp()[1]),
-        key,
-        value,
-        _headers(message.headers() or ()),
-    )
-
-
-def _headers(headers: Any) -> Sequence[tuple[str, bytes | None]]:
-    pairs: Iterable[tuple[str, str | bytes | None]] = headers.items() if isinstance(headers, dict) else headers
-    return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)
 
 
 def _offset(lane: Lane) -> TopicPartition:

@@ -17,8 +17,10 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from cassandra.cluster import Cluster
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.policies import RoundRobinPolicy
 from confluent_kafka import TopicPartition
 from confluent_kafka._model import ConsumerGroupTopicPartitions
 from elasticsearch import Elasticsearch
@@ -174,8 +176,6 @@ class ScyllaStore(Store):
     def __init__(self, server: Any) -> None:
         super().__init__()
         self.server = server
-        self.cluster = Cluster(["127.0.0.1"], port=server.port)
-        self.session = self.cluster.connect()
 
     def lines(self, topic: str) -> list[str]:
         return [
@@ -188,19 +188,15 @@ class ScyllaStore(Store):
         ]
 
     def revisions(self) -> list[tuple[Identity, int]]:
-        self.cluster.refresh_schema_metadata()
-        if KEYSPACE not in self.cluster.metadata.keyspaces:
-            return []
-        if self.target not in self.cluster.metadata.keyspaces[KEYSPACE].tables:
-            return []
-        query = f"SELECT device_id, window_start, revision FROM {KEYSPACE}.{self.target}"
-        return [
-            ((row.device_id, (int(row.window_start.timestamp() * 1000) - BASE_MS) // 10_000), row.revision)
-            for row in self.session.execute(query)
-        ]
-
-    def close(self) -> None:
-        self.cluster.shutdown()
+        # A session of its own: one that saw the server die would take its time to come back.
+        profile = ExecutionProfile(load_balancing_policy=RoundRobinPolicy())
+        profiles = {EXEC_PROFILE_DEFAULT: profile}
+        with Cluster(["127.0.0.1"], port=self.server.port, protocol_version=5, execution_profiles=profiles) as cluster:
+            query = f"SELECT device_id, window_start, revision FROM {KEYSPACE}.{self.target}"
+            return [
+                ((row.device_id, (int(row.window_start.timestamp() * 1000) - BASE_MS) // 10_000), row.revision)
+                for row in cluster.connect().execute(query)
+            ]
 
 
 class HazelcastStore(Store):
@@ -357,12 +353,17 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 @pytest.fixture
-def persister(
-    broker: Broker, store: Store, tmp_path: Path, free_port: Callable[[], int]
-) -> Iterator[Callable[..., Persister]]:
+def map_store(hazelcast: Any) -> Iterator[Store]:
+    made = HazelcastStore(hazelcast)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def persister(broker: Broker, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Callable[..., Persister]]:
     made: list[Persister] = []
 
-    def make(*lines: str) -> Persister:
+    def make(store: Store, *lines: str) -> Persister:
         made.append(Persister(broker, store, tmp_path, free_port(), *lines))
         return made[-1]
 
@@ -395,7 +396,7 @@ def test_arrives_once_and_a_replay_changes_nothing(
     written = records(broker, 10, range(8), revision=BASE_MS + 2)
     written += records(broker, 10, range(4), revision=BASE_MS + 1)
     written += records(broker, 10, range(2), revision=BASE_MS + 3)
-    task = persister()
+    task = persister(store)
     task.start()
     task.until_read(len(written))
     assert Counter(store.revisions()) == expected(store, written)
@@ -416,7 +417,7 @@ def test_good_records_of_a_batch_with_bad_ones_arrive(
     written = records(broker, 3, range(5), revision=BASE_MS)
     broker.produce(*(("dev-0", value) for value in poison))
     written += records(broker, 3, range(5, 10), revision=BASE_MS)
-    task = persister("error.policy=NOOP", "errors.deadletterqueue.enable=true")
+    task = persister(store, "error.policy=NOOP", "errors.deadletterqueue.enable=true")
     task.start()
     task.until_read(len(written) + len(poison))
     assert Counter(store.revisions()) == expected(store, written)
@@ -436,7 +437,7 @@ def test_a_kill_between_write_and_commit_loses_and_doubles_nothing(
     broker: Broker, store: Store, persister: Callable[..., Persister]
 ) -> None:
     written = records(broker, 10, range(10), revision=BASE_MS + 1)
-    task = persister()
+    task = persister(store)
     task.start(commit_interval_ms=600_000)
     task.until_read(len(written))
     task.kill()
@@ -455,7 +456,7 @@ def test_a_server_that_is_away_is_waited_for(
     if isinstance(store, HazelcastStore):
         # All is in memory: what must survive needs a second member, with the first one's backups.
         request.getfixturevalue("hazelcast_second")
-    task = persister("error.policy=RETRY", "max.retries=-1", "retry.interval=500")
+    task = persister(store, "error.policy=RETRY", "max.retries=-1", "retry.interval=500")
     written = records(broker, 10, range(5), revision=BASE_MS)
     task.start()
     task.until_read(len(written))
@@ -470,4 +471,41 @@ def test_a_server_that_is_away_is_waited_for(
     task.until_read(len(written))
     until("ready", lambda: not task.problems(), told=task.log)
     until("all there", lambda: Counter(store.revisions()) == expected(store, written), told=task.log)
+    assert task.stop() == 0
+
+
+def test_throw_stops_at_the_bad_record_and_a_restart_stops_there_again(
+    broker: Broker, map_store: Store, persister: Callable[..., Persister]
+) -> None:
+    written = [(("dev-0", window), BASE_MS) for window in range(20)]
+    broker.produce(*(("dev-0", broker.aggregate(*one, revision)) for one, revision in written))
+    broker.produce(("dev-0", b"poison"), ("dev-0", broker.aggregate("dev-0", 99, BASE_MS)))
+    task = persister(map_store, "errors.deadletterqueue.enable=true")
+    for _ in range(2):
+        task.start()
+        assert task.exit_code() == 1
+        assert Counter(map_store.revisions()) == expected(map_store, written)
+    told = task.log()
+    assert "stopped by the error policy" in told
+    assert f"{broker.topic}-" in told
+    assert "at offset 20: VALUE_CONVERTER" in told
+
+
+def test_tasks_share_the_partitions_and_a_failed_one_ends_the_connector(
+    broker: Broker, map_store: Store, persister: Callable[..., Persister]
+) -> None:
+    written = records(broker, 20, range(5), revision=BASE_MS)
+    task = persister(map_store, "tasks.max=2")
+    task.start()
+    until("all there", lambda: Counter(map_store.revisions()) == expected(map_store, written), told=task.log)
+    written += records(broker, 20, range(5, 10), revision=BASE_MS)
+    until("all there", lambda: Counter(map_store.revisions()) == expected(map_store, written), told=task.log)
+    assert task.process is not None
+    first, second = psutil.Process(task.process.pid).children()
+    first.kill()
+    assert task.exit_code() == 128 + signal.SIGKILL
+    assert not second.is_running()
+    task.start()
+    written += records(broker, 20, range(10, 12), revision=BASE_MS)
+    until("all there", lambda: Counter(map_store.revisions()) == expected(map_store, written), told=task.log)
     assert task.stop() == 0
