@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from connector import config
-from connector.config import ConfigError
+from connector.config import ConfigError, ConnectorConfig
 from connector.tasks import stop_with_supervisor, supervise
 from connector.validation import InvalidConfigError, Validated
 from persisters.catalog import KINDS, MissingExtraError, SinkKind, check
@@ -46,7 +46,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(settings: PersistersSettings, arguments: argparse.Namespace, given: list[str]) -> int:
     try:
-        kind, validated = _load(arguments.sink, arguments.file, resolve=True)
+        written, kind, validated = _load(arguments.sink, arguments.file, resolve=True)
     except (ConfigError, MissingExtraError) as error:
         raise SettingsError(getattr(error, "problems", None) or [str(error)]) from None
     tasks = validated.integer("tasks.max")
@@ -65,7 +65,7 @@ def _run(settings: PersistersSettings, arguments: argparse.Namespace, given: lis
     def work(stop: Stop) -> int:
         if arguments.task is not None:
             stop_with_supervisor(stop)
-        return run_task(settings, kind, validated, arguments.task or 0, stop)
+        return run_task(settings, kind, written, validated, arguments.task or 0, stop)
 
     return lifecycle.run(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)
 
@@ -76,13 +76,13 @@ def _command(settings: PersistersSettings, given: list[str], task: int) -> list[
     return [sys.executable, "-m", SERVICE, *given, "--task", str(task), *port]
 
 
-def _load(sink: str | None, file: Path, *, resolve: bool) -> tuple[SinkKind, Validated]:
+def _load(sink: str | None, file: Path, *, resolve: bool) -> tuple[ConnectorConfig, SinkKind, Validated]:
     read = config.read(file)
     kinds = [KINDS[sink]] if sink else [kind for kind in KINDS.values() if kind.definition.answers_to(read.klass)]
     if not kinds:
         known = ", ".join(KINDS)
         raise ConfigError([f"{file}: connector.class: {read.klass!r} is no sink of this package ({known})"])
-    return kinds[0], check(kinds[0], read.resolved(os.environ) if resolve else read)
+    return read, kinds[0], check(kinds[0], read.resolved(os.environ) if resolve else read)
 
 
 def _validate(argv: Sequence[str]) -> int:
@@ -90,7 +90,7 @@ def _validate(argv: Sequence[str]) -> int:
     _add_arguments(parser)
     arguments = parser.parse_args(argv)
     try:
-        _, validated = _load(arguments.sink, arguments.file, resolve=False)
+        _, _, validated = _load(arguments.sink, arguments.file, resolve=False)
     except InvalidConfigError as error:
         for notice in error.notices:
             sys.stderr.write(f"notice: {notice}\n")

@@ -6,13 +6,17 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, Producer
 from prometheus_client import CollectorRegistry
 
+from connector.config import ConnectorConfig
 from connector.dead_letters import DeadLetter, DeadLetters, dead_letter_headers, ensure_topic, producer_overrides
+from connector.definitions import Definition
 from connector.policies import ErrorPolicy, Policy
+from connector.publishing import announcements
 from connector.status import Heartbeat, State
 from connector.validation import Validated
 from persisters.catalog import SinkKind, subscription
@@ -36,12 +40,15 @@ _CHATTY = ("elastic_transport", "elasticsearch", "cassandra", "hazelcast")
 """Clients that tell every request and reconnection; what matters of it is told by the loop."""
 _SAMPLE_INTERVAL_S = 1.0
 _MAX_SHOWN = 300
+_VERSION = version("isotherm-persisters")
 
 
-def run_task(settings: PersistersSettings, kind: SinkKind, config: Validated, task: int, stop: Stop) -> int:
+def run_task(
+    settings: PersistersSettings, kind: SinkKind, written: ConnectorConfig, config: Validated, task: int, stop: Stop
+) -> int:
     """Run task number `task` of the connector until `stop`; the exit code.
 
-    `config` has its references to secrets resolved.
+    `written` is the configuration as its file has it, `config` has its references to secrets resolved.
     """
     for chatty in _CHATTY:
         logging.getLogger(chatty).setLevel(logging.ERROR)
@@ -54,7 +61,7 @@ def run_task(settings: PersistersSettings, kind: SinkKind, config: Validated, ta
     monitoring.start()
     _log.info("task", connector=config.name, task=task, sink=kind.name, http_port=monitoring.port)
     try:
-        return _Task(settings, kind, config, task, health, metrics).run(stop)
+        return _Task(settings, kind, config, task, health, metrics, written).run(stop)
     finally:
         monitoring.stop()
 
@@ -85,11 +92,12 @@ class _Task:
         task: int,
         health: Health,
         metrics: TaskMetrics,
+        written: ConnectorConfig,
     ) -> None:
         self._settings, self._kind, self._config, self._number = settings, kind, config, task
         self._health, self._metrics = health, metrics
         self._schemas = SchemaRegistry(settings.registry)
-        self._status = _Status(settings, self._schemas, config, task)
+        self._status = _Status(settings, self._schemas, written, config.definition, task)
         self._refusals = _RefusalLog(config)
 
     def run(self, stop: Stop) -> int:
@@ -266,8 +274,16 @@ class _RefusalLog:
 class _Status:
     """The heartbeat, once the registry lets it be made; until then the task works without."""
 
-    def __init__(self, settings: PersistersSettings, schemas: SchemaRegistry, config: Validated, task: int) -> None:
-        self._settings, self._schemas, self._config, self._task = settings, schemas, config, task
+    def __init__(
+        self,
+        settings: PersistersSettings,
+        schemas: SchemaRegistry,
+        config: ConnectorConfig,
+        definition: Definition,
+        task: int,
+    ) -> None:
+        self._settings, self._schemas, self._task = settings, schemas, task
+        self._config, self._definition = config, definition
         self._heartbeat: Heartbeat | None = None
         self._next_try_s = 0.0
 
@@ -288,7 +304,7 @@ class _Status:
             self._next_try_s = time.monotonic() + 30.0
             try:
                 self._heartbeat = Heartbeat(
-                    lambda: kafka.producer(self._settings.kafka, f"{self._config.name}-{self._task}-status"),
+                    self._producer,
                     self._schemas,
                     connector=self._config.name,
                     task=self._task,
@@ -297,3 +313,12 @@ class _Status:
             except (RegistryUnavailableError, SchemaNotRegisteredError) as error:
                 _log.warning("no status is published", reason=str(error))
         return self._heartbeat
+
+    def _producer(self) -> Producer:
+        group = self._settings.worker_group
+        # Before the producer: one that is thrown away again, because a schema is missing, takes half a minute to end.
+        messages = announcements(self._schemas, self._config, self._definition, version=_VERSION, worker_group=group)
+        producer = kafka.producer(self._settings.kafka, f"{self._config.name}-{self._task}-status")
+        for topic, key, value in messages if self._task == 0 else ():
+            producer.produce(topic, key=key, value=value)
+        return producer

@@ -1,0 +1,83 @@
+"""What a worker says of itself on the control topics: the connector that it runs, and the classes that it knows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import isotherm_schemas
+from connector.config import ConnectorConfig
+from connector.definitions import Definition
+from servicekit import secrets
+from servicekit.avro import SchemaRegistry
+
+CONNECTORS = "isotherm.connectors"
+PLUGINS = "isotherm.plugins"
+MASK = "******"
+
+_SCHEMA_VERSION = 1
+
+
+def connector_record(config: ConnectorConfig, *, worker_group: str, now_ms: int) -> dict[str, Any]:
+    """The ConnectorConfig record of a connector whose file owns its configuration.
+
+    References to secrets stay references; a secret that is written out in the file is masked.
+    """
+    return {
+        "name": config.name,
+        "connector_class": config.klass,
+        "config": {key: _shown(key, value) for key, value in config.config.items()},
+        "target_state": "STARTED",
+        "restart_count": 0,
+        "mode": "standalone",
+        "worker_group": worker_group,
+        "updated_at": now_ms,
+    }
+
+
+def plugin_record(definition: Definition, version: str) -> dict[str, Any]:
+    """The PluginDefinition record of a connector class."""
+    return {
+        "connector_class": definition.klass,
+        "type": definition.kind,
+        "version": version,
+        "aliases": list(definition.aliases),
+        "keys": [
+            {
+                "name": key.name,
+                "type": key.type.value,
+                "default": key.default,
+                "required": key.required,
+                "importance": key.importance.value,
+                "documentation": key.doc,
+                "aliases": list(key.aliases),
+                "allowed": list(key.allowed),
+            }
+            for key in definition.keys
+        ],
+        "kcql_clauses": sorted(definition.kcql_clauses),
+    }
+
+
+def announcements(
+    registry: SchemaRegistry, config: ConnectorConfig, definition: Definition, *, version: str, worker_group: str = ""
+) -> list[tuple[str, str, bytes]]:
+    """Topic, key and value of what is to be published when the connector starts.
+
+    Raises SchemaNotRegisteredError before `isotherm apply` was run, RegistryUnavailableError.
+    """
+    connector = connector_record(config, worker_group=worker_group, now_ms=int(time.time() * 1000))
+    plugin = plugin_record(definition, version)
+    return [
+        (CONNECTORS, config.name, _encoder(registry, CONNECTORS, "ConnectorConfig")(connector)),
+        (PLUGINS, definition.klass, _encoder(registry, PLUGINS, "PluginDefinition")(plugin)),
+    ]
+
+
+def _encoder(registry: SchemaRegistry, topic: str, record: str) -> Callable[[Mapping[str, Any]], bytes]:
+    return registry.encoder(topic, isotherm_schemas.schema(record, _SCHEMA_VERSION))
+
+
+def _shown(key: str, value: str) -> str:
+    return MASK if secrets.is_secret(key) and "${" not in value else value

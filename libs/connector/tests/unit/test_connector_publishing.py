@@ -1,0 +1,36 @@
+"""The records of the control topics."""
+
+from __future__ import annotations
+
+import isotherm_schemas
+from connector.config import from_mapping
+from connector.definitions import Definition, Importance, Key, Type, common_keys
+from connector.publishing import connector_record, plugin_record
+from servicekit.avro import encoder
+
+DEFINITION = Definition(
+    "isotherm.X",
+    "sink",
+    (*common_keys("isotherm.X"), Key("p", Type.PASSWORD, None, "Secret.", Importance.LOW, ("q",), ("a", "b"))),
+    aliases=("x",),
+    kcql_clauses=frozenset(("TTL", "PK")),
+)
+
+
+def test_a_plugin_fits_its_schema_and_names_everything() -> None:
+    record = plugin_record(DEFINITION, "1.2")
+    assert encoder(isotherm_schemas.schema("PluginDefinition", 1), 1)(record)
+    assert (record["aliases"], record["kcql_clauses"], record["version"]) == (["x"], ["PK", "TTL"], "1.2")
+    assert record["keys"][-1]["allowed"] == ["a", "b"]
+    assert record["keys"][-1]["aliases"] == ["q"]
+
+
+def test_a_connector_fits_its_schema_and_tells_no_secret() -> None:
+    config = from_mapping(
+        {"name": "n", "connector.class": "x", "db.password": "hunter2", "api.key": "${env:KEY}", "topics": "t"}
+    )
+    record = connector_record(config, worker_group="g", now_ms=5)
+    assert encoder(isotherm_schemas.schema("ConnectorConfig", 1), 1)(record)
+    assert record["config"]["db.password"] == "******"
+    assert record["config"]["api.key"] == "${env:KEY}"
+    assert (record["mode"], record["target_state"], record["worker_group"]) == ("standalone", "STARTED", "g")
