@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from simulators.coap import server
+from simulators.coap import relay, server
 from simulators.mqtt import fleet
 
 
@@ -17,6 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, add_arguments, run, text in (
         ("mqtt", fleet.add_arguments, fleet.run, "thermostats that publish over MQTT"),
         ("coap", server.add_arguments, server.run, "a CoAP server with observable sensors"),
+        ("relay", relay.add_arguments, relay.run, "a UDP path that loses, doubles and reorders datagrams"),
         (
             "devices",
             fleet.add_device_arguments,

@@ -1,6 +1,7 @@
 import itertools
 import random
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from simulators.mqtt.fleet import qos_weights
 HOUR_MS = 3_600_000
 
 
-def times(start_ms: int = 1_700_000_000_000) -> itertools.count[int]:
+def times(start_ms: int = 1_700_000_000_000) -> Iterator[int]:
     return itertools.count(start_ms, 10)
 
 

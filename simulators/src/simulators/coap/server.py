@@ -23,6 +23,8 @@ from simulators.ledger import Ledger
 
 DOCUMENTED_PORT = 5633
 _OBSERVE_VALUES = 2**24
+_BLOCK_SIZE_EXPONENT = 6
+_BLOCK_BYTES = 1024
 
 OnSent = Callable[[str, State, int], None]
 
@@ -42,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--content-format", type=int, default=0, metavar="NUMBER", help="0 text, as the documents' server, or 50 JSON"
     )
+    parser.add_argument("--padding", type=int, default=0, metavar="BYTES", help="make every payload so much longer")
+    parser.add_argument("--tcp", action="store_true", help="serve coap+tcp:// on the same port, too")
     parser.add_argument("--duration", type=float, metavar="S", help="stop by itself after so many seconds")
     parser.add_argument("--ledger", type=Path, required=True, metavar="FILE", help="JSON lines of what was sent")
 
@@ -66,6 +70,7 @@ class ObservedSensors(coap_resource.Resource):  # type: ignore[misc]  # aiocoap 
         self._sensors = sensors
         self._max_age_s: int = arguments.max_age
         self._content_format: int = arguments.content_format
+        self._padding = b" " * arguments.padding
         self._tuning = Reliable if arguments.confirmable else Unreliable
         self._on_sent = on_sent
         self._observers: set[Any] = set()
@@ -104,19 +109,27 @@ class ObservedSensors(coap_resource.Resource):  # type: ignore[misc]  # aiocoap 
     def _send(self, observer: Any) -> None:
         message = self._message()
         message.opt.observe = self._number
+        if len(message.payload) > _BLOCK_BYTES:
+            # RFC 7959 section 2.6: a notification brings the first block, the observer asks for the others.
+            message.payload = message.payload[:_BLOCK_BYTES]
+            message.opt.block2 = (0, True, _BLOCK_SIZE_EXPONENT)
         observer.add_response(message, is_last=False)
         if not self._is_sent:
             self._is_sent = True
             self._on_sent(self._path, self._state, self._number)
 
     def _message(self) -> Any:
-        return Message(
+        message = Message(
             code=CONTENT,
-            payload=self._state.payload(),
+            payload=self._state.payload() + self._padding,
             content_format=self._content_format,
             max_age=self._max_age_s,
             transport_tuning=self._tuning(),
         )
+        if len(message.payload) > _BLOCK_BYTES:
+            # By it the observer sees that two blocks belong to one state.
+            message.opt.etag = self._state.event_time_ms.to_bytes(8, "big")
+        return message
 
 
 async def _serve(arguments: argparse.Namespace, ledger: Ledger) -> int:
@@ -150,7 +163,9 @@ async def _serve(arguments: argparse.Namespace, ledger: Ledger) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     address = (arguments.host, arguments.port)
-    context = await Context.create_server_context(site, bind=address, transports=["udp6"])
+    context = await Context.create_server_context(
+        site, bind=address, transports=["udp6", *(["tcpserver"] if arguments.tcp else [])]
+    )
     ledger.write("start", seed=arguments.seed, resources=paths, sensors=arguments.sensors, rate=arguments.rate)
     sys.stderr.write(f"serving coap://{arguments.host}:{arguments.port}/sensors\n")
     try:

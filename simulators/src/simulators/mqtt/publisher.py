@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+from paho.mqtt.enums import CallbackAPIVersion, MessageState, MQTTErrorCode
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
@@ -17,6 +17,22 @@ from simulators.mqtt.devices import Reading
 _KEEPALIVE_S = 30
 _RECONNECT_MIN_S = 1
 _RECONNECT_MAX_S = 4
+
+
+class ResumingClient(Client):
+    """paho's client, but faithful to a QoS 2 handshake through several attempts to connect.
+
+    paho prepares the resending anew with every attempt, and takes a message that already waits for its PUBREL to be
+    resent for one to be published again: after the second attempt it would PUBLISH what the server has long released,
+    which makes a copy (MQTT 3.1.1, 4.3.3: after PUBREC the sender must not re-send the PUBLISH).
+    """
+
+    def _messages_reconnect_reset_out(self) -> None:
+        with self._out_message_mutex:
+            released = [m for m in self._out_messages.values() if m.state == MessageState.MQTT_MS_RESEND_PUBREL]
+            super()._messages_reconnect_reset_out()
+            for message in released:
+                message.state = MessageState.MQTT_MS_RESEND_PUBREL
 
 
 class Publisher:
@@ -49,7 +65,7 @@ class Publisher:
         self._post = post
         self._on_published = on_published
         self._on_acknowledged = on_acknowledged
-        self._client = Client(CallbackAPIVersion.VERSION2, client_id, clean_session=False)
+        self._client = ResumingClient(CallbackAPIVersion.VERSION2, client_id, clean_session=False)
         # The window is kept here; paho must neither queue nor hold back anything of its own.
         self._client.max_inflight_messages_set(0)
         self._client.reconnect_delay_set(_RECONNECT_MIN_S, _RECONNECT_MAX_S)
