@@ -16,7 +16,7 @@ def lines(system: System) -> Iterator[str]:
     newest = "size=3&sort=window_start:desc&pretty"
     yield "Where to look (paste in another terminal, in this folder):"
     yield "  the newest aggregates in Elasticsearch:"
-    yield f"    curl -s '{stack.elasticsearch.url}/temperatures-{day}/_search?{newest}'"
+    yield f"    curl -s '{stack.elasticsearch.url}/temperatures-aggregated-{day}/_search?{newest}'"
     yield "  brightness of one device in Cassandra:"
     columns = f"event_time, value, unit FROM {places.brightness_table}"
     yield (

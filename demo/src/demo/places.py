@@ -30,8 +30,8 @@ class Places:
     late_topic: str = "thermostat.late"
     aggregator_dead_letters: str = "aggregator.dead-letters"
 
-    aggregates_index: str = "temperatures-*"
-    groups_index: str = "groups-*"
+    aggregates_index: str = "temperatures-aggregated-*"
+    groups_index: str = "temperatures-2*"
     keyspace: str = "isotherm"
     aggregates_table: str = "temperatures_aggregated"
     brightness_table: str = "brightness"
