@@ -26,6 +26,7 @@ from stack.server import ServerFailed
 
 _OK, _FAILED, _BAD_USAGE = 0, 1, 2
 _FOLDER = Path(".stack") / "demo"
+_NARROWEST = 110
 
 
 class _Terminated(Exception):
@@ -65,6 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _console() -> Console:
+    """The terminal, as wide as the tables need: a narrow one wraps them, which reads better than cut figures."""
+    return Console(width=max(_NARROWEST, Console().width))
+
+
 def _balance(arguments: argparse.Namespace) -> int:
     places = Places(
         kafka=KafkaSettings(bootstrap_servers=arguments.kafka),
@@ -80,12 +86,12 @@ def _balance(arguments: argparse.Namespace) -> int:
         balance = verdict.settle(places, reader, patience_s=arguments.patience)
     finally:
         reader.close()
-    table.show(balance, Console())
+    table.show(balance, _console())
     return _OK if balance.adds_up else _FAILED
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    console = Console()
+    console = _console()
     try:
         seconds = demo_seconds()
     except ValueError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from demo.system import System
 
@@ -11,12 +10,11 @@ from demo.system import System
 def lines(system: System) -> Iterator[str]:
     """The text, line by line."""
     stack, places = system.stack, system.places
-    day = f"{datetime.now(UTC):%Y.%m.%d}"
     servers = f"--kafka {system.kafka.bootstrap_servers} --registry {system.registry.url}"
     newest = "size=3&sort=window_start:desc&pretty"
     yield "Where to look (paste in another terminal, in this folder):"
-    yield "  the newest aggregates in Elasticsearch:"
-    yield f"    curl -s '{stack.elasticsearch.url}/temperatures-aggregated-{day}/_search?{newest}'"
+    yield "  the newest aggregates in Elasticsearch (a window is final 25 seconds after its end):"
+    yield f"    curl -s '{stack.elasticsearch.url}/temperatures-aggregated-*/_search?{newest}'"
     yield "  brightness of one device in Cassandra:"
     columns = f"event_time, value, unit FROM {places.brightness_table}"
     yield (

@@ -9,13 +9,11 @@ from rich.table import Table
 
 from demo.balance import Balance, Line
 
-_NARROWEST = 100
-
 
 def show(balance: Balance, console: Console) -> None:
     """Print the lines, those with the same figures as one table, then the verdict with every reason."""
     for columns, lines in groupby(balance.lines, key=lambda line: tuple(line.figures)):
-        console.print(_table(columns, list(lines)), width=max(_NARROWEST, console.width))
+        console.print(_table(columns, list(lines)))
     if balance.adds_up:
         console.print("[green]Everything adds up.[/]")
         return
