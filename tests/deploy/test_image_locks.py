@@ -139,7 +139,7 @@ def test_every_lock_is_checked() -> None:
 def test_build_requirements_are_the_roots(root: dict[str, Pin]) -> None:
     built_with = pins((ROOT / "tools/build-requirements.lock").read_text(encoding="utf-8"))
 
-    assert built_with == {"setuptools": root["setuptools"]}
+    assert built_with == {name: root[name] for name in ("cython", "setuptools")}
 
 
 def imported(package: Path) -> set[str]:

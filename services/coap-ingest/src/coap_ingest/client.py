@@ -11,45 +11,82 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from aiocoap import GET, Context, Message, Unreliable  # type: ignore[import-untyped]  # aiocoap ships no types
-from aiocoap.error import Error as CoapError  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap import GET, Context, Message, Reliable, Unreliable  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap.error import AnonymousHost  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap.error import Error as CoapError
 from aiocoap.message import UndecidedRemote  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.numbers.types import ACK  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.pipe import Pipe  # type: ignore[import-untyped]  # aiocoap ships no types
 
+from coap_ingest.discovery import Link, parse_links
 from coap_ingest.notification import Notification
 from coap_ingest.observation import MODULUS, Response
-from coap_ingest.resource import Resource
+from coap_ingest.resource import Resource, Server
 
 OnMessage = Callable[[Any], None]
 OnFailure = Callable[[str], None]
 
 _OBSERVE, _STOP_OBSERVING = 0, 1
+_NO_ANSWER = "no answer in this connection"
 _log = logging.getLogger("coap")
 
 # aiocoap reads datagrams into 4,096 bytes and does not say when one was longer.
 _SUSPICIOUS_PAYLOAD_BYTES = 4096 - 128
 
 
+_TRANSPORTS = {"coap": "udp6", "coap+tcp": "tcpclient", "coaps": "tinydtls"}
+_CONNECT_TIMEOUT_S = 10.0
+_LINKS_TIMEOUT_S = 30.0
+
+
+class _Brief(Reliable):  # type: ignore[misc]  # aiocoap ships no types
+    """The keeper tries again by itself; a request that goes on for a minute and a half would hold up all others."""
+
+    MAX_RETRANSMIT = 1
+
+
+class DiscoveryError(Exception):
+    """The server's list of resources could not be had."""
+
+
 class BlockwiseError(Exception):
     """The rest of a large representation could not be fetched."""
 
 
+@dataclass(frozen=True, slots=True)
+class PreSharedKey:
+    """What DTLS shows to a server."""
+
+    identity: bytes
+    key: bytes = field(repr=False)
+
+
 class Client:
-    """A UDP endpoint for any number of observations."""
+    """An endpoint for any number of observations."""
 
     def __init__(self, context: Any, max_payload_bytes: int) -> None:
         self._context = context
+        self._connecting: dict[Server, asyncio.Lock] = {}
         self.max_payload_bytes = max_payload_bytes
         """Largest representation that `whole` fetches."""
 
     @classmethod
-    async def open(cls, max_payload_bytes: int) -> Client:
-        """Bind a port of the system's choice. Raises OSError when there is no IPv6 socket to be had."""
-        return cls(await Context.create_client_context(transports=["udp6"]), max_payload_bytes)
+    async def open(cls, max_payload_bytes: int, servers: Iterable[Server], psk: PreSharedKey | None = None) -> Client:
+        """An endpoint for the transports that `servers` need; `psk` is shown to those among them that use DTLS.
+
+        Raises OSError when there is no socket to be had.
+        """
+        servers = list(servers)
+        transports = sorted({_TRANSPORTS[server.scheme] for server in servers})
+        context = await Context.create_client_context(transports=transports or ["udp6"])
+        if psk is not None:
+            keys = {"dtls": {"psk": psk.key, "client-identity": psk.identity}}
+            context.client_credentials.load_from_dict({"coaps://*": keys})
+        return cls(context, max_payload_bytes)
 
     async def close(self) -> None:
         """Free the port; requests under way end."""
@@ -61,16 +98,35 @@ class Client:
         The server's addresses are resolved anew and taken in turn by `attempt`. Both callbacks are called on the
         loop: `on_message` for everything that arrives under the token, `on_failure` at most once, at the end.
 
-        Raises OSError when the name cannot be resolved, CoapError when the request cannot be sent.
+        Raises OSError when the name cannot be resolved or no connection is made in time, CoapError when the request
+        cannot be sent.
         """
-        server = resource.server
-        found = await asyncio.get_running_loop().getaddrinfo(server.host, server.port, type=socket.SOCK_DGRAM)
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-        address = addresses[attempt % len(addresses)]
-        host = f"[{address}]" if ":" in address else address
-        message = _request(resource, UndecidedRemote(server.scheme, f"{host}:{server.port}"), observe=_OBSERVE)
-        interface = await self._context.find_remote_and_interface(message)
+        remote = await _remote(resource.server, attempt)
+        message = _request(resource, remote, observe=_OBSERVE, transport_tuning=_Brief())
+        # One connection for all resources of a server: the library would make one for each that asks meanwhile.
+        async with self._connecting.setdefault(resource.server, asyncio.Lock()), asyncio.timeout(_CONNECT_TIMEOUT_S):
+            interface = await self._context.find_remote_and_interface(message)
         return Exchange(interface, resource, message, on_message, on_failure)
+
+    async def links(self, server: Server, attempt: int) -> list[Link]:
+        """The server's resources, from its `/.well-known/core` (RFC 6690).
+
+        Raises DiscoveryError.
+        """
+        resource = Resource(server, (".well-known", "core"))
+        try:
+            request = _request(resource, await _remote(server, attempt), transport_tuning=_Brief())
+            async with asyncio.timeout(_LINKS_TIMEOUT_S):
+                answer = await self._context.request(request).response
+        except (OSError, CoapError) as error:
+            raise DiscoveryError(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
+        if not answer.code.is_successful():
+            raise DiscoveryError(f"the server answered {answer.code.dotted}")
+        self._bound(len(answer.payload), DiscoveryError)
+        try:
+            return parse_links(answer.payload.decode("utf-8"))
+        except ValueError as error:
+            raise DiscoveryError(f"the list of resources cannot be read: {error}") from error
 
     async def whole(self, exchange: Exchange, first: Any) -> tuple[bytes, Any]:
         """The whole representation of which `first` is the beginning, and its last message (RFC 7959 section 2.6).
@@ -108,9 +164,9 @@ class Client:
             payload += last.payload
         return payload, last
 
-    def _bound(self, size: int) -> None:
+    def _bound(self, size: int, error: type[Exception] = BlockwiseError) -> None:
         if size > self.max_payload_bytes:
-            raise BlockwiseError(f"{size} bytes are over the limit of {self.max_payload_bytes}")
+            raise error(f"{size} bytes are over the limit of {self.max_payload_bytes}")
 
 
 class Exchange:
@@ -140,10 +196,28 @@ class Exchange:
         """The token of the registration."""
         return bytes(self._pipe.request.token)
 
+    def abandon_connection(self) -> None:
+        """Give up the TCP connection or DTLS session, for all that use it: the server does not answer in it any more.
+
+        A server that lost its state, or was cut off for long, is reached again only in a new one.
+        """
+        if not self.resource.server.is_connected:
+            return
+        remote = self.remote
+        if self.resource.server.scheme == "coaps":
+            remote._inject_error(ConnectionResetError(_NO_ANSWER))
+        elif remote._transport is not None:
+            remote._ctx._dispatch_error(remote, ConnectionResetError(_NO_ANSWER))
+            remote._transport.abort()
+
     def refresh(self) -> None:
         """Register once more under the same token: the server keeps one observation (RFC 7641 section 3.3.1)."""
         self.sent_at = time.monotonic()
-        self._send(observe=_OBSERVE, on_reset=lambda: self._fail("the server reset our request"))
+        self._send(
+            observe=_OBSERVE,
+            on_reset=lambda: self._fail("the server reset our request"),
+            transport_tuning=_Brief(),
+        )
 
     def cancel(self) -> None:
         """Ask the server to end the observation; `ended` is set when it has answered (RFC 7641 section 3.6)."""
@@ -178,6 +252,15 @@ class Exchange:
         on_failure = self._on_failure
         self.forget(tell=False)
         on_failure(reason)
+
+
+async def _remote(server: Server, attempt: int) -> Any:
+    kind = socket.SOCK_STREAM if server.scheme == "coap+tcp" else socket.SOCK_DGRAM
+    found = await asyncio.get_running_loop().getaddrinfo(server.host, server.port, type=kind)
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    address = addresses[attempt % len(addresses)]
+    host = f"[{address}]" if ":" in address else address
+    return UndecidedRemote(server.scheme, f"{host}:{server.port}")
 
 
 def _request(resource: Resource, remote: Any, **options: Any) -> Any:
@@ -256,5 +339,9 @@ def block_text(option: Any) -> str:
 
 
 def _local(message: Any) -> str:
-    base: str = message.remote.uri_base_local
+    try:
+        base: str = message.remote.uri_base_local
+    except AnonymousHost:
+        # Over TCP the client has no address that anybody could send to.
+        return ""
     return base.partition("://")[2]

@@ -45,6 +45,10 @@ class Outlet:
     encode: Encode
 
 
+Outlets = dict[tuple[str, str], list[Outlet]]
+"""By connector and address of the resource."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Record:
     topic: str

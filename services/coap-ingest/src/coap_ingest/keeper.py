@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from aiocoap.error import Error as CoapError  # type: ignore[import-untyped]  # aiocoap ships no types
 
 from coap_ingest.client import BlockwiseError, Client, Exchange, is_cut, notification_of, response_of
+from coap_ingest.endpoint import Endpoint
 from coap_ingest.intake import Intake
 from coap_ingest.metrics import Metrics
 from coap_ingest.notification import Notification
@@ -43,10 +44,12 @@ class Keeper:
         resource: Resource,
         timing: Timing,
         client: Client,
+        endpoint: Endpoint,
         intake: Intake[Arrived],
         metrics: Metrics,
         health: Health,
     ) -> None:
+        self._endpoint = endpoint
         self._connector = connector
         self._resource = resource
         self._client = client
@@ -54,10 +57,11 @@ class Keeper:
         self._metrics = metrics
         self._health = health
         self._part = f"{connector}: {resource.uri}"
-        self._observation = Observation(timing, random.SystemRandom())
+        self._observation = Observation(timing, random.SystemRandom(), is_ordered=resource.server.is_ordered)
         self._exchange: Exchange | None = None
         self._address = 0
         self._is_unanswered = False
+        self._is_away = False
         self._shown: str | None = _NOT_YET
         self._sooner = asyncio.Event()
         self._completing: asyncio.Task[None] | None = None
@@ -68,6 +72,7 @@ class Keeper:
         self._interruptions = metrics.interruptions.labels(resource.uri)
         self._stale = metrics.stale.labels(resource.uri)
         health.not_ready(self._part, _NOT_YET)
+        endpoint.join(self._hasten)
 
     async def run(self) -> None:
         """Observe until cancelled; `close` afterwards."""
@@ -77,6 +82,8 @@ class Keeper:
                 self._metrics.went_stale.labels(self._resource.uri).inc()
                 self._stale.set(1)
             self._interrupted(due.interrupted)
+            if due.interrupted is not None:
+                self._is_away = True
             self._show_state()
             if due.action is Action.REGISTER:
                 await self._register()
@@ -86,6 +93,7 @@ class Keeper:
 
     async def close(self) -> None:
         """End the observation at the server, never the resource (Observe 1, not DELETE), and complete what arrived."""
+        self._endpoint.leave(self._hasten)
         if self._observation.close() and self._exchange is not None:
             self._exchange.cancel()
             try:
@@ -96,6 +104,15 @@ class Keeper:
             self._exchange.forget(tell=False)
         if self._completing is not None:
             await self._completing
+
+    def retire(self) -> None:
+        """After `close`, when the service goes on without this resource: it is no part of its state any more."""
+        self._health.ready(self._part)
+        self._stale.set(0)
+
+    def _hasten(self, within_ms: float) -> None:
+        self._observation.hasten(_now_ms(), within_ms)
+        self._sooner.set()
 
     async def _wait(self) -> None:
         self._sooner.clear()
@@ -110,14 +127,16 @@ class Keeper:
         self._metrics.registrations.labels(self._resource.uri, "register").inc()
         if self._exchange is not None:
             # The server may still hold the old token's observation, and would send everything twice.
-            self._exchange.forget(tell=True)
-            self._exchange = None
+            exchange, self._exchange = self._exchange, None
+            exchange.forget(tell=True)
+            if self._observation.trouble is not None:
+                exchange.abandon_connection()
         # An address that did not answer gives way to the next one that the name has.
         self._address, self._is_unanswered = self._address + self._is_unanswered, True
         try:
             exchange = await self._client.observe(self._resource, self._address, self._on_message, self._on_failure)
         except (OSError, CoapError) as error:
-            self._on_failure(f"{type(error).__name__}: {error}")
+            self._on_failure(f"{type(error).__name__}: {error}".removesuffix(": "))
             return
         if not exchange.ended.is_set():
             self._exchange = exchange
@@ -129,7 +148,9 @@ class Keeper:
 
     def _on_failure(self, reason: str) -> None:
         self._exchange = None
-        self._interrupted(self._observation.on_failure(_now_ms(), reason))
+        interrupted = self._observation.on_failure(_now_ms(), reason)
+        self._is_away = self._is_away or interrupted is not None
+        self._interrupted(interrupted)
         self._show_state()
         self._sooner.set()
 
@@ -137,8 +158,9 @@ class Keeper:
         if self._observation.state is State.CLOSED:
             return
         response = response_of(message)
+        was_away = self._is_away
         arrival = self._observation.on_response(_now_ms(), response)
-        self._is_unanswered = False
+        self._is_unanswered = self._is_away = False
         self._counts[arrival.verdict.value].inc()
         if arrival.missed:
             self._missed.inc(arrival.missed)
@@ -147,6 +169,8 @@ class Keeper:
         self._show_state()
         if arrival.verdict is Verdict.NEW:
             self._take(message)
+            if was_away or arrival.interrupted is not None:
+                self._endpoint.restarted(self._hasten)
         if arrival.verdict is not Verdict.SUPERSEDED:
             self._stale.set(self._observation.is_stale)
         if arrival.verdict is Verdict.NEW and response.observe is None:

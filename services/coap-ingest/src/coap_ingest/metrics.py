@@ -31,9 +31,16 @@ class Metrics:
         self.stale = Gauge(
             f"{_PREFIX}_stale", "1 while the newest value is older than its Max-Age.", ("resource",), registry=registry
         )
+        self.discovered = Gauge(
+            f"{_PREFIX}_discovered_resources",
+            "Resources that are observed because the server lists them.",
+            ("connector", "server"),
+            registry=registry,
+        )
         self.registrations = counter(
             "registrations", "Observe requests sent: register (new token), refresh (same token).", "resource", "kind"
         )
+        self.requests = counter("requests", "Requests of devices that were answered, by code.", "connector", "code")
         self.polls = counter("polls", "Answers of servers that do not observe the resource.", "resource")
         self.produced = counter("records_produced", "Records that Kafka acknowledged.", "topic")
         self.retried = counter("records_retried", "Deliveries that failed and were tried again.", "topic")

@@ -9,7 +9,9 @@ from coap_ingest.resource import Resource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """One accepted response; options that are absent are None, or empty where there may be several.
+    """One accepted response, or a request that a device posted.
+
+    Options that are absent are None, or empty where there may be several.
 
     `message_type` (CON, NON, ACK) and `message_id` are None over transports that have none. Times are epoch ms and
     ms; `rtt_ms` counts from the last registration. `block2` is the option of the last block.
@@ -25,6 +27,10 @@ class Notification:
     token: bytes
     destination: str
     payload: bytes
+    source: str | None = None
+    """Who sent it, when that is not the resource's server: a device that posted it."""
+    device_id: str | None = None
+    """The device, unless the payload says otherwise; None: the resource's server."""
     observe: int | None = None
     max_age_s: int | None = None
     content_format: int | None = None

@@ -177,17 +177,21 @@ class Observation:
 
     def _judge(self, now_ms: float, response: Response) -> Arrival:
         observe, held = response.observe, self._newest
-        if observe is None or held is None or self.is_ordered:
-            return Arrival(Verdict.NEW)
         is_same_content = response.content == self._newest_content
+        if observe is None or held is None:
+            return Arrival(Verdict.NEW)
+        if self.is_ordered:
+            unchanged = self.state is State.REGISTERING and self._is_refresh and is_same_content
+            return Arrival(Verdict.REPEATED if unchanged else Verdict.NEW)
         if observe == held[0] and is_same_content:
             return Arrival(Verdict.REPEATED)
         newer = is_newer(*held, observe, now_ms)
         # A notification that is under way while we refresh looks like the answer, unless that comes as an
         # acknowledgement; under a token of its own everything follows the answer.
-        if self.state is State.REGISTERING and (response.is_acknowledgement or not self._is_refresh):
-            # Numbers are comparable within one registration only, and the answer begins one.
-            began_anew = self._is_refresh and not newer and not is_same_content
+        is_answer = self.state is State.REGISTERING and (response.is_acknowledgement or not self._is_refresh)
+        # Numbers are comparable within one registration only, and the answer begins one; a refresh keeps it.
+        if is_answer and not (self._is_refresh and newer):
+            began_anew = self._is_refresh and not is_same_content
             return Arrival(Verdict.NEW, interrupted="the server numbers from a new beginning" if began_anew else None)
         if not newer:
             self._note_older(now_ms, observe)
@@ -247,6 +251,11 @@ class Observation:
         self.state, self.trouble = State.WAITING, reason
         self._next_at_ms = now_ms + self._backoff.next_ms()
         return reason if was_working else None
+
+    def hasten(self, now_ms: float, within_ms: float) -> None:
+        """Another resource shows that the server restarted: ask again, or try again, at some time `within_ms`."""
+        if self.state in (State.OBSERVING, State.WAITING):
+            self._next_at_ms = min(self._next_at_ms, now_ms + self.rng.uniform(0, within_ms))
 
     def close(self) -> bool:
         """The end: True when the server has to be told, with Observe 1 (section 3.6)."""

@@ -46,7 +46,7 @@ def message_record(notification: Notification) -> dict[str, Any]:
         # Representations are written whole, so each one is the last message of its transfer.
         "is_last": True,
         "is_notification": said.observe is not None,
-        "source": resource.server.authority,
+        "source": said.source or resource.server.authority,
         "destination": said.destination,
         "timestamp": said.arrived_ms,
         "token": said.token.hex(),
@@ -115,7 +115,7 @@ def readings(notification: Notification, rules: ReadingRules) -> list[payloads.R
     )
     found = []
     for index, row in enumerate(rows):
-        device_id = notification.resource.server.authority
+        device_id = notification.device_id or notification.resource.server.authority
         defaults = payloads.Defaults(device_id, rules.metric, rules.units, notification.arrived_ms, index)
         try:
             found.append(payloads.reading(rules.project(row), defaults))

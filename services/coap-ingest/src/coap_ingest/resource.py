@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
-DEFAULT_PORT = 5683
-SCHEMES = ("coap",)
-"""What the client can observe now."""
+DEFAULT_PORTS = {"coap": 5683, "coap+tcp": 5683, "coaps": 5684}
+"""By scheme (RFC 7252 section 6, RFC 8323 section 8): what the client can observe."""
 
-KNOWN_SCHEMES = ("coap", "coaps", "coap+tcp", "coaps+tcp")
+SCHEMES = tuple(DEFAULT_PORTS)
+_REFUSED_SCHEMES = {
+    "coaps+tcp": "TLS is not supported: the library keeps no keys for it",
+    "coap+ws": "WebSockets are not supported",
+    "coaps+ws": "WebSockets are not supported",
+}
 
 
 class AddressError(ValueError):
@@ -23,6 +27,21 @@ class Server:
     scheme: str
     host: str
     port: int
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the transport keeps order, so that Observe values mean nothing (RFC 8323 section 7.1)."""
+        return self.scheme == "coap+tcp"
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection that can die while both ends live."""
+        return self.scheme != "coap"
+
+    @property
+    def base(self) -> str:
+        """`scheme://host:port`."""
+        return f"{self.scheme}://{self.authority}"
 
     @property
     def authority(self) -> str:
@@ -43,7 +62,7 @@ class Resource:
         """The whole address; it names the resource in keys, headers, logs and metrics."""
         path = "/".join(quote(segment, safe="!$&'()*+,;=:@-._~") for segment in self.path)
         query = "&".join(quote(part, safe="!$'()*+,;=:@-._~/?") for part in self.query)
-        return f"{self.server.scheme}://{self.server.authority}/{path}{'?' if query else ''}{query}"
+        return f"{self.server.base}/{path}{'?' if query else ''}{query}"
 
 
 def parse_server(uri: str) -> Server:
@@ -57,15 +76,15 @@ def parse_server(uri: str) -> Server:
     except ValueError as error:
         raise AddressError(f"{uri!r} is not an address: {error}") from None
     if parts.scheme not in SCHEMES:
-        known = "is not supported by this version" if parts.scheme in KNOWN_SCHEMES else "is unknown"
-        raise AddressError(f"{uri!r}: scheme {parts.scheme} {known}; allowed: {', '.join(SCHEMES)}")
+        why = _REFUSED_SCHEMES.get(parts.scheme, f"scheme {parts.scheme} is unknown")
+        raise AddressError(f"{uri!r}: {why}; allowed: {', '.join(SCHEMES)}")
     if not host:
         raise AddressError(f"{uri!r} names no host; expected coap://host:port")
     if host.lower() in ("discoverip4", "discoverip6"):
-        raise AddressError(f"{uri!r}: discovery by multicast is not supported by this version; name the server")
+        raise AddressError(f"{uri!r}: discovery by multicast is not supported; name the servers")
     if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
         raise AddressError(f"{uri!r}: expected coap://host:port only; the resource is named by FROM in the KCQL")
-    return Server(parts.scheme, host, port or DEFAULT_PORT)
+    return Server(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme])
 
 
 def parse_resource(server: Server, source: str) -> Resource:

@@ -9,11 +9,13 @@ from typing import Any
 import isotherm_schemas
 import kcql
 import payloads
+from coap_ingest.discovery import Pattern, is_pattern
 from coap_ingest.records import Project, ReadingRules
 from coap_ingest.resource import AddressError, Resource, Server, parse_resource
 from connector.validation import Problem
 
 SERVICE = "coap-ingest"
+_ANY_SERVER = Server("coap", "any", 0)
 MESSAGE, READING = "CoapMessage", "SensorReading"
 
 Encode = Callable[[Mapping[str, Any]], bytes]
@@ -29,30 +31,61 @@ class Route:
     rules: ReadingRules | None
 
 
-def compile_routes(
-    statements: Iterable[kcql.Statement],
-    server: Server,
-    *,
-    key: str,
-    units: Mapping[str, str],
-    limits: payloads.Limits,
-) -> tuple[list[Route], list[Problem]]:
-    """The routes of `statements`, and what is wrong with the others; `key` is the configuration key they stand in."""
-    routes, problems = [], []
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One statement, checked: it becomes routes of the resources that its FROM names."""
+
+    statement: kcql.Statement
+    topic: isotherm_schemas.Topic
+    units: Mapping[str, str]
+    limits: payloads.Limits
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """Which resources, when FROM names many; None when it names one."""
+        return Pattern(self.statement.source) if is_pattern(self.statement.source) else None
+
+    def named(self, server: Server) -> Route:
+        """The route of the one resource of `server` that FROM names."""
+        return self.route(parse_resource(server, self.statement.source))
+
+    def matches(self, resource: Resource) -> bool:
+        """Whether FROM names this resource, alone or among others; one that is named alone with its queries."""
+        pattern = self.pattern
+        if pattern is not None:
+            return pattern.matches(resource.path)
+        named = parse_resource(resource.server, self.statement.source)
+        return named.path == resource.path and named.query in ((), resource.query)
+
+    def route(self, resource: Resource) -> Route:
+        """From this resource to the statement's topic."""
+        is_message = self.topic.record == MESSAGE
+        rules = None if is_message else _rules(self.statement, resource, self.topic, self.units, self.limits)
+        return Route(self.statement, resource, self.topic, rules)
+
+
+def compile_rules(
+    statements: Iterable[kcql.Statement], *, key: str, units: Mapping[str, str], limits: payloads.Limits
+) -> tuple[list[Rule], list[Problem]]:
+    """The rules of `statements`, and what is wrong with the others; `key` is the configuration key they stand in."""
+    rules, problems = [], []
     for statement in statements:
-        try:
-            resource = parse_resource(server, statement.source)
-        except AddressError as error:
-            problems.append(Problem(key, f"{error} (in {statement.text!r})"))
-            continue
-        wrong = _wrong(statement)
-        if wrong is not None:
+        wrong = _wrong_source(statement) or _wrong(statement)
+        if wrong is None:
+            rules.append(Rule(statement, isotherm_schemas.topic(statement.target or ""), units, limits))
+        else:
             problems.append(Problem(key, f"{wrong} (in {statement.text!r})"))
-            continue
-        topic = isotherm_schemas.topic(statement.target or "")
-        rules = None if topic.record == MESSAGE else _rules(statement, resource, topic, units, limits)
-        routes.append(Route(statement, resource, topic, rules))
-    return routes, problems
+    return rules, problems
+
+
+def _wrong_source(statement: kcql.Statement) -> str | None:
+    if is_pattern(statement.source) and "?" in statement.source:
+        return f"{statement.source!r}: a pattern has no query"
+    try:
+        parse_resource(_ANY_SERVER, statement.source)
+    except AddressError as error:
+        return str(error)
+    return None
 
 
 def _wrong(statement: kcql.Statement) -> str | None:

@@ -57,6 +57,9 @@ class CoapIngestSettings(ServiceSettings):
     )
     max_outstanding: int = Field(10_000, ge=1, description="Records that Kafka has not acknowledged yet.")
     max_payload_bytes: int = Field(256 * 1024, ge=1, description="Largest representation, blocks together.")
+    max_discovered: int = Field(
+        2_000, ge=1, description="Resources that discovery may add in the life of the process: servers name them."
+    )
     dead_letter_topic: str = Field("coap-ingest.dead-letters", description="For connectors that name none.")
     kafka_stalled_after_ms: int = Field(
         10_000, ge=100, description="Not ready when records wait and Kafka acknowledged none for so long."

@@ -14,10 +14,12 @@ from prometheus_client import CollectorRegistry
 import isotherm_schemas
 from coap_ingest.client import Client
 from coap_ingest.connector_class import Plan
-from coap_ingest.forwarder import Forwarder, Outlet, ProducerFailedError
+from coap_ingest.forwarder import Forwarder, ProducerFailedError
 from coap_ingest.intake import Intake
-from coap_ingest.keeper import Arrived, Keeper
+from coap_ingest.keeper import Arrived
+from coap_ingest.listener import Listener
 from coap_ingest.metrics import Metrics
+from coap_ingest.observers import Observers
 from coap_ingest.routes import SERVICE, Encode
 from coap_ingest.settings import CoapIngestSettings
 from connector import dead_letters
@@ -93,7 +95,7 @@ class Worker:
 
     def _encoders(self) -> dict[str, Encode]:
         registry = SchemaRegistry(self._settings.registry)
-        topics = {route.topic.name: route.topic for plan in self._plans for route in plan.routes}
+        topics = {rule.topic.name: rule.topic for plan in self._plans for rule in plan.rules}
         return {name: registry.encoder(name, _schema(topic)) for name, topic in topics.items()}
 
     def _ensure_topics(self) -> bool:
@@ -110,39 +112,60 @@ class Worker:
         buffer_kbytes = max(1, settings.queue_limit_bytes // 1024)
         raw = kafka.producer(settings.kafka, SERVICE, delivery_timeout_ms=0, queue_buffering_max_kbytes=buffer_kbytes)
         producer = LoopProducer(raw, max_outstanding=settings.max_outstanding)
-        outlets: dict[tuple[str, str], list[Outlet]] = {}
-        for plan in self._plans:
-            for route in plan.routes:
-                outlets.setdefault((plan.name, route.resource.uri), []).append(
-                    Outlet(route, encoders[route.topic.name])
-                )
+        clients = await self._clients()
+        observers = Observers(self._plans, clients, settings, intake, encoders, self._metrics, self._health)
         letters = {plan.name: plan.dead_letter_topic for plan in self._plans}
-        forwarder = Forwarder(intake, producer, outlets, letters, self._metrics)
-        client = await Client.open(settings.max_payload_bytes)
-        keepers = self._keepers(client, intake)
-        self._health.ready()
-        observing = [asyncio.create_task(keeper.run()) for keeper in keepers]
+        forwarder = Forwarder(intake, producer, observers.outlets, letters, self._metrics)
+        listeners = self._listeners(encoders)
+        observing = asyncio.create_task(observers.run())
         forwarding = asyncio.create_task(forwarder.run())
         watching = asyncio.create_task(self._watch(forwarder, intake, producer))
         try:
-            await asyncio.wait({stopped, forwarding, watching, *observing}, return_when=asyncio.FIRST_COMPLETED)
+            await self._listen(listeners)
+            self._health.ready()
+            await asyncio.wait({stopped, forwarding, watching, observing}, return_when=asyncio.FIRST_COMPLETED)
             if not stopped.done():
-                return self._broken(forwarding, watching, *observing)
+                return self._broken(forwarding, watching, observing)
             self._health.not_ready("stop", "stopping")
-            await _end(observing)
-            await asyncio.gather(*(keeper.close() for keeper in keepers))
+            await _end([observing])
+            timeout_s = self._settings.shutdown_timeout_ms / 2000
+            await asyncio.gather(observers.close(), *(listener.close(timeout_s) for listener in listeners))
             return await self._drain(forwarder, forwarding)
         finally:
-            await _end([*observing, forwarding, watching])
-            await client.close()
+            await _end([observing, forwarding, watching])
+            await asyncio.gather(*(listener.close(0) for listener in listeners))
+            await asyncio.gather(*(client.close() for client in set(clients.values())))
 
-    def _keepers(self, client: Client, intake: Intake[Arrived]) -> list[Keeper]:
-        timing = self._settings.observation.timing()
-        return [
-            Keeper(plan.name, resource, timing, client, intake, self._metrics, self._health)
+    def _listeners(self, encoders: dict[str, Encode]) -> list[Listener]:
+        """Each with a producer of its own, whose deliveries end in time for an answer."""
+        settings = self._settings
+        listeners = []
+        for plan in self._plans:
+            if plan.listen is None:
+                continue
+            raw = kafka.producer(
+                settings.kafka,
+                SERVICE,
+                delivery_timeout_ms=plan.listen.timeout_ms,
+                queue_buffering_max_kbytes=max(1, settings.queue_limit_bytes // 1024),
+            )
+            producer = LoopProducer(raw, max_outstanding=settings.max_outstanding)
+            listeners.append(Listener(plan, plan.listen, encoders, producer, settings.limits(), self._metrics))
+        return listeners
+
+    async def _listen(self, listeners: Sequence[Listener]) -> None:
+        for listener in listeners:
+            await listener.open()
+
+    async def _clients(self) -> dict[str, Client]:
+        """One endpoint for all connectors, but one of its own for each that has a key to show."""
+        limit = self._settings.max_payload_bytes
+        servers = [server for plan in self._plans if plan.psk is None for server in plan.servers]
+        shared = await Client.open(limit, servers)
+        return {
+            plan.name: shared if plan.psk is None else await Client.open(limit, plan.servers, plan.psk)
             for plan in self._plans
-            for resource in dict.fromkeys(route.resource for route in plan.routes)
-        ]
+        }
 
     async def _watch(self, forwarder: Forwarder, intake: Intake[Arrived], producer: LoopProducer) -> None:
         limit_ms = self._settings.kafka_stalled_after_ms

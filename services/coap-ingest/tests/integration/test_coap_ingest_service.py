@@ -4,234 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_END, TopicPartition
-from confluent_kafka.admin import AdminClient
-from prometheus_client.parser import text_string_to_metric_families
+from coap_world import BOTH, World, dead_letter_topic, messages_in, opened, readings_in, sent, stop
 
-from connector.dead_letters import ensure_topic
-from isotherm_cli.apply import apply
-from servicekit import kafka as clients
-from servicekit.avro import Decoder, SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
-from simulators.ledger import events
 from stack.kafka import Kafka
 from stack.registry import Registry
 
 pytestmark = pytest.mark.integration
 
-LIBCOAP_SERVER = shutil.which("coap-server-notls") or "coap-server-notls"
-LIBCOAP_CLIENT = shutil.which("coap-client-notls") or "coap-client-notls"
-BOTH = (
-    "INSERT INTO coap_sensor_topic SELECT * FROM {0}; INSERT INTO thermostat.data "
-    "SELECT sensorId AS device_id, temperature AS value, timestamp AS event_time FROM {0}"
-)
-QUICK = (
-    "observation.silence_grace_min_ms=200",
-    "observation.silence_grace_max_ms=400",
-    "observation.answer_timeout_ms=1000",
-    "observation.retry_cap_ms=500",
-)
-TIMEOUT_S = 40.0
-
-
-@dataclass
-class Record:
-    """One Kafka record; `value` is decoded Avro, or the bytes of a dead letter."""
-
-    topic: str
-    key: str
-    value: Any
-    headers: dict[str, str]
-
-
-@dataclass
-class Reader:
-    """Everything that came into some topics since the reader was made, from one server of this test."""
-
-    consumer: Any
-    decode: Decoder
-    authority: str
-    next_offsets: dict[tuple[str, int], int]
-    seen: list[Record] = field(default_factory=list)
-
-    def until(self, enough: Callable[[list[Record]], bool]) -> list[Record]:
-        """Read until `enough` says so of all records seen so far; they are returned, in order."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not enough(self.seen):
-            assert time.monotonic() < deadline, f"{len(self.seen)} records, the last ones: {self.seen[-3:]}"
-            self._poll(0.5)
-        return self.seen
-
-    def rest(self) -> list[Record]:
-        """Read what there is now to its end."""
-        for partition in list(self.next_offsets):
-            _, end = self.consumer.get_watermark_offsets(TopicPartition(*partition), timeout=30)
-            deadline = time.monotonic() + TIMEOUT_S
-            while self.next_offsets[partition] < end:
-                assert time.monotonic() < deadline, f"{partition} ends at {end}, read {self.next_offsets[partition]}"
-                self._poll(0.5)
-        return self.seen
-
-    def _poll(self, timeout_s: float) -> None:
-        for message in self.consumer.consume(500, timeout_s):
-            assert message.error() is None
-            self.next_offsets[message.topic(), message.partition()] = message.offset() + 1
-            headers = {name: value.decode() for name, value in message.headers() or []}
-            if f"//{self.authority}/" not in headers["coap.uri"]:
-                continue
-            is_letter = message.topic().endswith("dead-letters")
-            value = message.value() if is_letter else self.decode(message.value()).record
-            self.seen.append(Record(message.topic(), message.key().decode(), value, headers))
-
-
-@dataclass
-class World:
-    """What a test needs: servers' addresses, a folder, processes that end with the test."""
-
-    kafka: Kafka
-    registry: Registry
-    folder: Path
-    port: int
-    monitoring_port: int
-    cleanup: ExitStack
-
-    @property
-    def authority(self) -> str:
-        return f"localhost:{self.port}"
-
-    def start(self, command: Sequence[str], log: str) -> subprocess.Popen[bytes]:
-        with (self.folder / log).open("ab") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output)
-        self.cleanup.callback(_end, process)
-        return process
-
-    def simulator(self, *more: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "simulators", "coap", "--host", "127.0.0.1", "--port", str(self.port)]
-        return self.start([*command, "--max-age", "1", "--ledger", str(self.ledger), *more], "simulator.log")
-
-    @property
-    def ledger(self) -> Path:
-        return self.folder / "ledger.jsonl"
-
-    def libcoap(self) -> subprocess.Popen[bytes]:
-        return self.start([LIBCOAP_SERVER, "-A", "127.0.0.1", "-p", str(self.port), "-d", "10"], "libcoap.log")
-
-    def put(self, resource: str, payload: bytes, content_format: int) -> None:
-        file = self.folder / "payload"
-        file.write_bytes(payload)
-        uri = f"coap://127.0.0.1:{self.port}/{resource}"
-        command = [LIBCOAP_CLIENT, "-m", "put", "-t", str(content_format), "-f", str(file), "-B", "5", uri]
-        subprocess.run(command, check=True, timeout=30, capture_output=True)
-
-    def ingest(self, kcql: str, *settings: str) -> subprocess.Popen[bytes]:
-        file = self.folder / "coap-source.properties"
-        file.write_text(
-            "name = coap-source\n"
-            "connector.class = com.datamountaineer.streamreactor.connect.coap.source.CoapSourceConnector\n"
-            "max.tasks = 1\n"
-            f"connect.coap.source.uri = coap://{self.authority}\n"
-            f"connect.coap.kcql = {kcql}\n"
-        )
-        overrides = [
-            f"kafka.bootstrap_servers={self.kafka.bootstrap_servers}",
-            f"registry.url={self.registry.url}",
-            f"http.port={self.monitoring_port}",
-            *QUICK,
-            *settings,
-        ]
-        command = [sys.executable, "-m", "coap_ingest", "run", str(file)]
-        return self.start([*command, *(part for each in overrides for part in ("--set", each))], "ingest.log")
-
-    def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that have these labels."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.monitoring_port}/metrics", timeout=10) as answer:
-            families = text_string_to_metric_families(answer.read().decode())
-        samples = (sample for family in families for sample in family.samples)
-        found = [s for s in samples if s.name == f"isotherm_coap_ingest_{name}" and labels.items() <= s.labels.items()]
-        return sum(sample.value for sample in found)
-
-    def ready(self) -> Mapping[str, str]:
-        """What `/ready` names as problems."""
-        request = f"http://127.0.0.1:{self.monitoring_port}/ready"
-        try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                body = answer.read()
-        except urllib.error.HTTPError as error:
-            body = error.read()
-        problems: Mapping[str, str] = json.loads(body)["problems"]
-        return problems
-
-    def reader(self, *topics: str) -> Reader:
-        settings = KafkaSettings(bootstrap_servers=self.kafka.bootstrap_servers)
-        consumer = clients.consumer(settings, "test", "test-coap-ingest")
-        self.cleanup.callback(consumer.close)
-        partitions = []
-        for topic in topics:
-            # A topic that was created just now may take a moment to be known everywhere.
-            while not (known := consumer.list_topics(topic, timeout=30).topics[topic].partitions):
-                continue
-            partitions += [TopicPartition(topic, number, OFFSET_END) for number in known]
-        # Resolved now, not at the first poll: what the test causes next has to be seen.
-        for partition in partitions:
-            partition.offset = consumer.get_watermark_offsets(partition, timeout=30)[1]
-        consumer.assign(partitions)
-        registry = SchemaRegistry(RegistrySettings(url=self.registry.url))
-        next_offsets = {(partition.topic, partition.partition): partition.offset for partition in partitions}
-        return Reader(consumer, Decoder(registry), self.authority, next_offsets)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-
-
-def stop(process: subprocess.Popen[bytes]) -> int:
-    process.send_signal(signal.SIGTERM)
-    return process.wait(30)
-
 
 @pytest.fixture
 def world(kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[World]:
-    apply(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers), RegistrySettings(url=registry.url))
-    with ExitStack() as cleanup:
-        yield World(kafka, registry, tmp_path, free_port(), free_port(), cleanup)
-
-
-def dead_letter_topic(world: World, name: str) -> str:
-    """A dead-letter topic that exists already, so that it can be read from its end."""
-    admin: AdminClient = clients.admin(KafkaSettings(bootstrap_servers=world.kafka.bootstrap_servers), "test")
-    ensure_topic(admin, name)
-    return name
-
-
-def sent(ledger: Path) -> list[tuple[str, int, float]]:
-    return [(e["device_id"], e["event_time_ms"], e["value"]) for e in events(ledger) if e["event"] == "notified"]
-
-
-def messages_in(records: Sequence[Record]) -> list[tuple[str, int, float]]:
-    said = [json.loads(r.value["payload"]) for r in records if r.topic == "coap_sensor_topic"]
-    return [(row["sensorId"], row["timestamp"], row["temperature"]) for row in said]
-
-
-def readings_in(records: Sequence[Record]) -> list[tuple[str, int, float]]:
-    values = [r.value for r in records if r.topic == "thermostat.data"]
-    return [(v["device_id"], round(v["event_time"].timestamp() * 1000), v["value"]) for v in values]
+    with opened(kafka, registry, tmp_path, free_port) as made:
+        yield made
 
 
 def test_every_notification_that_was_sent_is_a_message_and_a_reading_field_by_field(world: World) -> None:

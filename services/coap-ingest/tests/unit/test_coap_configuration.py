@@ -8,7 +8,9 @@ import pytest
 
 import payloads
 from coap_ingest.__main__ import main
-from coap_ingest.connector_class import Plan, plan
+from coap_ingest.admission import Rate
+from coap_ingest.connector_class import Listen, Plan, plan
+from coap_ingest.discovery import Filters
 from coap_ingest.resource import AddressError, Resource, Server, parse_resource, parse_server
 from connector.config import ConfigError, parse
 
@@ -32,7 +34,7 @@ def with_kcql(kcql: str) -> str:
 
 def test_the_documents_file_works_as_printed() -> None:
     made = planned(DOCUMENT)
-    (route,) = made.routes
+    (route,) = (rule.named(server) for server in made.servers for rule in made.rules)
     assert (made.name, made.notices) == ("coap-source", ())
     assert route.resource.uri == "coap://localhost:5633/sensors"
     assert (route.topic.name, route.rules) == ("coap_sensor_topic", None)
@@ -46,7 +48,7 @@ def test_several_statements_read_one_resource_into_several_topics() -> None:
             "device_id, temperature AS value, timestamp AS event_time FROM /sensors"
         )
     )
-    message, reading = made.routes
+    message, reading = (rule.named(SERVER) for rule in made.rules)
     assert message.resource == reading.resource
     assert reading.rules is not None
     assert reading.rules.metric == "temperature"
@@ -67,9 +69,10 @@ def test_dead_letters_go_where_connects_keys_say(line: str, topic: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("coap://localhost:5633", "coaps://localhost:5684", "scheme coaps is not supported by this version"),
-        ("coap://localhost:5633", "coap+tcp://localhost", r"scheme coap\+tcp is not supported"),
+        ("coap://localhost:5633", "coaps://localhost:5684", "coap.username: missing: a coaps:// server wants"),
+        ("coap://localhost:5633", "coaps+tcp://localhost", "TLS is not supported"),
         ("coap://localhost:5633", "http://localhost", "scheme http is unknown; allowed: coap"),
+        ("coap://localhost:5633", "coap://a, ftp://b", "scheme ftp is unknown"),
         ("coap://localhost:5633", "coap://discoverIP4", "multicast is not supported"),
         ("coap://localhost:5633", "coap://localhost:99999", "not an address"),
         ("coap://localhost:5633", "coap://localhost/sensors", "the resource is named by FROM"),
@@ -83,7 +86,10 @@ def test_dead_letters_go_where_connects_keys_say(line: str, topic: str) -> None:
         ("FROM sensors", "FROM `a//b`", "segment of the path is empty"),
         ("INSERT INTO coap_sensor_topic SELECT *", "INSERT INTO thermostat.data SELECT _key AS value", "has no key"),
         ("INSERT INTO coap_sensor_topic SELECT *", "INSERT INTO _value.x SELECT *", "must be the name of a topic"),
-        ("max.tasks = 1", "connect.coap.username = me", "DTLS is not supported"),
+        ("FROM sensors", "FROM `a/*?u=x`", "a pattern has no query"),
+        ("max.tasks = 1", "connect.coap.username = me", "has a meaning for coaps:// only"),
+        ("max.tasks = 1", "connect.coap.certs = a.pem", "certificates and raw public keys are not supported"),
+        ("max.tasks = 1", "connect.coap.discovery.interval.ms = 5", "at least 100"),
         ("max.tasks = 1", "max.tasks = none", "whole number"),
     ],
 )
@@ -133,3 +139,59 @@ def test_addresses_have_defaults_and_a_canonical_form() -> None:
     assert parse_resource(SERVER, "a/b c?u=°").uri == "coap://localhost:5633/a/b%20c?u=%C2%B0"
     with pytest.raises(AddressError, match="UTF-8"):
         parse_resource(SERVER, "a%ff")
+
+
+def test_one_statement_reads_several_servers_over_several_transports() -> None:
+    made = planned(
+        DOCUMENT.replace("coap://localhost:5633", "coap://a, coap+tcp://b:1, coaps://[::1]")
+        + "connect.coap.username = me\nconnect.coap.password = secret\n"
+    )
+    (rule,) = made.rules
+    assert [rule.named(server).resource.uri for server in made.servers] == [
+        "coap://a:5683/sensors",
+        "coap+tcp://b:1/sensors",
+        "coaps://[::1]:5684/sensors",
+    ]
+    assert made.psk is not None
+    assert "secret" not in repr(made)
+
+
+LISTENING = DOCUMENT.replace(
+    "connect.coap.source.uri = coap://localhost:5633", "connect.coap.listen = coap://127.0.0.1"
+)
+
+
+def test_a_listener_takes_the_place_of_servers() -> None:
+    listen = planned(LISTENING + "connect.coap.listen.rate.limit = 5:60\n").listen
+    assert listen == Listen(Server("coap", "127.0.0.1", 5683), Rate(5, 60), 10_000)
+    assert planned(DOCUMENT).listen is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("connect.coap.uri = coap://a", "not together with connect.coap.uri"),
+        ("connect.coap.listen.rate.limit = 5", "expected n:seconds"),
+        ("connect.coap.listen.timeout.ms = 1", "at least 1000"),
+    ],
+)
+def test_what_a_listener_cannot_be_is_refused_by_name(line: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        planned(f"{LISTENING}{line}\n")
+
+
+@pytest.mark.parametrize("scheme", ["coaps", "coap+tcp"])
+def test_devices_send_over_udp_only(scheme: str) -> None:
+    with pytest.raises(ConfigError, match="devices can send over UDP only"):
+        planned(LISTENING.replace("coap://", f"{scheme}://"))
+
+
+def test_a_pattern_and_filters_say_what_is_discovered() -> None:
+    made = planned(
+        with_kcql("INSERT INTO coap_sensor_topic SELECT * FROM `sensors/*`")
+        + "connect.coap.discovery.rt = temperature, core.*\nconnect.coap.discovery.obs = false\n"
+    )
+    (rule,) = made.rules
+    assert rule.matches(Resource(SERVER, ("sensors", "7")))
+    assert not rule.matches(Resource(SERVER, ("sensors",)))
+    assert made.filters == Filters(("temperature", "core.*"), (), observable_only=False)

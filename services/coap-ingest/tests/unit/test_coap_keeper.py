@@ -15,6 +15,7 @@ from aiocoap import resource as coap_resource
 from prometheus_client import CollectorRegistry
 
 from coap_ingest.client import Client
+from coap_ingest.endpoint import Endpoint
 from coap_ingest.intake import Intake
 from coap_ingest.keeper import Arrived, Keeper
 from coap_ingest.metrics import Metrics
@@ -100,7 +101,8 @@ async def bench(free_port: int, monkeypatch: pytest.MonkeyPatch, limit: int = 10
     site.add_resource(["r"], peer)
     server = await Context.create_server_context(site, bind=("127.0.0.1", free_port), transports=["udp6"])
 
-    client = await Client.open(MAX_PAYLOAD_BYTES)
+    resource = Resource(Server("coap", "device.test", free_port), ("r",))
+    client = await Client.open(MAX_PAYLOAD_BYTES, [resource.server])
     real_getaddrinfo = asyncio.get_running_loop().getaddrinfo
 
     async def getaddrinfo(host: str, port: int, **hints: Any) -> Any:
@@ -112,8 +114,7 @@ async def bench(free_port: int, monkeypatch: pytest.MonkeyPatch, limit: int = 10
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
     registry = CollectorRegistry()
     intake: Intake[Arrived] = Intake(limit, 1_000_000)
-    resource = Resource(Server("coap", "device.test", free_port), ("r",))
-    keeper = Keeper("c", resource, TIMING, client, intake, Metrics(registry), Health())
+    keeper = Keeper("c", resource, TIMING, client, Endpoint(), intake, Metrics(registry), Health())
     running = asyncio.create_task(keeper.run())
     try:
         yield Bench(peer, resource.uri, intake, registry)

@@ -239,9 +239,24 @@ def test_polls_keep_a_distance() -> None:
 
 
 def test_over_an_ordered_transport_numbers_mean_nothing() -> None:
-    observation = observing(10)
+    observation, now_ms = refreshing(10)
     observation.is_ordered = True
-    assert observation.on_response(100, response(5)) == Arrival(NEW)
+    assert observation.on_response(now_ms, response(0, content=b"state 10")) == Arrival(REPEATED)
+    assert observation.on_response(now_ms, response(0, content=b"other")) == Arrival(NEW)
+
+
+def test_what_a_refresh_shows_to_be_missing_is_counted() -> None:
+    observation, now_ms = refreshing(10)
+    assert observation.on_response(now_ms, response(15, is_acknowledgement=True)) == Arrival(NEW, missed=4)
+
+
+def test_a_restart_that_another_resource_saw_is_looked_into_soon() -> None:
+    observation = observing(10)
+    observation.hasten(1_000, 500)
+    assert observation.deadline_ms <= 1_500
+    assert observation.on_time(1_500).action is Action.REFRESH
+    observation.hasten(1_500, 500)
+    assert observation.deadline_ms > 2_000
 
 
 def test_closing_tells_the_server_only_of_an_observation_that_it_holds() -> None:

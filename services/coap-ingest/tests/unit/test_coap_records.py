@@ -16,7 +16,7 @@ import payloads
 from coap_ingest.notification import Notification
 from coap_ingest.records import headers, message_record, payload_text, readings
 from coap_ingest.resource import Resource, Server
-from coap_ingest.routes import compile_routes
+from coap_ingest.routes import compile_rules
 from servicekit.avro import encoder
 
 SERVER = Server("coap", "localhost", 5633)
@@ -122,10 +122,9 @@ def test_headers_say_where_it_came_from() -> None:
 
 
 def read(kcql_text: str, **changes: Any) -> list[payloads.Reading]:
-    (route,), problems = compile_routes(
-        kcql.parse(kcql_text), SERVER, key="kcql", units={"co2": "ppm"}, limits=payloads.Limits()
-    )
+    (rule,), problems = compile_rules(kcql.parse(kcql_text), key="kcql", units={"co2": "ppm"}, limits=payloads.Limits())
     assert not problems
+    route = rule.named(SERVER)
     assert route.rules is not None
     return readings(notification(resource=route.resource, **changes), route.rules)
 

@@ -1,0 +1,275 @@
+"""What the tests of the service share: real peers here, Kafka and registry there, and a reader of what arrived."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_END, TopicPartition
+from confluent_kafka.admin import AdminClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from connector.dead_letters import ensure_topic
+from isotherm_cli.apply import apply
+from servicekit import kafka as clients
+from servicekit.avro import Decoder, SchemaRegistry
+from servicekit.settings import KafkaSettings, RegistrySettings
+from simulators.ledger import events
+from stack.kafka import Kafka
+from stack.registry import Registry
+
+LIBCOAP_SERVER = shutil.which("coap-server-notls") or "coap-server-notls"
+LIBCOAP_DTLS_SERVER = shutil.which("coap-server-openssl") or "coap-server-openssl"
+PRE_SHARED_KEY = "secretPSK"
+LIBCOAP_CLIENT = shutil.which("coap-client-notls") or "coap-client-notls"
+BOTH = (
+    "INSERT INTO coap_sensor_topic SELECT * FROM {0}; INSERT INTO thermostat.data "
+    "SELECT sensorId AS device_id, temperature AS value, timestamp AS event_time FROM {0}"
+)
+QUICK = (
+    "observation.silence_grace_min_ms=200",
+    "observation.silence_grace_max_ms=400",
+    "observation.answer_timeout_ms=1000",
+    "observation.retry_cap_ms=500",
+)
+TIMEOUT_S = 40.0
+
+
+@dataclass
+class Record:
+    """One Kafka record; `value` is decoded Avro, or the bytes of a dead letter."""
+
+    topic: str
+    key: str
+    value: Any
+    headers: dict[str, str]
+
+
+@dataclass
+class Reader:
+    """Everything that came into some topics since the reader was made, from one server of this test."""
+
+    consumer: Any
+    decode: Decoder
+    authorities: tuple[str, ...]
+    next_offsets: dict[tuple[str, int], int]
+    seen: list[Record] = field(default_factory=list)
+
+    def until(self, enough: Callable[[list[Record]], bool]) -> list[Record]:
+        """Read until `enough` says so of all records seen so far; they are returned, in order."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not enough(self.seen):
+            assert time.monotonic() < deadline, f"{len(self.seen)} records, the last ones: {self.seen[-3:]}"
+            self._poll(0.5)
+        return self.seen
+
+    def rest(self) -> list[Record]:
+        """Read what there is now to its end."""
+        for partition in list(self.next_offsets):
+            _, end = self.consumer.get_watermark_offsets(TopicPartition(*partition), timeout=30)
+            deadline = time.monotonic() + TIMEOUT_S
+            while self.next_offsets[partition] < end:
+                assert time.monotonic() < deadline, f"{partition} ends at {end}, read {self.next_offsets[partition]}"
+                self._poll(0.5)
+        return self.seen
+
+    def _poll(self, timeout_s: float) -> None:
+        for message in self.consumer.consume(500, timeout_s):
+            assert message.error() is None
+            self.next_offsets[message.topic(), message.partition()] = message.offset() + 1
+            headers = {name: value.decode() for name, value in message.headers() or []}
+            if not any(f"//{authority}/" in headers["coap.uri"] for authority in self.authorities):
+                continue
+            is_letter = message.topic().endswith("dead-letters")
+            value = message.value() if is_letter else self.decode(message.value()).record
+            self.seen.append(Record(message.topic(), message.key().decode(), value, headers))
+
+
+@dataclass
+class World:
+    """What a test needs: servers' addresses, a folder, processes that end with the test."""
+
+    kafka: Kafka
+    registry: Registry
+    folder: Path
+    port: int
+    monitoring_port: int
+    cleanup: ExitStack
+    free_port: Callable[[], int]
+
+    @property
+    def authority(self) -> str:
+        return f"localhost:{self.port}"
+
+    def start(self, command: Sequence[str], log: str) -> subprocess.Popen[bytes]:
+        with (self.folder / log).open("ab") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+        self.cleanup.callback(_end, process)
+        return process
+
+    def simulator(self, *more: str, port: int | None = None) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "simulators", "coap", "--host", "127.0.0.1", "--port", str(port or self.port)]
+        return self.start([*command, "--max-age", "1", "--ledger", str(self.ledger), *more], "simulator.log")
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger.jsonl"
+
+    def libcoap(self) -> subprocess.Popen[bytes]:
+        return self.start([LIBCOAP_SERVER, "-A", "127.0.0.1", "-p", str(self.port), "-d", "10"], "libcoap.log")
+
+    def libcoap_dtls(self) -> subprocess.Popen[bytes]:
+        """Serves `coaps://` on the world's port, and `coap://` on the one below."""
+        key = ["-k", PRE_SHARED_KEY, "-h", "hint"]
+        return self.start(
+            [LIBCOAP_DTLS_SERVER, "-A", "127.0.0.1", "-p", str(self.port - 1), *key, "-d", "10"], "libcoap.log"
+        )
+
+    def put(self, resource: str, payload: bytes, content_format: int) -> None:
+        file = self.folder / "payload"
+        file.write_bytes(payload)
+        uri = f"coap://127.0.0.1:{self.port}/{resource}"
+        command = [LIBCOAP_CLIENT, "-m", "put", "-t", str(content_format), "-f", str(file), "-B", "5", uri]
+        subprocess.run(command, check=True, timeout=30, capture_output=True)
+
+    def relay(self, server_port: int, *more: str) -> subprocess.Popen[bytes]:
+        """A faulty path to a server on another port: the world's port then is the relay's."""
+        command = [sys.executable, "-m", "simulators", "relay", "--listen", f"127.0.0.1:{self.port}"]
+        ends = ["--to", f"127.0.0.1:{server_port}", "--ledger", str(self.folder / "relay.jsonl")]
+        return self.start([*command, *ends, *more], "relay.log")
+
+    def ingest(
+        self, kcql: str, *settings: str, uri: str | None = None, keys: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """The service, by a file as the documents print it; `keys` are more of its keys."""
+        file = self.folder / "coap-source.properties"
+        lines = {
+            "name": "coap-source",
+            "connector.class": "com.datamountaineer.streamreactor.connect.coap.source.CoapSourceConnector",
+            "max.tasks": "1",
+            "connect.coap.source.uri": f"coap://{self.authority}" if uri is None else uri,
+            "connect.coap.kcql": kcql,
+            **(keys or {}),
+        }
+        file.write_text("".join(f"{key} = {value}\n" for key, value in lines.items() if value))
+        overrides = [
+            f"kafka.bootstrap_servers={self.kafka.bootstrap_servers}",
+            f"registry.url={self.registry.url}",
+            f"http.port={self.monitoring_port}",
+            *QUICK,
+            *settings,
+        ]
+        command = [sys.executable, "-m", "coap_ingest", "run", str(file)]
+        process = self.start([*command, *(part for each in overrides for part in ("--set", each))], "ingest.log")
+        deadline = time.monotonic() + TIMEOUT_S
+        while not self._is_monitored():
+            assert time.monotonic() < deadline, (self.folder / "ingest.log").read_text()[-2000:]
+            with suppress(subprocess.TimeoutExpired):
+                raise AssertionError(f"coap-ingest ended with {process.wait(0.1)}")
+        return process
+
+    def _is_monitored(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.monitoring_port)) == 0
+
+    def listening(self, kcql: str, **keys: str) -> subprocess.Popen[bytes]:
+        """The service as a server on the world's port; `keys` stand below `connect.coap.listen`."""
+        below = {f"connect.coap.listen.{name.replace('_', '.')}": value for name, value in keys.items()}
+        listen = {"connect.coap.listen": f"coap://127.0.0.1:{self.port}", **below}
+        process = self.ingest(kcql, uri="", keys=listen)
+        deadline = time.monotonic() + TIMEOUT_S
+        while "listening" not in (self.folder / "ingest.log").read_text():
+            assert time.monotonic() < deadline, (self.folder / "ingest.log").read_text()[-2000:]
+            with suppress(subprocess.TimeoutExpired):
+                raise AssertionError(f"coap-ingest ended with {process.wait(0.1)}")
+        return process
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.monitoring_port}/metrics", timeout=10) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        samples = (sample for family in families for sample in family.samples)
+        found = [s for s in samples if s.name == f"isotherm_coap_ingest_{name}" and labels.items() <= s.labels.items()]
+        return sum(sample.value for sample in found)
+
+    def ready(self) -> Mapping[str, str]:
+        """What `/ready` names as problems."""
+        request = f"http://127.0.0.1:{self.monitoring_port}/ready"
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                body = answer.read()
+        except urllib.error.HTTPError as error:
+            body = error.read()
+        problems: Mapping[str, str] = json.loads(body)["problems"]
+        return problems
+
+    def reader(self, *topics: str, ports: Sequence[int] = ()) -> Reader:
+        """A reader of what comes from the world's port, or from these."""
+        settings = KafkaSettings(bootstrap_servers=self.kafka.bootstrap_servers)
+        consumer = clients.consumer(settings, "test", "test-coap-ingest")
+        self.cleanup.callback(consumer.close)
+        partitions = []
+        for topic in topics:
+            # A topic that was created just now may take a moment to be known everywhere.
+            while not (known := consumer.list_topics(topic, timeout=30).topics[topic].partitions):
+                continue
+            partitions += [TopicPartition(topic, number, OFFSET_END) for number in known]
+        # Resolved now, not at the first poll: what the test causes next has to be seen.
+        for partition in partitions:
+            partition.offset = consumer.get_watermark_offsets(partition, timeout=30)[1]
+        consumer.assign(partitions)
+        registry = SchemaRegistry(RegistrySettings(url=self.registry.url))
+        authorities = tuple(f"{host}:{port}" for port in ports or (self.port,) for host in ("localhost", "127.0.0.1"))
+        next_offsets = {(partition.topic, partition.partition): partition.offset for partition in partitions}
+        return Reader(consumer, Decoder(registry), authorities, next_offsets)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def stop(process: subprocess.Popen[bytes]) -> int:
+    process.send_signal(signal.SIGTERM)
+    return process.wait(30)
+
+
+@contextmanager
+def opened(kafka: Kafka, registry: Registry, folder: Path, free_port: Callable[[], int]) -> Iterator[World]:
+    """A world on these servers, with topics and schemas; its processes end with it."""
+    apply(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers), RegistrySettings(url=registry.url))
+    with ExitStack() as cleanup:
+        yield World(kafka, registry, folder, free_port(), free_port(), cleanup, free_port)
+
+
+def dead_letter_topic(world: World, name: str) -> str:
+    """A dead-letter topic that exists already, so that it can be read from its end."""
+    admin: AdminClient = clients.admin(KafkaSettings(bootstrap_servers=world.kafka.bootstrap_servers), "test")
+    ensure_topic(admin, name)
+    return name
+
+
+def sent(ledger: Path) -> list[tuple[str, int, float]]:
+    return [(e["device_id"], e["event_time_ms"], e["value"]) for e in events(ledger) if e["event"] == "notified"]
+
+
+def messages_in(records: Sequence[Record]) -> list[tuple[str, int, float]]:
+    said = [json.loads(r.value["payload"]) for r in records if r.topic == "coap_sensor_topic"]
+    return [(row["sensorId"], row["timestamp"], row["temperature"]) for row in said]
+
+
+def readings_in(records: Sequence[Record]) -> list[tuple[str, int, float]]:
+    values = [r.value for r in records if r.topic == "thermostat.data"]
+    return [(v["device_id"], round(v["event_time"].timestamp() * 1000), v["value"]) for v in values]
