@@ -161,8 +161,8 @@ class Bench:
 
     def fill(self, devices: int) -> None:
         """Declare and fill the topics."""
+        workload.declare(self.kafka, self.registry, workload.AGGREGATES, workload.READINGS)
         for chosen in (workload.AGGREGATES, workload.READINGS):
-            workload.declare(self.kafka, self.registry, chosen)
             workload.fill(self.kafka, self.registry, chosen, self.records[chosen.topic], devices)
 
     def decoding(self) -> None:
@@ -295,23 +295,28 @@ def _answer(process: subprocess.Popen[str]) -> Any:
     return json.loads(line)
 
 
+def _telegraf() -> Path | None:
+    program = telegraf.binary()
+    if program is None:
+        print("Telegraf  LEFT OUT: there is no Go to build it with")
+    else:
+        print(f"Telegraf  {telegraf.VERSION}; without ids, and with one bulk request at a time: more it cannot")
+    return program
+
+
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=["decoding", *(case.name for case in CASES)])
     parser.add_argument("--aggregates", type=int, default=80_000, metavar="N", help="records of the aggregates' topic")
-    parser.add_argument("--readings", type=int, default=200_000, metavar="N", help="records of the readings' topic")
+    parser.add_argument("--readings", type=int, default=100_000, metavar="N", help="records of the readings' topic")
     parser.add_argument("--devices", type=int, default=1_000, metavar="N", help="devices that the records are of")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds that count, after the first")
     parser.add_argument("--profile", type=Path, metavar="FOLDER", help="run the persisters under a profiler")
     arguments = parser.parse_args()
     chosen = arguments.only or ["decoding", *(case.name for case in CASES)]
     print("\n".join(meters.environment()))
-    program = telegraf.binary() if any(case.with_telegraf and case.name in chosen for case in CASES) else None
-    if program is None:
-        print("Telegraf is left out: there is no Go to build it with")
-    else:
-        print(f"Telegraf  {telegraf.VERSION}, auto-generated ids, one bulk request at a time: it knows no more")
+    program = _telegraf() if any(case.with_telegraf and case.name in chosen for case in CASES) else None
     with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as folder:
         stack = Stack(Path(folder) / "stack", Ports.free(), quick_start=False)
         records = {

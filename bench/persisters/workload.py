@@ -10,9 +10,9 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 import isotherm_schemas
-from isotherm_cli.apply import apply
+from isotherm_cli.apply import apply, declared_subjects, declared_topics
 from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
-from persisters.loop import record_of
+from persisters.reading import record_of
 from persisters.work import Record
 from servicekit import kafka
 from servicekit.avro import SchemaRegistry
@@ -20,6 +20,8 @@ from servicekit.settings import KafkaSettings, RegistrySettings
 
 PARTITIONS = 4
 """As the declared topics have. A task writes one batch of each partition at once, so it is also what is in flight."""
+
+STATUS = "isotherm.status"
 
 _BASE_MS = 1_767_225_600_000
 _WINDOW_MS = 10_000
@@ -72,14 +74,14 @@ AGGREGATES = Workload("bench.aggregates", "TemperatureAggregate", _aggregate)
 READINGS = Workload("bench.readings", "SensorReading", _reading)
 
 
-def declare(kafka_settings: KafkaSettings, registry: RegistrySettings, workload: Workload) -> None:
-    """Create the topic and its subject."""
-    apply(
-        kafka_settings,
-        registry,
-        topics=[DeclaredTopic(workload.topic, PARTITIONS, {})],
-        subjects=[DeclaredSubject(f"{workload.topic}-value", [isotherm_schemas.schema(workload.record, 1)])],
-    )
+def declare(kafka_settings: KafkaSettings, registry: RegistrySettings, *workloads: Workload) -> None:
+    """Create the topics and their subjects, and those that a task says its status in."""
+    topics = [topic for topic in declared_topics() if topic.name == STATUS]
+    subjects = [subject for subject in declared_subjects() if subject.name == f"{STATUS}-value"]
+    for workload in workloads:
+        topics.append(DeclaredTopic(workload.topic, PARTITIONS, {}))
+        subjects.append(DeclaredSubject(f"{workload.topic}-value", [isotherm_schemas.schema(workload.record, 1)]))
+    apply(kafka_settings, registry, topics=topics, subjects=subjects)
 
 
 def fill(
