@@ -1,4 +1,4 @@
-"""The whole system under load, each of its services killed once and started again: the balance must still add up."""
+"""The whole system under load, each of its services killed and started again: the balance must still add up."""
 
 from __future__ import annotations
 
@@ -64,14 +64,11 @@ def kill(system: System, service: Worker) -> tuple[int, int, int]:
     return pid, before, flow(system, f"while {service.name} is down")
 
 
-@pytest.mark.timeout(900)
-def test_killing_each_service_once_loses_nothing_and_doubles_nothing(system: System) -> None:
-    console = Console(width=200)
-    run.start(system, console, threading.Event())
+def kill_each_once(system: System, console: Console) -> dict[str, tuple[int, int]]:
+    """Kill every service under load and start it again; the pids before and after, by service."""
     # The one that takes longest to come back goes first and comes back while the others are killed.
     order = sorted(system.services.values(), key=lambda service: service.name != "aggregator")
     pids: dict[str, tuple[int, int]] = {}
-
     for service in order:
         old_pid, before, during = kill(system, service)
         service.start()
@@ -84,15 +81,26 @@ def test_killing_each_service_once_loses_nothing_and_doubles_nothing(system: Sys
         )
     wait_until(order[0].is_ready, READY_WITHIN_S, f"{order[0].name} is ready again")
     flow(system, "with everything up again")
+    return pids
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.long)])
+def test_killing_each_service_loses_nothing_and_doubles_nothing(system: System, rounds: int) -> None:
+    console = Console(width=200)
+    run.start(system, console, threading.Event())
+
+    kills = [kill_each_once(system, console) for _ in range(rounds)]
     run.check_alive(system.dead())
     balance = run.settle(system, console, threading.Event())
 
     assert balance.problems == ()
-    assert len(pids) == 6
-    assert all(old != new for old, new in pids.values())
+    for pids in kills:
+        assert len(pids) == 6
+        assert all(old != new for old, new in pids.values())
     by_title = {line.title: line.figures for line in balance.lines}
     # Nothing adds up to nothing: each hop must have carried what the load sent.
-    least = 3 * len(order) * FLOW // 4
+    least = rounds * 3 * 6 * FLOW // 4
     assert sum(by_title[f"MQTT QoS {qos}"]["stored"] for qos in (1, 2)) > least // 2
     assert by_title["thermostat.data"]["in windows"] > least // 2
     assert all(figures["rows"] > 0 for title, figures in by_title.items() if "rows" in figures)
