@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 POLL_INTERVAL_S = 0.05
 
 # The shell keeps its pid and start time through exec, so the line it reads about itself stays true.
@@ -101,6 +103,16 @@ def group_members(leader: Process) -> list[Process]:
         if stat is not None and stat.group == leader.pid and stat.state not in "ZX":
             members.append(stat.process)
     return members
+
+
+def listening_ports(leader: Process) -> set[int]:
+    """Return the TCP ports that the processes of ``leader``'s group listen on."""
+    found: set[int] = set()
+    for member in group_members(leader):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            connections = psutil.Process(member.pid).net_connections("tcp")
+            found.update(each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN)
+    return found
 
 
 def signal_group(leader: Process, signal_number: signal.Signals) -> None:

@@ -95,6 +95,11 @@ class Server(ABC):
     def is_ready(self) -> bool:
         """Ask the server once, in its own protocol, whether it serves; False when it does not answer."""
 
+    def holds_its_ports(self) -> bool:
+        """Whether its own processes listen on all its ports: another stack's server would answer there as well."""
+        leader = self._leader()
+        return leader is not None and set(self.ports) <= processes.listening_ports(leader)
+
     def after_ready(self) -> None:
         """Bring the server, which has just answered, into the state that the suite expects of it."""
         log.info("%s answers at %s", self.name, self.address)
@@ -278,7 +283,7 @@ def wait_all_ready(servers: Sequence[Server], timeout_s: float = READY_TIMEOUT_S
                 code = server.exit_code()
                 known = f"with exit code {code}" if code is not None else "(exit code unknown)"
                 raise server.failure(f"ended {known} before it was ready")
-            if server.is_ready():
+            if server.is_ready() and server.holds_its_ports():
                 server.after_ready()
                 pending.remove(server)
         if pending and time.monotonic() > deadline:

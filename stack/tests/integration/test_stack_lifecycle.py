@@ -72,6 +72,18 @@ def test_a_server_whose_port_is_taken_fails_with_its_own_words(other_stack: Stac
     assert not other_stack.hazelcast.alive()
 
 
+def test_the_answer_of_another_stacks_server_on_the_port_is_not_taken_for_its_own(
+    hazelcast: Hazelcast, tmp_path: Path
+) -> None:
+    same_port = Stack(tmp_path / "same", Ports.free(hazelcast=hazelcast.port))
+    try:
+        with pytest.raises(ServerFailed, match=r"hazelcast ended with exit code 1 before it was ready"):
+            same_port.up(["hazelcast"])
+    finally:
+        same_port.down()
+    assert hazelcast.is_ready()
+
+
 def test_a_running_server_is_neither_started_twice_nor_wiped(hazelcast: Hazelcast) -> None:
     pid = hazelcast.pid
     hazelcast.start()
