@@ -179,9 +179,9 @@ FORMS = {"elasticsearch": elasticsearch_forms, "cassandra": cassandra_forms, "ha
 
 
 def main() -> None:
-    """Arguments: server, its address, topic, rows a batch, Kafka's address, the registry's."""
-    server, address, topic, size, bootstrap, registry = sys.argv[1:]
-    chosen = next(one for one in (workload.AGGREGATES, workload.READINGS) if one.topic == topic)
+    """Arguments: server, its address, topic, record, records, rows a batch, Kafka's address, the registry's."""
+    server, address, topic, record, records, size, bootstrap, registry = sys.argv[1:]
+    chosen = workload.Workload(topic, record, int(records))
     batches = prepared_batches(
         KafkaSettings(bootstrap_servers=bootstrap), RegistrySettings(url=registry), chosen, int(size)
     )

@@ -1,8 +1,8 @@
 """Persisters against each sink's own client, and against Telegraf, on the same records.
 
-    python bench/persisters/compare.py [--only NAME ...] [--aggregates N] [--readings N] [--rounds N]
+    python bench/persisters/compare.py [--only NAME ...] [--scale X] [--rounds N]
 
-For each sink: the topic is filled once; then, in turn, `persisters run` as a process reads it from the beginning, and
+For each sink: a topic is filled once; then, in turn, `persisters run` as a process reads it from the beginning, and
 the sink's client in a process of its own writes the same rows, prepared, with the same batch size and as many requests
 in flight. A first round warms the servers up and finds the client's best form; medians of the others count. Every run
 writes to a target of its own that is made before and checked and removed after it. The time of a persister begins with
@@ -17,8 +17,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ import meters
 import targets
 import telegraf
 import workload
+from cases import CASES, Case
 from meters import Reading
 from persister_process import PersisterProcess
 from servicekit.settings import KafkaSettings, RegistrySettings
@@ -39,103 +40,6 @@ DECODING_GOAL = 0.6
 OURS, TELEGRAF = "persister", "Telegraf"
 
 
-@dataclass(frozen=True)
-class Case:
-    """One kind of target."""
-
-    name: str
-    server: str
-    sink: str
-    chosen: workload.Workload
-    batch: int
-    forms: Sequence[str]
-    goal: float
-    target: Callable[[str], targets.Target]
-    kcql: str
-    """With `{target}` and `{topic}`."""
-    lines: Callable[[Stack], Sequence[str]]
-    with_telegraf: bool = False
-
-
-def _elasticsearch(stack: Stack) -> Sequence[str]:
-    return [f"connect.elastic.url={stack.elasticsearch.url}"]
-
-
-def _cassandra(stack: Stack) -> Sequence[str]:
-    server = stack.cassandra
-    return [f"contact.points={server.contact_points[0]}", f"port={server.port}", "key.space=bench"]
-
-
-def _hazelcast(stack: Stack) -> Sequence[str]:
-    return [f"cluster.members={stack.hazelcast.address}", f"group.name={stack.hazelcast.cluster_name}"]
-
-
-_CASSANDRA_FORMS = ("execute_concurrent", "callbacks", "unlogged batches")
-CASES = (
-    Case(
-        "elasticsearch",
-        "elasticsearch",
-        "elasticsearch",
-        workload.AGGREGATES,
-        2_000,
-        ("bulk",),
-        0.8,
-        targets.Index,
-        "INSERT INTO {target} SELECT * FROM {topic} WITHINDEXSUFFIX -{{YYYY.MM.DD}}",
-        _elasticsearch,
-        with_telegraf=True,
-    ),
-    Case(
-        "cassandra",
-        "cassandra",
-        "scylla",
-        workload.AGGREGATES,
-        1_000,
-        _CASSANDRA_FORMS,
-        0.8,
-        targets.Table,
-        "INSERT INTO {target} SELECT * FROM {topic}",
-        _cassandra,
-    ),
-    Case(
-        "hazelcast-map",
-        "hazelcast",
-        "hazelcast",
-        workload.READINGS,
-        1_000,
-        ("put_all",),
-        0.4,
-        targets.HazelcastMap,
-        "INSERT INTO {target} SELECT * FROM {topic} WITHFORMAT JSON STOREAS IMAP",
-        _hazelcast,
-    ),
-    Case(
-        "hazelcast-map-revisions",
-        "hazelcast",
-        "hazelcast",
-        workload.AGGREGATES,
-        1_000,
-        ("put_all",),
-        0.4,
-        targets.HazelcastMap,
-        "INSERT INTO {target} SELECT * FROM {topic} WITHFORMAT JSON STOREAS IMAP",
-        _hazelcast,
-    ),
-    Case(
-        "hazelcast-ring-buffer",
-        "hazelcast",
-        "hazelcast",
-        workload.READINGS,
-        1_000,
-        ("add_all",),
-        0.4,
-        targets.RingBuffer,
-        "INSERT INTO {target} SELECT * FROM {topic} WITHFORMAT JSON STOREAS RING_BUFFER",
-        _hazelcast,
-    ),
-)
-
-
 @dataclass
 class Bench:
     """What all cases share."""
@@ -143,10 +47,10 @@ class Bench:
     stack: Stack
     folder: Path
     rounds: int
-    records: dict[str, int]
-    """By topic."""
-    profile: Path | None
+    scale: float
+    devices: int
     telegraf: Path | None
+    filled: list[workload.Workload] = field(default_factory=list)
     verdicts: list[str] = field(default_factory=list)
 
     @property
@@ -159,112 +63,47 @@ class Bench:
         """Where the registry is."""
         return RegistrySettings(url=self.stack.registry.url)
 
-    def fill(self, devices: int) -> None:
-        """Declare and fill the topics."""
-        workload.declare(self.kafka, self.registry, workload.AGGREGATES, workload.READINGS)
-        for chosen in (workload.AGGREGATES, workload.READINGS):
-            workload.fill(self.kafka, self.registry, chosen, self.records[chosen.topic], devices)
+    def fill(self, record: str, records: int) -> workload.Workload:
+        """A topic with these records; it is filled when it is asked for the first time."""
+        chosen = workload.Workload(f"bench.{record}.{records}", record, round(records * self.scale))
+        if chosen not in self.filled:
+            workload.declare(self.kafka, self.registry, chosen)
+            workload.fill(self.kafka, self.registry, chosen, self.devices)
+            self.filled.append(chosen)
+        return chosen
 
     def decoding(self) -> None:
         """Measure decoding and projection."""
         print("\nDecoding to rows: CPU seconds for a million records, one thread")
-        for chosen in (workload.AGGREGATES, workload.READINGS):
+        for record in ("TemperatureAggregate", "SensorReading"):
+            chosen = self.fill(record, 60_000)
             records = workload.read_all(self.kafka, chosen)[0]
             spent = decoding.compare(self.registry, chosen, records)
             bare, projected = spent["bare"], spent["projected"]
-            print(f"  {chosen.record:22} bare fastavro {bare:6.2f}   decoded and projected {projected:6.2f}")
-            self._verdict(f"decoding {chosen.record}", bare / projected, DECODING_GOAL, "bare fastavro")
+            print(f"  {record:22} bare fastavro {bare:6.2f}   decoded and projected {projected:6.2f}")
+            self._verdict(f"decoding {record}", bare / projected, DECODING_GOAL, "bare fastavro")
 
     def case(self, case: Case) -> None:
         """Measure one kind of target."""
         server = self.stack.servers[case.server]
-        rows = self.records[case.chosen.topic]
-        print(f"\n{case.name}: {rows:,} {case.chosen.record}, {case.batch:,} a batch, {workload.PARTITIONS} in flight")
+        chosen = self.fill(case.record, case.records)
+        print(
+            f"\n{case.name}: {chosen.records:,} {case.record}, {case.batch:,} a batch, {workload.PARTITIONS} in flight"
+        )
         readings: dict[str, list[Reading]] = {}
-        with ExitStack() as open_things:
-            target = case.target(server.address)
-            open_things.callback(target.close)
-            client = open_things.enter_context(self._bare_client(case, server))
-            form = self._best_form(case, server, target, client)
+        with closing(case.target(server.address)) as target, _bare_client(self, case, chosen, server) as client:
+            contest = Contest(self, case, chosen, server, target, client)
+            form = contest.best_form()
             for number in range(self.rounds + 1):
-                done = {OURS: self._ours(case, server, target, f"ours_{number}")}
+                done = {OURS: contest.ours(f"ours_{number}")}
                 # The client's first round has been run already, for its best form.
                 if number:
-                    done[f"client, {form}"] = self._bare(case, server, target, client, form, f"bare_{number}")
+                    done[f"client, {form}"] = contest.bare(form, f"bare_{number}")
                 if case.with_telegraf and self.telegraf is not None:
-                    done[TELEGRAF] = self._telegraf(case, server, target, f"telegraf_{number}")
+                    done[TELEGRAF] = contest.telegraf(self.telegraf, f"telegraf_{number}")
                 for name, reading in done.items() if number else ():
                     readings.setdefault(name, []).append(reading)
         self._print(case, readings)
-
-    def _best_form(self, case: Case, server: Server, target: targets.Target, client: Any) -> str:
-        """The first round of the client, which also warms the server up."""
-        found = {
-            form: self._bare(case, server, target, client, form, f"first_{number}")
-            for number, form in enumerate(case.forms)
-        }
-        if len(found) > 1:
-            print("  first round: " + ", ".join(f"{form} {reading.rate:,.0f}/s" for form, reading in found.items()))
-        return max(found, key=lambda form: found[form].rate)
-
-    def _ours(self, case: Case, server: Server, target: targets.Target, name: str) -> Reading:
-        target.create(name, case.chosen)
-        statement = case.kcql.format(target=name, topic=case.chosen.topic)
-        lines = [f"topics={case.chosen.topic}", *case.lines(self.stack), f"kcql={statement}"]
-        rows = self.records[case.chosen.topic]
-        process = PersisterProcess(
-            self.folder, f"{case.name}-{name}", case.sink, lines, self.kafka, self.registry, self.profile
-        )
-        with process as running:
-            reading = running.measure(rows, server.pid)
-        self._check(target, name, rows)
-        return reading
-
-    def _bare(self, case: Case, server: Server, target: targets.Target, client: Any, form: str, name: str) -> Reading:
-        written_to = target.create(name, case.chosen)
-        before = meters.cpu_s(server.pid)
-        client.stdin.write(json.dumps({"form": form, "target": written_to}) + "\n")
-        client.stdin.flush()
-        answer = _answer(client)
-        reading = Reading(answer["rows"], answer["seconds"], answer["cpu_s"], meters.cpu_s(server.pid) - before)
-        self._check(target, name, self.records[case.chosen.topic])
-        return reading
-
-    def _telegraf(self, case: Case, server: Server, target: targets.Target, name: str) -> Reading:
-        assert self.telegraf is not None
-        rows = self.records[case.chosen.topic]
-        reading = telegraf.run(
-            self.telegraf,
-            self.folder,
-            name,
-            rows,
-            case.batch,
-            bootstrap=self.kafka.bootstrap_servers,
-            registry=self.registry.url,
-            address=server.address,
-            server_pid=server.pid,
-        )
-        self._check(target, name, rows)
-        return reading
-
-    def _check(self, target: targets.Target, name: str, rows: int) -> None:
-        found = target.count(name)
-        target.drop(name)
-        if found != rows:
-            raise RuntimeError(f"{name}: {found} rows arrived, {rows} were written")
-
-    @contextmanager
-    def _bare_client(self, case: Case, server: Server) -> Iterator[subprocess.Popen[str]]:
-        command = [sys.executable, str(Path(__file__).with_name("bare_clients.py")), case.server, server.address]
-        command += [case.chosen.topic, str(case.batch), self.kafka.bootstrap_servers, self.registry.url]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                prepared = _answer(process)["rows"]
-                if prepared != self.records[case.chosen.topic]:
-                    raise RuntimeError(f"{prepared} rows prepared of {self.records[case.chosen.topic]} records")
-                yield process
-            finally:
-                process.kill()
 
     def _print(self, case: Case, readings: dict[str, list[Reading]]) -> None:
         print(f"  {'':28} {'rows/s':>9}  {'of rounds':>17}  {'CPU s/million':>13}  {'of the server':>13}")
@@ -285,6 +124,88 @@ class Bench:
         word = "reached" if ratio >= goal else "MISSED"
         self.verdicts.append(f"  {ratio:5.2f} of {against:28} goal {goal:.2f}  {word:8} {what}")
         print(self.verdicts[-1])
+
+
+@dataclass
+class Contest:
+    """One case on one topic, with everything that writes its rows."""
+
+    bench: Bench
+    case: Case
+    chosen: workload.Workload
+    server: Server
+    target: targets.Target
+    client: subprocess.Popen[str]
+
+    def best_form(self) -> str:
+        """The first round of the client, which also warms the server up."""
+        found = {form: self.bare(form, f"first_{number}") for number, form in enumerate(self.case.forms)}
+        if len(found) > 1:
+            print("  first round: " + ", ".join(f"{form} {reading.rate:,.0f}/s" for form, reading in found.items()))
+        return max(found, key=lambda form: found[form].rate)
+
+    def ours(self, name: str) -> Reading:
+        """`persisters run`."""
+        case, bench = self.case, self.bench
+        self.target.create(name, self.chosen)
+        statement = case.kcql.format(target=name, topic=self.chosen.topic)
+        lines = [f"topics={self.chosen.topic}", *case.lines(bench.stack), f"kcql={statement}"]
+        process = PersisterProcess(bench.folder, f"{case.name}-{name}", case.sink, lines, bench.kafka, bench.registry)
+        with process as running:
+            reading = running.measure(self.chosen.records, self.server.pid)
+        self._check(name)
+        return reading
+
+    def bare(self, form: str, name: str) -> Reading:
+        """The client, in one of its forms."""
+        assert self.client.stdin is not None
+        written_to = self.target.create(name, self.chosen)
+        before = meters.cpu_s(self.server.pid)
+        self.client.stdin.write(json.dumps({"form": form, "target": written_to}) + "\n")
+        self.client.stdin.flush()
+        answer = _answer(self.client)
+        reading = Reading(answer["rows"], answer["seconds"], answer["cpu_s"], meters.cpu_s(self.server.pid) - before)
+        self._check(name)
+        return reading
+
+    def telegraf(self, program: Path, name: str) -> Reading:
+        """Telegraf."""
+        reading = telegraf.run(
+            program,
+            self.bench.folder,
+            name,
+            self.chosen,
+            self.case.batch,
+            bootstrap=self.bench.kafka.bootstrap_servers,
+            registry=self.bench.registry.url,
+            address=self.server.address,
+            server_pid=self.server.pid,
+        )
+        self._check(name)
+        return reading
+
+    def _check(self, name: str) -> None:
+        found = self.target.count(name)
+        self.target.drop(name)
+        if found != self.chosen.records:
+            raise RuntimeError(f"{name}: {found} rows arrived, {self.chosen.records} were written")
+
+
+@contextmanager
+def _bare_client(
+    bench: Bench, case: Case, chosen: workload.Workload, server: Server
+) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, str(Path(__file__).with_name("bare_clients.py")), case.server, server.address]
+    command += [chosen.topic, chosen.record, str(chosen.records), str(case.batch)]
+    command += [bench.kafka.bootstrap_servers, bench.registry.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            prepared = _answer(process)["rows"]
+            if prepared != chosen.records:
+                raise RuntimeError(f"{prepared} rows prepared of {chosen.records} records")
+            yield process
+        finally:
+            process.kill()
 
 
 def _answer(process: subprocess.Popen[str]) -> Any:
@@ -308,25 +229,18 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=["decoding", *(case.name for case in CASES)])
-    parser.add_argument("--aggregates", type=int, default=80_000, metavar="N", help="records of the aggregates' topic")
-    parser.add_argument("--readings", type=int, default=100_000, metavar="N", help="records of the readings' topic")
+    parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="so many times the records of each case")
     parser.add_argument("--devices", type=int, default=1_000, metavar="N", help="devices that the records are of")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds that count, after the first")
-    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="run the persisters under a profiler")
     arguments = parser.parse_args()
     chosen = arguments.only or ["decoding", *(case.name for case in CASES)]
     print("\n".join(meters.environment()))
     program = _telegraf() if any(case.with_telegraf and case.name in chosen for case in CASES) else None
     with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as folder:
         stack = Stack(Path(folder) / "stack", Ports.free(), quick_start=False)
-        records = {
-            workload.AGGREGATES.topic: arguments.aggregates,
-            workload.READINGS.topic: arguments.readings,
-        }
-        bench = Bench(stack, Path(folder), arguments.rounds, records, arguments.profile, program)
+        bench = Bench(stack, Path(folder), arguments.rounds, arguments.scale, arguments.devices, program)
         try:
             stack.up(["kafka", "registry"])
-            bench.fill(arguments.devices)
             if "decoding" in chosen:
                 bench.decoding()
             for server in dict.fromkeys(case.server for case in CASES if case.name in chosen):

@@ -36,7 +36,6 @@ class PersisterProcess:
         lines: Sequence[str],
         kafka: KafkaSettings,
         registry: RegistrySettings,
-        profile: Path | None = None,
     ) -> None:
         self.name = name
         self._file, self._log = folder / f"{name}.properties", folder / f"{name}.log"
@@ -49,10 +48,7 @@ class PersisterProcess:
             "http.port": self._port,
         }
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        program = ["-m", "persisters"]
-        if profile is not None:
-            program = [str(Path(__file__).with_name("profiled.py")), str(profile / f"{name}.txt")]
-        self._command = [sys.executable, *program, "run", "--sink", sink, str(self._file), *sets]
+        self._command = [sys.executable, "-m", "persisters", "run", "--sink", sink, str(self._file), *sets]
         self._client = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=30)
         self._process: subprocess.Popen[bytes] | None = None
 

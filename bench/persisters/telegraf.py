@@ -88,7 +88,7 @@ def run(
     program: Path,
     folder: Path,
     index: str,
-    rows: int,
+    chosen: workload.Workload,
     batch: int,
     *,
     bootstrap: str,
@@ -96,7 +96,7 @@ def run(
     address: str,
     server_pid: int,
 ) -> meters.Reading:
-    """Let Telegraf write the aggregates to an index of its own and measure, from the first document to the last."""
+    """Let Telegraf write the records to an index of its own and measure, from the first document to the last."""
     client = Elasticsearch(address)
     client.indices.create(index=index, mappings={"properties": MAPPING})
 
@@ -106,9 +106,10 @@ def run(
 
     with _version_front(address) as url:
         config, log = folder / f"{index}.conf", folder / f"{index}.log"
-        topic = workload.AGGREGATES.topic
         config.write_text(
-            _CONFIG.format(batch=batch, bootstrap=bootstrap, topic=topic, index=index, registry=registry, url=url),
+            _CONFIG.format(
+                batch=batch, bootstrap=bootstrap, topic=chosen.topic, index=index, registry=registry, url=url
+            ),
             encoding="utf-8",
         )
         with log.open("wb") as output:
@@ -119,7 +120,7 @@ def run(
                 if process.poll() is not None:
                     raise RuntimeError(f"Telegraf has ended:\n{log.read_text(encoding='utf-8')[-3_000:]}")
                 pause.wait(0.02)
-            return watch(indexed, first, rows, own_pid=process.pid, server_pid=server_pid)
+            return watch(indexed, first, chosen.records, own_pid=process.pid, server_pid=server_pid)
         finally:
             process.send_signal(signal.SIGTERM)
             try:

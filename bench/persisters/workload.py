@@ -34,8 +34,7 @@ class Workload:
 
     topic: str
     record: str
-    make: Callable[[int, int, random.Random], Mapping[str, Any]]
-    """From a device's number, a window's number and randomness to a record."""
+    records: int
 
 
 def _aggregate(device: int, window: int, chance: random.Random) -> Mapping[str, Any]:
@@ -70,8 +69,10 @@ def _reading(device: int, window: int, chance: random.Random) -> Mapping[str, An
     }
 
 
-AGGREGATES = Workload("bench.aggregates", "TemperatureAggregate", _aggregate)
-READINGS = Workload("bench.readings", "SensorReading", _reading)
+_MAKERS: Mapping[str, Callable[[int, int, random.Random], Mapping[str, Any]]] = {
+    "TemperatureAggregate": _aggregate,
+    "SensorReading": _reading,
+}
 
 
 def declare(kafka_settings: KafkaSettings, registry: RegistrySettings, *workloads: Workload) -> None:
@@ -85,21 +86,16 @@ def declare(kafka_settings: KafkaSettings, registry: RegistrySettings, *workload
 
 
 def fill(
-    kafka_settings: KafkaSettings,
-    registry: RegistrySettings,
-    workload: Workload,
-    records: int,
-    devices: int,
-    first: int = 0,
+    kafka_settings: KafkaSettings, registry: RegistrySettings, workload: Workload, devices: int, first: int = 0
 ) -> None:
-    """Write `records` records, the devices in turn, beginning with record number `first`; all acknowledged."""
+    """Write the records, the devices in turn, from record number `first` on; all are acknowledged on return."""
     schemas = SchemaRegistry(registry)
     encode = schemas.encoder(workload.topic, isotherm_schemas.schema(workload.record, 1))
     producer = kafka.producer(kafka_settings, "bench", linger_ms=50, queue_buffering_max_messages=2 * _PRODUCED_AT_ONCE)
-    chance = random.Random(first + 1)
-    for number in range(first, first + records):
+    make, chance = _MAKERS[workload.record], random.Random(first + 1)
+    for number in range(first, workload.records):
         window, device = divmod(number, devices)
-        value = workload.make(device, window, chance)
+        value = make(device, window, chance)
         producer.produce(workload.topic, key=value["device_id"], value=encode(value))
         if number % _PRODUCED_AT_ONCE == 0 and producer.flush(60):
             raise RuntimeError("Kafka did not take the records of the bench")

@@ -1,0 +1,112 @@
+"""The kinds of target that are compared, each with its records, its client's forms and its goal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import targets
+from stack.local import Stack
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of target."""
+
+    name: str
+    server: str
+    sink: str
+    record: str
+    records: int
+    batch: int
+    forms: Sequence[str]
+    goal: float
+    target: Callable[[str], targets.Target]
+    kcql: str
+    """With `{target}` and `{topic}`."""
+    lines: Callable[[Stack], Sequence[str]]
+    with_telegraf: bool = False
+
+
+def _elasticsearch(stack: Stack) -> Sequence[str]:
+    return [f"connect.elastic.url={stack.elasticsearch.url}"]
+
+
+def _cassandra(stack: Stack) -> Sequence[str]:
+    server = stack.cassandra
+    return [f"contact.points={server.contact_points[0]}", f"port={server.port}", "key.space=bench"]
+
+
+def _hazelcast(stack: Stack) -> Sequence[str]:
+    return [f"cluster.members={stack.hazelcast.address}", f"group.name={stack.hazelcast.cluster_name}"]
+
+
+_CASSANDRA_FORMS = ("execute_concurrent", "callbacks", "unlogged batches")
+CASES = (
+    Case(
+        "elasticsearch",
+        "elasticsearch",
+        "elasticsearch",
+        "TemperatureAggregate",
+        300_000,
+        2_000,
+        ("bulk",),
+        0.8,
+        targets.Index,
+        "INSERT INTO {target} SELECT * FROM {topic} WITHINDEXSUFFIX -{{YYYY.MM.DD}}",
+        _elasticsearch,
+        with_telegraf=True,
+    ),
+    Case(
+        "cassandra",
+        "cassandra",
+        "scylla",
+        "TemperatureAggregate",
+        60_000,
+        1_000,
+        _CASSANDRA_FORMS,
+        0.8,
+        targets.Table,
+        "INSERT INTO {target} SELECT * FROM {topic}",
+        _cassandra,
+    ),
+    Case(
+        "hazelcast-map",
+        "hazelcast",
+        "hazelcast",
+        "SensorReading",
+        100_000,
+        1_000,
+        ("put_all",),
+        0.4,
+        targets.HazelcastMap,
+        "INSERT INTO {target} SELECT * FROM {topic} WITHFORMAT JSON STOREAS IMAP",
+        _hazelcast,
+    ),
+    Case(
+        "hazelcast-map-revisions",
+        "hazelcast",
+        "hazelcast",
+        "TemperatureAggregate",
+        60_000,
+        1_000,
+        ("put_all",),
+        0.4,
+        targets.HazelcastMap,
+        "INSERT INTO {target} SELECT * FROM {topic} WITHFORMAT JSON STOREAS IMAP",
+        _hazelcast,
+    ),
+    Case(
+        "hazelcast-ring-buffer",
+        "hazelcast",
+        "hazelcast",
+        "SensorReading",
+        300_000,
+        1_000,
+        ("add_all",),
+        0.4,
+        targets.RingBuffer,
+        "INSERT INTO {target} SELECT * FROM {topic} WITHFORMAT JSON STOREAS RING_BUFFER",
+        _hazelcast,
+    ),
+)
