@@ -77,6 +77,7 @@ class Hazelcast(Server):
             "properties": {
                 "hazelcast.phone.home.enabled": "false",
                 "hazelcast.logging.type": "jdk",
+                "hazelcast.socket.bind.any": "false",  # on the interface below, not on all
                 "hazelcast.health.monitoring.level": "OFF",  # a page of figures in the log, every 20 s
                 # A stop hands its partitions over to the other member; a lone member has nobody to wait for.
                 "hazelcast.shutdownhook.policy": "GRACEFUL",

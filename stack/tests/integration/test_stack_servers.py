@@ -7,16 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
+import psutil
 import pytest
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
 from cassandra.policies import WhiteListRoundRobinPolicy
 from hazelcast.client import HazelcastClient
 from hazelcast.proxy.map import BlockingMap
 
+from stack import processes
 from stack.cassandra import Cassandra
 from stack.elasticsearch import Elasticsearch
 from stack.hazelcast import Hazelcast
+from stack.kafka import Kafka
 from stack.ports import LOOPBACK
+from stack.registry import Registry
 
 pytestmark = pytest.mark.integration
 
@@ -105,3 +109,19 @@ def test_a_second_hazelcast_member_keeps_what_the_killed_one_held(
     with hazelcast_client(hazelcast) as client:
         assert len(client.cluster_service.get_members()) == 2
         assert client.get_map(name).blocking().size() == 100
+
+
+def test_nothing_listens_beyond_the_loopback(
+    kafka: Kafka, registry: Registry, elasticsearch: Elasticsearch, cassandra: Cassandra, hazelcast: Hazelcast
+) -> None:
+    for server in (kafka, registry, elasticsearch, cassandra, hazelcast):
+        leader = processes.read_pid_file(server.pid_file)
+        assert leader is not None
+        listeners = [
+            each.laddr
+            for member in processes.group_members(leader)
+            for each in psutil.Process(member.pid).net_connections("inet")
+            if each.status == psutil.CONN_LISTEN
+        ]
+        assert set(server.ports) <= {port for _, port in listeners}
+        assert {address.removeprefix("::ffff:") for address, _ in listeners} == {LOOPBACK}, server.name
