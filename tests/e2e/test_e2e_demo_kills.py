@@ -85,7 +85,7 @@ def kill_each_once(system: System, console: Console) -> dict[str, tuple[int, int
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_killing_each_service_loses_nothing_and_doubles_nothing(system: System, rounds: int) -> None:
     console = Console(width=200)
     run.start(system, console, threading.Event())
