@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import orjson
 from elastic_transport import ConnectionError as TransportConnectionError
 from elastic_transport import ConnectionTimeout, TransportError
-from elasticsearch import ApiError, Elasticsearch, OrjsonSerializer
+from elasticsearch import ApiError, Elasticsearch
 
 from connector.validation import Problem, Validated
 from kcql.model import Statement
@@ -46,7 +46,6 @@ class ElasticsearchSink:
             request_timeout=self._timeout_s,
             max_retries=0,
             connections_per_node=writers,
-            serializers={OrjsonSerializer.mimetype: OrjsonSerializer()},
             **_credentials(config),
         )
         self._prefix = config.text(f"{PREFIX}.tableprefix")
@@ -65,54 +64,46 @@ class ElasticsearchSink:
 
     def write(self, batch: Batch) -> Sequence[Rejected]:
         """One bulk request; only rows that the server refused are rejected."""
-        operations: list[bytes] = []
+        lines: list[bytes] = []
         indices: list[int] = []
         rejected: list[Rejected] = []
-        target, plan = None, None
         for index, row in enumerate(batch.rows):
-            if row.target != target or row.plan is not plan:
-                self._prepare(row)
-                target, plan = row.target, row.plan
+            self._prepare(row)
             try:
-                operations.append(self._operation(row))
+                lines += self._operation(row)
                 indices.append(index)
             except NotADocumentError as error:
                 rejected.append(Rejected(index, "document", error))
-        return rejected + self._bulk(operations, indices, batch.rows)
+        return rejected + self._bulk(lines, indices, batch.rows)
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
-    def _operation(self, row: Row) -> bytes:
-        """The lines of one row in the body of a bulk request.
-
-        Put together as text: a dictionary for each row would cost more than the rest of it.
-        """
+    def _operation(self, row: Row) -> list[bytes]:
         size = len(row.id.encode())
         if not 0 < size <= _LONGEST_ID_BYTES:
             raise NotADocumentError(f"an id has 1 to {_LONGEST_ID_BYTES} bytes, this one has {size}")
-        place = b'"_index":%b,"_id":%b' % (orjson.dumps(self._prefix + row.target), orjson.dumps(row.id))
+        head: dict[str, Any] = {"_index": self._prefix + row.target, "_id": row.id}
         if row.values is None:
-            return b'{"delete":{%b}}\n' % place
+            return [orjson.dumps({"delete": head}), b""]
         document = to_json(row.values)
-        statement = row.plan.statement
-        if statement.pipeline is not None:
-            place += b',"pipeline":%b' % orjson.dumps(statement.pipeline)
+        if row.plan.statement.pipeline is not None:
+            head["pipeline"] = row.plan.statement.pipeline
         if row.revision is not None:
-            return b'{"index":{%b,"version":%d,"version_type":"external"}}\n%b\n' % (place, row.revision, document)
-        if statement.mode == "UPSERT":
-            update = b'{"update":{%b,"retry_on_conflict":3}}\n{"doc_as_upsert":true,"doc":%b}\n'
-            return update % (place, document)
-        return b'{"index":{%b}}\n%b\n' % (place, document)
+            return [orjson.dumps({"index": {**head, "version": row.revision, "version_type": "external"}}), document]
+        if row.plan.statement.mode == "UPSERT":
+            head["retry_on_conflict"] = 3
+            return [orjson.dumps({"update": head}), b'{"doc_as_upsert":true,"doc":' + document + b"}"]
+        return [orjson.dumps({"index": head}), document]
 
-    def _bulk(self, operations: Sequence[bytes], indices: Sequence[int], rows: Sequence[Row]) -> list[Rejected]:
+    def _bulk(self, lines: Sequence[bytes], indices: Sequence[int], rows: Sequence[Row]) -> list[Rejected]:
         if not indices:
             return []
-        body: Any = b"".join(operations)
+        operations: Any = [line for line in lines if line]
         try:
             answer = self._call(
-                lambda: self._client.bulk(operations=body, filter_path="errors,items.*.status,items.*.error")
+                lambda: self._client.bulk(operations=operations, filter_path="errors,items.*.status,items.*.error")
             )
         except ApiError as error:
             if error.status_code not in _SPLIT:
@@ -120,8 +111,8 @@ class ElasticsearchSink:
             if len(indices) == 1:
                 return [Rejected(indices[0], _reason(error.status_code, {}), error)]
             middle = len(indices) // 2
-            return self._bulk(operations[:middle], indices[:middle], rows) + self._bulk(
-                operations[middle:], indices[middle:], rows
+            return self._bulk(lines[: 2 * middle], indices[:middle], rows) + self._bulk(
+                lines[2 * middle :], indices[middle:], rows
             )
         if not answer["errors"]:
             return []
