@@ -68,8 +68,9 @@ def elasticsearch_forms(batches: Batches, address: str) -> Mapping[str, Write]:
     bodies = [[line for row in batch for line in _elasticsearch_lines(row)] for batch in batches]
 
     def bulk(target: str) -> None:
-        def write(lines: Any) -> None:
-            answer = client.bulk(index=target, operations=lines, filter_path="errors,items.*.error")
+        def write(lines: list[bytes]) -> None:
+            body: Any = b"\n".join(lines) + b"\n"
+            answer = client.bulk(index=target, operations=body, filter_path="errors,items.*.error")
             if answer["errors"]:
                 raise RuntimeError(f"Elasticsearch refused rows: {str(answer)[:500]}")
 
