@@ -110,7 +110,11 @@ def run(
 
     yield start
     for service in reversed(started):
+        was_running = service.alive()
         service.stop()
+        if not was_running:
+            # Shown with the failure that it leads to.
+            print(f"{service.name} had ended by itself:", service.log_tail(40), sep="\n")
 
 
 @pytest.fixture

@@ -46,6 +46,8 @@ from servicekit.backoff import Backoff
 from servicekit.settings import KafkaSettings, RegistrySettings
 
 _REQUEST_TIMEOUT_S = 30.0
+_ASK_TIMEOUT_S = 1.0
+"""Of one question whether a server is there; a wait is several of them, so that its reason can be told."""
 _INCOMPATIBLE = 409
 DEFAULT_COMPATIBILITY = "FULL_TRANSITIVE"
 
@@ -157,7 +159,7 @@ class _Session:
         deadline = time.monotonic() + timeout_ms / 1000
         backoff = Backoff(base_ms=200, cap_ms=2_000)
         for ask in (self._ask_kafka, self._ask_registry):
-            while (reason := ask(max(0.1, min(5.0, deadline - time.monotonic())))) is not None:
+            while (reason := ask(max(0.1, min(_ASK_TIMEOUT_S, deadline - time.monotonic())))) is not None:
                 if time.monotonic() >= deadline:
                     raise NotReachableError(f"{reason} (waited {timeout_ms} ms)")
                 on_wait(reason)

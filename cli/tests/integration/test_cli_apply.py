@@ -157,7 +157,7 @@ def test_server_that_does_not_answer_is_named(
     waits: list[str] = []
 
     with pytest.raises(NotReachableError, match="Kafka does not answer"):
-        apply(nobody, registry_settings, topics=[], subjects=[], timeout_ms=500, on_wait=waits.append)
+        apply(nobody, registry_settings, topics=[], subjects=[], timeout_ms=4_000, on_wait=waits.append)
 
     assert waits
 

@@ -128,7 +128,9 @@ class Projector:
         if plan.statement.primary_key:
             return plan.projection.id(source) or ""
         if plan.identity:
-            return self._conventions.pk_separator.join(_id_part(source.value, name) for name in plan.identity)
+            # A field that may be absent (a polled response has no Observe) is part of the identity all the same.
+            values = (source.value[name] for name in plan.identity)
+            return self._conventions.pk_separator.join("" if value is None else str(value) for value in values)
         return f"{record.topic}-{record.partition}-{record.offset}"
 
     def _plan(self, index: int, writer: WriterSchema | None) -> Plan:
@@ -159,13 +161,6 @@ def _event_time_ms(plan: Plan, source: kcql.Record, kafka_ms: int) -> int:
         return plan.projection.timestamp_ms(source) or 0
     found = None if plan.event_time is None else source.value.get(plan.event_time)
     return kafka_ms if found is None else epoch_ms(found)
-
-
-def _id_part(value: Any, name: str) -> str:
-    found = value[name]
-    if found is None:
-        raise kcql.ProjectionError(name, "is part of the identity and has no value")
-    return str(found)
 
 
 def _reason(error: Exception, otherwise: str) -> str:

@@ -18,6 +18,7 @@ from persisters.work import Prepared, Record
 from servicekit.avro import RegistryUnavailableError, SchemaRegistry, UnknownSchemaError, WriterSchema, encoder, parse
 
 AGGREGATE = isotherm_schemas.schema("TemperatureAggregate", 1)
+COAP_MESSAGE = isotherm_schemas.schema("CoapMessage", 1)
 BASE_MS = 1_767_225_600_000
 VALUE = {
     "device_id": "d-1",
@@ -51,7 +52,7 @@ class Schemas(SchemaRegistry):
         return WriterSchema(schema_id, found, parse(found))
 
 
-SCHEMAS = Schemas({7: AGGREGATE})
+SCHEMAS = Schemas({7: AGGREGATE, 8: COAP_MESSAGE})
 AVRO = encoder(AGGREGATE, 7)(VALUE)
 
 
@@ -82,6 +83,14 @@ def test_identity_event_time_and_revision_come_from_the_writer_schema() -> None:
     assert row.revision == BASE_MS + 20_000
     assert row.values == VALUE, "times stay epoch milliseconds"
     assert row.raw == AVRO
+
+
+def test_an_absent_field_of_the_identity_is_a_part_of_it() -> None:
+    """A response that was polled has no Observe: it is a record like any other."""
+    response = dict.fromkeys(field["name"] for field in COAP_MESSAGE["fields"])
+    response |= {"source": "localhost:5633", "uri_path": "slow", "code": "2.05", "etags": [], "ingest_time": BASE_MS}
+    (row,) = projector("INSERT INTO a SELECT * FROM t")(record(encoder(COAP_MESSAGE, 8)(response))).rows
+    assert row.id == f"localhost:5633-slow--{BASE_MS}"
 
 
 def test_pk_is_made_of_values() -> None:
