@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import shutil
 import subprocess
 import threading
@@ -114,7 +115,7 @@ def run(
         service.stop()
         if not was_running:
             # Shown with the failure that it leads to.
-            print(f"{service.name} had ended by itself:", service.log_tail(40), sep="\n")
+            logging.getLogger(__name__).error("%s had ended by itself:\n%s", service.name, service.log_tail(40))
 
 
 @pytest.fixture

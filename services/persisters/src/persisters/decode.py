@@ -19,6 +19,7 @@ from servicekit.avro import JsonSchema, SchemaRegistry, WireFormatError, parse, 
 _WIRE_HEADER_BYTES = 5
 _MAGIC = b"\x00"
 _MILLIS = ("timestamp-millis", "local-timestamp-millis")
+_read = fastavro.schemaless_reader
 _BAD_BODY = (ValueError, TypeError, EOFError, IndexError, KeyError, OverflowError, AssertionError)
 
 CONVERTERS: Mapping[str, str] = {
@@ -96,26 +97,25 @@ class AvroDecoder:
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
-        self._writers: dict[int, WriterSchema] = {}
+        self._writers: dict[bytes, WriterSchema] = {}
+        """By the header of the wire format."""
 
     def __call__(self, data: bytes) -> Decoded:
         """Decode one value.
 
         Raises WireFormatError (UnknownSchemaError among them), RegistryUnavailableError.
         """
-        schema_id = split(data)
-        writer = self._writers.get(schema_id)
-        if writer is None:
-            writer = self._writers[schema_id] = self._writer(schema_id)
         body = io.BytesIO(data)
-        body.seek(_WIRE_HEADER_BYTES)
+        header = body.read(_WIRE_HEADER_BYTES)
+        writer = self._writers.get(header)
+        if writer is None:
+            writer = self._writers[header] = self._writer(split(data))
         try:
-            value = fastavro.schemaless_reader(body, writer.parsed, None)
+            value = _read(body, writer.parsed, None)
         except _BAD_BODY as error:
-            raise WireFormatError(f"the body does not fit schema id {schema_id}: {error!r}") from error
-        left = len(data) - body.tell()
-        if left:
-            raise WireFormatError(f"{left} bytes are left over after schema id {schema_id}")
+            raise WireFormatError(f"the body does not fit schema id {writer.schema_id}: {error!r}") from error
+        if left := len(body.read()):
+            raise WireFormatError(f"{left} bytes are left over after schema id {writer.schema_id}")
         return Decoded(value, writer)
 
     def _writer(self, schema_id: int) -> WriterSchema:

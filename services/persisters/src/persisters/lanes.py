@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from persisters.accounting import Counts
@@ -17,6 +19,8 @@ from persisters.work import Record, Work
 from servicekit.backoff import Backoff
 
 Partition = tuple[str, int]
+
+_partition_of: Callable[[Record], Partition] = attrgetter("topic", "partition")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class Lane:
     committed: int | None = None
     waiting: deque[Record] = field(default_factory=deque)
     waiting_bytes: int = 0
+    _batch_bytes: int = 0
+    """Of the records that `next_batch` gave last."""
     oldest_ms: float = 0.0
     """When the lane last became non-empty."""
     prepared: Work | None = None
@@ -89,9 +95,9 @@ class Lane:
         """Take records that were read, in offset order."""
         if not self.waiting:
             self.oldest_ms = now_ms
-        for record in records:
-            self.waiting.append(record)
-            self.waiting_bytes += record.size_bytes
+        added = list(records)
+        self.waiting.extend(added)
+        self.waiting_bytes += sum([record.size_bytes for record in added])
 
     def is_full(self, share: Share) -> bool:
         """Whether the partition must not be read any further."""
@@ -113,16 +119,19 @@ class Lane:
         batch: list[Record] = []
         size_bytes = 0
         for record in self.waiting:
-            size_bytes += record.size_bytes
-            if batch and (len(batch) >= limits.batch_records or size_bytes > limits.batch_bytes):
+            more = record.size_bytes
+            if batch and (len(batch) >= limits.batch_records or size_bytes + more > limits.batch_bytes):
                 break
             batch.append(record)
+            size_bytes += more
+        self._batch_bytes = size_bytes
         return batch
 
     def accept(self, work: Work, now_ms: float) -> None:
         """`work` was prepared from the records that `next_batch` gave."""
         for _ in work.records:
-            self.waiting_bytes -= self.waiting.popleft().size_bytes
+            self.waiting.popleft()
+        self.waiting_bytes -= self._batch_bytes
         self.oldest_ms = now_ms
         self.prepared = work
 
@@ -181,10 +190,7 @@ class Lanes:
 
     def offer(self, records: Sequence[Record], now_ms: float) -> None:
         """Take records of any partitions; those of partitions that are not assigned any more are dropped."""
-        by_partition: dict[Partition, list[Record]] = {}
-        for record in records:
-            by_partition.setdefault((record.topic, record.partition), []).append(record)
-        for partition, theirs in by_partition.items():
+        for partition, theirs in groupby(records, _partition_of):
             lane = self.by_partition.get(partition)
             if lane is not None:
                 lane.offer(theirs, now_ms)

@@ -11,16 +11,20 @@ from persisters.work import Record
 
 
 def record_of(message: Message) -> Record:
-    """A Kafka message as the loop passes it round."""
-    key, value = message.key(), message.value()
+    """A Kafka message, one that is no error, as the loop passes it round."""
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    headers = message.headers()
     return Record(
-        str(message.topic()),
-        int(message.partition() or 0),
-        int(message.offset() or 0),
-        int(message.timestamp()[1]),
-        key,
-        value,
-        _headers(message.headers() or ()),
+        topic,
+        partition,
+        offset,
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        _headers(headers) if headers else (),
     )
 
 

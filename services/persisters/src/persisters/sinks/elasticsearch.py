@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import orjson
 from elastic_transport import ConnectionError as TransportConnectionError
 from elastic_transport import ConnectionTimeout, TransportError
-from elasticsearch import ApiError, Elasticsearch
+from elasticsearch import ApiError, Elasticsearch, OrjsonSerializer
 
 from connector.validation import Problem, Validated
 from kcql.model import Statement
@@ -46,6 +46,7 @@ class ElasticsearchSink:
             request_timeout=self._timeout_s,
             max_retries=0,
             connections_per_node=writers,
+            serializers={OrjsonSerializer.mimetype: OrjsonSerializer()},
             **_credentials(config),
         )
         self._prefix = config.text(f"{PREFIX}.tableprefix")
@@ -64,46 +65,54 @@ class ElasticsearchSink:
 
     def write(self, batch: Batch) -> Sequence[Rejected]:
         """One bulk request; only rows that the server refused are rejected."""
-        lines: list[bytes] = []
+        operations: list[bytes] = []
         indices: list[int] = []
         rejected: list[Rejected] = []
+        target, plan = None, None
         for index, row in enumerate(batch.rows):
-            self._prepare(row)
+            if row.target != target or row.plan is not plan:
+                self._prepare(row)
+                target, plan = row.target, row.plan
             try:
-                lines += self._operation(row)
+                operations.append(self._operation(row))
                 indices.append(index)
             except NotADocumentError as error:
                 rejected.append(Rejected(index, "document", error))
-        return rejected + self._bulk(lines, indices, batch.rows)
+        return rejected + self._bulk(operations, indices, batch.rows)
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
-    def _operation(self, row: Row) -> list[bytes]:
+    def _operation(self, row: Row) -> bytes:
+        """The lines of one row in the body of a bulk request.
+
+        Put together as text: a dictionary for each row would cost more than the rest of it.
+        """
         size = len(row.id.encode())
         if not 0 < size <= _LONGEST_ID_BYTES:
             raise NotADocumentError(f"an id has 1 to {_LONGEST_ID_BYTES} bytes, this one has {size}")
-        head: dict[str, Any] = {"_index": self._prefix + row.target, "_id": row.id}
+        place = b'"_index":%b,"_id":%b' % (orjson.dumps(self._prefix + row.target), orjson.dumps(row.id))
         if row.values is None:
-            return [orjson.dumps({"delete": head}), b""]
+            return b'{"delete":{%b}}\n' % place
         document = to_json(row.values)
-        if row.plan.statement.pipeline is not None:
-            head["pipeline"] = row.plan.statement.pipeline
+        statement = row.plan.statement
+        if statement.pipeline is not None:
+            place += b',"pipeline":%b' % orjson.dumps(statement.pipeline)
         if row.revision is not None:
-            return [orjson.dumps({"index": {**head, "version": row.revision, "version_type": "external"}}), document]
-        if row.plan.statement.mode == "UPSERT":
-            head["retry_on_conflict"] = 3
-            return [orjson.dumps({"update": head}), b'{"doc_as_upsert":true,"doc":' + document + b"}"]
-        return [orjson.dumps({"index": head}), document]
+            return b'{"index":{%b,"version":%d,"version_type":"external"}}\n%b\n' % (place, row.revision, document)
+        if statement.mode == "UPSERT":
+            update = b'{"update":{%b,"retry_on_conflict":3}}\n{"doc_as_upsert":true,"doc":%b}\n'
+            return update % (place, document)
+        return b'{"index":{%b}}\n%b\n' % (place, document)
 
-    def _bulk(self, lines: Sequence[bytes], indices: Sequence[int], rows: Sequence[Row]) -> list[Rejected]:
+    def _bulk(self, operations: Sequence[bytes], indices: Sequence[int], rows: Sequence[Row]) -> list[Rejected]:
         if not indices:
             return []
-        operations: Any = [line for line in lines if line]
+        body: Any = b"".join(operations)
         try:
             answer = self._call(
-                lambda: self._client.bulk(operations=operations, filter_path="errors,items.*.status,items.*.error")
+                lambda: self._client.bulk(operations=body, filter_path="errors,items.*.status,items.*.error")
             )
         except ApiError as error:
             if error.status_code not in _SPLIT:
@@ -111,8 +120,8 @@ class ElasticsearchSink:
             if len(indices) == 1:
                 return [Rejected(indices[0], _reason(error.status_code, {}), error)]
             middle = len(indices) // 2
-            return self._bulk(lines[: 2 * middle], indices[:middle], rows) + self._bulk(
-                lines[2 * middle :], indices[middle:], rows
+            return self._bulk(operations[:middle], indices[:middle], rows) + self._bulk(
+                operations[middle:], indices[middle:], rows
             )
         if not answer["errors"]:
             return []
