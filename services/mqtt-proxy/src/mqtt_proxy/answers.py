@@ -1,0 +1,74 @@
+"""PUBACKs and PUBRECs that leave in the order of their PUBLISH, each when Kafka has decided (sections 4.4 and 4.6)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from mqtt_proxy.packets import V5, PacketType
+from mqtt_proxy.reasons import Reason
+
+if TYPE_CHECKING:
+    from mqtt_proxy.connection import Connection
+
+NOT_STORED = Reason.IMPLEMENTATION_SPECIFIC_ERROR
+"""What an MQTT 5 client is told of a publish that Kafka did not take."""
+
+
+class Answer:
+    """A PUBACK or PUBREC that waits for Kafka, and for the answers of earlier publishes."""
+
+    __slots__ = ("copies", "done", "packet_id", "reason")
+
+    def __init__(self, packet_id: int) -> None:
+        self.packet_id = packet_id
+        self.done = False
+        self.reason = Reason.SUCCESS
+        self.copies = 1
+
+
+class Answers:
+    """The answers of one connection that have not left yet, of one packet type."""
+
+    __slots__ = ("_connection", "_packet_type", "_qos", "_waiting")
+
+    def __init__(self, connection: Connection, packet_type: PacketType) -> None:
+        self._connection = connection
+        self._packet_type = packet_type
+        self._qos = 1 if packet_type is PacketType.PUBACK else 2
+        self._waiting: deque[Answer] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def append(self, answer: Answer) -> None:
+        """`answer` leaves after those that were appended before it."""
+        self._waiting.append(answer)
+
+    def decided(self, answer: Answer, *, stored: bool) -> None:
+        """Kafka decided: what is first in the row and done leaves. A 3.1.1 client can only be told by the end."""
+        connection = self._connection
+        if connection.ended:
+            return
+        if not stored:
+            if connection.protocol.version != V5:
+                connection.fail(NOT_STORED, "Kafka did not take a publish")
+                return
+            answer.reason = NOT_STORED
+        answer.done = True
+        self.send()
+
+    def send(self) -> None:
+        """Send what is first in the row and done."""
+        waiting = self._waiting
+        if not waiting or not waiting[0].done:
+            return
+        connection = self._connection
+        acknowledge, acknowledged = connection.protocol.acknowledge, connection.door.metrics.acknowledged
+        while waiting and waiting[0].done:
+            answer = waiting.popleft()
+            if answer.reason is Reason.SUCCESS:
+                acknowledged[self._qos] += 1
+            for _ in range(answer.copies):
+                acknowledge(self._packet_type, answer.packet_id, answer.reason)
+        connection.answers_left()
