@@ -13,6 +13,7 @@ from connector.definitions import Definition, Key, Type
 from kcql.model import Statement
 
 _REFERENCE = re.compile(r"\$\{(env|file):")
+_NO_REFERENCE = re.compile(r"\$\{(?!(?:env|file):)([^}]*)\}?")
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -81,25 +82,39 @@ def validate(definition: Definition, config: ConnectorConfig) -> Validated:
 
     Raises InvalidConfigError with every problem found.
     """
+    validated, problems = examine(definition, config)
+    if problems:
+        raise InvalidConfigError(problems, validated.notices)
+    return validated
+
+
+def examine(definition: Definition, config: ConnectorConfig) -> tuple[Validated, list[Problem]]:
+    """As `validate`, for a caller with checks of its own that wants to tell everything at once.
+
+    Where a value is bad, the configuration that is returned holds the key's default (nothing for a key without one),
+    so that the caller can look at all the rest. It must not be run while there are problems.
+    """
     problems: list[Problem] = []
     notices: list[Problem] = []
     values = _canonical(definition, config.config, problems, notices)
     given = frozenset(values)
     for key in definition.keys:
         if key.name in values:
-            problems.extend(_check(key, values[key.name]))
             if key.without_effect:
                 notices.append(Problem(key.name, f"has no effect: {key.without_effect}"))
+            wrong = _check(key, values[key.name])
+            if not wrong:
+                continue
+            problems.extend(wrong)
+            del values[key.name]
         elif key.required:
             problems.append(Problem(key.name, "missing"))
-        elif key.default is not None:
+        if key.default is not None:
             values[key.name] = key.default
     if not definition.answers_to(config.klass):
         problems.append(Problem("connector.class", f"{config.klass!r} is not {definition.klass}"))
     statements = _statements(definition, values, problems)
-    if problems:
-        raise InvalidConfigError(problems, notices)
-    return Validated(config.name, definition, values, statements, tuple(notices), given)
+    return Validated(config.name, definition, values, statements, tuple(notices), given), problems
 
 
 def source_problems(statements: Iterable[Statement], topics: Iterable[str]) -> list[Problem]:
@@ -144,6 +159,11 @@ def _unknown(given: str, names: list[str]) -> str:
 
 
 def _check(key: Key, value: str) -> list[Problem]:
+    misspelt = None if key.is_secret else _NO_REFERENCE.search(value)
+    if misspelt is not None:
+        name = misspelt.group(1) or "NAME"
+        hint = f"{misspelt.group()!r} is no reference; write ${{env:{name}}} or ${{file:PATH:KEY}}"
+        return [Problem(key.name, hint)]
     if _REFERENCE.search(value):
         return []
     shown = "******" if key.is_secret else repr(value)
@@ -160,7 +180,8 @@ def _violated(key: Key, value: str) -> str | None:
     if key.type in (Type.INT, Type.LONG, Type.DOUBLE):
         return _violated_number(key, value)
     if key.allowed and value.upper() not in {allowed.upper() for allowed in key.allowed}:
-        return f"one of {', '.join(key.allowed)}"
+        near = difflib.get_close_matches(value.upper(), [allowed.upper() for allowed in key.allowed], n=1)
+        return f"one of {', '.join(key.allowed)}" + (f"; did you mean {near[0]}?" if near else "")
     return None
 
 
