@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, Message, Producer
 
 import isotherm_schemas
 from servicekit import kafka as clients
@@ -59,7 +59,11 @@ def import_lines(lines: Iterable[str], kafka: KafkaSettings, registry: RegistryS
     Raises SchemaNotRegisteredError, RegistryUnavailableError.
     """
     encode = SchemaRegistry(registry).encoder(TOPIC, DEVICE)
-    producer = clients.producer(kafka, "isotherm-devices")
+    return import_with(lines, encode, clients.producer(kafka, "isotherm-devices"))
+
+
+def import_with(lines: Iterable[str], encode: Callable[[Mapping[str, Any]], bytes], producer: Producer) -> Imported:
+    """As `import_lines`, with an encoder of the topic's values and a producer that are there already."""
     imported = Imported()
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:

@@ -40,6 +40,9 @@ from servicekit.settings import SettingsError
 
 _log = logs.logger(__name__)
 
+READING, SESSION = schema("SensorReading", 1), schema("MqttSession", 1)
+"""What is written, and for sessions read."""
+
 _SWEEP_S = 5.0
 _CATALOGUE_S = 10.0
 _SPARE_RECORDS = 100_000
@@ -111,7 +114,7 @@ class Proxy:
         name = f"isotherm-{SERVICE}-{settings.ordinal}"
         self._admin = kafka.admin(settings.kafka, name)
         self._registry = SchemaRegistry(settings.registry)
-        self._catalogue = Catalogue(self._admin, self._registry, schema("SensorReading", 1))
+        self._catalogue = Catalogue(self._admin, self._registry, READING)
         self._encode_session: Encode | None = None
         timeouts = {"delivery_timeout_ms": settings.delivery_timeout_ms}
         # Our own bounds hold long before librdkafka's; these only keep its from being met first.
@@ -276,12 +279,12 @@ class Proxy:
         if self._router.has_dynamic_targets:
             self._catalogue.refresh()
         ensure_topic(self._admin, settings.dead_letter_topic)
-        self._encode_session = self._registry.encoder(settings.session.topic, schema("MqttSession", 1))
+        self._encode_session = self._registry.encoder(settings.session.topic, SESSION)
 
     def _restore(self) -> dict[str, StoredState]:
         topic = self._settings.session.topic
         name = f"isotherm-{SERVICE}-{self._settings.ordinal}-restore"
-        decoder = Decoder(self._registry, schema("MqttSession", 1))
+        decoder = Decoder(self._registry, SESSION)
         consumer = kafka.consumer(self._settings.kafka, name, name, enable_partition_eof=True)
         try:
             ends = end_offsets(self._admin, topic)
