@@ -7,10 +7,11 @@ batch is always the highest contiguous one. See docs/adr/0040.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -62,8 +63,8 @@ class Lane:
     committed: int | None = None
     waiting: deque[Record] = field(default_factory=deque)
     waiting_bytes: int = 0
-    _batch_bytes: int = 0
-    """Of the records that `next_batch` gave last."""
+    _sizes: deque[int] = field(default_factory=deque)
+    """Bytes of each record that waits."""
     oldest_ms: float = 0.0
     """When the lane last became non-empty."""
     prepared: Work | None = None
@@ -96,8 +97,10 @@ class Lane:
         if not self.waiting:
             self.oldest_ms = now_ms
         added = list(records)
+        sizes = [record.size_bytes for record in added]
         self.waiting.extend(added)
-        self.waiting_bytes += sum([record.size_bytes for record in added])
+        self._sizes.extend(sizes)
+        self.waiting_bytes += sum(sizes)
 
     def is_full(self, share: Share) -> bool:
         """Whether the partition must not be read any further."""
@@ -115,23 +118,15 @@ class Lane:
         return is_whole or now_ms - self.oldest_ms >= limits.linger_ms
 
     def next_batch(self, limits: Limits) -> list[Record]:
-        """The records of the next batch; they go on waiting until `accept`."""
-        batch: list[Record] = []
-        size_bytes = 0
-        for record in self.waiting:
-            more = record.size_bytes
-            if batch and (len(batch) >= limits.batch_records or size_bytes + more > limits.batch_bytes):
-                break
-            batch.append(record)
-            size_bytes += more
-        self._batch_bytes = size_bytes
-        return batch
+        """The records of the next batch, at least one; they go on waiting until `accept`."""
+        sums = list(accumulate(islice(self._sizes, limits.batch_records)))
+        return list(islice(self.waiting, max(1, bisect_right(sums, limits.batch_bytes))))
 
     def accept(self, work: Work, now_ms: float) -> None:
         """`work` was prepared from the records that `next_batch` gave."""
         for _ in work.records:
             self.waiting.popleft()
-        self.waiting_bytes -= self._batch_bytes
+            self.waiting_bytes -= self._sizes.popleft()
         self.oldest_ms = now_ms
         self.prepared = work
 

@@ -80,15 +80,15 @@ class Work:
         """Project `records` (of one partition, in order, at least one) and decide about those that cannot be."""
         work = cls(records, [], records[-1].offset + 1)
         for record in records:
-            prepared = project(record)
-            if prepared.refusal is not None:
-                work._refuse(prepared.refusal, policy)
+            rows, refusal, filtered = project(record)
+            if refusal is not None:
+                work._refuse(refusal, policy)
                 if work.stop is not None:
                     break
-            elif prepared.filtered is not None:
-                work.outcomes[record.offset] = (Outcome.FILTERED, prepared.filtered)
+            elif filtered is not None:
+                work.outcomes[record.offset] = (Outcome.FILTERED, filtered)
             else:
-                work.rows.extend(prepared.rows)
+                work.rows.extend(rows)
         return work
 
     def judge(self, rejected: Sequence[Rejected], policy: ErrorPolicy) -> None:
@@ -130,6 +130,8 @@ class Work:
         """
         if self.rows or self.letters:
             raise ValueError("rows or dead letters are still to be written")
+        if not self.outcomes and self.stop is None:
+            return Counts(written=len(self.records))
         counts = Counts()
         for record in self.records:
             if record.offset >= self.end:
