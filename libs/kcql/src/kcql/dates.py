@@ -128,13 +128,16 @@ def format_suffix(pattern: str, event_time_ms: int | datetime) -> str:
     return compile_pattern(pattern).template.format(utc(event_time_ms))
 
 
-def suffix_formatter(pattern: str) -> Callable[[int | datetime], str]:
-    """`format_suffix` for many records: a date is formatted once for each day (hour, ...), not once a record."""
+def suffix_formatter(pattern: str, name: str = "") -> Callable[[int | datetime], str]:
+    """`format_suffix` for many records, behind `name`: done once for each day (hour, ...), not once a record."""
     compiled = compile_pattern(pattern)
     granularity_ms = compiled.granularity_ms or _DAY_MS
 
     @lru_cache(maxsize=64)
     def fill(step: int) -> str:
-        return compiled.template.format(utc(step * granularity_ms))
+        return name + compiled.template.format(utc(step * granularity_ms))
 
-    return lambda event_time: fill(epoch_ms(event_time) // granularity_ms)
+    def formatted(event_time: int | datetime) -> str:
+        return fill((event_time if type(event_time) is int else epoch_ms(event_time)) // granularity_ms)
+
+    return formatted

@@ -229,19 +229,22 @@ class _Compiler:
 
     def target(self, timestamp_ms: Callable[[Record], int | None]) -> Callable[[Record, int | datetime | None], str]:
         name = self._target_name()
-        suffix = self._statement.index_suffix
+        statement = self._statement
+        suffix = statement.index_suffix
         if suffix is None:
             return lambda record, event_time: name(record)
-        fill = suffix_formatter(suffix)
+        is_fixed = statement.dynamic_target is None and statement.target_from is None
+        fill = suffix_formatter(suffix, statement.target or "" if is_fixed else "")
         needs_time = compile_pattern(suffix).granularity_ms is not None
-        from_record = self._statement.timestamp is not None
+        from_record = statement.timestamp is not None
 
         def target(record: Record, event_time: int | datetime | None) -> str:
             time = timestamp_ms(record) if from_record else event_time
             if time is None and needs_time:
                 raise ProjectionError("", f'the date in the suffix "{suffix}" needs an event time; the record has none')
             try:
-                return name(record) + fill(time or 0)
+                filled = fill(time or 0)
+                return filled if is_fixed else name(record) + filled
             except OverflowError:
                 raise ProjectionError("", f"the event time {time} ms is outside the years 1 to 9999") from None
 
