@@ -105,11 +105,12 @@ class AvroDecoder:
 
         Raises WireFormatError (UnknownSchemaError among them), RegistryUnavailableError.
         """
-        body = io.BytesIO(data)
-        header = body.read(_WIRE_HEADER_BYTES)
+        header = data[:_WIRE_HEADER_BYTES]
         writer = self._writers.get(header)
         if writer is None:
             writer = self._writers[header] = self._writer(split(data))
+        body = io.BytesIO(data)
+        body.seek(_WIRE_HEADER_BYTES)
         try:
             value = _read(body, writer.parsed, None)
         except _BAD_BODY as error:
