@@ -1,0 +1,126 @@
+"""What clients that we did not write get from the proxy, and what a Kafka consumer sees of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from mqtt_devices import Wire, text
+from mqtt_world import WAIT_S, Proxy, mosquitto_pub, opened, wait_until
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from stack.kafka import Kafka
+from stack.registry import Registry
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def proxy(kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Proxy]:
+    with opened(kafka, registry, tmp_path, free_port) as made:
+        yield made
+
+
+def test_mosquitto_pub_at_every_qos_in_both_versions(proxy: Proxy) -> None:
+    proxy.start()
+    sent: list[tuple[float, str]] = []
+    for version in ("mqttv311", "mqttv5"):
+        for qos in (0, 1, 2):
+            mosquitto_pub(
+                proxy, f"devices/{proxy.device}/temperature", json.dumps({"t": len(sent)}), qos, "-V", version
+            )
+            sent.append((float(len(sent)), str(qos)))
+    wait_until("QoS 0 is stored too", lambda: proxy.metric("readings_stored_total") == len(sent))
+    found = proxy.topics.readings("thermostat.data", proxy.device)
+    assert [(reading["value"], headers["mqtt.qos"]) for reading, headers in found] == sent
+    reading, headers = found[0]
+    assert (reading["device_id"], reading["metric"], reading["unit"]) == (proxy.device, "temperature", "Cel")
+    assert headers["mqtt.topic"] == f"devices/{proxy.device}/temperature"
+    assert proxy.signal(signal.SIGTERM) == 0
+
+
+def test_the_documents_regex_list_at_qos_2(proxy: Proxy) -> None:
+    proxy.start(routes="", topic_regex_list="temperature:.*temperature, brightness:.*brightness")
+    mosquitto_pub(proxy, "home/temperature", "21.25", 2, "-i", proxy.device)
+    mosquitto_pub(proxy, "home/brightness", '{"value": 310, "room": "hall"}', 2, "-i", proxy.device)
+    ((temperature, _),) = proxy.topics.readings("temperature", proxy.device)
+    ((brightness, _),) = proxy.topics.readings("brightness", proxy.device)
+    assert (temperature["metric"], temperature["value"], temperature["unit"]) == ("temperature", 21.25, "Cel")
+    assert (brightness["metric"], brightness["value"], brightness["unit"]) == ("brightness", 310.0, "lx")
+    assert brightness["attributes"] == {"room": "hall"}
+
+
+def test_what_does_not_fit_is_a_dead_letter_and_acknowledged(proxy: Proxy) -> None:
+    proxy.start()
+    mosquitto_pub(proxy, f"devices/{proxy.device}/temperature", "{broken", 1, "-i", proxy.device)
+    mosquitto_pub(proxy, f"devices/{proxy.device}/temperature", '{"t": "warm"}', 2, "-i", proxy.device)
+    mosquitto_pub(proxy, "no/route", "21", 1, "-i", proxy.device)
+    letters = {v: headers for key, v, headers in proxy.topics.raw("mqtt-proxy.dead-letters") if key == proxy.device}
+    assert set(letters) == {b"{broken", b'{"t": "warm"}', b"21"}
+    assert letters[b"21"]["__connect.errors.exception.message"] == "no route takes the topic 'no/route'"
+    assert letters[b"{broken"]["__connect.errors.topic"] == f"devices/{proxy.device}/temperature"
+    assert "value" in letters[b'{"t": "warm"}']["__connect.errors.exception.message"]
+    assert proxy.topics.readings("thermostat.data", proxy.device) == []
+    assert proxy.metric("dead_letters_total") == 3
+
+
+def test_mqtt5_client_with_user_properties(proxy: Proxy) -> None:
+    proxy.start()
+    connected: list[Any] = []
+    client = paho.Client(CallbackAPIVersion.VERSION2, proxy.device, protocol=MQTTProtocolVersion.MQTTv5)
+    client.on_connect = lambda _client, _data, _flags, _reason, properties: connected.append(properties)
+    client.connect("127.0.0.1", proxy.port)
+    client.loop_start()
+    try:
+        wait_until("connected", lambda: bool(connected))
+        for qos in (1, 2):
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho leaves it untyped
+            properties.UserProperty = [("room", f"r{qos}")]
+            properties.ContentType = "application/json"
+            sent = client.publish(f"devices/{proxy.device}/temperature", b'{"t": 1}', qos, properties=properties)
+            sent.wait_for_publish(WAIT_S)
+    finally:
+        client.disconnect()
+        client.loop_stop()
+    assert connected[0].ReceiveMaximum == 1000
+    assert connected[0].MaximumPacketSize == 65_536
+    found = [headers for _, headers in proxy.topics.readings("thermostat.data", proxy.device)]
+    assert [headers["mqtt.user.room"] for headers in found] == ["r1", "r2"]
+    assert {headers["mqtt.content_type"] for headers in found} == {"application/json"}
+
+
+def test_subscribing_is_refused_and_sessions_are_answered_as_stored(proxy: Proxy) -> None:
+    proxy.start()
+    first = Wire(proxy, proxy.device)
+    assert not first.session_present
+    first.send(b"\x82\x06\0\1\0\1#\0" + b"\xa2\x05\0\2\0\1#" + b"\xc0\0")
+    assert first.receive(5 + 4 + 2) == b"\x90\x03\0\1\x80" + b"\xb0\2\0\2" + b"\xd0\0"
+    second = Wire(proxy, proxy.device)
+    assert second.session_present
+    assert first.is_closed_by_the_proxy(), "taken over"
+    proxy.kill()
+    proxy.start()
+    assert Wire(proxy, proxy.device).session_present, "also after kill -9"
+    assert not Wire(proxy, proxy.device, clean=True).session_present
+    assert not Wire(proxy, proxy.device).session_present, "a clean session wiped it"
+
+
+def test_a_will_is_published_unless_the_device_says_goodbye(proxy: Proxy) -> None:
+    proxy.start()
+    polite, lost = (
+        Wire(proxy, name, will=text(f"devices/{name}/temperature".encode()) + text(b'{"t": -1}'))
+        for name in (f"{proxy.device}-polite", f"{proxy.device}-lost")
+    )
+    polite.send(b"\xe0\0")
+    assert polite.is_closed_by_the_proxy()
+    lost.close()
+    wait_until("the will is stored", lambda: proxy.metric("wills_total") == 1 == proxy.metric("readings_stored_total"))
+    ((reading, headers),) = proxy.topics.readings("thermostat.data", proxy.device)
+    assert (reading["device_id"], reading["value"], headers["mqtt.qos"]) == (f"{proxy.device}-lost", -1.0, "1")

@@ -1,0 +1,110 @@
+"""Kafka is away, slow or takes the transactional id from us."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from mqtt_devices import PUBACK, Fleet, Wire, connect_packet
+from mqtt_world import WAIT_S, Proxy, opened, wait_until
+
+from stack.kafka import Kafka
+from stack.registry import Registry
+
+pytestmark = [pytest.mark.integration, pytest.mark.faults]
+
+MEMORY_BOUND_MIB = 300
+"""What README.md promises for the process with 200 connections and the default limits."""
+
+
+@pytest.fixture
+def proxy(kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Proxy]:
+    with opened(kafka, registry, tmp_path, free_port) as made:
+        yield made
+
+
+def kafka_killed_under_load(proxy: Proxy, kafka: Kafka, *, outage_s: float, messages: int) -> None:
+    """100 devices at QoS 1 and 100 at QoS 2; Kafka is killed and stays away so long; all goes on by itself."""
+    proxy.start()
+    pid = proxy.pid
+    fleets = [Fleet(proxy, f"{proxy.device}-{qos}", devices=100, messages=messages, qos=qos) for qos in (1, 2)]
+    try:
+        wait_until("the load flows", lambda: all(fleet.progress() >= 0.2 for fleet in fleets))
+        kafka.kill()
+        # The length of the outage, not a wait for anything.
+        threading.Event().wait(outage_s)
+        kafka.start()
+        kafka.wait_ready()
+        for fleet in fleets:
+            fleet.finish(2 * WAIT_S)
+    finally:
+        for fleet in fleets:
+            fleet.abandon()
+    at_least_once, exactly_once = fleets
+    assert at_least_once.acknowledged == at_least_once.published
+    assert set(proxy.topics.identities(f"{proxy.device}-1")) == at_least_once.published
+    assert proxy.topics.identities(f"{proxy.device}-2") == Counter(exactly_once.published)
+    assert proxy.pid == pid, "the same process"
+    assert proxy.is_ready()
+    assert proxy.peak_resident_mib() < MEMORY_BOUND_MIB
+    print(f"peak {proxy.peak_resident_mib():.0f} MiB; recoveries {proxy.metric('recoveries_total'):.0f}")  # noqa: T201  # the figure for the results
+
+
+def test_kafka_is_killed_for_5_s_under_the_load_of_200_connections(proxy: Proxy, kafka: Kafka) -> None:
+    kafka_killed_under_load(proxy, kafka, outage_s=5, messages=60)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_kafka_is_killed_for_30_s_under_the_load_of_200_connections(proxy: Proxy, kafka: Kafka) -> None:
+    kafka_killed_under_load(proxy, kafka, outage_s=30, messages=200)
+
+
+def test_an_outage_longer_than_the_delivery_timeout(proxy: Proxy, kafka: Kafka) -> None:
+    proxy.start(delivery_timeout_ms=5000)
+    fleet = Fleet(proxy, f"{proxy.device}-two", devices=5, messages=200, qos=2)
+    try:
+        wait_until("the load flows", lambda: fleet.progress() >= 0.1)
+        witness = Wire(proxy, f"{proxy.device}-one")
+        kafka.pause()
+        try:
+            witness.publish(f"{proxy.device}-one", 1.0, 1, qos=1)
+            assert witness.is_closed_by_the_proxy(), "Kafka did not take it in time: no acknowledgement, but the end"
+        finally:
+            kafka.resume()
+        fleet.finish()
+    finally:
+        fleet.abandon()
+    assert proxy.topics.identities(f"{proxy.device}-two") == Counter(fleet.published)
+
+
+def test_a_slow_kafka_stops_the_reading_and_loses_nothing(proxy: Proxy, kafka: Kafka) -> None:
+    proxy.start(limits__outstanding_records=50)
+    wire = Wire(proxy, proxy.device, clean=True)
+    kafka.pause()
+    try:
+        for number in range(200):
+            wire.publish(proxy.device, number, number + 1, qos=1)
+        wait_until("the bound is reached", lambda: proxy.metric("connections_waiting") == 1)
+        assert proxy.metric("messages_received_total") == 50, "nothing is read beyond the bound"
+    finally:
+        kafka.resume()
+    for number in range(200):
+        wire.expect(PUBACK, number + 1)
+    assert proxy.topics.values(proxy.device) == list(range(200))
+
+
+def test_a_fenced_process_ends_loudly(proxy: Proxy, tmp_path: Path, free_port: Callable[[], int]) -> None:
+    proxy.start()
+    second = Proxy(tmp_path, proxy.topics, free_port(), free_port())
+    proxy.at_end.callback(second.close)
+    second.start()
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=WAIT_S) as device:
+        device.sendall(connect_packet(proxy.device))
+        assert device.recv(4) == b"", "its claim was not stored, so it is not let in"
+    assert proxy.wait() == 1
+    assert "fenced" in proxy.log()
