@@ -65,13 +65,16 @@ class ExactlyOnce:
 
         def decided(outcome: Outcome) -> None:
             door.finished(records, payload_bytes)
-            stored = outcome is Outcome.COMMITTED
-            if stored:
+            self._flying.pop(answer.packet_id, None)
+            if outcome is Outcome.COMMITTED:
                 door.count_stored(translated, 2, connection.loop.time() - started_s)
             else:
-                door.count_refused(2, connection.arrival.client_id, "the transaction was aborted")
-            self._flying.pop(answer.packet_id, None)
-            self._pubrecs.decided(answer, stored=stored)
+                door.count_refused(2, connection.arrival.client_id, f"the transaction's outcome: {outcome.name}")
+            if outcome is Outcome.UNKNOWN:
+                # Neither PUBREC nor a reason would be true; the end of the connection says neither.
+                connection.fail(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "nobody can tell whether Kafka took a publish")
+            else:
+                self._pubrecs.decided(answer, stored=outcome is Outcome.COMMITTED)
 
         door.took(records, payload_bytes)
         door.transactions.submit(
@@ -110,7 +113,7 @@ class ExactlyOnce:
         connection = self._connection
         if connection.ended:
             return
-        if outcome is Outcome.ABORTED:
+        if outcome is not Outcome.COMMITTED:
             connection.fail(NOT_STORED, "Kafka did not take a release")
             return
         connection.protocol.acknowledge(PacketType.PUBCOMP, packet_id)

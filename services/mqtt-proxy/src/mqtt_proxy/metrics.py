@@ -33,6 +33,7 @@ class Metrics(Collector):
         self.acknowledged = [0, 0, 0]
         self.refused = [0, 0, 0]
         self.transactions: Counter[str] = Counter()
+        self.recoveries = 0
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
         self._latency = [0] * (len(_BOUNDS_S) + 1)
         self._latency_sum_s = 0.0
@@ -63,6 +64,7 @@ class Metrics(Collector):
             ("readings_stored", "Readings that Kafka acknowledged.", ["topic", "qos"], [*self.readings.items()]),
             ("dead_letters", "Publishes that did not fit, stored as dead letters.", ["reason"], one(self.dead_letters)),
             ("dropped_messages", "Publishes dropped as configured.", ["reason"], one(self.dropped)),
+            ("recoveries", "New transactional producers after a broken one.", [], [((), self.recoveries)]),
             ("transactions", "Transactions by outcome.", ["outcome"], one(self.transactions)),
         ]
         for name, text, labels, samples in counters:

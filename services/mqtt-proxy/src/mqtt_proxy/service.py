@@ -127,14 +127,15 @@ class Proxy:
             max_outstanding=settings.limits.outstanding_records + _SPARE_RECORDS,
         )
         self._writer = TransactionalWriter(
-            kafka.producer(
+            lambda: kafka.producer(
                 settings.kafka,
                 f"{name}-transactions",
                 transactional_id=name,
                 transaction_timeout_ms=settings.transactions.timeout_ms,
                 **timeouts,
                 **queue,
-            )
+            ),
+            timeout_s=settings.transactions.timeout_ms / 1000,
         )
 
     async def run(self) -> int:
@@ -215,6 +216,7 @@ class Proxy:
             max_records=settings.transactions.max_records,
             linger_s=settings.transactions.linger_ms / 1000,
             metrics=self._metrics,
+            reopen=self._reopen,
             on_fatal=self._fatal,
         )
         return FrontDoor(
@@ -234,6 +236,20 @@ class Proxy:
             record = to_record(client_id, state, owner=self._settings.ordinal, now_ms=int(time.time() * 1000))
             value = self._encode_session(record)
         return OutRecord(self._settings.session.topic, client_id, value, [])
+
+    async def _reopen(self, failure: BaseException) -> dict[str, StoredState]:
+        """A new transactional producer instead of one that broke, and what Kafka has of the sessions after that.
+
+        Raises FatalTransactionError when that is not possible, or not any more.
+        """
+        _log.warning("the transactional producer broke; making a new one", reason=str(failure))
+        self._health.not_ready("transactions", str(failure))
+        await self._in_thread(lambda: self._writer.open(self._stop))
+        states = await self._until_possible("sessions", self._restore)
+        if states is None:
+            raise FatalTransactionError("told to stop before the new transactional producer was ready")
+        self._health.ready("transactions")
+        return states
 
     def _fatal(self, failure: BaseException) -> None:
         """This process must not go on: its successor reads from Kafka what is true."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from enum import Enum, auto
 
@@ -38,8 +39,16 @@ RECORDS_AT_FAULT = frozenset(
 """Errors that the same record would meet again."""
 
 
+FENCED = frozenset((KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH))
+"""Errors that say: somebody initialised our transactional id after us."""
+
+
 class FatalTransactionError(Exception):
-    """The producer is fenced or broken for good: this process must end, its successor reads the truth from Kafka."""
+    """The producer is broken for good; what its last transaction did is known to Kafka only."""
+
+
+class FencedError(FatalTransactionError):
+    """Another process has our transactional id: this one must end, or each would fence the other for ever."""
 
 
 class Written(Enum):
@@ -51,22 +60,30 @@ class Written(Enum):
 
 
 class TransactionalWriter:
-    """Writes batches of records, each in a transaction of its own. Blocks; used by one thread only."""
+    """Writes batches of records, each in a transaction of its own. Blocks; used by one thread only.
 
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
+    `make_producer` gives a producer whenever one is needed, always with the same transactional id; Kafka itself fences
+    a producer whose transaction was open for `timeout_s`.
+    """
+
+    def __init__(self, make_producer: Callable[[], Producer], *, timeout_s: float) -> None:
+        self._make_producer = make_producer
+        self._timeout_s = timeout_s
+        self._producer: Producer
         self._refused: KafkaError | None = None
+        self._begun_s = time.monotonic()
 
     def open(self, stop: Stop) -> None:
-        """Fence every predecessor with this transactional id and decide what it left open.
+        """Fence every predecessor with this transactional id, our own last producer too, and decide what it left open.
 
         Waits for Kafka until `stop`. Raises FatalTransactionError when it can never work.
         """
+        self._producer = self._make_producer()
         while not stop.is_set():
             try:
                 self._producer.init_transactions(_CALL_TIMEOUT_S)
             except KafkaException as failure:
-                _raise_unless_retriable(failure)
+                self._raise_unless_retriable(failure)
                 _log.warning("waiting for the transaction coordinator", reason=str(failure))
             else:
                 return
@@ -74,6 +91,7 @@ class TransactionalWriter:
     def write(self, records: Sequence[OutRecord]) -> Written:
         """Store all of `records` or none, and return when that is decided. Raises FatalTransactionError."""
         self._refused = None
+        self._begun_s = time.monotonic()
         try:
             self._until_done(self._producer.begin_transaction)
             for record in records:
@@ -106,7 +124,7 @@ class TransactionalWriter:
             except KafkaException as failure:
                 error = error_of(failure)
                 if error is not None and error.fatal():
-                    raise FatalTransactionError(str(failure)) from failure
+                    raise self._fatal(failure) from failure
                 self._refused = self._refused or error
                 raise _AbortError(str(failure)) from failure
             else:
@@ -126,26 +144,43 @@ class TransactionalWriter:
                 if error is not None and error.txn_requires_abort():
                     raise _AbortError(str(failure)) from failure
                 # The outcome is open: asking again is the only way to learn it.
-                _raise_unless_retriable(failure)
+                self._raise_unless_retriable(failure)
             else:
                 return
+
+    def _raise_unless_retriable(self, failure: KafkaException) -> None:
+        error = error_of(failure)
+        if error is None or not error.retriable():
+            raise self._fatal(failure) from failure
+
+    def _fatal(self, failure: KafkaException) -> FatalTransactionError:
+        error = error_of(failure)
+        if error is not None and error.code() in FENCED and time.monotonic() - self._begun_s < self._timeout_s:
+            return FencedError(str(failure))
+        return FatalTransactionError(str(failure))
 
 
 class _AbortError(Exception):
     """The transaction cannot commit any more."""
 
 
-def _raise_unless_retriable(failure: KafkaException) -> None:
-    error = error_of(failure)
-    if error is None or not error.retriable():
-        raise FatalTransactionError(str(failure)) from failure
+def verdict(batch: Batch, stored: Mapping[str, StoredState]) -> Outcome:
+    """How the transaction of `batch`, the last one of its producer, ended: judged by the session states in Kafka now.
+
+    A transaction is whole or not at all, and nobody else writes the sessions that it changed: one of them tells of all.
+    """
+    for session, draft in batch.drafts.items():
+        if draft != session.stored:
+            return Outcome.COMMITTED if stored.get(session.client_id) == draft else Outcome.ABORTED
+    return Outcome.UNKNOWN
 
 
 class Transactions:
     """Collects units on the event loop, hands batches to the writer's thread and decides them.
 
     A first unit waits `linger_s` for others; while a batch is out, everything that comes forms the next one.
-    `on_fatal` is called once, on the loop; nothing is decided any more then.
+    When the producer breaks, `reopen` gives the writer a new one and returns the session states in Kafka, from which
+    the broken transaction is decided. When that cannot be, `on_fatal` is called once and nothing is decided any more.
     """
 
     def __init__(
@@ -157,6 +192,7 @@ class Transactions:
         max_records: int,
         linger_s: float,
         metrics: Metrics,
+        reopen: Callable[[BaseException], Awaitable[Mapping[str, StoredState]]],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self.grouping = Grouping(max_records)
@@ -165,7 +201,9 @@ class Transactions:
         self._session_record = session_record
         self._linger_s = linger_s
         self._metrics = metrics
+        self._reopen = reopen
         self._on_fatal = on_fatal
+        self._recovery: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -215,6 +253,9 @@ class Transactions:
         if done.cancelled():
             return
         failure = done.exception()
+        if isinstance(failure, FatalTransactionError) and not isinstance(failure, FencedError):
+            self._recovery = self._loop.create_task(self._recover(batch, failure))
+            return
         if failure is not None:
             self._metrics.transactions["fatal"] += 1
             self._on_fatal(failure)
@@ -226,4 +267,17 @@ class Transactions:
     def _decided(self, batch: Batch, written: Written) -> None:
         outcome = Outcome.COMMITTED if written is Written.COMMITTED else Outcome.ABORTED
         self.grouping.decided(batch, outcome, records_at_fault=written is Written.ABORTED_RECORD_AT_FAULT)
+        self._start()
+
+    async def _recover(self, batch: Batch, failure: BaseException) -> None:
+        self._metrics.transactions["broken"] += 1
+        try:
+            stored = await self._reopen(failure)
+        except FatalTransactionError as final:
+            self._on_fatal(final)
+            return
+        outcome = verdict(batch, stored)
+        _log.info("a new transactional producer goes on", units=len(batch.units), broken_transaction=outcome.name)
+        self._metrics.recoveries += 1
+        self.grouping.decided(batch, outcome)
         self._start()

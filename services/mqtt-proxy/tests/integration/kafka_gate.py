@@ -22,6 +22,10 @@ class Api(IntEnum):
     END_TXN = 26
 
 
+INVALID_TXN_STATE = 48
+"""The error code that a broker gives which was killed and forgot what it knew of a transaction."""
+
+
 class KafkaGate:
     """Relays to a broker on 127.0.0.1; what `hold_request` or `hold_response` names is not passed on any more."""
 
@@ -29,6 +33,7 @@ class KafkaGate:
         self._broker_port = int(bootstrap_servers.rpartition(":")[2])
         self._held_requests: set[int] = set()
         self._held_responses: set[int] = set()
+        self._break_commit: bool | None = None
         self._holds = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._streams: list[asyncio.StreamWriter] = []
@@ -51,6 +56,10 @@ class KafkaGate:
     def hold_response(self, api: Api) -> None:
         """From now on the broker acts on these requests, but the client does not learn it."""
         self._held_responses.add(api)
+
+    def break_commit(self, *, kafka_decides: bool) -> None:
+        """Answer the next EndTxn with INVALID_TXN_STATE, after the broker acted on it or without asking the broker."""
+        self._break_commit = kafka_decides
 
     def wait_until_it_holds(self) -> None:
         """Return when the first of them is held."""
@@ -78,18 +87,29 @@ class KafkaGate:
         asked: deque[int] = deque()
         try:
             await asyncio.gather(
-                self._requests(client_reader, broker, asked), self._responses(broker_reader, client, asked)
+                self._requests(client_reader, client, broker, asked), self._responses(broker_reader, client, asked)
             )
         except (OSError, asyncio.IncompleteReadError):
             client.close()
             broker.close()
 
-    async def _requests(self, reader: asyncio.StreamReader, broker: asyncio.StreamWriter, asked: deque[int]) -> None:
+    async def _requests(
+        self,
+        reader: asyncio.StreamReader,
+        client: asyncio.StreamWriter,
+        broker: asyncio.StreamWriter,
+        asked: deque[int],
+    ) -> None:
         while True:
             frame = await _frame(reader)
             api: int = struct.unpack_from(">h", frame, 4)[0]
             if api in self._held_requests:
                 self._holds.set()
+                continue
+            if api == Api.END_TXN and self._break_commit is False:
+                self._break_commit = None
+                # Length, correlation id, throttle time, error code: EndTxn's response of version 0 to 2.
+                client.write(struct.pack(">i4sih", 10, frame[8:12], 0, INVALID_TXN_STATE))
                 continue
             asked.append(api)
             broker.write(frame)
@@ -99,8 +119,12 @@ class KafkaGate:
         real, ours = (address % struct.pack(">i", port) for port in (self._broker_port, self.port))
         while True:
             frame = await _frame(reader)
-            if asked.popleft() in self._held_responses:
+            api = asked.popleft()
+            if api in self._held_responses:
                 self._holds.set()
+            elif api == Api.END_TXN and self._break_commit:
+                self._break_commit = None
+                client.write(frame[:12] + struct.pack(">h", INVALID_TXN_STATE))
             else:
                 # The broker tells its own address; the client is to stay with the gate.
                 client.write(frame.replace(real, ours))

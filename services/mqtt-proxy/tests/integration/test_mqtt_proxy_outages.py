@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from mqtt_devices import PUBACK, Fleet, Wire, connect_packet
+from kafka_gate import KafkaGate
+from mqtt_devices import PUBACK, PUBCOMP, PUBREC, Fleet, Wire, connect_packet
 from mqtt_world import WAIT_S, Proxy, opened, wait_until
 
 from stack.kafka import Kafka
@@ -96,6 +97,29 @@ def test_a_slow_kafka_stops_the_reading_and_loses_nothing(proxy: Proxy, kafka: K
     for number in range(200):
         wire.expect(PUBACK, number + 1)
     assert proxy.topics.values(proxy.device) == list(range(200))
+
+
+@pytest.mark.parametrize("kafka_decides", [False, True], ids=["not-committed", "committed"])
+def test_a_broken_producer_is_replaced_and_the_truth_is_read_from_kafka(
+    proxy: Proxy, kafka: Kafka, kafka_decides: bool
+) -> None:
+    gate = KafkaGate(kafka.bootstrap_servers)
+    proxy.at_end.callback(gate.close)
+    proxy.start(kafka__bootstrap_servers=gate.bootstrap_servers)
+    wire, device = Wire(proxy, proxy.device), proxy.device
+    gate.break_commit(kafka_decides=kafka_decides)
+    wire.publish(device, 1.0, 1)
+    if not kafka_decides:
+        assert wire.is_closed_by_the_proxy(), "it is certain that nothing was stored"
+        wire = Wire(proxy, device)
+        assert wire.session_present
+        wire.publish(device, 1.0, 1, dup=True)
+    wire.expect(PUBREC, 1)
+    wire.release(1)
+    wire.expect(PUBCOMP, 1)
+    assert proxy.topics.values(device) == [1.0]
+    assert proxy.metric("recoveries_total") == 1
+    assert proxy.is_ready()
 
 
 def test_a_fenced_process_ends_loudly(proxy: Proxy, tmp_path: Path, free_port: Callable[[], int]) -> None:

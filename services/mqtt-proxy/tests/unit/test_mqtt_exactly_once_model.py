@@ -1,4 +1,4 @@
-"""QoS 2 exactly once, by a model: devices, a network that fails, transactions that abort, a proxy that dies.
+"""QoS 2 exactly once, by a model: devices, lost bytes, aborted transactions, broken producers, a proxy that dies.
 
 Real connections, sessions and grouping run on a real event loop; only the socket and Kafka are modelled: a transaction
 is decided when the test says so, and what was committed (readings and session states) is all that survives a crash.
@@ -26,7 +26,7 @@ from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.packets import Publish
 from mqtt_proxy.sessions import SessionStore, StoredState
 from mqtt_proxy.settings import LimitSettings
-from mqtt_proxy.transactions import TransactionalWriter, Transactions, Written
+from mqtt_proxy.transactions import FatalTransactionError, TransactionalWriter, Transactions, Written
 from mqtt_proxy.translate import Arrival, Translated, Translator
 from servicekit.delivery import LoopProducer
 
@@ -225,12 +225,13 @@ class ExactlyOnce(RuleBasedStateMachine):
             metrics = Metrics()
             self.held = HeldTransactions(self.ledger)
             transactions = Transactions(
-                TransactionalWriter(cast(Any, None)),
+                TransactionalWriter(cast(Any, None), timeout_s=60),
                 executor=self.held,
                 session_record=state_record,
                 max_records=4,
                 linger_s=0,
                 metrics=metrics,
+                reopen=self.reopen,
                 on_fatal=lambda failure: None,
             )
             sessions = SessionStore(maximum=100)
@@ -246,6 +247,9 @@ class ExactlyOnce(RuleBasedStateMachine):
             )
 
         self.door = self.loop.run_until_complete(build())
+
+    async def reopen(self, _failure: BaseException) -> dict[str, StoredState]:
+        return {client_id: state.copy() for client_id, state in self.ledger.states.items()}
 
     def turn(self) -> None:
         for _ in range(12):
@@ -310,6 +314,15 @@ class ExactlyOnce(RuleBasedStateMachine):
         future = self.held.decide(commit=commit)
         assert future is not None
         future.set_result(Written.COMMITTED if commit else Written.ABORTED)
+        self.turn()
+
+    @precondition(lambda self: self.held.is_open)
+    @rule(commit=st.booleans())
+    def producer_breaks(self, commit: bool) -> None:
+        """The open transaction is decided by Kafka; the answer says only that the producer is beyond use."""
+        future = self.held.decide(commit=commit)
+        assert future is not None
+        future.set_exception(FatalTransactionError("broken"))
         self.turn()
 
     @precondition(lambda self: self.ledger.readings or self.held.is_open)
