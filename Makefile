@@ -11,10 +11,10 @@ PYTEST := $(BIN)/pytest
 # The contract tests' verifier would report its use to its makers.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test demo faults soak lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test demo faults soak bench-persisters lock clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 setup: ## Install everything into .venv, fetch the servers' files; fast when done
 	@tools/setup
@@ -57,6 +57,9 @@ faults: setup ## Run the long fault tests, keep the output in docs/results/fault
 
 soak: setup ## Run the soak tests, keep the output in docs/results/soak.txt
 	@tools/record-results docs/results/soak.txt $(PYTEST) --no-header -v -m "long and not faults"
+
+bench-persisters: setup ## Compare the persisters with each sink's own client, all cases or C="cassandra"
+	@bench/persisters/record $(C)
 
 lock: ## Resolve the dependencies anew (for maintainers; needs uv)
 	@tools/lock

@@ -1,18 +1,23 @@
 """Persisters against each sink's own client, and against Telegraf, on the same records.
 
-    python bench/persisters/compare.py [--only NAME ...] [--scale X] [--rounds N]
+    python bench/persisters/compare.py [--only NAME ...] [--scale X] [--rounds N] [--devices N]
 
 For each sink: a topic is filled once; then, in turn, `persisters run` as a process reads it from the beginning, and
 the sink's client in a process of its own writes the same rows, prepared, with the same batch size and as many requests
 in flight. A first round warms the servers up and finds the client's best form; medians of the others count. Every run
 writes to a target of its own that is made before and checked and removed after it. The time of a persister begins with
 its first written batch and ends with its last, that of the client is all of its writing.
+
+All of it is done twice: with everything on all cores, where a persister's work (Kafka's broker, decoding) is taken
+from the server's, and with the server on one half of the cores and everything else on the other, as with a server on
+a machine of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -23,13 +28,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import decoding
 import meters
+import steps
 import targets
 import telegraf
 import workload
 from cases import CASES, Case
-from meters import Reading
+from meters import Placement, Reading
 from persister_process import PersisterProcess
 from servicekit.settings import KafkaSettings, RegistrySettings
 from stack.local import Stack
@@ -73,15 +78,15 @@ class Bench:
         return chosen
 
     def decoding(self) -> None:
-        """Measure decoding and projection."""
-        print("\nDecoding to rows: CPU seconds for a million records, one thread")
+        """Measure decoding and projection, and the other steps of a persister that need no server."""
+        print("\ndecoding: CPU seconds for a million records, one thread")
         for record in ("TemperatureAggregate", "SensorReading"):
             chosen = self.fill(record, 60_000)
-            records = workload.read_all(self.kafka, chosen)[0]
-            spent = decoding.compare(self.registry, chosen, records)
-            bare, projected = spent["bare"], spent["projected"]
-            print(f"  {record:22} bare fastavro {bare:6.2f}   decoded and projected {projected:6.2f}")
-            self._verdict(f"decoding {record}", bare / projected, DECODING_GOAL, "bare fastavro")
+            spent = steps.measure(self.registry, chosen, workload.read_all(self.kafka, chosen)[0])
+            print(f"  {record}")
+            for name, seconds in spent.items():
+                print(f"    {name:40} {seconds:6.2f}")
+            self._verdict("decoding", record, spent[steps.BARE] / spent[steps.PROJECTED], DECODING_GOAL, steps.BARE)
 
     def case(self, case: Case) -> None:
         """Measure one kind of target."""
@@ -90,23 +95,22 @@ class Bench:
         print(
             f"\n{case.name}: {chosen.records:,} {case.record}, {case.batch:,} a batch, {workload.PARTITIONS} in flight"
         )
-        readings: dict[str, list[Reading]] = {}
         with closing(case.target(server.address)) as target, _bare_client(self, case, chosen, server) as client:
             contest = Contest(self, case, chosen, server, target, client)
             form = contest.best_form()
-            for number in range(self.rounds + 1):
-                done = {OURS: contest.ours(f"ours_{number}")}
-                # The client's first round has been run already, for its best form.
-                if number:
-                    done[f"client, {form}"] = contest.bare(form, f"bare_{number}")
-                if case.with_telegraf and self.telegraf is not None:
-                    done[TELEGRAF] = contest.telegraf(self.telegraf, f"telegraf_{number}")
-                for name, reading in done.items() if number else ():
-                    readings.setdefault(name, []).append(reading)
-        self._print(case, readings)
+            contest.round(form, "first")
+            for place, placement in enumerate(meters.placements()):
+                contest.place(placement)
+                readings: dict[str, list[Reading]] = {}
+                for number in range(self.rounds):
+                    for name, reading in contest.round(form, f"{place}_{number}").items():
+                        readings.setdefault(name, []).append(reading)
+                self._print(case, placement, readings)
+            contest.place(meters.placements()[0])
 
-    def _print(self, case: Case, readings: dict[str, list[Reading]]) -> None:
-        print(f"  {'':28} {'rows/s':>9}  {'of rounds':>17}  {'CPU s/million':>13}  {'of the server':>13}")
+    def _print(self, case: Case, placement: Placement, readings: dict[str, list[Reading]]) -> None:
+        title = placement.name
+        print(f"  {title:34} {'rows/s':>9}  {'of rounds':>17}  {'CPU s/million':>13}  {'of the server':>13}")
         medians: dict[str, float] = {}
         for name, runs in readings.items():
             rates = [run.rate for run in runs]
@@ -114,15 +118,15 @@ class Bench:
             own = statistics.median(run.own_per_million for run in runs)
             of_server = statistics.median(run.server_per_million for run in runs)
             span = f"{min(rates):,.0f}-{max(rates):,.0f}"
-            print(f"  {name:28} {medians[name]:9,.0f}  {span:>17}  {own:13.1f}  {of_server:13.1f}")
+            print(f"  {name:34} {medians[name]:9,.0f}  {span:>17}  {own:13.1f}  {of_server:13.1f}")
         for name, rate in medians.items():
             if name != OURS:
                 goal = 1.0 if name == TELEGRAF else case.goal
-                self._verdict(case.name, medians[OURS] / rate, goal, name)
+                self._verdict(case.name, title, medians[OURS] / rate, goal, name)
 
-    def _verdict(self, what: str, ratio: float, goal: float, against: str) -> None:
+    def _verdict(self, case: str, what: str, ratio: float, goal: float, against: str) -> None:
         word = "reached" if ratio >= goal else "MISSED"
-        self.verdicts.append(f"  {ratio:5.2f} of {against:28} goal {goal:.2f}  {word:8} {what}")
+        self.verdicts.append(f"  {case:24} {ratio:5.2f} of {against:26} goal {goal:.2f}  {word:8} {what}")
         print(self.verdicts[-1])
 
 
@@ -143,6 +147,20 @@ class Contest:
         if len(found) > 1:
             print("  first round: " + ", ".join(f"{form} {reading.rate:,.0f}/s" for form, reading in found.items()))
         return max(found, key=lambda form: found[form].rate)
+
+    def place(self, placement: Placement) -> None:
+        """Give the server and all else their cores; the processes that are still to be started have ours."""
+        stack = self.bench.stack
+        meters.place(self.server.pid, placement.of_server)
+        for pid in (os.getpid(), self.client.pid, stack.kafka.pid, stack.registry.pid):
+            meters.place(pid, placement.of_others)
+
+    def round(self, form: str, name: str) -> dict[str, Reading]:
+        """Everybody writes once, in turn."""
+        done = {OURS: self.ours(f"ours_{name}"), f"client, {form}": self.bare(form, f"bare_{name}")}
+        if self.case.with_telegraf and self.bench.telegraf is not None:
+            done[TELEGRAF] = self.telegraf(self.bench.telegraf, f"telegraf_{name}")
+        return done
 
     def ours(self, name: str) -> Reading:
         """`persisters run`."""

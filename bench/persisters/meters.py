@@ -1,11 +1,14 @@
-"""Processor time and memory of processes, and the environment of a run."""
+"""Processor time and placement of processes, and the environment of a run."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import platform
+import subprocess
+from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -56,9 +59,31 @@ def cpu_s(pid: int) -> float:
     return spent
 
 
-def resident_mb(pid: int) -> float:
-    """Resident memory of one process, MB (10^6 bytes)."""
-    return float(psutil.Process(pid).memory_info().rss) / 1e6
+@dataclass(frozen=True)
+class Placement:
+    """Which cores the measured server may use, and which ones everything else."""
+
+    name: str
+    of_server: Collection[int]
+    of_others: Collection[int]
+
+
+def placements() -> list[Placement]:
+    """All on all cores and, with two cores or more, the server on one half of them and all else on the other."""
+    cores = sorted(os.sched_getaffinity(0))
+    half = len(cores) // 2
+    shared = Placement("server and writer share all cores", cores, cores)
+    return [shared, Placement("server on cores of its own", cores[half:], cores[:half])] if half else [shared]
+
+
+def place(pid: int, cores: Collection[int]) -> None:
+    """Let all threads of a process, and those that they start from now on, run on these cores only."""
+    for thread in psutil.Process(pid).threads():
+        try:
+            os.sched_setaffinity(thread.id, cores)
+        except ProcessLookupError:
+            # It has ended since.
+            continue
 
 
 def load_average() -> str:
@@ -69,8 +94,20 @@ def load_average() -> str:
 def environment() -> list[str]:
     """Lines that say where a run took place."""
     versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
+    memory_gib = psutil.virtual_memory().total / 2**30
     return [
-        f"machine   {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, {platform.platform()}",
+        f"commit    {_commit()}",
+        f"machine   {os.cpu_count()} cores ({_processor()}), {memory_gib:.0f} GiB, {platform.platform()}",
         f"python    {platform.python_version()}; {', '.join(versions)}",
         f"load      {load_average()}",
     ]
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty= with uncommitted changes"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent).stdout.strip()
