@@ -1,14 +1,15 @@
-"""`aggregator run`."""
+"""`aggregator run` and `aggregator recompute`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
+from aggregator import recompute
 from aggregator.service import Aggregator
 from aggregator.settings import AggregatorSettings
 from servicekit import lifecycle
-from servicekit.command import ServiceCommand
+from servicekit.command import Job, ServiceCommand
 
 
 def _run(settings: AggregatorSettings, _arguments: argparse.Namespace) -> int:
@@ -19,7 +20,18 @@ def _run(settings: AggregatorSettings, _arguments: argparse.Namespace) -> int:
 def main() -> int:
     """Entry point."""
     command = ServiceCommand(
-        "aggregator", "Aggregates readings by windows of event time, with Spark.", AggregatorSettings, _run
+        "aggregator",
+        "Aggregates readings by windows of event time, with Spark.",
+        AggregatorSettings,
+        _run,
+        jobs=[
+            Job(
+                "recompute",
+                "correct published windows with the readings that came too late for them; safe to repeat",
+                recompute.run,
+                recompute.add_arguments,
+            )
+        ],
     )
     return command.main()
 

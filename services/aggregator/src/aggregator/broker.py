@@ -101,6 +101,28 @@ class Broker:
         except KafkaException as failure:
             raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
 
+    def earliest_kept_ms(self, topics: Sequence[str]) -> int | None:
+        """The timestamp (epoch ms) from which on `topics` hold everything; None when nothing was ever removed.
+
+        Raises BrokerError.
+        """
+        kept_from: list[int] = []
+        for partition in self.ends(topics, committed=False):
+            try:
+                low, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout=_REQUEST_TIMEOUT_S)
+            except KafkaException as failure:
+                raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
+            if low == 0:
+                continue
+            if low == high:
+                kept_from.append(time.time_ns() // 1_000_000)
+                continue
+            message = self._first_records({partition: low}).get(partition)
+            if message is None:
+                raise BrokerError(f"Kafka does not answer: no record of {partition} within {_REQUEST_TIMEOUT_S:.0f} s")
+            kept_from.append(message.timestamp()[1])
+        return max(kept_from, default=None)
+
     def unread(
         self,
         read_to: Mapping[Partition, int],

@@ -26,12 +26,6 @@ def newest(records: DataFrame) -> DataFrame:
     )
 
 
-def schema_ids(newest: DataFrame) -> list[int]:
-    """The schema ids that the values name (runs a job)."""
-    named = newest.where(wire.is_framed(F.col("value"))).select(wire.schema_id(F.col("value")).alias("id")).distinct()
-    return sorted(row["id"] for row in named.collect())
-
-
 def decode(newest: DataFrame, ids: SchemaIds, attributes: Sequence[str]) -> DataFrame:
     """`device_id` and one column for each attribute, of those devices of which the record can be read."""
     fields = ["device_id", *attributes]

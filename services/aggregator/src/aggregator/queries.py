@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from aggregator import devices, readings, windows
+from aggregator import devices, readings, windows, wire
 from aggregator.broker import Broker
 from aggregator.checkpoint import CheckpointFolder
 from aggregator.metrics import READINGS_OBSERVED, REFUSED_OBSERVED, Metrics
@@ -23,14 +23,14 @@ from servicekit.avro import SchemaRegistry
 WINDOWS = "windows"
 REJECTS = "rejects"
 
-_READ = {
+READ = {
     "startingOffsets": "earliest",
     "failOnDataLoss": "true",
     "kafka.isolation.level": "read_committed",
     "groupIdPrefix": "isotherm-aggregator",
     "kafka.max.poll.records": "5000",
 }
-_WRITE = {
+WRITE = {
     "kafka.acks": "all",
     "kafka.enable.idempotence": "true",
     "kafka.compression.type": "lz4",
@@ -99,7 +99,7 @@ class Queries:
         return (
             rows.writeStream.queryName(REJECTS)
             .format("kafka")
-            .options(**self._kafka, **_WRITE)
+            .options(**self._kafka, **WRITE)
             # A dead letter is larger than its record.
             .option("kafka.max.request.size", str(MAX_MESSAGE_BYTES))
             .option("checkpointLocation", str(self._folder.rejects))
@@ -110,7 +110,7 @@ class Queries:
     def _records(self, *, with_headers: bool) -> DataFrame:
         return (
             self._session.readStream.format("kafka")
-            .options(**self._kafka, **_READ)
+            .options(**self._kafka, **READ)
             .option("subscribe", ",".join(self._settings.input_topics))
             .option("maxOffsetsPerTrigger", self._settings.max_offsets_per_trigger)
             .option("includeHeaders", with_headers)
@@ -133,7 +133,7 @@ class WindowSink:
         metrics: Metrics,
     ) -> None:
         self._settings = settings
-        self._options = {**kafka_options, **_WRITE}
+        self._options = {**kafka_options, **WRITE}
         self._aggregate_id, self._group_id = schema_ids
         self._devices = devices_table
         self._metrics = metrics
@@ -200,29 +200,52 @@ class DevicesTable:
             ends = {str(number): end for (_, number), end in self._broker.ends([topic], committed=True).items()}
             self._folder.save_devices_snapshot(batch_id, ends)
         if self._held is None or self._held[0] != ends:
-            table = self._read(session, ends)
+            table = read_devices(
+                session,
+                self._kafka,
+                self._registry,
+                self._settings.devices_topic,
+                ends,
+                self._settings.group_attributes,
+            )
             if self._held is not None:
                 self._held[1].unpersist()
             self._held = (ends, table)
         return self._held[1]
 
-    def _read(self, session: SparkSession, ends: Mapping[str, int]) -> DataFrame:
-        topic = self._settings.devices_topic
-        records = (
-            session.read.format("kafka")
-            .options(**self._kafka)
-            .option("kafka.isolation.level", "read_committed")
-            .option("subscribe", topic)
-            .option("startingOffsets", "earliest")
-            .option("endingOffsets", json.dumps({topic: ends}))
-            .load()
-        )
-        newest = devices.newest(records).persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            named = {schema_id: writer_schema(self._registry, schema_id) for schema_id in devices.schema_ids(newest)}
-            ids = SchemaIds({schema_id: text for schema_id, text in named.items() if text is not None}, closed=True)
-            table = devices.decode(newest, ids, self._settings.group_attributes).persist(StorageLevel.MEMORY_AND_DISK)
-            table.count()
-        finally:
-            newest.unpersist()
-        return table
+
+def read_devices(
+    session: SparkSession,
+    kafka_options: Mapping[str, str],
+    registry: SchemaRegistry,
+    topic: str,
+    ends: Mapping[str, int],
+    attributes: Sequence[str],
+) -> DataFrame:
+    """The devices in the compacted `topic` up to the end offsets (by partition number), as a table in memory.
+
+    Raises RegistryUnavailableError.
+    """
+    records = (
+        session.read.format("kafka")
+        .options(**kafka_options)
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("endingOffsets", json.dumps({topic: ends}))
+        .load()
+    )
+    newest = devices.newest(records).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        ids = ids_in(newest, registry)
+        table = devices.decode(newest, ids, attributes).persist(StorageLevel.MEMORY_AND_DISK)
+        table.count()
+    finally:
+        newest.unpersist()
+    return table
+
+
+def ids_in(records: DataFrame, registry: SchemaRegistry) -> SchemaIds:
+    """What the registry knows of all schema ids in the column `value` (runs a job). Raises RegistryUnavailableError."""
+    named = {schema_id: writer_schema(registry, schema_id) for schema_id in wire.schema_ids(records)}
+    return SchemaIds({schema_id: text for schema_id, text in named.items() if text is not None}, closed=True)

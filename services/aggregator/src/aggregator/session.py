@@ -92,11 +92,11 @@ class Spark:
     """One Spark session in one JVM that ends with this process.
 
     The JVM reads its standard input and ends at its end, also when this process was killed. It inherits
-    `lock_descriptor`, so that the checkpoint folder stays locked until it is really gone. Spark's temporary files are
-    in `work_folder`.
+    `lock_descriptor`, if any, so that the checkpoint folder stays locked until it is really gone. Spark's temporary
+    files are in `work_folder`.
     """
 
-    def __init__(self, settings: AggregatorSettings, work_folder: Path, lock_descriptor: int) -> None:
+    def __init__(self, settings: AggregatorSettings, work_folder: Path, lock_descriptor: int | None = None) -> None:
         # What fails in a callback ends the query, and the service logs that once.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         self._work_folder = work_folder
@@ -112,7 +112,7 @@ class Spark:
         self._gateway = launch_gateway(  # type: ignore[no-untyped-call]  # it has no annotations
             conf,
             {
-                "pass_fds": (lock_descriptor,),
+                "pass_fds": () if lock_descriptor is None else (lock_descriptor,),
                 "cwd": self._work_folder,
                 # A signal to our process group is for us: we stop the queries before the JVM goes.
                 "start_new_session": True,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.avro.functions import from_avro, to_avro
 from pyspark.sql.types import StructType
@@ -62,6 +62,13 @@ def is_framed(value: Column) -> Column:
 def schema_id(value: Column) -> Column:
     """The schema id that a framed value names, as a number."""
     return F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long")
+
+
+def schema_ids(records: DataFrame) -> list[int]:
+    """The schema ids that the values (column `value`) name; runs a job."""
+    value = F.col("value")
+    rows = records.where(is_framed(value)).select(schema_id(value).alias("id")).distinct().collect()
+    return sorted(row["id"] for row in rows)
 
 
 def is_known(value: Column, ids: SchemaIds) -> Column:

@@ -124,6 +124,34 @@ class Topics:
         return messages
 
 
+def settings_of(topics: Topics, folder: Path, **settings: object) -> list[str]:
+    """The arguments that configure an aggregator for these topics."""
+    values: dict[str, object] = {
+        "kafka.bootstrap_servers": topics.bootstrap_servers,
+        "registry.url": topics.registry_url,
+        "input_topics": topics.input,
+        "output_topic": topics.output,
+        "grouped_topic": topics.grouped,
+        "late_topic": topics.late,
+        "dead_letter_topic": topics.dead,
+        "devices_topic": topics.devices,
+        "group_attributes": ",".join(ATTRIBUTES),
+        "window_ms": RULES.window_ms,
+        "allowed_lateness_ms": RULES.allowed_lateness_ms,
+        "max_skew_ms": RULES.max_skew_ms,
+        "read_slack_ms": READ_SLACK_MS,
+        "trigger_ms": 500,
+        "max_offsets_per_trigger": 4_000,
+        "checkpoint_dir": folder,
+        "jars_dir": Artifacts().folder("spark"),
+        "spark.master": "local[2]",
+        # Quick to start, for a process that lives half a minute.
+        "spark.java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        **settings,
+    }
+    return [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
+
+
 class Process:
     """One `aggregator run`."""
 
@@ -131,33 +159,8 @@ class Process:
         self.port = port
         self.folder = folder
         self.log = folder.with_suffix(f".{port}.log")
-        values: dict[str, object] = {
-            "kafka.bootstrap_servers": topics.bootstrap_servers,
-            "registry.url": topics.registry_url,
-            "input_topics": topics.input,
-            "output_topic": topics.output,
-            "grouped_topic": topics.grouped,
-            "late_topic": topics.late,
-            "dead_letter_topic": topics.dead,
-            "devices_topic": topics.devices,
-            "group_attributes": ",".join(ATTRIBUTES),
-            "window_ms": RULES.window_ms,
-            "allowed_lateness_ms": RULES.allowed_lateness_ms,
-            "max_skew_ms": RULES.max_skew_ms,
-            "read_slack_ms": READ_SLACK_MS,
-            "trigger_ms": 500,
-            "max_offsets_per_trigger": 4_000,
-            "checkpoint_dir": folder,
-            "jars_dir": Artifacts().folder("spark"),
-            "spark.master": "local[2]",
-            # Quick to start, for a process that lives half a minute.
-            "spark.java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-            "http.port": port,
-            **settings,
-        }
-        command = [sys.executable, "-m", "aggregator", "run"]
-        for key, value in values.items():
-            command += ["--set", f"{key}={value}"]
+        arguments = settings_of(topics, folder, **{"http.port": port, **settings})
+        command = [sys.executable, "-m", "aggregator", "run", *arguments]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
@@ -253,7 +256,8 @@ def make_records(encode: Callable[[Mapping[str, Any]], bytes], begin_ms: int) ->
             fate, value = "no-value", None
         elif broken < 0.008:
             fate, value = "not-finite", encode({**reading, "value": float("nan")})
-        records.append(Record(str(number), device_id.encode(), value, fate, reading if fate == "on-time" else None))
+        is_read = fate in ("on-time", "late")
+        records.append(Record(str(number), device_id.encode(), value, fate, reading if is_read else None))
     return records
 
 
@@ -289,8 +293,8 @@ class Run:
     second_instance_said: str = ""
     held_back_while_open: bool = False
 
-    def expected_windows(self) -> dict[checker.WindowKey, dict[str, float]]:
-        return checker.expected_windows((r.reading for r in self.records if r.reading is not None), RULES)
+    def expected_windows(self, rules: checker.Rules = RULES) -> dict[checker.WindowKey, dict[str, float]]:
+        return checker.expected_windows((r.reading for r in self.records if r.reading is not None), rules)
 
     def decoded(self, messages: list[Message]) -> list[Mapping[str, Any]]:
         return [self.decode(message.value() or b"") for message in messages]
@@ -409,7 +413,8 @@ def run(
         assert plain.flush(30) == 0
         run.records = records + fresh
 
-        newest_open_ms = min(checker.epoch_ms(r.reading["event_time"]) for r in records[half : half + 50] if r.reading)
+        held = [r.reading for r in records[half : half + 50] if r.reading and r.fate == "on-time"]
+        newest_open_ms = min(checker.epoch_ms(reading["event_time"]) for reading in held)
         ends = [window["window_end"] for window in run.decoded(topics.read(topics.output))]
         run.held_back_while_open = max(map(checker.epoch_ms, ends)) <= newest_open_ms
         open_one.commit_transaction()
@@ -523,6 +528,45 @@ def test_the_jvm_dies_with_its_driver(run: Run) -> None:
 
 def test_sigterm_ends_it_in_time(run: Run) -> None:
     assert run.exit_code == 0
+
+
+def recomputed(run: Run, *arguments: object) -> dict[str, Any]:
+    """What `aggregator recompute` says."""
+    command = [sys.executable, "-m", "aggregator", "recompute", *map(str, arguments), "--settled-ms", "0"]
+    done = subprocess.run([*command, *settings_of(run.topics, run.folder)], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3_000:]
+    return dict(json.loads(done.stdout))
+
+
+def test_recompute_puts_the_late_readings_into_their_windows(run: Run) -> None:
+    whole = checker.Rules(RULES.window_ms, allowed_lateness_ms=10**15, max_skew_ms=RULES.max_skew_ms)
+    expected, before = run.expected_windows(whole), run.expected_windows()
+    begin_ms, end_ms = min(start for _, _, start, _ in expected), max(end for *_, end in expected)
+    # Within the first and the last window: whole windows are meant.
+    moments = "--from", begin_ms + 4_000, "--to", end_ms - 4_000
+
+    planned = recomputed(run, *moments, "--dry-run")
+    assert (len(run.topics.read(run.topics.output)), planned["written"]) == (len(run.out), False)
+    done = recomputed(run, *moments)
+    assert (done["from_ms"], done["to_ms"]) == (begin_ms, end_ms)
+    different = sum(expected[key] != before.get(key) for key in expected)
+    assert done["corrected_windows"] == planned["corrected_windows"] == different
+    assert done["late_readings"] == len({identity(message) for message in run.late})
+
+    rows = run.decoded(run.topics.read(run.topics.output))
+    found, problems = checker.latest((checker.window_key(row), row) for row in rows)
+    assert problems == []
+    assert checker.mismatches(expected, found) == []
+    assert len(rows) == len(run.out) + done["corrected_windows"]
+    groups, problems = checker.latest(
+        (checker.group_key(g), g) for g in run.decoded(run.topics.read(run.topics.grouped))
+    )
+    assert problems == []
+    assert checker.mismatches(checker.expected_groups(expected, run.devices, ATTRIBUTES), groups) == []
+
+    again = recomputed(run, *moments)
+    assert (again["corrected_windows"], again["corrected_groups"]) == (0, 0)
+    assert again["revision"] > done["revision"]
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(run: Run, free_port: Callable[[], int]) -> None:

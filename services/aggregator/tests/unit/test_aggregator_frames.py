@@ -230,7 +230,7 @@ def test_the_newest_record_of_a_device_counts(spark: SparkSession) -> None:
     rows = [(key.encode(), value) for key, value in values]
     topic = spark.createDataFrame([(k, v, "devices", 0, n, None) for n, (k, v) in enumerate(rows)], RECORDS)
     newest = devices.newest(topic)
-    assert devices.schema_ids(newest) == [5]
+    assert wire.schema_ids(newest) == [5]
     ids = wire.SchemaIds({5: json.dumps(devices.READER)}, closed=True)
     table = devices.decode(newest, ids, ["home", "region"]).collect()
     assert [row.asDict() for row in table] == [{"device_id": "a", "home": "4", "region": "r"}]

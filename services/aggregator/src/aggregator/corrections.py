@@ -1,0 +1,112 @@
+"""Windows made anew with the readings that came too late for them, and which of them differ from what was published.
+
+Pure: data frames in, data frames out (ADR 0032).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
+
+from aggregator import readings, windows, wire
+from aggregator.wire import SchemaIds
+
+AGGREGATE_IDENTITY = ("device_id", "metric", "window_start", "window_end")
+GROUP_IDENTITY = ("attribute", "group", "metric", "window_start", "window_end")
+
+_EXACT = ("device_count", "count", "min", "max")
+_TOLERANCE = 1e-9
+"""Of sum, mean and stddev, relative, and absolute below 1: they depend on the order in which values are added."""
+
+_TYPES = {"string": StringType(), "long": LongType(), "double": DoubleType(), "timestamp": TimestampType()}
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of event time, in epoch ms; the windows that lie in it as a whole are meant."""
+
+    from_ms: int
+    to_ms: int
+
+    def widened(self, window_ms: int, slide_ms: int) -> Span:
+        """Widened so that every window that holds a moment of it lies in it as a whole."""
+        # The first window that holds `from_ms` is the one that ends soonest after it.
+        first = (self.from_ms - window_ms) // slide_ms * slide_ms + slide_ms
+        last = -(-self.to_ms // slide_ms) * slide_ms - slide_ms
+        return Span(max(0, first), last + window_ms)
+
+
+def with_late(decoded: DataFrame, verdict: Column) -> DataFrame:
+    """The readings that are on time or late, as columns; a generator, as in `readings.on_time`."""
+    counts = verdict.isNull() | (verdict == readings.LATE)
+    return decoded.select(F.inline(F.when(counts, F.array("reading"))))
+
+
+def only_kept_as_late(late: DataFrame, late_in_input: DataFrame) -> DataFrame:
+    """The records of the late topic that the input does not hold any more, each once.
+
+    What is late lies in both, until the input's retention has passed; and a record may lie in the late topic twice.
+    """
+    gone = late.join(late_in_input.select("value").distinct(), "value", "left_anti")
+    return gone.dropDuplicates(["value"])
+
+
+def within(rows: DataFrame, span: Span) -> DataFrame:
+    """The aggregates or groups of which the whole window lies in the span."""
+    start, end = F.unix_millis("window_start"), F.unix_millis("window_end")
+    return rows.where((start >= span.from_ms) & (end <= span.to_ms))
+
+
+def aggregate(given: DataFrame, span: Span, window_ms: int, slide_ms: int | None, revision: int) -> DataFrame:
+    """The windows of `span` over the readings, as `windows.aggregate` makes them, under one revision."""
+    event_ms = F.unix_millis("event_time")
+    inside = given.where((event_ms >= span.from_ms) & (event_ms < span.to_ms))
+    return within(windows.aggregate(inside, window_ms, slide_ms), span).withColumn(
+        "revision", F.lit(revision).cast("long")
+    )
+
+
+def published(records: DataFrame, ids: SchemaIds, schema: Mapping[str, Any], identity: Sequence[str]) -> DataFrame:
+    """The highest revision of each identity in the records of an output topic; what cannot be read is left out."""
+    names = [field["name"] for field in schema["fields"]]
+    shape = StructType([StructField(field["name"], _TYPES[_type_name(field["type"])]) for field in schema["fields"]])
+    row = wire.decode(F.col("value"), ids, wire.projected(schema, names), shape)
+    rows = records.select(row.alias("row")).where(F.col(f"row.{identity[0]}").isNotNull()).select("row.*")
+    numbers = [name for name in names if name not in identity]
+    newest = rows.groupBy(*identity).agg(F.max_by(F.struct(*numbers), "revision").alias("newest"))
+    return newest.select(*identity, *(F.col(f"newest.{name}").alias(name) for name in numbers))
+
+
+def changed(computed: DataFrame, published: DataFrame, identity: Sequence[str]) -> DataFrame:
+    """The rows of `computed` that are not published yet, or were published with other numbers."""
+    numbers = [name for name in computed.columns if name not in (*identity, "revision")]
+    known = published.select(*identity, *(F.col(name).alias(f"known_{name}") for name in numbers))
+    same = F.lit(True)
+    for name in numbers:
+        now, before = F.col(name), F.col(f"known_{name}")
+        if name in _EXACT:
+            same = same & now.eqNullSafe(before)
+        else:
+            near = F.abs(now - before) <= F.lit(_TOLERANCE) * F.greatest(F.lit(1.0), F.abs(now), F.abs(before))
+            same = same & F.coalesce(near, F.lit(False))
+    return computed.join(known, list(identity), "left").where(~same).select(*computed.columns)
+
+
+def groups_of(
+    computed: DataFrame, corrected: DataFrame, devices: DataFrame, attributes: Sequence[str], unknown_group: str
+) -> DataFrame:
+    """The groups of every window of which an aggregate was corrected, over all of the window's aggregates."""
+    touched = corrected.select("metric", "window_start", "window_end").distinct()
+    whole = computed.join(touched, ["metric", "window_start", "window_end"], "left_semi")
+    return windows.group(windows.with_devices(whole, devices), attributes, unknown_group)
+
+
+def _type_name(avro: Any) -> str:
+    if isinstance(avro, str):
+        return avro
+    return "timestamp" if avro.get("logicalType") == "timestamp-millis" else str(avro["type"])
