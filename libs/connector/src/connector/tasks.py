@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -34,7 +35,8 @@ def supervise(command: Callable[[int], Sequence[str]], tasks: int, stop: Stop, *
                 _log.error("a task ended, stopping the others", exit_codes=codes)
                 break
     finally:
-        codes += _stop_all([process for process in processes if process.poll() is None], stop_timeout_ms / 1000)
+        # Also the codes of those that ended since they were last looked at.
+        codes += _stop_all(processes, stop_timeout_ms / 1000)
         for process in processes:
             if process.stdin is not None:
                 process.stdin.close()
@@ -54,12 +56,15 @@ def stop_with_supervisor(stop: Stop) -> None:
 
 
 def _stop_all(processes: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> list[int]:
-    for process in processes:
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
         process.terminate()
     codes = []
     for process in processes:
         try:
-            codes.append(process.wait(timeout_s))
+            code = process.wait(timeout_s)
+            # Ended by our signal and not at it: the task had not begun, or was through already.
+            codes.append(Exit.OK if process in running and code == -signal.SIGTERM else code)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

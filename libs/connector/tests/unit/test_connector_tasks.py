@@ -55,6 +55,20 @@ def test_a_stop_ends_every_task_well(tmp_path: Path) -> None:
     assert supervise(lambda task: waiting_task(markers[task]), 2, stop, stop_timeout_ms=20_000) == Exit.OK
 
 
+def test_a_stop_before_a_task_can_take_it_is_no_failure(tmp_path: Path) -> None:
+    stop = Stop()
+    marker = tmp_path / "starting"
+    starting = [sys.executable, "-c", f"import pathlib, threading\npathlib.Path({str(marker)!r}).touch()\n"]
+    starting[-1] += "threading.Event().wait()"
+
+    def stop_when_started() -> None:
+        wait_for(marker)
+        stop.set()
+
+    threading.Thread(target=stop_when_started).start()
+    assert supervise(lambda _task: starting, 1, stop, stop_timeout_ms=20_000) == Exit.OK
+
+
 def test_a_failed_task_stops_the_others_and_gives_its_exit_code(tmp_path: Path) -> None:
     marker = tmp_path / "waiting"
     fails = [sys.executable, "-c", f"import os, sys\nwhile not os.path.exists({str(marker)!r}): pass\nsys.exit(7)"]
