@@ -13,6 +13,7 @@ from stack.server import Launch, Runtime, Server, java_command
 
 CLUSTER_NAME = "dev"
 DEFAULT_BACKUPS = 1  # Hazelcast's own default; without effect while there is one member
+BOUNDED_QUEUE_ITEMS = 50  # of queues whose names begin with "bounded_"
 _PROBE_TIMEOUT_S = 2.0
 _BACKED_UP = ("map", "queue", "list", "set", "multimap", "ringbuffer")
 
@@ -103,6 +104,7 @@ class Hazelcast(Server):
             "integrity-checker": {"enabled": False},
         }
         config |= {kind: {"default": {"backup-count": self.backups}} for kind in _BACKED_UP}
+        config["queue"]["bounded_*"] = {"backup-count": self.backups, "max-size": BOUNDED_QUEUE_ITEMS}
         return {"hazelcast": config}
 
     def is_ready(self) -> bool:
