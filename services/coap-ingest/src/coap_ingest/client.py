@@ -12,7 +12,6 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from aiocoap import GET, Context, Message, Reliable, Unreliable  # type: ignore[import-untyped]  # aiocoap ships no types
@@ -22,9 +21,11 @@ from aiocoap.message import UndecidedRemote  # type: ignore[import-untyped]  # a
 from aiocoap.numbers.types import ACK  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.pipe import Pipe  # type: ignore[import-untyped]  # aiocoap ships no types
 
+from coap_ingest import buffers
 from coap_ingest.discovery import Link, parse_links
 from coap_ingest.notification import Notification
 from coap_ingest.observation import MODULUS, Response
+from coap_ingest.psk import PreSharedKey
 from coap_ingest.resource import Resource, Server
 
 OnMessage = Callable[[Any], None]
@@ -57,14 +58,6 @@ class BlockwiseError(Exception):
     """The rest of a large representation could not be fetched."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreSharedKey:
-    """What DTLS shows to a server."""
-
-    identity: bytes
-    key: bytes = field(repr=False)
-
-
 class Client:
     """An endpoint for any number of observations."""
 
@@ -75,14 +68,25 @@ class Client:
         """Largest representation that `whole` fetches."""
 
     @classmethod
-    async def open(cls, max_payload_bytes: int, servers: Iterable[Server], psk: PreSharedKey | None = None) -> Client:
+    async def open(
+        cls,
+        max_payload_bytes: int,
+        servers: Iterable[Server],
+        psk: PreSharedKey | None = None,
+        *,
+        receive_buffer_bytes: int | None = None,
+    ) -> Client:
         """An endpoint for the transports that `servers` need; `psk` is shown to those among them that use DTLS.
+
+        Without `receive_buffer_bytes` the system's own size counts.
 
         Raises OSError when there is no socket to be had.
         """
         servers = list(servers)
         transports = sorted({_TRANSPORTS[server.scheme] for server in servers})
         context = await Context.create_client_context(transports=transports or ["udp6"])
+        if receive_buffer_bytes is not None:
+            buffers.widen(context, receive_buffer_bytes)
         if psk is not None:
             keys = {"dtls": {"psk": psk.key, "client-identity": psk.identity}}
             context.client_credentials.load_from_dict({"coaps://*": keys})

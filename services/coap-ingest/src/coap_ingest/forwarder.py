@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -16,6 +17,7 @@ from coap_ingest.metrics import Metrics
 from coap_ingest.records import ReadingRules, headers, message_record, readings
 from coap_ingest.routes import Encode, Route
 from connector.dead_letters import dead_letter_headers
+from connector.policies import Action, ErrorPolicy, Failure, Policy
 from servicekit import logs
 from servicekit.backoff import Backoff
 from servicekit.delivery import Headers, LoopProducer, QueueFullError
@@ -25,12 +27,18 @@ _log = logs.logger(__name__)
 _RECORD_ERRORS = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD)
 """Errors of the record: any other one is Kafka's, and passes."""
 
+_GO_ON = ErrorPolicy(Policy.NOOP, dead_letters=True)
+
 _FULL_WAIT_S = 0.01
 _LOG_INTERVAL_S = 10.0
 
 
 class ProducerFailedError(Exception):
     """The producer can never send again; only a new process can."""
+
+
+class RetriesExhaustedError(ProducerFailedError):
+    """Kafka refused a record as often as its connector's `max.retries` allows."""
 
 
 class RecordRefusedError(Exception):
@@ -58,6 +66,7 @@ class _Record:
     arrived: Arrived
     dead_reason: str | None = None
     """For a dead letter: the kind of reason, for the metric."""
+    attempts: int = 1
 
 
 class Forwarder:
@@ -73,7 +82,9 @@ class Forwarder:
         outlets: Mapping[tuple[str, str], Sequence[Outlet]],
         dead_letter_topics: Mapping[str, str],
         metrics: Metrics,
+        policies: Mapping[str, ErrorPolicy] | None = None,
     ) -> None:
+        self._policies = policies or {}
         self._intake = intake
         self._producer = producer
         self._outlets = outlets
@@ -84,6 +95,8 @@ class Forwarder:
         self._retry_logged_at = float("-inf")
         self._idle = asyncio.Event()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.halted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done with the reason when a connector's policy, THROW, wants an end; what arrived is still forwarded."""
         self.last_progress = time.monotonic()
         """When Kafka last acknowledged something, or when there was last nothing to acknowledge."""
 
@@ -139,10 +152,16 @@ class Forwarder:
                 records += self._readings(arrived, outlet, outlet.route.rules)
         return records
 
+    def _policy(self, arrived: Arrived) -> ErrorPolicy:
+        return self._policies.get(arrived.connector, _GO_ON)
+
     def _message(self, arrived: Arrived, outlet: Outlet) -> _Record:
         notification = arrived.notification
+        try:
+            key = outlet.route.key(notification)
+        except payloads.PayloadError as error:
+            return self._dead_letter(arrived, error, "key")
         value = outlet.encode(message_record(notification))
-        key = notification.resource.uri
         return _Record(outlet.route.topic.name, key, value, headers(notification), arrived)
 
     def _readings(self, arrived: Arrived, outlet: Outlet, rules: ReadingRules) -> list[_Record]:
@@ -159,6 +178,10 @@ class Forwarder:
     def _dead_letter(self, arrived: Arrived, error: Exception, reason: str) -> _Record:
         notification = arrived.notification
         _log.warning("dead letter", resource=notification.resource.uri, connector=arrived.connector, reason=str(error))
+        if self._policy(arrived).decide(Failure.PERMANENT, 1) is Action.STOP and not self.halted.done():
+            reached = f"{arrived.connector}: error.policy THROW ends the service: {notification.resource.uri}: {error}"
+            _log.error("stopping", reason=reached)
+            self.halted.set_result(reached)
         said = dead_letter_headers(
             error,
             stage="VALUE_CONVERTER",
@@ -211,9 +234,7 @@ class Forwarder:
             if not self._failure.done():
                 self._failure.set_exception(ProducerFailedError(error.str()))
         elif error.code() not in _RECORD_ERRORS:
-            self._metrics.retried.labels(record.topic).inc()
-            self._log_retry(record.topic, error)
-            self._later(record)
+            self._retry(record, error)
         elif record.dead_reason is None:
             refused = RecordRefusedError(f"topic {record.topic}: {error.str()}")
             self._later(self._dead_letter(record.arrived, refused, "refused"))
@@ -221,15 +242,27 @@ class Forwarder:
             # Nowhere left to put it: the log has to hold what is known of it.
             _log.error("dead letter refused by Kafka and lost", topic=record.topic, key=record.key, reason=error.str())
 
+    def _retry(self, record: _Record, error: KafkaError) -> None:
+        policy = self._policy(record.arrived)
+        if policy.decide(Failure.TRANSIENT, record.attempts) is Action.STOP:
+            said = f"topic {record.topic}: refused {record.attempts} times: {error.str()}"
+            if not self._failure.done():
+                self._failure.set_exception(RetriesExhaustedError(said))
+            return
+        self._metrics.retried.labels(record.topic).inc()
+        self._log_retry(record.topic, error)
+        self._later(replace(record, attempts=record.attempts + 1), longest_ms=policy.retry_interval_ms)
+
     def _log_retry(self, topic: str, error: KafkaError) -> None:
         now = time.monotonic()
         if now - self._retry_logged_at >= _LOG_INTERVAL_S:
             self._retry_logged_at = now
             _log.warning("deliveries fail and are tried again", topic=topic, reason=error.str(), waiting=self._retrying)
 
-    def _later(self, record: _Record) -> None:
+    def _later(self, record: _Record, longest_ms: float = math.inf) -> None:
         self._retrying += 1
-        asyncio.get_running_loop().call_later(self._backoff.next_ms() / 1000, self._again, record)
+        wait_ms = min(self._backoff.next_ms(), longest_ms)
+        asyncio.get_running_loop().call_later(wait_ms / 1000, self._again, record)
 
     def _again(self, record: _Record) -> None:
         self._retrying -= 1

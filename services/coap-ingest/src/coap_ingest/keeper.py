@@ -14,7 +14,7 @@ from coap_ingest.endpoint import Endpoint
 from coap_ingest.intake import Intake
 from coap_ingest.metrics import Metrics
 from coap_ingest.notification import Notification
-from coap_ingest.observation import Action, Observation, State, Timing, Verdict
+from coap_ingest.observation import Action, Observation, Response, State, Timing, Verdict
 from coap_ingest.resource import Resource
 from servicekit import logs
 from servicekit.health import Health
@@ -155,9 +155,10 @@ class Keeper:
         self._sooner.set()
 
     def _on_message(self, message: Any) -> None:
-        if self._observation.state is State.CLOSED:
-            return
         response = response_of(message)
+        if self._observation.state is State.CLOSED:
+            self._on_last_message(message, response)
+            return
         was_away = self._is_away
         arrival = self._observation.on_response(_now_ms(), response)
         self._is_unanswered = self._is_away = False
@@ -180,6 +181,14 @@ class Keeper:
         # The next step may be due sooner than the wait was begun for.
         if arrival.verdict in (Verdict.REFUSED, Verdict.SUPERSEDED):
             self._sooner.set()
+
+    def _on_last_message(self, message: Any, response: Response) -> None:
+        """The server sends until it has read that we leave: what it sent is taken, and changes nothing else."""
+        arrival = self._observation.on_response(_now_ms(), response)
+        if arrival.verdict is Verdict.NEW:
+            self._counts[arrival.verdict.value].inc()
+            self._missed.inc(arrival.missed)
+            self._take(message)
 
     def _take(self, message: Any) -> None:
         exchange = self._exchange

@@ -14,6 +14,7 @@ from aiocoap.numbers import codes  # type: ignore[import-untyped]  # aiocoap shi
 from confluent_kafka import KafkaError, KafkaException
 
 import payloads
+from coap_ingest import buffers, dtls
 from coap_ingest.admission import Admission
 from coap_ingest.client import block_text
 from coap_ingest.connector_class import Listen, Plan
@@ -100,10 +101,15 @@ class Listener(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no 
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def open(self) -> None:
+    async def open(self, receive_buffer_bytes: int) -> None:
         """Begin to listen. Raises OSError when the address is not free."""
         server = self._listen.server
-        self._context = await Context.create_server_context(self, bind=(server.host, server.port), transports=["udp6"])
+        address = (server.host, server.port)
+        if server.scheme == "coaps":
+            self._context = await dtls.serve(self, *address, self._listen.keys)
+        else:
+            self._context = await Context.create_server_context(self, bind=address, transports=["udp6"])
+        buffers.widen(self._context, receive_buffer_bytes)
         (tokens,) = self._context.request_interfaces
         tokens.token_interface._recent_messages = Remembered(_REMEMBERED_REQUESTS)
         _log.info("listening", connector=self._plan.name, uri=server.base)
@@ -142,7 +148,7 @@ class Listener(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no 
         if self._is_closing:
             raise Refusal(codes.SERVICE_UNAVAILABLE, "stopping", max_age_s=_TRY_AGAIN_S)
         if block1 is None or block1.block_number == 0:
-            wait_s = self._admission.wait_s(_host(request), time.monotonic())
+            wait_s = self._admission.wait_s(_device(request), time.monotonic())
             if wait_s:
                 said = f"over {self._listen.rate.requests} requests in {self._listen.rate.seconds} s"
                 raise Refusal(codes.TOO_MANY_REQUESTS, said, max_age_s=math.ceil(wait_s))
@@ -188,7 +194,7 @@ class Listener(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no 
     def _of_route(self, notification: Notification, route: Route) -> list[_Record]:
         topic, encode, said = route.topic.name, self._encoders[route.topic.name], headers(notification)
         if route.rules is None:
-            return [_Record(topic, notification.device_id or "", encode(message_record(notification)), said)]
+            return [_Record(topic, route.key(notification), encode(message_record(notification)), said)]
         found = readings(notification, route.rules)
         return [_Record(topic, reading.device_id, encode(reading.as_record()), said) for reading in found]
 
@@ -243,18 +249,18 @@ class Listener(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no 
         return ",".join(f'</{path}>;rt="isotherm.readings";ct="{formats}"' for path in paths)
 
 
-def _host(request: Any) -> str:
-    """The device's address without its port, which changes with every socket that it opens."""
-    return str(request.remote.hostinfo_local if request.remote.is_multicast else request.remote.sockaddr[0])
+def _device(request: Any) -> str:
+    """Over DTLS the identity whose key the device has; else its address without its port, which changes."""
+    return dtls.identity_of(request.remote) or str(request.remote.sockaddr[0]).removeprefix("::ffff:")
 
 
 def _notification(request: Any, resource: Resource) -> Notification:
     opt = request.opt
-    host = _host(request).removeprefix("::ffff:")
     return Notification(
         resource=resource,
         source=request.remote.hostinfo,
-        device_id=host,
+        device_id=_device(request),
+        identity=dtls.identity_of(request.remote),
         arrived_ms=time.time_ns() // 1_000_000,
         rtt_ms=0,
         code=request.code.dotted,

@@ -31,6 +31,8 @@ class Notification:
     """Who sent it, when that is not the resource's server: a device that posted it."""
     device_id: str | None = None
     """The device, unless the payload says otherwise; None: the resource's server."""
+    identity: str | None = None
+    """Whose key the sender has shown over DTLS."""
     observe: int | None = None
     max_age_s: int | None = None
     content_format: int | None = None

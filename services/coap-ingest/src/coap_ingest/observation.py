@@ -24,6 +24,9 @@ DEFAULT_MAX_AGE_S = 60
 MODULUS = 2**24
 """Observe option values are 24 bits wide (RFC 7641 section 2)."""
 
+_TRY_LATER = ("5.03", "4.29")
+"""Codes whose Max-Age says when to try again (RFC 7252 section 5.9.3.4, RFC 8516 section 4)."""
+
 _HALF = 2**23
 _RESET_AFTER_MS = 128_000
 _OLDER_BEFORE_REFRESH = 3
@@ -167,12 +170,21 @@ class Observation:
     def on_response(self, now_ms: float, response: Response) -> Arrival:
         """A response arrived under the token of the last REGISTER, which a REFRESH keeps."""
         if self.state is State.CLOSED:
-            return Arrival(Verdict.SUPERSEDED)
+            return self._last_words(now_ms, response)
         if not response.is_success:
             return self._refuse(now_ms, response)
         arrival = self._judge(now_ms, response)
         if arrival.verdict is not Verdict.SUPERSEDED:
             self._hear(now_ms, response)
+        return arrival
+
+    def _last_words(self, now_ms: float, response: Response) -> Arrival:
+        """Notifications that were under way when the end was asked for count; the answer to that is none of them."""
+        if not response.is_success or response.observe is None or self._newest is None:
+            return Arrival(Verdict.SUPERSEDED)
+        arrival = self._judge(now_ms, response)
+        if arrival.verdict is Verdict.NEW:
+            self._newest, self._newest_content = (response.observe, now_ms), response.content
         return arrival
 
     def _judge(self, now_ms: float, response: Response) -> Arrival:
@@ -230,8 +242,7 @@ class Observation:
     def _refuse(self, now_ms: float, response: Response) -> Arrival:
         interrupted = self._fail(now_ms, f"the server answered {response.code}")
         self._is_observed, self._newest = False, None
-        if response.code == "5.03" and response.max_age_s is not None:
-            # RFC 7252 section 5.9.3.4: Max-Age says when to try again.
+        if response.code in _TRY_LATER and response.max_age_s is not None:
             wait_ms = min(response.max_age_s, self.timing.max_age_cap_s) * 1000
             self._next_at_ms = max(self._next_at_ms, now_ms + wait_ms)
         return Arrival(Verdict.REFUSED, interrupted=interrupted)

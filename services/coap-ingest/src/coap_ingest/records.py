@@ -29,6 +29,8 @@ def headers(notification: Notification) -> Headers:
         said.append(("coap.content_format", str(notification.content_format)))
     if notification.observe is not None:
         said.append(("coap.observe", str(notification.observe)))
+    if notification.identity is not None:
+        said.append(("coap.identity", notification.identity))
     return said
 
 

@@ -55,6 +55,12 @@ class CoapIngestSettings(ServiceSettings):
     queue_limit_bytes: int = Field(
         64 * 1024 * 1024, ge=1024, description="Payload bytes in that queue, and again in the producer's own."
     )
+    receive_buffer_bytes: int = Field(
+        4 * 1024 * 1024,
+        ge=4096,
+        description="What the system holds of datagrams that were not read yet, for each UDP socket, within its own "
+        "limit (`net.core.rmem_max`).",
+    )
     max_outstanding: int = Field(10_000, ge=1, description="Records that Kafka has not acknowledged yet.")
     max_payload_bytes: int = Field(256 * 1024, ge=1, description="Largest representation, blocks together.")
     max_discovered: int = Field(

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
 import isotherm_schemas
+from coap_ingest import json_values
 from coap_ingest.client import Client
 from coap_ingest.connector_class import Plan
 from coap_ingest.forwarder import Forwarder, ProducerFailedError
@@ -20,7 +21,7 @@ from coap_ingest.keeper import Arrived
 from coap_ingest.listener import Listener
 from coap_ingest.metrics import Metrics
 from coap_ingest.observers import Observers
-from coap_ingest.routes import SERVICE, Encode
+from coap_ingest.routes import SERVICE, Encode, Target, Values
 from coap_ingest.settings import CoapIngestSettings
 from connector import dead_letters
 from servicekit import kafka, logs
@@ -96,7 +97,10 @@ class Worker:
     def _encoders(self) -> dict[str, Encode]:
         registry = SchemaRegistry(self._settings.registry)
         topics = {rule.topic.name: rule.topic for plan in self._plans for rule in plan.rules}
-        return {name: registry.encoder(name, _schema(topic)) for name, topic in topics.items()}
+        return {
+            name: registry.encoder(name, _schema(topic)) if topic.values is Values.AVRO else _json_encoder(topic)
+            for name, topic in topics.items()
+        }
 
     def _ensure_topics(self) -> bool:
         # The default, a minute, is longer than a stop may take.
@@ -115,7 +119,8 @@ class Worker:
         clients = await self._clients()
         observers = Observers(self._plans, clients, settings, intake, encoders, self._metrics, self._health)
         letters = {plan.name: plan.dead_letter_topic for plan in self._plans}
-        forwarder = Forwarder(intake, producer, observers.outlets, letters, self._metrics)
+        policies = {plan.name: plan.errors for plan in self._plans}
+        forwarder = Forwarder(intake, producer, observers.outlets, letters, self._metrics, policies)
         listeners = self._listeners(encoders)
         observing = asyncio.create_task(observers.run())
         forwarding = asyncio.create_task(forwarder.run())
@@ -123,14 +128,17 @@ class Worker:
         try:
             await self._listen(listeners)
             self._health.ready()
-            await asyncio.wait({stopped, forwarding, watching, observing}, return_when=asyncio.FIRST_COMPLETED)
-            if not stopped.done():
+            halted = forwarder.halted
+            ends: set[asyncio.Future[Any]] = {stopped, halted, forwarding, watching, observing}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not stopped.done() and not halted.done():
                 return self._broken(forwarding, watching, observing)
-            self._health.not_ready("stop", "stopping")
+            self._health.not_ready("stop", halted.result() if halted.done() else "stopping")
             await _end([observing])
             timeout_s = self._settings.shutdown_timeout_ms / 2000
             await asyncio.gather(observers.close(), *(listener.close(timeout_s) for listener in listeners))
-            return await self._drain(forwarder, forwarding)
+            drained = await self._drain(forwarder, forwarding)
+            return Exit.FAILED if halted.done() and drained is Exit.OK else drained
         finally:
             await _end([observing, forwarding, watching])
             await asyncio.gather(*(listener.close(0) for listener in listeners))
@@ -155,17 +163,19 @@ class Worker:
 
     async def _listen(self, listeners: Sequence[Listener]) -> None:
         for listener in listeners:
-            await listener.open()
+            await listener.open(self._settings.receive_buffer_bytes)
 
     async def _clients(self) -> dict[str, Client]:
         """One endpoint for all connectors, but one of its own for each that has a key to show."""
-        limit = self._settings.max_payload_bytes
+        limit, buffer = self._settings.max_payload_bytes, self._settings.receive_buffer_bytes
         servers = [server for plan in self._plans if plan.psk is None for server in plan.servers]
-        shared = await Client.open(limit, servers)
-        return {
-            plan.name: shared if plan.psk is None else await Client.open(limit, plan.servers, plan.psk)
+        shared = await Client.open(limit, servers, receive_buffer_bytes=buffer)
+        own = {
+            plan.name: await Client.open(limit, plan.servers, plan.psk, receive_buffer_bytes=buffer)
             for plan in self._plans
+            if plan.psk is not None
         }
+        return {plan.name: own.get(plan.name, shared) for plan in self._plans}
 
     async def _watch(self, forwarder: Forwarder, intake: Intake[Arrived], producer: LoopProducer) -> None:
         limit_ms = self._settings.kafka_stalled_after_ms
@@ -210,7 +220,9 @@ async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _schema(topic: isotherm_schemas.Topic) -> dict[str, Any]:
-    if topic.record is None or topic.version is None:
-        raise LookupError(f"topic {topic.name} has no schema")
+def _schema(topic: Target) -> dict[str, Any]:
     return isotherm_schemas.schema(topic.record, topic.version)
+
+
+def _json_encoder(topic: Target) -> Encode:
+    return json_values.encoder(_schema(topic), with_schema=topic.values is Values.JSON_WITH_SCHEMA)

@@ -33,6 +33,7 @@ from stack.registry import Registry
 LIBCOAP_SERVER = shutil.which("coap-server-notls") or "coap-server-notls"
 LIBCOAP_DTLS_SERVER = shutil.which("coap-server-openssl") or "coap-server-openssl"
 PRE_SHARED_KEY = "secretPSK"
+LIBCOAP_DTLS_CLIENT = shutil.which("coap-client-openssl") or "coap-client-openssl"
 LIBCOAP_CLIENT = shutil.which("coap-client-notls") or "coap-client-notls"
 BOTH = (
     "INSERT INTO coap_sensor_topic SELECT * FROM {0}; INSERT INTO thermostat.data "
@@ -41,10 +42,11 @@ BOTH = (
 QUICK = (
     "observation.silence_grace_min_ms=200",
     "observation.silence_grace_max_ms=400",
-    "observation.answer_timeout_ms=1000",
+    "observation.answer_timeout_ms=5000",
     "observation.retry_cap_ms=500",
 )
-TIMEOUT_S = 40.0
+TIMEOUT_S = 120.0
+"""For what takes a second: machines differ, and are shared."""
 
 
 @dataclass
@@ -65,20 +67,22 @@ class Reader:
     decode: Decoder
     authorities: tuple[str, ...]
     next_offsets: dict[tuple[str, int], int]
+    log: Path
     seen: list[Record] = field(default_factory=list)
 
     def until(self, enough: Callable[[list[Record]], bool]) -> list[Record]:
         """Read until `enough` says so of all records seen so far; they are returned, in order."""
         deadline = time.monotonic() + TIMEOUT_S
         while not enough(self.seen):
-            assert time.monotonic() < deadline, f"{len(self.seen)} records, the last ones: {self.seen[-3:]}"
+            said = f"{len(self.seen)} records, the last ones: {self.seen[-3:]}"
+            assert time.monotonic() < deadline, f"{said}\n{tail(self.log)}"
             self._poll(0.5)
         return self.seen
 
     def rest(self) -> list[Record]:
         """Read what there is now to its end."""
         for partition in list(self.next_offsets):
-            _, end = self.consumer.get_watermark_offsets(TopicPartition(*partition), timeout=30)
+            _, end = self.consumer.get_watermark_offsets(TopicPartition(*partition), timeout=TIMEOUT_S)
             deadline = time.monotonic() + TIMEOUT_S
             while self.next_offsets[partition] < end:
                 assert time.monotonic() < deadline, f"{partition} ends at {end}, read {self.next_offsets[partition]}"
@@ -93,7 +97,8 @@ class Reader:
             if not any(f"//{authority}/" in headers["coap.uri"] for authority in self.authorities):
                 continue
             is_letter = message.topic().endswith("dead-letters")
-            value = message.value() if is_letter else self.decode(message.value()).record
+            is_avro = not is_letter and message.value()[:1] == b"\x00"
+            value = self.decode(message.value()).record if is_avro else message.value()
             self.seen.append(Record(message.topic(), message.key().decode(), value, headers))
 
 
@@ -142,7 +147,7 @@ class World:
         file.write_bytes(payload)
         uri = f"coap://127.0.0.1:{self.port}/{resource}"
         command = [LIBCOAP_CLIENT, "-m", "put", "-t", str(content_format), "-f", str(file), "-B", "5", uri]
-        subprocess.run(command, check=True, timeout=30, capture_output=True)
+        subprocess.run(command, check=True, timeout=TIMEOUT_S, capture_output=True)
 
     def relay(self, server_port: int, *more: str) -> subprocess.Popen[bytes]:
         """A faulty path to a server on another port: the world's port then is the relay's."""
@@ -175,30 +180,30 @@ class World:
         process = self.start([*command, *(part for each in overrides for part in ("--set", each))], "ingest.log")
         deadline = time.monotonic() + TIMEOUT_S
         while not self._is_monitored():
-            assert time.monotonic() < deadline, (self.folder / "ingest.log").read_text()[-2000:]
+            assert time.monotonic() < deadline, tail(self.folder / "ingest.log")
             with suppress(subprocess.TimeoutExpired):
-                raise AssertionError(f"coap-ingest ended with {process.wait(0.1)}")
+                raise AssertionError(f"ended with {process.wait(0.1)}\n{tail(self.folder / 'ingest.log')}")
         return process
 
     def _is_monitored(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.monitoring_port)) == 0
 
-    def listening(self, kcql: str, **keys: str) -> subprocess.Popen[bytes]:
+    def listening(self, kcql: str, scheme: str = "coap", **keys: str) -> subprocess.Popen[bytes]:
         """The service as a server on the world's port; `keys` stand below `connect.coap.listen`."""
         below = {f"connect.coap.listen.{name.replace('_', '.')}": value for name, value in keys.items()}
-        listen = {"connect.coap.listen": f"coap://127.0.0.1:{self.port}", **below}
+        listen = {"connect.coap.listen": f"{scheme}://127.0.0.1:{self.port}", **below}
         process = self.ingest(kcql, uri="", keys=listen)
         deadline = time.monotonic() + TIMEOUT_S
         while "listening" not in (self.folder / "ingest.log").read_text():
-            assert time.monotonic() < deadline, (self.folder / "ingest.log").read_text()[-2000:]
+            assert time.monotonic() < deadline, tail(self.folder / "ingest.log")
             with suppress(subprocess.TimeoutExpired):
-                raise AssertionError(f"coap-ingest ended with {process.wait(0.1)}")
+                raise AssertionError(f"ended with {process.wait(0.1)}\n{tail(self.folder / 'ingest.log')}")
         return process
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.monitoring_port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.monitoring_port}/metrics", timeout=TIMEOUT_S) as answer:
             families = text_string_to_metric_families(answer.read().decode())
         samples = (sample for family in families for sample in family.samples)
         found = [s for s in samples if s.name == f"isotherm_coap_ingest_{name}" and labels.items() <= s.labels.items()]
@@ -208,7 +213,7 @@ class World:
         """What `/ready` names as problems."""
         request = f"http://127.0.0.1:{self.monitoring_port}/ready"
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
                 body = answer.read()
         except urllib.error.HTTPError as error:
             body = error.read()
@@ -223,17 +228,22 @@ class World:
         partitions = []
         for topic in topics:
             # A topic that was created just now may take a moment to be known everywhere.
-            while not (known := consumer.list_topics(topic, timeout=30).topics[topic].partitions):
+            while not (known := consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions):
                 continue
             partitions += [TopicPartition(topic, number, OFFSET_END) for number in known]
         # Resolved now, not at the first poll: what the test causes next has to be seen.
         for partition in partitions:
-            partition.offset = consumer.get_watermark_offsets(partition, timeout=30)[1]
+            partition.offset = consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S)[1]
         consumer.assign(partitions)
         registry = SchemaRegistry(RegistrySettings(url=self.registry.url))
         authorities = tuple(f"{host}:{port}" for port in ports or (self.port,) for host in ("localhost", "127.0.0.1"))
         next_offsets = {(partition.topic, partition.partition): partition.offset for partition in partitions}
-        return Reader(consumer, Decoder(registry), authorities, next_offsets)
+        return Reader(consumer, Decoder(registry), authorities, next_offsets, self.folder / "ingest.log")
+
+
+def tail(log: Path) -> str:
+    """What the service said last."""
+    return log.read_text()[-4000:] if log.exists() else "no log"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -243,7 +253,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def stop(process: subprocess.Popen[bytes]) -> int:
     process.send_signal(signal.SIGTERM)
-    return process.wait(30)
+    return process.wait(TIMEOUT_S)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import cbor2
 import pytest
 import pytest_asyncio
 from aiocoap import GET, POST, PUT, Context, Message  # type: ignore[import-untyped]  # no types there
-from coap_world import LIBCOAP_CLIENT, World, opened, readings_in, stop
+from coap_world import LIBCOAP_CLIENT, LIBCOAP_DTLS_CLIENT, TIMEOUT_S, World, opened, readings_in, stop
 
 from stack.kafka import Kafka
 from stack.registry import Registry
@@ -48,7 +48,7 @@ def libcoap_post(world: World, path: str, payload: bytes) -> str:
     """What libcoap's client says of its exchange."""
     uri = f"coap://127.0.0.1:{world.port}/{path}"
     command = [LIBCOAP_CLIENT, "-m", "post", "-t", "50", "-e", payload.decode(), "-v", "7", "-B", "20", uri]
-    said = subprocess.run(command, check=True, timeout=30, capture_output=True)
+    said = subprocess.run(command, check=True, timeout=TIMEOUT_S, capture_output=True)
     return (said.stdout + said.stderr).decode()
 
 
@@ -141,7 +141,7 @@ def test_a_repeated_request_is_stored_once_also_while_its_answer_is_pending(worl
     request = bytes.fromhex("41021234 01") + b"\xb7devices\x011" + b"\x11\x32" + b"\xff" + body(1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
         device.connect(("127.0.0.1", world.port))
-        device.settimeout(20)
+        device.settimeout(TIMEOUT_S)
         world.kafka.pause()
         try:
             device.send(request)
@@ -158,3 +158,36 @@ def test_a_repeated_request_is_stored_once_also_while_its_answer_is_pending(worl
         assert device.recv(2048) == bytes.fromhex("60001234")
     assert stop(ingest) == 0
     assert len(readings_in(reader.rest())) == 1
+
+
+def dtls_post(world: World, identity: str, key: str, *more: str, payload: bytes) -> str:
+    """What libcoap's client over DTLS says of its exchange."""
+    uri = f"coaps://127.0.0.1:{world.port}/devices/1"
+    command = [LIBCOAP_DTLS_CLIENT, "-m", "post", "-t", "50", "-u", identity, "-k", key, "-v", "7", "-B", "5", *more]
+    said = subprocess.run([*command, "-e", payload.decode(), uri], timeout=TIMEOUT_S, capture_output=True, check=False)
+    return (said.stdout + said.stderr).decode()
+
+
+def test_over_dtls_the_device_is_whose_key_it_has_and_others_are_not_heard(world: World) -> None:
+    reader = world.reader("coap_sensor_topic", "thermostat.data")
+    keys = "device-1:secret, device-2:another"
+    ingest = world.listening(BOTH.replace("sensorId AS device_id, ", ""), "coaps", psk=keys, rate_limit="3:600")
+    payload = b'{"temperature": 21.5, "timestamp": 1486997194029}'
+    large = json.dumps([{"temperature": number / 10} for number in range(200)]).encode()
+    assert "2.04" in dtls_post(world, "device-1", "secret", payload=payload)
+    assert "2.04" in dtls_post(world, "device-2", "another", "-p", str(world.free_port()), payload=large)
+    for identity, key in [("device-1", "another"), ("nobody", "secret"), ("x" * 60, "secret")]:
+        assert "2.0" not in dtls_post(world, identity, key, payload=payload)
+    assert "4.00" in dtls_post(world, "device-1", "secret", payload=b"no reading")
+    assert "2.04" in dtls_post(world, "device-1", "secret", payload=payload)
+    # The limit is the identity's, whatever port it comes from.
+    assert "4.29" in dtls_post(world, "device-1", "secret", payload=payload)
+    assert stop(ingest) == 0
+    records = reader.rest()
+
+    assert Counter(device for device, _, _ in readings_in(records)) == {"device-1": 2, "device-2": 200}
+    assert {r.key for r in records if r.topic == "coap_sensor_topic"} == {"device-1", "device-2"}
+    assert all(r.headers["coap.identity"] == r.key for r in records)
+    log = (world.folder / "ingest.log").read_text()
+    assert "secret" not in log
+    assert "Traceback" not in log

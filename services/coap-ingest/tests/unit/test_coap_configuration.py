@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,11 @@ from coap_ingest.__main__ import main
 from coap_ingest.admission import Rate
 from coap_ingest.connector_class import Listen, Plan, plan
 from coap_ingest.discovery import Filters
+from coap_ingest.notification import Notification
 from coap_ingest.resource import AddressError, Resource, Server, parse_resource, parse_server
+from coap_ingest.routes import Values
 from connector.config import ConfigError, parse
+from connector.policies import Action, ErrorPolicy, Failure, Policy
 
 DOCUMENT = """\
 name = coap-source
@@ -80,9 +84,18 @@ def test_dead_letters_go_where_connects_keys_say(line: str, topic: str) -> None:
         ("coap_sensor_topic", "alerts", "topic alerts is not written by coap-ingest"),
         ("SELECT *", "SELECT payload", "takes SELECT \\* only"),
         ("SELECT * FROM sensors", "SELECT * FROM sensors IGNORE payload", "takes SELECT \\* only"),
-        ("FROM sensors", "FROM sensors WITHFORMAT JSON", "holds AVRO"),
+        ("FROM sensors", "FROM sensors WITHFORMAT JSON", "values are AVRO, by value.converter"),
+        ("max.tasks = 1", "value.converter = json", "declared with AVRO values, and its readers count on them"),
+        ("max.tasks = 1", "value.converter = xml", "value.converter"),
+        ("max.tasks = 1", "connect.coap.error.policy = SHRUG", "THROW, NOOP, RETRY"),
+        ("max.tasks = 1", "connect.coap.message.key = message_id", "auto, resource, device"),
         ("FROM sensors", "FROM sensors STOREAS QUEUE", "STOREAS"),
-        ("FROM sensors", "FROM sensors WITHKEY(payload)", "keyed by device"),
+        (
+            "INSERT INTO coap_sensor_topic SELECT *",
+            "INSERT INTO thermostat.data SELECT a AS value FROM b WITHKEY(c); INSERT INTO coap_sensor_topic SELECT *",
+            "readings are keyed by device",
+        ),
+        ("FROM sensors", "FROM sensors WITHKEY(_key.x)", "WITHKEY takes fields of the payload"),
         ("FROM sensors", "FROM `a//b`", "segment of the path is empty"),
         ("INSERT INTO coap_sensor_topic SELECT *", "INSERT INTO thermostat.data SELECT _key AS value", "has no key"),
         ("INSERT INTO coap_sensor_topic SELECT *", "INSERT INTO _value.x SELECT *", "must be the name of a topic"),
@@ -180,10 +193,93 @@ def test_what_a_listener_cannot_be_is_refused_by_name(line: str, expected: str) 
         planned(f"{LISTENING}{line}\n")
 
 
-@pytest.mark.parametrize("scheme", ["coaps", "coap+tcp"])
-def test_devices_send_over_udp_only(scheme: str) -> None:
-    with pytest.raises(ConfigError, match="devices can send over UDP only"):
-        planned(LISTENING.replace("coap://", f"{scheme}://"))
+SECURED = LISTENING.replace("coap://127", "coaps://127")
+
+
+def test_devices_show_who_they_are_over_dtls() -> None:
+    listen = planned(SECURED + "connect.coap.listen.psk = device-1:secret, device-2:with:colon\n").listen
+    assert listen is not None
+    assert listen.server == Server("coaps", "127.0.0.1", 5684)
+    assert listen.keys == {b"device-1": b"secret", b"device-2": b"with:colon"}
+    assert "secret" not in repr(listen)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (SECURED, "listen.psk: names no device; expected identity:key"),
+        (SECURED + "connect.coap.listen.psk = device-1\n", "pair 1 is not identity:key"),
+        (SECURED + "connect.coap.listen.psk = a:b, a:c\n", "'a' is named twice"),
+        (SECURED + f"connect.coap.listen.psk = {'a' * 33}:b\n", "the identity has 33 bytes; allowed: 1 to 32"),
+        (SECURED + f"connect.coap.listen.psk = a:{'b' * 17}\n", "the key of 'a' has 17 bytes; allowed: 1 to 16"),
+        (SECURED.replace("127.0.0.1", "[::]") + "connect.coap.listen.psk = a:b\n", "listens on one address"),
+        (LISTENING + "connect.coap.listen.psk = a:b\n", "has a meaning for a coaps:// listener only"),
+        (LISTENING.replace("coap://", "coap+tcp://"), "over UDP and DTLS only; allowed: coap, coaps"),
+        (
+            DOCUMENT.replace("coap://", "coaps://")
+            + f"connect.coap.username = me\nconnect.coap.password = {'b' * 17}\n",
+            "the key of 'me' has 17 bytes; allowed: 1 to 16",
+        ),
+    ],
+)
+def test_what_the_dtls_library_cannot_take_is_refused_and_no_key_is_shown(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected) as refused:
+        planned(text)
+    assert "bbb" not in str(refused.value)
+
+
+def test_json_goes_into_topics_that_are_not_declared_messages_and_readings_alike() -> None:
+    made = planned(
+        with_kcql("INSERT INTO raw.json SELECT * FROM sensors; INSERT INTO cel.json SELECT t AS value FROM sensors")
+        + "value.converter = org.apache.kafka.connect.json.JsonConverter\nvalue.converter.schemas.enable = true\n"
+    )
+    message, reading = made.rules
+    assert (message.topic.record, reading.topic.record) == ("CoapMessage", "SensorReading")
+    assert message.topic.values is reading.topic.values is Values.JSON_WITH_SCHEMA
+
+
+def test_the_error_policy_is_connects_with_dead_letters_always_on() -> None:
+    assert planned(DOCUMENT).errors == ErrorPolicy(Policy.NOOP, dead_letters=True)
+    told = "connect.coap.error.policy = retry\nconnect.coap.max.retries = 3\nconnect.coap.retry.interval = 500\n"
+    assert planned(DOCUMENT + told).errors == ErrorPolicy(Policy.RETRY, 3, 500, dead_letters=True)
+    both = "connect.coap.error.policy = THROW\nerrors.tolerance = all\n"
+    assert planned(DOCUMENT + both).errors.decide(Failure.PERMANENT, 1) is Action.DEAD_LETTER
+
+
+def keyed(text: str, payload: bytes, **more: Any) -> str:
+    (rule,) = planned(text).rules
+    resource = parse_resource(SERVER, "sensors")
+    return rule.named(SERVER).key(notification(resource, payload, **more))
+
+
+def test_a_message_is_keyed_by_resource_device_or_fields_of_its_payload() -> None:
+    payload = b'{"id": "a", "room": {"n": 7}}'
+    assert keyed(DOCUMENT, payload) == "coap://localhost:5633/sensors"
+    assert keyed(DOCUMENT + "connect.coap.message.key = device\n", payload) == "localhost:5633"
+    assert keyed(LISTENING, payload, device_id="dev-1") == "dev-1"
+    chosen = with_kcql("INSERT INTO coap_sensor_topic SELECT * FROM sensors WITHKEY(id, room.n) KEYDELIMITER='-'")
+    assert keyed(chosen, payload) == "a-7"
+    with pytest.raises(payloads.PayloadError, match="id is no text"):
+        keyed(chosen, b"{}")
+    with pytest.raises(payloads.PayloadError, match="2 different keys"):
+        keyed(chosen, b'[{"id": "a", "room": {"n": 7}}, {"id": "b", "room": {"n": 7}}]')
+
+
+def notification(resource: Resource, payload: bytes, **more: Any) -> Notification:
+    return Notification(
+        resource=resource,
+        arrived_ms=1,
+        rtt_ms=0,
+        code="2.05",
+        raw_code=69,
+        message_type="NON",
+        message_id=1,
+        token=b"t",
+        destination="",
+        payload=payload,
+        content_format=50,
+        **more,
+    )
 
 
 def test_a_pattern_and_filters_say_what_is_discovered() -> None:

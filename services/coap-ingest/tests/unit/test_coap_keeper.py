@@ -14,7 +14,7 @@ from aiocoap import CONTENT, GET, NOT_FOUND, Context, Message  # type: ignore[im
 from aiocoap import resource as coap_resource
 from prometheus_client import CollectorRegistry
 
-from coap_ingest.client import Client
+from coap_ingest.client import Client, Exchange
 from coap_ingest.endpoint import Endpoint
 from coap_ingest.intake import Intake
 from coap_ingest.keeper import Arrived, Keeper
@@ -151,6 +151,23 @@ async def test_closing_ends_the_observation_under_its_token_and_never_deletes(
     assert (first_code, last_code) == (int(GET), int(GET))
     assert (first, last) == (0, 1)
     assert token == same_token
+
+
+async def test_what_the_server_sent_before_it_read_that_we_leave_is_taken(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancel = Exchange.cancel
+    async with bench(port, monkeypatch) as made:
+        await made.next()
+
+        def cancel_behind_a_notification(exchange: Exchange) -> None:
+            made.peer.notify(b"1")
+            cancel(exchange)
+
+        monkeypatch.setattr(Exchange, "cancel", cancel_behind_a_notification)
+    assert (await made.next()).notification.payload == b"1"
+    # The answer to the cancellation has the same state once more, and is no notification.
+    assert made.intake.reserved == 0
 
 
 async def test_a_full_queue_keeps_what_it_has_and_the_rest_is_counted(

@@ -199,9 +199,10 @@ def test_an_error_code_ends_the_observation_and_it_is_tried_again(code: str) -> 
     assert not observation.close()
 
 
-def test_5_03_is_tried_again_after_its_max_age() -> None:
+@pytest.mark.parametrize("code", ["5.03", "4.29"])
+def test_a_server_that_is_overloaded_is_asked_again_after_its_max_age(code: str) -> None:
     observation = observing(10)
-    observation.on_response(100, response(None, is_success=False, code="5.03", max_age_s=30))
+    observation.on_response(100, response(None, is_success=False, code=code, max_age_s=30))
     assert observation.on_time(30_099).action is None
     assert observation.on_time(30_100).action is Action.REGISTER
 
@@ -268,11 +269,23 @@ def test_closing_tells_the_server_only_of_an_observation_that_it_holds() -> None
     assert unanswered.on_response(10**9, response(1)).verdict is SUPERSEDED
 
 
+def test_what_was_under_way_at_the_end_counts_by_the_same_rule_and_the_answer_to_it_does_not() -> None:
+    observation = observing(10)
+    observation.close()
+    assert observation.on_response(1, response(12)) == Arrival(NEW, missed=1)
+    assert observation.on_response(2, response(11)).verdict is SUPERSEDED
+    assert observation.on_response(3, response(None)).verdict is SUPERSEDED
+    assert observation.on_response(4, response(None, is_success=False, code="4.04")).verdict is SUPERSEDED
+    assert observation.on_response(5, response(13)) == Arrival(NEW)
+    assert observation.state is State.CLOSED
+    assert observation.on_time(10**9) == (None, False, None)
+
+
 events = st.lists(
     st.one_of(
         st.tuples(st.just("time"), st.floats(0, 200_000)),
         st.tuples(st.just("response"), numbers | st.none()),
-        st.tuples(st.just("error"), st.sampled_from(["4.04", "5.03"])),
+        st.tuples(st.just("error"), st.sampled_from(["4.04", "5.03", "4.29"])),
         st.tuples(st.just("failure"), st.just("unreachable")),
     ),
     max_size=60,
