@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulators.coap import server
 from simulators.coap.sensors import Sensors, State
 
 
@@ -48,3 +51,11 @@ def test_no_two_readings_of_a_resource_have_the_same_time_whatever_the_clock_doe
     sensors = Sensors(0, count, seed=1)
     times = [sensors.measure(now_ms).event_time_ms for now_ms in clock_ms]
     assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize("text", ["alone", ":key", "identity:", "i" * 33 + ":key", "identity:" + "k" * 17])
+def test_a_key_that_the_dtls_library_cannot_take_is_refused(text: str) -> None:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    server.add_arguments(parser)
+    with pytest.raises(argparse.ArgumentError, match="expected IDENTITY:KEY, of at most 32 and 16 bytes"):
+        parser.parse_args(["--ledger", "x", "--dtls-psk", text])

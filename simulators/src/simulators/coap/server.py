@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import signal
 import sys
 import time
@@ -46,6 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--padding", type=int, default=0, metavar="BYTES", help="make every payload so much longer")
     parser.add_argument("--tcp", action="store_true", help="serve coap+tcp:// on the same port, too")
+    parser.add_argument(
+        "--dtls-psk",
+        type=_pre_shared_key,
+        metavar="IDENTITY:KEY",
+        help="serve coaps:// on the next port, too, to who has this key (needs the extra dtls)",
+    )
     parser.add_argument("--duration", type=float, metavar="S", help="stop by itself after so many seconds")
     parser.add_argument("--ledger", type=Path, required=True, metavar="FILE", help="JSON lines of what was sent")
 
@@ -163,9 +170,12 @@ async def _serve(arguments: argparse.Namespace, ledger: Ledger) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     address = (arguments.host, arguments.port)
-    context = await Context.create_server_context(
-        site, bind=address, transports=["udp6", *(["tcpserver"] if arguments.tcp else [])]
-    )
+    # The library adds one to the port of its DTLS server.
+    more = [*(["tcpserver"] if arguments.tcp else []), *(["tinydtls_server"] if arguments.dtls_psk else [])]
+    context = await Context.create_server_context(site, bind=address, transports=["udp6", *more])
+    if arguments.dtls_psk:
+        identity, key = arguments.dtls_psk
+        context.server_credentials.load_from_dict({":peer": {"dtls": {"psk": key, "client-identity": identity}}})
     ledger.write("start", seed=arguments.seed, resources=paths, sensors=arguments.sensors, rate=arguments.rate)
     sys.stderr.write(f"serving coap://{arguments.host}:{arguments.port}/sensors\n")
     try:
@@ -191,6 +201,16 @@ async def _advance(
         except TimeoutError:
             resources[number % len(resources)].advance()
             number += 1
+
+
+def _pre_shared_key(text: str) -> tuple[bytes, bytes]:
+    identity, colon, key = text.partition(":")
+    # The library copies a longer key behind the end of its buffer.
+    if not colon or not 1 <= len(identity.encode()) <= 32 or not 1 <= len(key.encode()) <= 16:
+        raise argparse.ArgumentTypeError("expected IDENTITY:KEY, of at most 32 and 16 bytes")
+    if importlib.util.find_spec("DTLSSocket") is None:
+        raise argparse.ArgumentTypeError("DTLS needs the package DTLSSocket: install isotherm-simulators[dtls]")
+    return identity.encode(), key.encode()
 
 
 def _now_ms() -> int:
