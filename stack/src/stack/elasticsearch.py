@@ -28,9 +28,10 @@ rootLogger.level=INFO
 rootLogger.appenderRef.console.ref=console
 """
 
+_HEAP = "512m"
+_BENCH_HEAP = "2g"
+"""In half a gigabyte the server refuses several large bulk requests at once (its circuit breaker of all memory)."""
 _JVM_OPTIONS = """\
--Xms512m
--Xmx512m
 -XX:-AlwaysPreTouch
 -XX:+UseSerialGC
 -Djava.io.tmpdir=${ES_TMPDIR}
@@ -84,7 +85,9 @@ class Elasticsearch(Server):
             folder.mkdir(parents=True, exist_ok=True)
         (conf / "elasticsearch.yml").write_text(json.dumps(self.render_config(base), indent=2), encoding="utf-8")
         (conf / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
-        (conf / "jvm.options").write_text("\n".join([_JVM_OPTIONS, *self.runtime.jit_options(), ""]), encoding="utf-8")
+        heap = _HEAP if self.runtime.quick_start else _BENCH_HEAP
+        options = [f"-Xms{heap}", f"-Xmx{heap}", _JVM_OPTIONS, *self.runtime.jit_options(), ""]
+        (conf / "jvm.options").write_text("\n".join(options), encoding="utf-8")
         if identity.changes_owner:
             for folder in (conf, data, temporary):
                 unprivileged.give_to_nobody(folder)
