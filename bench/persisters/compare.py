@@ -152,8 +152,9 @@ class Contest:
         """Give the server and all else their cores; the processes that are still to be started have ours."""
         stack = self.bench.stack
         meters.place(self.server.pid, placement.of_server)
-        for pid in (os.getpid(), self.client.pid, stack.kafka.pid, stack.registry.pid):
+        for pid in (self.client.pid, stack.kafka.pid, stack.registry.pid):
             meters.place(pid, placement.of_others)
+        os.sched_setaffinity(0, placement.of_others)
 
     def round(self, form: str, name: str) -> dict[str, Reading]:
         """Everybody writes once, in turn."""

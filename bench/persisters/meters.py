@@ -77,8 +77,9 @@ def placements() -> list[Placement]:
 
 
 def place(pid: int, cores: Collection[int]) -> None:
-    """Let all threads of a process, and those that they start from now on, run on these cores only."""
-    for thread in psutil.Process(pid).threads():
+    """Let a process and its children, and whatever they start from now on, run on these cores only."""
+    leader = psutil.Process(pid)
+    for thread in [one for each in (leader, *leader.children(recursive=True)) for one in each.threads()]:
         try:
             os.sched_setaffinity(thread.id, cores)
         except ProcessLookupError:

@@ -16,6 +16,8 @@ from persisters.sinks.mapping import properties
 
 DAY = "2026.01.01"
 """All records of the bench are of this day."""
+SETTINGS = {"index.refresh_interval": "-1"}
+"""As an index has that nobody searches. With its usual second, whoever is slower would cost the server more a row."""
 
 
 class Target(Protocol):
@@ -47,7 +49,9 @@ class Index:
 
     def create(self, name: str, chosen: workload.Workload) -> str:
         """As for every target."""
-        self._client.indices.create(index=f"{name}-{DAY}", mappings={"properties": properties(columns(chosen))})
+        self._client.indices.create(
+            index=f"{name}-{DAY}", mappings={"properties": properties(columns(chosen))}, settings=SETTINGS
+        )
         return f"{name}-{DAY}"
 
     def count(self, name: str) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from elasticsearch import Elasticsearch
 
 import meters
+import targets
 import workload
 from persister_process import watch
 from stack.artifacts import default_cache_folder
@@ -98,7 +99,7 @@ def run(
 ) -> meters.Reading:
     """Let Telegraf write the records to an index of its own and measure, from the first document to the last."""
     client = Elasticsearch(address)
-    client.indices.create(index=index, mappings={"properties": MAPPING})
+    client.indices.create(index=index, mappings={"properties": MAPPING}, settings=targets.SETTINGS)
 
     def indexed() -> int:
         found: Any = client.indices.stats(index=index, metric="indexing")
