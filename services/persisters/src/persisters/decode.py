@@ -64,15 +64,12 @@ def value_decoder(converter: str, registry: SchemaRegistry, *, envelope: bool = 
     avro = AvroDecoder(registry)
     read_json = _enveloped if envelope else _json
 
-    def sniffed(data: bytes) -> Decoded:
-        return avro(data) if data[:1] == _MAGIC else read_json(data)
-
     decoders: dict[str, Decode] = {
         "avro": avro,
         "json": read_json,
         "string": lambda data: Decoded(data.decode()),
         "bytes": Decoded,
-        "auto": sniffed,
+        "auto": AvroDecoder(registry, otherwise=read_json),
     }
     return decoders[CONVERTERS[converter]]
 
@@ -93,10 +90,14 @@ def key_decoder(converter: str, registry: SchemaRegistry, *, envelope: bool = Fa
 
 
 class AvroDecoder:
-    """Values in Confluent's wire format, each schema fetched and parsed once."""
+    """Values in Confluent's wire format, each schema fetched and parsed once.
 
-    def __init__(self, registry: SchemaRegistry) -> None:
+    Values that do not begin as that format does are read by `otherwise`; without it they are refused.
+    """
+
+    def __init__(self, registry: SchemaRegistry, otherwise: Decode | None = None) -> None:
         self._registry = registry
+        self._otherwise = otherwise
         self._writers: dict[bytes, WriterSchema] = {}
         """By the header of the wire format."""
 
@@ -108,6 +109,8 @@ class AvroDecoder:
         header = data[:_WIRE_HEADER_BYTES]
         writer = self._writers.get(header)
         if writer is None:
+            if self._otherwise is not None and header[:1] != _MAGIC:
+                return self._otherwise(data)
             writer = self._writers[header] = self._writer(split(data))
         body = io.BytesIO(data)
         body.seek(_WIRE_HEADER_BYTES)
