@@ -47,6 +47,8 @@ QUICK = (
 )
 TIMEOUT_S = 120.0
 """For what takes a second: machines differ, and are shared."""
+_POLL_S = 0.1
+"""A consumer waits for so long when less comes than it asks for."""
 
 
 @dataclass
@@ -76,7 +78,7 @@ class Reader:
         while not enough(self.seen):
             said = f"{len(self.seen)} records, the last ones: {self.seen[-3:]}"
             assert time.monotonic() < deadline, f"{said}\n{tail(self.log)}"
-            self._poll(0.5)
+            self._poll(_POLL_S)
         return self.seen
 
     def rest(self) -> list[Record]:
@@ -86,7 +88,7 @@ class Reader:
             deadline = time.monotonic() + TIMEOUT_S
             while self.next_offsets[partition] < end:
                 assert time.monotonic() < deadline, f"{partition} ends at {end}, read {self.next_offsets[partition]}"
-                self._poll(0.5)
+                self._poll(_POLL_S)
         return self.seen
 
     def _poll(self, timeout_s: float) -> None:

@@ -1,0 +1,122 @@
+"""The DTLS server over the loopback: who is heard, who is whom, and that a flood of forged addresses is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiocoap import CHANGED, POST, Context, Message  # type: ignore[import-untyped]  # no types there
+from aiocoap import resource as coap_resource
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coap_ingest import dtls
+
+KEYS = {b"device-1": b"secret", b"device-2": b"another"}
+
+
+class Mirror(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no types
+    """Answers with the identity of the sender."""
+
+    async def render_post(self, request: Any) -> Any:
+        return Message(code=CHANGED, payload=str(dtls.identity_of(request.remote)).encode())
+
+
+@asynccontextmanager
+async def served(port: int) -> AsyncIterator[Any]:
+    """A server on the port; gives its pool of peers."""
+    site = coap_resource.Site()
+    site.add_resource(["who"], Mirror())
+    context = await dtls.serve(site, "127.0.0.1", port, KEYS)
+    try:
+        (tokens,) = context.request_interfaces
+        yield tokens.token_interface.message_interface._pool
+    finally:
+        await context.shutdown()
+
+
+@asynccontextmanager
+async def device(identity: bytes, key: bytes) -> AsyncIterator[Any]:
+    context = await Context.create_client_context(transports=["tinydtls"])
+    context.client_credentials.load_from_dict({"coaps://*": {"dtls": {"psk": key, "client-identity": identity}}})
+    try:
+        yield context
+    finally:
+        await context.shutdown()
+
+
+async def who(context: Any, port: int) -> str:
+    message = Message(code=POST, uri=f"coaps://127.0.0.1:{port}/who", payload=b"x")
+    async with asyncio.timeout(60):
+        answer = await context.request(message).response
+    said: str = answer.payload.decode()
+    return said
+
+
+def client_hello() -> bytes:
+    body = b"\xfe\xfd" + os.urandom(32) + b"\0\0" + b"\0\x02\xc0\xa8" + b"\x01\0"
+    length = len(body).to_bytes(3, "big")
+    handshake = b"\x01" + length + b"\0\0" + b"\0\0\0" + length + body
+    return b"\x16\xfe\xfd" + bytes(8) + len(handshake).to_bytes(2, "big") + handshake
+
+
+def forge(port: int, datagram: bytes) -> None:
+    """Send it from an address that nobody sent from before."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(datagram, ("127.0.0.1", port))
+
+
+@pytest.fixture
+def port(free_port: Callable[[], int]) -> int:
+    return free_port()
+
+
+async def test_peers_are_known_by_the_identity_of_their_key(port: int) -> None:
+    async with (
+        served(port) as pool,
+        device(b"device-1", b"secret") as one,
+        device(b"device-2", b"another") as two,
+    ):
+        assert [await who(one, port), await who(two, port), await who(one, port)] == [
+            "device-1",
+            "device-2",
+            "device-1",
+        ]
+        assert len(pool._connections) == 2
+        assert not pool._handshaking
+
+
+async def test_forged_addresses_are_bounded_and_end_no_session(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dtls, "MAX_HANDSHAKES", 5)
+    async with served(port) as pool, device(b"device-1", b"secret") as known:
+        await who(known, port)
+        session = next(iter(pool._connections.values()))
+        for _ in range(50):
+            forge(port, client_hello())
+            forge(port, os.urandom(80))
+            assert await who(known, port) == "device-1"
+        assert 0 < len(pool._handshaking) <= 5
+        assert len(pool._connections) == len(pool._handshaking) + 1
+        assert session in pool._connections.values()
+
+
+async def test_the_session_that_was_silent_for_longest_makes_room(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dtls, "MAX_SESSIONS", 1)
+    async with served(port) as pool, device(b"device-1", b"secret") as one, device(b"device-2", b"another") as two:
+        await who(one, port)
+        first = next(iter(pool._connections.values()))
+        assert await who(two, port) == "device-2"
+        assert len(pool._connections) == 1
+        assert first not in pool._connections.values()
+
+
+@given(st.binary(max_size=80))
+def test_only_a_client_hello_begins_a_handshake(datagram: bytes) -> None:
+    assert dtls.is_client_hello(client_hello())
+    begins = datagram[:1] == b"\x16" and datagram[3:5] == b"\0\0" and datagram[13:14] == b"\x01"
+    assert dtls.is_client_hello(datagram) == begins
