@@ -1,0 +1,121 @@
+"""The load of the aggregator's bench: readings in Avro, put together from parts that were encoded before.
+
+    python bench/aggregator/generator.py BOOTSTRAP TOPIC SCHEMA_ID --devices N --readings N [--rate N] [--begin-ms MS]
+
+With a rate the readings are offered at it and carry the time at which they are produced; without one they are written
+as fast as Kafka takes them, and carry times that advance by 115,741 a second from `--begin-ms` on. Prints a line of
+JSON at the end: what was acknowledged, in how long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import struct
+import sys
+import time
+from collections.abc import Iterator
+
+from servicekit import kafka
+from servicekit.settings import KafkaSettings
+
+HEADLINE_RATE = 115_741
+"""Readings a second: ten billion a day."""
+
+_AT_ONCE = 2_000
+_QUEUED = 400_000
+_MAX_DELAY_MS = 2_000
+"""How much older than its taking in a reading is at most; every tenth is older than the newest one by up to this."""
+
+
+def zigzag(number: int) -> bytes:
+    """A long in Avro's encoding (specification, Binary Encoding)."""
+    rest = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return zigzag(len(encoded)) + encoded
+
+
+class Readings:
+    """Makes values of SensorReading version 1: device and value are encoded once, the times once a millisecond."""
+
+    def __init__(self, schema_id: int, devices: int) -> None:
+        header = b"\x00" + schema_id.to_bytes(4, "big")
+        self.keys = [f"device-{number:06d}".encode() for number in range(devices)]
+        self._heads = [
+            header
+            + _text(key.decode())
+            + _text("temperature")
+            + struct.pack("<d", 15.0 + number % 200 / 10)
+            + _text("Cel")
+            for number, key in enumerate(self.keys)
+        ]
+
+    def batch(self, first: int, count: int, taken_in_ms: int) -> list[dict[str, bytes]]:
+        """`count` readings from number `first` on, the devices in turn."""
+        devices = len(self.keys)
+        taken_in = zigzag(taken_in_ms)
+        # In time, and out of order: of ten batches one is up to two seconds old.
+        late_ms = first // count % _MAX_DELAY_MS if first // count % 10 == 0 else first // count % 50
+        tail = zigzag(taken_in_ms - late_ms) + taken_in + zigzag(first // devices) + b"\x00"
+        heads, keys = self._heads, self.keys
+        return [
+            {"key": keys[number % devices], "value": heads[number % devices] + tail}
+            for number in range(first, first + count)
+        ]
+
+
+def moments(rate: int, readings: int) -> Iterator[int]:
+    """The numbers at which a batch begins, each when it is its turn at `rate` a second."""
+    begin = time.perf_counter()
+    for first in range(0, readings, _AT_ONCE):
+        ahead_s = first / rate - (time.perf_counter() - begin)
+        if ahead_s > 0:
+            time.sleep(ahead_s)
+        yield first
+
+
+def main() -> int:
+    """Produce, and print what was acknowledged."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bootstrap")
+    parser.add_argument("topic")
+    parser.add_argument("schema_id", type=int)
+    parser.add_argument("--devices", type=int, required=True)
+    parser.add_argument("--readings", type=int, required=True)
+    parser.add_argument("--rate", type=int, default=0, help="readings a second; 0: as fast as Kafka takes them")
+    parser.add_argument("--begin-ms", type=int, default=0)
+    arguments = parser.parse_args()
+    producer = kafka.producer(
+        KafkaSettings(bootstrap_servers=arguments.bootstrap),
+        "bench-generator",
+        linger_ms=20,
+        batch_num_messages=20_000,
+        batch_size=1_000_000,
+        queue_buffering_max_messages=2 * _QUEUED,
+    )
+    readings = Readings(arguments.schema_id, arguments.devices)
+    begin = time.perf_counter()
+    firsts = moments(arguments.rate, arguments.readings) if arguments.rate else range(0, arguments.readings, _AT_ONCE)
+    for first in firsts:
+        time_ms = time.time_ns() // 1_000_000 if arguments.rate else arguments.begin_ms + first * 1000 // HEADLINE_RATE
+        producer.produce_batch(arguments.topic, readings.batch(first, _AT_ONCE, time_ms))
+        while len(producer) > _QUEUED:
+            producer.poll(0.01)
+        producer.poll(0)
+    left = producer.flush(120)
+    seconds = time.perf_counter() - begin
+    json.dump({"readings": arguments.readings - left, "seconds": seconds, "cpu_s": time.process_time()}, sys.stdout)
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
