@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
+from mqtt_proxy.member import Place
 from mqtt_proxy.service import run
 from mqtt_proxy.settings import SERVICE, ProxySettings
+from mqtt_proxy.supervisor import supervise
 from servicekit.command import ServiceCommand
 
 
@@ -15,9 +18,24 @@ def main() -> int:
         SERVICE,
         "MQTT devices connect to it as to a broker; their readings land in Kafka.",
         ProxySettings,
-        lambda settings, _arguments: run(settings),
+        _run,
+        _add_arguments,
     )
     return command.main()
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    # Only the supervisor gives these, to the processes that it starts.
+    for name in ("--process", "--link", "--port"):
+        parser.add_argument(name, type=int, help=argparse.SUPPRESS)
+
+
+def _run(settings: ProxySettings, arguments: argparse.Namespace) -> int:
+    if arguments.link is None:
+        return run(settings) if settings.processes == 1 else supervise(settings, sys.argv[1:])
+    place = Place(arguments.process, settings.processes, settings.ordinal)
+    listener = settings.listener.model_copy(update={"port": arguments.port, "reuse_port": True})
+    return run(settings.model_copy(update={"ordinal": place.ordinal, "listener": listener}), place, arguments.link)
 
 
 if __name__ == "__main__":

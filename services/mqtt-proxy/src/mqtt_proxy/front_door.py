@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError
 
 from mqtt_proxy.grouping import ClaimUnit, DetachUnit, Outcome, Unit, WipeUnit
+from mqtt_proxy.handover import Handover, NotHandedOverError, settled
 from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.packets import V5, Connect, Publish
 from mqtt_proxy.properties import Property
@@ -50,6 +51,7 @@ class FrontDoor:
         transactions: Transactions,
         sessions: SessionStore,
         metrics: Metrics,
+        handover: Handover | None = None,
     ) -> None:
         self.limits = limits
         self.translator = translator
@@ -62,6 +64,9 @@ class FrontDoor:
         self.outstanding_records = 0
         self.outstanding_bytes = 0
         self._sessions = sessions
+        self._handover = handover
+        if handover is not None:
+            handover.on_leave = self._cancel_delayed_will
         self._session_expiry_s = session_expiry_s
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Connection, None] = {}
@@ -180,13 +185,19 @@ class FrontDoor:
     async def _handshake(self, connection: Connection, connect: Connect) -> None:
         client_id = connection.arrival.client_id
         try:
-            session = self._sessions.get_or_create(client_id)
+            session = await self._session_of(client_id, is_named=bool(connect.client_id))
         except TooManySessionsError:
             connection.refuse(Reason.QUOTA_EXCEEDED)
             return
+        except NotHandedOverError:
+            connection.refuse(Reason.SERVER_UNAVAILABLE)
+            return
+        if connection.ended:
+            self._sessions.forget(session)
+            return
         self._take_over(session, connection)
         self._cancel_delayed_will(client_id)
-        await self._settled(session)
+        await settled(session)
         if session.owner is not connection:
             self._sessions.forget(session)
             return
@@ -207,11 +218,10 @@ class FrontDoor:
         if previous is not None:
             previous.fail(Reason.SESSION_TAKEN_OVER, "the client connected again")
 
-    async def _settled(self, session: Session) -> None:
-        if session.undecided:
-            settled = self._loop.create_future()
-            session.when_settled.append(lambda: None if settled.done() else settled.set_result(None))
-            await settled
+    async def _session_of(self, client_id: str, *, is_named: bool) -> Session:
+        if self._handover is None or not is_named:
+            return self._sessions.get_or_create(client_id)
+        return await self._handover.session_of(client_id)
 
     async def _prepare(self, session: Session, expiry_s: int, *, present: bool) -> bool:
         """Claim, begin or wipe the stored session; False when Kafka did not take it."""
@@ -334,6 +344,8 @@ class FrontDoor:
     async def drain(self) -> None:
         """Read no more, finish and acknowledge what is in flight, say goodbye, publish the wills."""
         self.draining = True
+        if self._handover is not None:
+            self._handover.close()
         await self.producer.drain()
         await self.transactions.drain()
         self._flush_all()

@@ -127,6 +127,24 @@ class DetachUnit(Unit):
 
 
 @dataclass(slots=True, eq=False)
+class TransferUnit(Unit):
+    """The session is written over to another process, disconnected."""
+
+    owner: int = 0
+    expiry_s: int = 0
+    now_ms: int = 0
+
+    def apply(self, draft: StoredState | None) -> StoredState | None:
+        if draft is not None:
+            draft.owner = self.owner
+            draft.epoch += 1
+            draft.expiry_s = self.expiry_s
+            if draft.expires_at_ms is None:
+                draft.expires_at_ms = self.now_ms + self.expiry_s * 1000
+        return draft
+
+
+@dataclass(slots=True, eq=False)
 class WipeUnit(Unit):
     """The session is forgotten."""
 

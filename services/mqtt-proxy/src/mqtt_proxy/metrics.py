@@ -27,6 +27,7 @@ class Metrics(Collector):
         self.repeated = 0
         self.packet_ids_reused = 0
         self.wills = 0
+        self.handed_over = 0
         self.readings: Counter[tuple[str, str]] = Counter()
         self.dead_letters: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
@@ -61,6 +62,12 @@ class Metrics(Collector):
             ("repeated_messages", "QoS 2 repetitions, not stored again.", [], [((), self.repeated)]),
             ("packet_ids_reused", "Unreleased packet ids with another message.", [], [((), self.packet_ids_reused)]),
             ("wills", "Wills published.", [], [((), self.wills)]),
+            (
+                "sessions_handed_over",
+                "Stored sessions written over to another process.",
+                [],
+                [((), self.handed_over)],
+            ),
             ("readings_stored", "Readings that Kafka acknowledged.", ["topic", "qos"], [*self.readings.items()]),
             ("dead_letters", "Publishes that did not fit, stored as dead letters.", ["reason"], one(self.dead_letters)),
             ("dropped_messages", "Publishes dropped as configured.", ["reason"], one(self.dropped)),

@@ -18,8 +18,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     OffsetSpec,
 )
 
-from servicekit import logs
+from servicekit import kafka, logs
 from servicekit.lifecycle import Stop
+from servicekit.settings import KafkaSettings
 
 _log = logs.logger(__name__)
 
@@ -41,6 +42,15 @@ def end_offsets(admin: AdminClient, topic: str) -> dict[int, int]:
     return {partition.partition: future.result().offset for partition, future in found.items()}
 
 
+def fence(settings: KafkaSettings, transactional_id: str) -> None:
+    """Make sure that whoever had this transactional id cannot write any more, and decide what it left open.
+
+    Raises KafkaException.
+    """
+    kafka.producer(settings, transactional_id, transactional_id=transactional_id).init_transactions(_REQUEST_TIMEOUT_S)
+    _log.info("took over from a process that does not exist any more", transactional_id=transactional_id)
+
+
 def read_to_end(consumer: Consumer, topic: str, ends: dict[int, int], stop: Stop) -> Iterator[Message]:
     """Every committed record before `ends`; the consumer must report partition ends.
 
@@ -58,6 +68,9 @@ def read_to_end(consumer: Consumer, topic: str, ends: dict[int, int], stop: Stop
             partition, offset = message.partition(), message.offset()
             if error is None:
                 yield message
+                if partition is not None and offset is not None and offset + 1 >= ends[partition]:
+                    # Others go on writing: the end that is reported may always be a later one.
+                    behind.discard(partition)
             elif error.code() == KafkaError._PARTITION_EOF:
                 if partition is not None and offset is not None and offset >= ends[partition]:
                     behind.discard(partition)

@@ -7,7 +7,6 @@ import ssl
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TypeVar
 
 import uvloop
@@ -17,24 +16,26 @@ from prometheus_client import CollectorRegistry
 import kcql
 from connector.dead_letters import ensure_topic
 from isotherm_schemas import schema
-from mqtt_proxy.catalogue import Catalogue, MissingTopicError
+from mqtt_proxy.catalogue import Catalogue
 from mqtt_proxy.connection import Connection
 from mqtt_proxy.errors import RouteError
 from mqtt_proxy.front_door import FrontDoor
 from mqtt_proxy.grouping import OutRecord
+from mqtt_proxy.handover import Handover
+from mqtt_proxy.member import Member, Place, observed
 from mqtt_proxy.metrics import Metrics
-from mqtt_proxy.restore import end_offsets, read_to_end
+from mqtt_proxy.restore import end_offsets, fence, read_to_end
 from mqtt_proxy.routing import Router, kcql_routes, regex_routes
 from mqtt_proxy.session_records import newest, to_record
 from mqtt_proxy.sessions import SessionStore, StoredState
 from mqtt_proxy.settings import SERVICE, ProxySettings
 from mqtt_proxy.transactions import FatalTransactionError, TransactionalWriter, Transactions
 from mqtt_proxy.translate import Encode, Rules, Translator
+from mqtt_proxy.waiting import until_possible
 from servicekit import kafka, logs
-from servicekit.avro import Decoder, RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry, WireFormatError
-from servicekit.backoff import Backoff
+from servicekit.avro import Decoder, RegistryUnavailableError, SchemaRegistry, WireFormatError
 from servicekit.delivery import LoopProducer
-from servicekit.health import Health, MonitoringServer
+from servicekit.health import Health
 from servicekit.lifecycle import Exit, Stop, run_async
 from servicekit.settings import SettingsError
 
@@ -51,21 +52,23 @@ _SPARE_RECORDS = 100_000
 T = TypeVar("T")
 
 
-def run(settings: ProxySettings) -> int:
+def run(settings: ProxySettings, place: Place | None = None, link_fd: int | None = None) -> int:
     """Run the proxy until it is told to stop; returns the exit code.
 
-    Raises SettingsError for routes or certificates that cannot be used.
+    One of several processes has a `place` among them and a link to their supervisor. Raises SettingsError for routes
+    or certificates that cannot be used.
     """
-    router = _router(settings)
+    router = router_of(settings)
     tls = _tls(settings)
     return run_async(
-        lambda stop: Proxy(settings, router, tls, stop).run(),
+        lambda stop: Proxy(settings, router, tls, stop, place, link_fd).run(),
         shutdown_timeout_ms=settings.shutdown_timeout_ms,
         loop_factory=uvloop.new_event_loop,
     )
 
 
-def _router(settings: ProxySettings) -> Router:
+def router_of(settings: ProxySettings) -> Router:
+    """The routes in the settings. Raises SettingsError naming every mistake."""
     problems, routes = [], []
     try:
         if settings.routes.strip():
@@ -82,6 +85,10 @@ def _router(settings: ProxySettings) -> Router:
     if problems:
         raise SettingsError(problems)
     return Router(routes, first_match_only=settings.match == "first")
+
+
+def _transactional_id(ordinal: int) -> str:
+    return f"isotherm-{SERVICE}-{ordinal}"
 
 
 def _tls(settings: ProxySettings) -> ssl.SSLContext | None:
@@ -102,8 +109,21 @@ def _tls(settings: ProxySettings) -> ssl.SSLContext | None:
 class Proxy:
     """One process: built from its settings, run once."""
 
-    def __init__(self, settings: ProxySettings, router: Router, tls: ssl.SSLContext | None, stop: Stop) -> None:
+    def __init__(
+        self,
+        settings: ProxySettings,
+        router: Router,
+        tls: ssl.SSLContext | None,
+        stop: Stop,
+        place: Place | None = None,
+        link_fd: int | None = None,
+    ) -> None:
         self._settings = settings
+        self._place = place or Place(first_ordinal=settings.ordinal)
+        self._link_fd = link_fd
+        self._member: Member | None = None
+        self._handover: Handover | None = None
+        self._given_away: dict[str, StoredState] = {}
         self._router = router
         self._tls = tls
         self._stop = stop
@@ -111,7 +131,7 @@ class Proxy:
         self._health = Health()
         self._exit = Exit.OK
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="transactions")
-        name = f"isotherm-{SERVICE}-{settings.ordinal}"
+        name = _transactional_id(settings.ordinal)
         self._admin = kafka.admin(settings.kafka, name)
         self._registry = SchemaRegistry(settings.registry)
         self._catalogue = Catalogue(self._admin, self._registry, READING)
@@ -142,17 +162,14 @@ class Proxy:
         """Start, serve until told to stop, drain."""
         registry = CollectorRegistry()
         registry.register(self._metrics)
-        monitoring = MonitoringServer(self._settings.http, self._health, registry)
-        monitoring.start()
-        _log.info("monitoring", port=monitoring.port)
-        try:
-            return await self._serve()
-        except FatalTransactionError as failure:
-            self._fatal(failure)
-            return self._exit
-        finally:
-            monitoring.stop()
-            self._executor.shutdown(wait=False)
+        async with observed(self._settings.http, self._health, registry, self._link_fd) as self._member:
+            try:
+                return await self._serve()
+            except FatalTransactionError as failure:
+                self._fatal(failure)
+                return self._exit
+            finally:
+                self._executor.shutdown(wait=False)
 
     async def _serve(self) -> int:
         settings = self._settings
@@ -166,6 +183,8 @@ class Proxy:
         sessions.restore(states, int(time.time() * 1000))
         _log.info("sessions restored", sessions=len(sessions))
         door = self._front_door(sessions)
+        if self._member is not None:
+            self._member.join(self._handover)
         server = await self._listen(door)
         port = server.sockets[0].getsockname()[1]
         _log.info("listening", host=settings.listener.host, port=port, tls=self._tls is not None)
@@ -219,6 +238,15 @@ class Proxy:
             reopen=self._reopen,
             on_fatal=self._fatal,
         )
+        if self._member is not None:
+            self._handover = Handover(
+                sessions=sessions,
+                transactions=transactions,
+                send=self._member.send,
+                interrupted=self._given_away,
+                max_claims=settings.limits.connections,
+                metrics=self._metrics,
+            )
         return FrontDoor(
             limits=settings.limits,
             session_expiry_s=settings.session.expiry_s,
@@ -227,6 +255,7 @@ class Proxy:
             transactions=transactions,
             sessions=sessions,
             metrics=self._metrics,
+            handover=self._handover,
         )
 
     def _session_record(self, client_id: str, state: StoredState | None) -> OutRecord:
@@ -245,7 +274,7 @@ class Proxy:
         _log.warning("the transactional producer broke; making a new one", reason=str(failure))
         self._health.not_ready("transactions", str(failure))
         await self._in_thread(lambda: self._writer.open(self._stop))
-        states = await self._until_possible("sessions", self._restore)
+        states = await self._until_possible("sessions", self._read_sessions)
         if states is None:
             raise FatalTransactionError("told to stop before the new transactional producer was ready")
         self._health.ready("transactions")
@@ -256,7 +285,7 @@ class Proxy:
         _log.error(
             "the transactional producer is fenced or broken; ending",
             reason=str(failure),
-            transactional_id=f"isotherm-{SERVICE}-{self._settings.ordinal}",
+            transactional_id=_transactional_id(self._settings.ordinal),
         )
         self._health.not_ready("transactions", str(failure))
         self._exit = Exit.FAILED
@@ -268,26 +297,7 @@ class Proxy:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     async def _until_possible(self, part: str, call: Callable[[], T]) -> T | None:
-        """The result of `call`, asked again with back-off while a server is away; None when told to stop."""
-        backoff = Backoff(base_ms=200, cap_ms=5_000)
-        while not self._stop.is_set():
-            try:
-                result = await self._in_thread(call)
-            except (
-                KafkaException,
-                RegistryUnavailableError,
-                SchemaNotRegisteredError,
-                MissingTopicError,
-            ) as error:
-                self._health.not_ready(part, str(error))
-                wait_ms = backoff.next_ms()
-                _log.warning("not possible yet", part=part, reason=str(error), retry_in_ms=round(wait_ms))
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait_async(), wait_ms / 1000)
-            else:
-                self._health.ready(part)
-                return result
-        return None
+        return await until_possible(part, call, executor=self._executor, health=self._health, stop=self._stop)
 
     def _check_topics(self) -> None:
         settings = self._settings
@@ -298,8 +308,26 @@ class Proxy:
         self._encode_session = self._registry.encoder(settings.session.topic, SESSION)
 
     def _restore(self) -> dict[str, StoredState]:
+        """Our sessions, and our share of those of processes that do not exist any more, which are fenced first."""
+        fenced: set[int] = set()
+        while True:
+            states = self._read_sessions()
+            owners = {state.owner for state in states.values() if state.owner is not None}
+            gone = {owner for owner in owners if self._place.is_gone(owner) and self._place.takes(owner)} - fenced
+            if not gone or self._stop.is_set():
+                break
+            for owner in sorted(gone):
+                fence(self._settings.kafka, _transactional_id(owner))
+            fenced |= gone
+        ours = {client_id for client_id, state in states.items() if self._place.takes(state.owner or 0)}
+        if self._member is not None:
+            given_away = self._member.wrote_over(states)
+            self._given_away = {client_id: state for client_id, state in given_away.items() if client_id not in ours}
+        return {client_id: states[client_id] for client_id in ours}
+
+    def _read_sessions(self) -> dict[str, StoredState]:
         topic = self._settings.session.topic
-        name = f"isotherm-{SERVICE}-{self._settings.ordinal}-restore"
+        name = f"{_transactional_id(self._settings.ordinal)}-restore"
         decoder = Decoder(self._registry, SESSION)
         consumer = kafka.consumer(self._settings.kafka, name, name, enable_partition_eof=True)
         try:

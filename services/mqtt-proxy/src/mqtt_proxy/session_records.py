@@ -14,10 +14,10 @@ Record = Mapping[str, Any]
 
 
 def to_record(client_id: str, state: StoredState, *, owner: int, now_ms: int) -> dict[str, Any]:
-    """`state` as an MqttSession."""
+    """`state` as an MqttSession; `owner` is the process that writes it, unless the state names another."""
     return {
         "client_id": client_id,
-        "owner": owner,
+        "owner": owner if state.owner is None else state.owner,
         "epoch": state.epoch,
         "committed": [{"packet_id": packet_id, "crc32": crc32} for packet_id, crc32 in state.committed.items()],
         "expiry_s": state.expiry_s,
@@ -34,6 +34,7 @@ def from_record(record: Record) -> StoredState:
         expiry_s=record["expiry_s"],
         expires_at_ms=None if expires_at is None else _epoch_ms(expires_at),
         committed={entry["packet_id"]: entry["crc32"] for entry in record["committed"]},
+        owner=record["owner"],
     )
 
 

@@ -30,10 +30,12 @@ class StoredState:
     """None while the session is connected."""
     committed: dict[int, int] = field(default_factory=dict)
     """CRC-32 of the content by packet identifier, in order of arrival."""
+    owner: int | None = field(default=None, compare=False)
+    """Ordinal of the process that holds the session; None is the one that has this object."""
 
     def copy(self) -> StoredState:
         """A state of its own, equal to this one."""
-        return StoredState(self.epoch, self.expiry_s, self.expires_at_ms, dict(self.committed))
+        return StoredState(self.epoch, self.expiry_s, self.expires_at_ms, dict(self.committed), self.owner)
 
 
 class OnPublish(Enum):
@@ -149,10 +151,14 @@ class SessionStore:
         """The session of a client; a new one is neither durable nor stored. Raises TooManySessionsError."""
         session = self._sessions.get(client_id)
         if session is None:
-            if len(self._sessions) >= self._maximum:
-                raise TooManySessionsError
+            self.check_room()
             session = self._sessions[client_id] = Session(client_id)
         return session
+
+    def check_room(self) -> None:
+        """Raises TooManySessionsError when no further session can be created."""
+        if len(self._sessions) >= self._maximum:
+            raise TooManySessionsError
 
     def forget(self, session: Session) -> None:
         """Drop a session that nobody owns and of which nothing is stored or undecided."""
@@ -164,6 +170,11 @@ class SessionStore:
         ):
             del self._sessions[session.client_id]
 
+    def surrender(self, session: Session) -> None:
+        """Drop a session that another process holds from now on."""
+        if self._sessions.get(session.client_id) is session:
+            del self._sessions[session.client_id]
+
     def restore(self, states: Mapping[str, StoredState], now_ms: int) -> None:
         """Take over what the sessions topic holds; a session whose process died begins to expire now.
 
@@ -173,6 +184,13 @@ class SessionStore:
             stored = state.copy()
             if stored.expires_at_ms is None:
                 stored.expires_at_ms = now_ms + stored.expiry_s * 1000
+            self.adopt(client_id, stored)
+
+    def adopt(self, client_id: str, state: StoredState) -> None:
+        """Hold a session that another process had; nothing changes when it is held already. The bound does not hold."""
+        if client_id not in self._sessions:
+            stored = state.copy()
+            stored.owner = None
             self._sessions[client_id] = Session(client_id, durable=True, expiry_s=stored.expiry_s, stored=stored)
 
     def never_detached(self) -> list[Session]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from servicekit.settings import ServiceSettings, Settings
 
@@ -74,18 +74,68 @@ class TransactionSettings(Settings):
     )
 
 
+class BridgeSettings(Settings):
+    """The broker that the bridge subscribes to."""
+
+    host: str = Field("127.0.0.1", description="Address of the broker.")
+    port: int = Field(1883, ge=1, le=65535, description="Its port.")
+    client_id: str = Field(
+        "isotherm-bridge", min_length=1, max_length=200, description="Our name there; `-N` with `ordinal` is added."
+    )
+    username: str | None = Field(None, description="User name at the broker.")
+    password: SecretStr | None = Field(None, description="Its password.")
+    cafile: str | None = Field(None, description="PEM file of the authorities to trust; set, the connection is TLS.")
+    certfile: str | None = Field(None, description="PEM file of our client certificate.")
+    keyfile: str | None = Field(None, description="PEM file of its key.")
+    filters: list[str] = Field(
+        default_factory=list, description="What to subscribe to; default: the sources of `routes`."
+    )
+    group: str = Field(
+        "isotherm",
+        pattern=r"^[^/+#]*$",
+        description="Shared subscription `$share/group/filter`, so that processes share the messages; empty for none.",
+    )
+    session_expiry_s: int = Field(
+        86_400, ge=0, le=0xFFFFFFFF, description="How long the broker keeps messages for us while we are away."
+    )
+    receive_maximum: int = Field(
+        1_000, ge=1, le=65_535, description="Messages of QoS 1 that the broker sends ahead of our acknowledgement."
+    )
+    keep_alive_s: int = Field(30, ge=5, le=65_535, description="A silent connection is closed after twice this time.")
+    connect_timeout_ms: int = Field(10_000, ge=100, description="How long connecting and subscribing may take.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> BridgeSettings:
+        if (self.certfile or self.keyfile) and not self.cafile:
+            raise ValueError("bridge.cafile is needed as soon as bridge.certfile or bridge.keyfile is set")
+        if self.password is not None and self.username is None:
+            raise ValueError("bridge.username is needed with bridge.password")
+        return self
+
+
 class ProxySettings(ServiceSettings):
     """Everything that can be set."""
 
+    role: Literal["front-door", "bridge"] = Field(
+        "front-door", description="Whether devices connect to us, or we subscribe to their broker (`bridge.*`)."
+    )
+    processes: int = Field(
+        1, ge=1, le=64, description="Processes on the port, each with its own bounds; they use one ordinal each."
+    )
     listener: ListenerSettings = ListenerSettings()
     tls: TlsSettings = TlsSettings()
     limits: LimitSettings = LimitSettings()
     session: SessionSettings = SessionSettings()
     transactions: TransactionSettings = TransactionSettings()
+    bridge: BridgeSettings = BridgeSettings()
     allow_anonymous: bool = Field(
         False, description="Let clients in that show nothing; otherwise `tls.cafile` is needed."
     )
-    ordinal: int = Field(0, ge=0, description="Number of this process: `transactional.id` is isotherm-mqtt-proxy-N.")
+    ordinal: int = Field(
+        0,
+        ge=0,
+        description="Number of this process, or of the first of several: `transactional.id` is isotherm-mqtt-proxy-N.",
+    )
     routes: str = Field("", description="KCQL statements, `INSERT INTO topic SELECT fields FROM mqtt/filter; ...`.")
     topic_regex_list: str = Field(
         "", description="The old form: `kafka-topic:regular expression of MQTT topics`, separated by commas."
@@ -112,7 +162,7 @@ class ProxySettings(ServiceSettings):
     def _consistent(self) -> ProxySettings:
         if not self.routes.strip() and not self.topic_regex_list.strip():
             raise ValueError("routes or topic_regex_list must say which publishes go where; both are empty")
-        if not self.allow_anonymous and self.tls.cafile is None:
+        if self.role == "front-door" and not self.allow_anonymous and self.tls.cafile is None:
             raise ValueError(
                 "allow_anonymous is false and tls.cafile is not set, so no client could ever connect; "
                 "set allow_anonymous=true, or tls.cafile for client certificates"

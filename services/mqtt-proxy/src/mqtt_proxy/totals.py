@@ -1,0 +1,55 @@
+"""One page of metrics for several processes: every sample is the sum over all of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+_Sample = tuple[str, str, tuple[tuple[str, str], ...]]
+"""Family, name and labels."""
+
+
+class Totals(Collector):
+    """Adds up what processes report in Prometheus' text format.
+
+    What a process counted that ended stays in the sums, so that they never go down; its gauges go with it.
+    """
+
+    def __init__(self) -> None:
+        self._reports: dict[int, str] = {}
+        self._families: dict[str, Metric] = {}
+        self._ended: dict[_Sample, float] = {}
+        self._lock = threading.Lock()
+
+    def report(self, process: int, text: str) -> None:
+        """The newest metrics of a process."""
+        with self._lock:
+            self._reports[process] = text
+
+    def ended(self, process: int) -> None:
+        """A process is gone; its successor counts from zero."""
+        with self._lock:
+            self._add(self._ended, self._reports.pop(process, ""), with_gauges=False)
+
+    def collect(self) -> Iterable[Metric]:
+        """The sums."""
+        with self._lock:
+            sums = dict(self._ended)
+            for text in self._reports.values():
+                self._add(sums, text, with_gauges=True)
+            metrics = {name: Metric(name, known.documentation, known.type) for name, known in self._families.items()}
+        for (family, name, labels), value in sums.items():
+            metrics[family].add_sample(name, dict(labels), value)
+        return metrics.values()
+
+    def _add(self, sums: dict[_Sample, float], text: str, *, with_gauges: bool) -> None:
+        for family in text_string_to_metric_families(text):
+            self._families.setdefault(family.name, family)
+            if with_gauges or family.type != "gauge":
+                for sample in family.samples:
+                    key = (family.name, sample.name, tuple(sorted(sample.labels.items())))
+                    sums[key] = sums.get(key, 0.0) + sample.value
