@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry
 
 from connector.config import ConnectorConfig
 from connector.definitions import Definition
-from connector.validation import InvalidConfigError, Problem, Validated, source_problems, validate
+from connector.validation import InvalidConfigError, Problem, Validated, examine, source_problems
 from persisters.decode import CONVERTERS, Decode
 from persisters.project import Conventions
 from persisters.sink import Sink
@@ -16,6 +20,22 @@ from persisters.sinks import cassandra_keys, elasticsearch_keys, hazelcast_keys
 
 Build = Callable[[Validated, Decode, int], Sink]
 """From a configuration, a decoder of Avro values and the number of writers."""
+Look = Callable[[Validated], list[Problem]]
+Upkeep = Callable[[Validated, CollectorRegistry], AbstractContextManager[None]]
+
+
+class SinkCode(NamedTuple):
+    """What a sink's module brings."""
+
+    build: Build
+    problems: Look
+    """What only the sink knows to be wrong in a configuration."""
+    notices: Look = lambda _config: []
+    """What it assumes and should say so."""
+    upkeep: Upkeep = lambda _config, _registry: nullcontext()
+    """What the first task does beside its loop, while it runs."""
+    retention_ms: Callable[[Validated], int | None] = lambda _config: None
+    """After which time the sink drops dated records; None for never."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +47,8 @@ class SinkKind:
     prefix: str
     conventions: Conventions
 
-    def load(self) -> tuple[Build, Callable[[Validated], list[Problem]], Callable[[Validated], list[Problem]]]:
-        """How to build the sink, and what it says of a configuration: problems and notices.
+    def load(self) -> SinkCode:
+        """The sink's code.
 
         Raises MissingExtraError when the sink's client is not installed.
         """
@@ -49,10 +69,10 @@ def check(kind: SinkKind, config: ConnectorConfig) -> Validated:
 
     Raises InvalidConfigError with every problem, MissingExtraError.
     """
-    _, problems_of, notices_of = kind.load()
-    validated = validate(kind.definition, config)
-    problems = [*_topic_problems(validated), *_converter_problems(validated), *problems_of(validated)]
-    notices = (*validated.notices, *notices_of(validated))
+    code = kind.load()
+    validated, problems = examine(kind.definition, config)
+    problems += [*_topic_problems(validated), *_converter_problems(validated), *code.problems(validated)]
+    notices = (*validated.notices, *code.notices(validated))
     if problems:
         raise InvalidConfigError(problems, notices)
     return Validated(
@@ -74,7 +94,8 @@ def _topic_problems(config: Validated) -> list[Problem]:
     if bool(topics) == bool(pattern):
         return [Problem("topics", "exactly one of topics and topics.regex must be given")]
     if topics:
-        return source_problems(config.statements, topics)
+        # Without a statement that could be read there is another problem, and this one would only be its echo.
+        return source_problems(config.statements, topics) if config.statements else []
     try:
         compiled = re.compile(pattern)
     except re.error as error:
@@ -94,26 +115,28 @@ def _converter_problems(config: Validated) -> list[Problem]:
     ]
 
 
-def _nothing(_config: Validated) -> list[Problem]:
-    return []
-
-
-def _elasticsearch() -> tuple[Build, Callable[[Validated], list[Problem]], Callable[[Validated], list[Problem]]]:
+def _elasticsearch() -> SinkCode:
     from persisters.sinks import elasticsearch as sink
+    from persisters.sinks import elasticsearch_retention as retention
 
-    return lambda config, _decode, writers: sink.ElasticsearchSink(config, writers), sink.check, _nothing
+    return SinkCode(
+        lambda config, _decode, writers: sink.ElasticsearchSink(config, writers),
+        sink.check,
+        upkeep=retention.running,
+        retention_ms=retention.retention_ms,
+    )
 
 
-def _scylla() -> tuple[Build, Callable[[Validated], list[Problem]], Callable[[Validated], list[Problem]]]:
+def _scylla() -> SinkCode:
     from persisters.sinks import cassandra as sink
 
-    return lambda config, _decode, _writers: sink.CassandraSink(config), sink.check, _nothing
+    return SinkCode(lambda config, _decode, _writers: sink.CassandraSink(config), sink.check)
 
 
-def _hazelcast() -> tuple[Build, Callable[[Validated], list[Problem]], Callable[[Validated], list[Problem]]]:
+def _hazelcast() -> SinkCode:
     from persisters.sinks import hazelcast as sink
 
-    return lambda config, decode, _writers: sink.HazelcastSink(config, decode), sink.check, sink.notices
+    return SinkCode(lambda config, decode, _writers: sink.HazelcastSink(config, decode), sink.check, sink.notices)
 
 
 _LOADERS = {"elasticsearch": _elasticsearch, "scylla": _scylla, "hazelcast": _hazelcast}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
 
 import kcql
 from kcql.dates import epoch_ms
@@ -26,6 +28,15 @@ class Conventions:
     pk_separator: str = "-"
     ttl_unit_ms: int | None = None
     """What one unit of TTL is; None when the sink has no TTL."""
+    retention_ms: int | None = None
+    """After which time dated targets (WITHINDEXSUFFIX) are dropped; None for never."""
+
+    def lifetime_ms(self, statement: Statement) -> int | None:
+        """How long after its event time a row of `statement` is of use; None for ever."""
+        if statement.ttl is not None and self.ttl_unit_ms is not None:
+            return statement.ttl * self.ttl_unit_ms
+        is_dated = statement.index_suffix is not None and statement.target_from is None
+        return self.retention_ms if is_dated else None
 
 
 class TombstoneError(ValueError):
@@ -49,18 +60,19 @@ class Projector:
         self._conventions = conventions
         self._clock_ms = clock_ms
         self._needs_key = any(_uses_key(statement) for statement in statements)
-        self._makers: dict[tuple[int, int | None], _Make] = {}
-        self._by_topic: dict[str, list[int]] = {}
+        self._by_topic: dict[str, _TopicMakers] = {}
 
     def __call__(self, record: Record) -> Prepared:
         """What becomes of `record`.
 
         Raises RegistryUnavailableError when its schema cannot be had now.
         """
-        matching = self._by_topic.get(record.topic)
-        if matching is None:
-            matching = self._matching(record.topic)
-        if not matching:
+        of_topic = self._by_topic.get(record.topic)
+        if of_topic is None:
+            of_topic = self._by_topic[record.topic] = _TopicMakers(
+                [statement for statement in self._statements if statement.matches(record.topic)], {}
+            )
+        if not of_topic.statements:
             return Prepared(filtered="no_statement")
         stage, reason = "VALUE_CONVERTER", "decode"
         try:
@@ -71,7 +83,14 @@ class Projector:
             source = kcql.Record(
                 key, value, record.headers, record.topic, record.partition, record.offset, record.timestamp_ms
             )
-            rows = [row for index in matching if (row := self._maker(index, writer)(record, source)) is not None]
+            makers = of_topic.by_schema.get(None if writer is None else writer.schema_id)
+            if makers is None:
+                makers = self._makers(of_topic, writer)
+            rows = []
+            for make in makers:
+                row = make(record, source)
+                if row is not None:
+                    rows.append(row)
         except RegistryUnavailableError:
             raise
         except (ValueError, TypeError, OverflowError) as error:
@@ -80,18 +99,11 @@ class Projector:
             return Prepared(filtered="tombstone" if value is None else "expired")
         return Prepared(rows)
 
-    def _matching(self, topic: str) -> list[int]:
-        found = [index for index, statement in enumerate(self._statements) if statement.matches(topic)]
-        self._by_topic[topic] = found
-        return found
-
-    def _maker(self, index: int, writer: WriterSchema | None) -> _Make:
-        place = (index, None if writer is None else writer.schema_id)
-        maker = self._makers.get(place)
-        if maker is None:
-            plan = compile_plan(self._statements[index], writer, self._conventions.pk_separator)
-            maker = self._makers[place] = _row_maker(plan, self._conventions, self._clock_ms)
-        return maker
+    def _makers(self, of_topic: _TopicMakers, writer: WriterSchema | None) -> list[_Make]:
+        plans = [compile_plan(one, writer, self._conventions.pk_separator) for one in of_topic.statements]
+        makers = [_row_maker(plan, self._conventions, self._clock_ms) for plan in plans]
+        of_topic.by_schema[None if writer is None else writer.schema_id] = makers
+        return makers
 
 
 _NOTHING = Decoded(None)
@@ -99,13 +111,19 @@ _Make = Callable[[Record, kcql.Record], Row | None]
 """From a record, as it came and decoded, to its row; None where the statement makes none of it."""
 
 
+class _TopicMakers(NamedTuple):
+    statements: Sequence[Statement]
+    """That read the topic."""
+    by_schema: dict[int | None, list[_Make]]
+    """Their makers by the id of the writer's schema; None for values without one."""
+
+
 def _row_maker(plan: Plan, conventions: Conventions, clock_ms: Callable[[], float]) -> _Make:
     """Everything about a plan that is the same for all records is decided here and not for each of them."""
     statement, projection, revision = plan.statement, plan.projection, plan.revision
     target, project = projection.target, projection.row
     event_time_ms, identify = _event_time(plan), _identity(plan, conventions.pk_separator)
-    unit_ms = conventions.ttl_unit_ms
-    lifetime_ms = None if statement.ttl is None or unit_ms is None else statement.ttl * unit_ms
+    lifetime_ms = conventions.lifetime_ms(statement)
 
     def make(record: Record, source: kcql.Record) -> Row | None:
         value = source.value
@@ -161,10 +179,11 @@ def _identity(plan: Plan, separator: str) -> _Identify:
         return lambda source: f"{source.topic}-{source.partition}-{source.offset}"
 
     text = separator.replace("%", "%%").join(["%s"] * len(names))
+    # Of one name alone itemgetter would give the bare value.
+    take = itemgetter(*names) if len(names) > 1 else lambda value: (value[names[0]],)
 
     def identify(source: kcql.Record) -> str:
-        value = source.value
-        parts = tuple([value[name] for name in names])
+        parts = take(source.value)
         if None in parts:
             # A field that may be absent (a polled response has no Observe) is part of the identity all the same.
             parts = tuple(["" if part is None else part for part in parts])

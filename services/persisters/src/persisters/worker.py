@@ -6,6 +6,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from typing import Any
 
@@ -61,7 +62,7 @@ def run_task(
     monitoring.start()
     _log.info("task", connector=config.name, task=task, sink=kind.name, http_port=monitoring.port)
     try:
-        return _Task(settings, kind, config, task, health, metrics, written).run(stop)
+        return _Task(settings, kind, config, task, health, metrics, written, registry).run(stop)
     finally:
         monitoring.stop()
 
@@ -93,7 +94,9 @@ class _Task:
         health: Health,
         metrics: TaskMetrics,
         written: ConnectorConfig,
+        registry: CollectorRegistry,
     ) -> None:
+        self._registry = registry
         self._settings, self._kind, self._config, self._number = settings, kind, config, task
         self._health, self._metrics = health, metrics
         self._schemas = SchemaRegistry(settings.registry)
@@ -105,7 +108,8 @@ class _Task:
         try:
             loop = self._loop(stop)
             if loop is not None:
-                loop.run(stop)
+                with self._upkeep():
+                    loop.run(stop)
         except TaskFailedError as failure:
             return self._failed("stopped by the error policy", failure, Exit.FAILED)
         except SinkConfigError as failure:
@@ -122,9 +126,13 @@ class _Task:
         self._status.last_word(State.FAILED, self._metrics.totals(), trace)
         return code
 
+    def _upkeep(self) -> AbstractContextManager[None]:
+        # The connector's first task does it for all.
+        return nullcontext() if self._number else self._kind.load().upkeep(self._config, self._registry)
+
     def _loop(self, stop: Stop) -> Loop | None:
         kind, config, settings = self._kind, self._config, self._settings
-        build, _, _ = kind.load()
+        build = kind.load().build
         policy = error_policy(kind, config)
         letters = self._dead_letters(stop)
         if stop.is_set():
@@ -222,7 +230,7 @@ def projector(kind: SinkKind, config: Validated, schemas: SchemaRegistry) -> Pro
         config.statements,
         value_decoder(config.text("value.converter"), schemas, envelope=config.flag("value.converter.schemas.enable")),
         key_decoder(config.text("key.converter"), schemas, envelope=config.flag("key.converter.schemas.enable")),
-        Conventions(separator, kind.conventions.ttl_unit_ms),
+        Conventions(separator, kind.conventions.ttl_unit_ms, kind.load().retention_ms(config)),
     )
 
 

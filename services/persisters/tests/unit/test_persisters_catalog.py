@@ -13,7 +13,7 @@ from connector.policies import ErrorPolicy, Policy
 from connector.validation import InvalidConfigError, Validated
 from persisters.__main__ import main
 from persisters.catalog import KINDS, check, subscription
-from persisters.sinks.elasticsearch import nodes
+from persisters.sinks.elasticsearch_client import nodes
 from persisters.sinks.hazelcast import structure_of
 from persisters.worker import dead_letter_topic, error_policy
 
@@ -231,7 +231,49 @@ def test_validate_prints_everything_and_exits_2(tmp_path: Path, capsys: pytest.C
     assert main(["validate", str(bad)]) == 2
     told = capsys.readouterr().err
     assert "error: tasks.max: 'none' is not allowed" in told
+    assert "STOREAS PILE is not allowed" in told, "what the sink finds is told with what its keys' types find"
     assert "notice: connect.hazelcast.group.password" in told
+
+
+def test_validate_takes_references_that_it_cannot_resolve_also_inside_a_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "elastic.json"
+    file.write_text(ELASTIC_OF_DOCUMENT_C, encoding="utf-8")
+    assert main(["validate", str(file)]) == 0
+    assert main(["run", str(file)]) == 2
+    assert "the environment has no variable ELASTIC_SEARCH_HOST" in capsys.readouterr().err
+    file.write_text(ELASTIC_OF_DOCUMENT_C.replace("${env:ELASTIC_SEARCH_PORT}", "${ELASTIC_SEARCH_PORT}"), "utf-8")
+    assert main(["validate", str(file)]) == 2
+    assert "write ${env:ELASTIC_SEARCH_PORT} or ${file:PATH:KEY}" in capsys.readouterr().err
+
+
+def test_every_problem_of_every_part_is_told_at_once() -> None:
+    given = {
+        "name": "n",
+        "connector.class": "elastic",
+        "topics": "t",
+        "max.tasks": "0",
+        "error.policy": "TROW",
+        "value.converter": "xml",
+        "url": "mongodb://h",
+        "kcql": "UPSERT INTO a SELECT * FROM u",
+        "connect.elastic.retention.dais": "7",
+    }
+    with pytest.raises(InvalidConfigError) as caught:
+        check(KINDS["elasticsearch"], config.from_mapping(given))
+    told = "\n".join(caught.value.problems)
+    for expected in (
+        "tasks.max: '0'",
+        "did you mean THROW?",
+        "value.converter: 'xml'",
+        "'mongodb://h' is not allowed",
+        "UPSERT needs PK",
+        "no KCQL statement reads 't'",
+        "'u' is read by",
+    ):
+        assert expected in told
+    assert any("did you mean connect.elastic.retention.days?" in str(notice) for notice in caught.value.notices)
 
 
 def test_run_refuses_what_validate_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -269,3 +269,10 @@ def test_microseconds_are_datetimes_and_milliseconds_numbers() -> None:
     value = AvroDecoder(Schemas({1: NESTED}))(data).value
     assert value["at"] == datetime(2026, 1, 1, tzinfo=UTC)
     assert json.dumps(VALUE)
+
+
+def test_rows_of_dated_indices_expire_with_them() -> None:
+    dated = "INSERT INTO a SELECT * FROM t WITHINDEXSUFFIX -{YYYY.MM.DD}"
+    assert projector(dated, retention_ms=60_001)(record(AVRO)).rows
+    assert projector(dated, retention_ms=60_000)(record(AVRO)).filtered == "expired"
+    assert projector("INSERT INTO a SELECT * FROM t", retention_ms=1)(record(AVRO)).rows

@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
-from elastic_transport import ConnectionError as TransportConnectionError
-from elastic_transport import ConnectionTimeout, TransportError
-from elasticsearch import ApiError, Elasticsearch, OrjsonSerializer
+from elastic_transport import TransportError
+from elasticsearch import ApiError
 
 from connector.validation import Problem, Validated
 from kcql.model import Statement
@@ -18,6 +16,7 @@ from persisters.documents import NotADocumentError, to_json
 from persisters.plan import Plan
 from persisters.project import null_behaviour
 from persisters.sink import Batch, Rejected, Row, SinkConfigError, Unavailable
+from persisters.sinks import elasticsearch_client, elasticsearch_retention
 from persisters.sinks.elasticsearch_keys import PREFIX
 from persisters.sinks.mapping import index_pattern, index_template, properties
 from servicekit import logs
@@ -27,6 +26,7 @@ _log = logs.logger(__name__)
 _LONGEST_ID_BYTES = 512
 _CONFLICT, _NOT_FOUND = 409, 404
 _TRANSIENT = frozenset((429, 500, 502, 503, 504))
+_WANTED = "errors,items.*.status,items.*.error"
 _SPLIT = frozenset((400, 413))
 """Statuses of a whole bulk request that one bad row may have caused."""
 
@@ -40,15 +40,7 @@ class ElasticsearchSink:
 
     def __init__(self, config: Validated, writers: int) -> None:
         self._config = config
-        self._timeout_s = config.integer(f"{PREFIX}.write.timeout") / 1000
-        self._client = Elasticsearch(
-            nodes(config),
-            request_timeout=self._timeout_s,
-            max_retries=0,
-            connections_per_node=writers,
-            serializers={OrjsonSerializer.mimetype: OrjsonSerializer()},
-            **_credentials(config),
-        )
+        self._client = elasticsearch_client.connect(config, writers)
         self._prefix = config.text(f"{PREFIX}.tableprefix")
         self._auto_create = config.flag(f"{PREFIX}.index.auto.create")
         self._prepared: set[tuple[str, int | None]] = set()
@@ -69,30 +61,37 @@ class ElasticsearchSink:
         indices: list[int] = []
         rejected: list[Rejected] = []
         target, plan = None, None
+        usual = _fixed_target(batch.rows[0])
         for index, row in enumerate(batch.rows):
             if row.target != target or row.plan is not plan:
                 self._prepare(row)
                 target, plan = row.target, row.plan
             try:
-                operations.append(self._operation(row))
+                operations.append(self._operation(row, usual))
                 indices.append(index)
             except NotADocumentError as error:
                 rejected.append(Rejected(index, "document", error))
-        return rejected + self._bulk(operations, indices, batch.rows)
+        return rejected + self._bulk(usual, operations, indices, batch.rows)
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
-    def _operation(self, row: Row) -> bytes:
-        """The lines of one row in the body of a bulk request.
+    def _operation(self, row: Row, usual: str | None) -> bytes:
+        """The lines of one row in the body of a bulk request, whose address names the target `usual`.
 
-        Put together as text: a dictionary for each row would cost more than the rest of it.
+        Put together as text: a dictionary for each row would cost more than the rest of it. The index is said only
+        where it is another one, so that the server need not read it in every row.
         """
-        size = len(row.id.encode())
+        try:
+            size = len(row.id.encode())
+        except UnicodeEncodeError as error:
+            raise NotADocumentError(f"the id is not Unicode: {error}") from error
         if not 0 < size <= _LONGEST_ID_BYTES:
             raise NotADocumentError(f"an id has 1 to {_LONGEST_ID_BYTES} bytes, this one has {size}")
-        place = b'"_index":%b,"_id":%b' % (orjson.dumps(self._prefix + row.target), orjson.dumps(row.id))
+        place = b'"_id":' + orjson.dumps(row.id)
+        if row.target != usual:
+            place += b',"_index":%b' % orjson.dumps(self._prefix + row.target)
         if row.values is None:
             return b'{"delete":{%b}}\n' % place
         document = to_json(row.values)
@@ -106,22 +105,23 @@ class ElasticsearchSink:
             return update % (place, document)
         return b'{"index":{%b}}\n%b\n' % (place, document)
 
-    def _bulk(self, operations: Sequence[bytes], indices: Sequence[int], rows: Sequence[Row]) -> list[Rejected]:
+    def _bulk(
+        self, usual: str | None, operations: Sequence[bytes], indices: Sequence[int], rows: Sequence[Row]
+    ) -> list[Rejected]:
         if not indices:
             return []
         body: Any = b"".join(operations)
+        address = None if usual is None else self._prefix + usual
         try:
-            answer = self._call(
-                lambda: self._client.bulk(operations=body, filter_path="errors,items.*.status,items.*.error")
-            )
+            answer = self._call(lambda: self._client.bulk(index=address, operations=body, filter_path=_WANTED))
         except ApiError as error:
             if error.status_code not in _SPLIT:
                 raise
             if len(indices) == 1:
                 return [Rejected(indices[0], _reason(error.status_code, {}), error)]
             middle = len(indices) // 2
-            return self._bulk(operations[:middle], indices[:middle], rows) + self._bulk(
-                operations[middle:], indices[middle:], rows
+            return self._bulk(usual, operations[:middle], indices[:middle], rows) + self._bulk(
+                usual, operations[middle:], indices[middle:], rows
             )
         if not answer["errors"]:
             return []
@@ -175,7 +175,10 @@ class ElasticsearchSink:
     def _call(self, request: Any) -> Any:
         try:
             return request()
-        except (TransportConnectionError, ConnectionTimeout) as error:
+        except TransportError as error:
+            distrust = elasticsearch_client.distrust(error)
+            if distrust is not None:
+                raise SinkConfigError(f"Elasticsearch: {distrust}") from error
             raise Unavailable(f"Elasticsearch: {error}") from error
         except ApiError as error:
             if error.status_code in _TRANSIENT:
@@ -183,8 +186,6 @@ class ElasticsearchSink:
             if error.status_code in (401, 403):
                 raise SinkConfigError(f"Elasticsearch: {error}") from error
             raise
-        except TransportError as error:
-            raise Unavailable(f"Elasticsearch: {error}") from error
 
 
 def check(config: Validated) -> list[Problem]:
@@ -192,12 +193,7 @@ def check(config: Validated) -> list[Problem]:
     problems = []
     for statement in config.statements:
         problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in _wrong(statement)]
-    try:
-        if all(config.is_resolved(f"{PREFIX}.{key}") for key in ("url", "hosts", "port", "protocol")):
-            nodes(config)
-    except ValueError as error:
-        problems.append(Problem(f"{PREFIX}.url", str(error)))
-    return problems
+    return [*problems, *elasticsearch_client.problems(config), *elasticsearch_retention.problems(config)]
 
 
 def _wrong(statement: Statement) -> list[str]:
@@ -226,45 +222,14 @@ def check_revision(plan: Plan) -> None:
         )
 
 
-def nodes(config: Validated) -> list[str]:
-    """The addresses of the cluster from `url`, else from `hosts`, `port` and `protocol`.
-
-    Raises ValueError for an address that is none.
-    """
-    urls = config.items(f"{PREFIX}.url") or [
-        f"{config.text(f'{PREFIX}.protocol')}://{host}" if ":" in host else _address(config, host)
-        for host in config.items(f"{PREFIX}.hosts")
-    ]
-    return [_node(url, config.text(f"{PREFIX}.port")) for url in urls]
-
-
-def _address(config: Validated, host: str) -> str:
-    return f"{config.text(f'{PREFIX}.protocol')}://{host}:{config.text(f'{PREFIX}.port')}"
-
-
-def _node(url: str, port: str) -> str:
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    scheme = "http" if parts.scheme == "elasticsearch" else parts.scheme
-    if scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is not allowed; expected elasticsearch://host:port, http://.. or https://..")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{scheme}://{host}:{parts.port or port}{parts.path}"
-
-
-def _credentials(config: Validated) -> dict[str, Any]:
-    user = config.text(f"{PREFIX}.use.http.username")
-    options = {
-        "basic_auth": (user, config.text(f"{PREFIX}.use.http.password")) if user else None,
-        "api_key": config.text(f"{PREFIX}.api.key"),
-        "ca_certs": config.text(f"{PREFIX}.ssl.certificate.authorities"),
-        "client_cert": config.text(f"{PREFIX}.ssl.certificate"),
-        "client_key": config.text(f"{PREFIX}.ssl.key"),
-    }
-    return {name: value for name, value in options.items() if value}
-
-
 def _arguments(template: Mapping[str, Any]) -> dict[str, Any]:
     return {("meta" if name == "_meta" else name): value for name, value in template.items()}
+
+
+def _fixed_target(row: Row) -> str | None:
+    """The target of a row whose statement says it; None where data say it, which could be no name in an address."""
+    statement = row.plan.statement
+    return row.target if statement.target_from is None and statement.dynamic_target is None else None
 
 
 def _rejected(index: int, row: Row, outcome: Mapping[str, Any]) -> Rejected | None:

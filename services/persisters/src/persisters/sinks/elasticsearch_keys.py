@@ -18,16 +18,24 @@ _CLASS = "isotherm.persisters.ElasticsearchSink"
 _LOW = Importance.LOW
 
 
-def _key(name: str, type_: Type, default: str | None, doc: str, importance: Importance = Importance.MEDIUM) -> Key:
-    return Key(f"{PREFIX}.{name}", type_, default, doc, importance)
+def _key(
+    name: str,
+    type_: Type,
+    default: str | None,
+    doc: str,
+    importance: Importance = Importance.MEDIUM,
+    minimum: float | None = None,
+    allowed: tuple[str, ...] = (),
+) -> Key:
+    return Key(f"{PREFIX}.{name}", type_, default, doc, importance, minimum=minimum, allowed=allowed)
 
 
 _OWN = (
     Key(f"{PREFIX}.kcql", Type.STRING, None, "Statements, separated by `;`.", Importance.HIGH, required=True),
     _key("url", Type.LIST, "", "`elasticsearch://host:port`, `http://..` or `https://..`.", Importance.HIGH),
     _key("hosts", Type.LIST, "localhost", "Hosts, where there is no url.", Importance.HIGH),
-    _key("port", Type.INT, "9200", "HTTP port of the hosts."),
-    _key("protocol", Type.STRING, "http", "http or https, for the hosts."),
+    _key("port", Type.INT, "9200", "HTTP port of the hosts.", minimum=1),
+    _key("protocol", Type.STRING, "http", "http or https, for the hosts.", allowed=("http", "https")),
     _key("cluster.name", Type.STRING, "", "When given, the cluster must say that this is its name."),
     _key("index.auto.create", Type.BOOLEAN, "true", "Create what is missing, mapped by the topic's Avro schema."),
     _key("use.http.username", Type.STRING, "", "User of basic authentication."),
@@ -36,11 +44,20 @@ _OWN = (
     _key("ssl.certificate.authorities", Type.STRING, "", "PEM file of the authorities to trust."),
     _key("ssl.certificate", Type.STRING, "", "PEM file of the client's certificate."),
     _key("ssl.key", Type.STRING, "", "PEM file of the client's key."),
-    _key("batch.size", Type.INT, "2000", "Most records in one bulk request."),
-    _key("batch.bytes", Type.INT, "4194304", "Most bytes of records in one bulk request.", _LOW),
-    _key("linger.ms", Type.INT, "0", "How long records may wait for a batch to fill.", _LOW),
-    _key("write.timeout", Type.INT, "30000", "How long one request may take, ms."),
+    _key("batch.size", Type.INT, "2000", "Most records in one bulk request.", minimum=1),
+    _key("batch.bytes", Type.INT, "4194304", "Most bytes of records in one bulk request.", _LOW, minimum=1),
+    _key("linger.ms", Type.INT, "0", "How long records may wait for a batch to fill.", _LOW, minimum=0),
+    _key("write.timeout", Type.INT, "30000", "How long one request may take, ms.", minimum=1),
     _key("pk.separator", Type.STRING, "-", "Between the values of a PK in a document's id.", _LOW),
+    _key(
+        "retention.days",
+        Type.INT,
+        "0",
+        "Retire indices of WITHINDEXSUFFIX that are older; 0: never.",
+        minimum=0,
+    ),
+    _key("retention.dry.run", Type.BOOLEAN, "false", "Only tell which indices are past their time; close none.", _LOW),
+    _key("retention.interval.ms", Type.INT, "3600000", "Between two looks at the indices.", _LOW, minimum=100),
     Key(f"{PREFIX}.tableprefix", Type.STRING, "", "Prefix of every index.", _LOW),
 )
 

@@ -1,0 +1,115 @@
+"""How to reach Elasticsearch: addresses, credentials, TLS."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from elasticsearch import Elasticsearch, OrjsonSerializer
+
+from connector.validation import Problem, Validated
+from persisters.sink import SinkConfigError
+from persisters.sinks.elasticsearch_keys import PREFIX
+
+_USER, _PASSWORD, _API_KEY = (f"{PREFIX}.{name}" for name in ("use.http.username", "use.http.password", "api.key"))
+_TLS = {
+    "ca_certs": f"{PREFIX}.ssl.certificate.authorities",
+    "client_cert": f"{PREFIX}.ssl.certificate",
+    "client_key": f"{PREFIX}.ssl.key",
+}
+
+
+def connect(config: Validated, connections: int) -> Elasticsearch:
+    """A client that retries nothing by itself; it connects with its first request.
+
+    Raises SinkConfigError for a file of the TLS configuration that cannot be used.
+    """
+    for key in _TLS.values():
+        if config.text(key) and not Path(config.text(key)).is_file():
+            raise SinkConfigError(f"{key}: there is no file {config.text(key)!r}")
+    try:
+        return Elasticsearch(
+            nodes(config),
+            request_timeout=config.integer(f"{PREFIX}.write.timeout") / 1000,
+            max_retries=0,
+            connections_per_node=connections,
+            serializers={OrjsonSerializer.mimetype: OrjsonSerializer()},
+            **_credentials(config),
+        )
+    except OSError as error:
+        # ssl.SSLError is one of them: a file that holds no certificate or key.
+        raise SinkConfigError(f"{PREFIX}.ssl: {error}") from error
+
+
+def problems(config: Validated) -> list[Problem]:
+    """What is wrong with the keys of the connection; keys that hold references are not looked at."""
+    found: list[Problem] = []
+    if config.text(_USER) and config.text(_API_KEY):
+        found.append(Problem(_API_KEY, f"not together with {_USER}: a request carries one of the two"))
+    if config.text(_PASSWORD) and not config.text(_USER):
+        found.append(Problem(_PASSWORD, f"{_USER} is missing"))
+    if config.text(_TLS["client_key"]) and not config.text(_TLS["client_cert"]):
+        found.append(Problem(_TLS["client_key"], f"{_TLS['client_cert']} is missing"))
+    if not all(config.is_resolved(f"{PREFIX}.{key}") for key in ("url", "hosts", "port", "protocol")):
+        return found
+    try:
+        addresses = nodes(config)
+    except ValueError as error:
+        return [*found, Problem(f"{PREFIX}.url", str(error))]
+    given = [key for key in _TLS.values() if config.text(key)]
+    plain = [address for address in addresses if not address.startswith("https:")]
+    if given and plain:
+        found.append(Problem(given[0], f"{plain[0]} is not reached with TLS; write https://.."))
+    return found
+
+
+def distrust(error: BaseException) -> ssl.SSLCertVerificationError | None:
+    """The refusal of the server's certificate behind `error`; None when TLS failed in a way that may pass."""
+    seen: set[int] = set()
+    behind: BaseException | None = error
+    while behind is not None and id(behind) not in seen:
+        seen.add(id(behind))
+        if isinstance(behind, ssl.SSLCertVerificationError):
+            return behind
+        inner = next((one for one in behind.args if isinstance(one, BaseException)), None)
+        behind = behind.__cause__ or behind.__context__ or inner
+    return None
+
+
+def nodes(config: Validated) -> list[str]:
+    """The addresses of the cluster from `url`, else from `hosts`, `port` and `protocol`.
+
+    Raises ValueError for an address that is none.
+    """
+    protocol, port = config.text(f"{PREFIX}.protocol"), config.text(f"{PREFIX}.port")
+    urls = config.items(f"{PREFIX}.url") or [
+        f"{protocol}://{host}" if ":" in host else f"{protocol}://{host}:{port}"
+        for host in config.items(f"{PREFIX}.hosts")
+    ]
+    return [_node(url, port) for url in urls]
+
+
+def _node(url: str, default_port: str) -> str:
+    expected = f"{url!r} is not allowed; expected elasticsearch://host:port, http://.. or https://.."
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    scheme = "http" if parts.scheme == "elasticsearch" else parts.scheme
+    try:
+        port = parts.port or default_port
+    except ValueError:
+        raise ValueError(expected) from None
+    if scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(expected)
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{scheme}://{host}:{port}{parts.path}"
+
+
+def _credentials(config: Validated) -> dict[str, Any]:
+    user = config.text(_USER)
+    options = {
+        "basic_auth": (user, config.text(_PASSWORD)) if user else None,
+        "api_key": config.text(_API_KEY),
+        **{name: config.text(key) for name, key in _TLS.items()},
+    }
+    return {name: value for name, value in options.items() if value}
