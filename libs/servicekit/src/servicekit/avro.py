@@ -18,6 +18,7 @@ import httpx2  # what the registry client uses: its errors are not httpx's
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
+from servicekit.avro_encoding import flat_encoder
 from servicekit.settings import RegistrySettings
 
 JsonSchema = Mapping[str, Any]
@@ -148,7 +149,7 @@ def encoder(schema: JsonSchema, schema_id: int) -> Callable[[Mapping[str, Any]],
             raise WireFormatError(f"the record does not fit its schema: {error!r}") from error
         return buffer.getvalue()
 
-    return encode
+    return flat_encoder(schema, header, encode) or encode
 
 
 def split(data: bytes) -> int:
