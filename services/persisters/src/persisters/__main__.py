@@ -25,6 +25,11 @@ SERVICE = "persisters"
 
 _COLLECTED_OBJECTS = 100_000
 """So many more new containers than freed ones make the collector run; above what waits and is being written."""
+_SWITCH_INTERVAL_S = 0.001
+"""So long a writer's thread waits at most for the interpreter after each answer of its server, while others decode.
+
+With Python's usual 5 ms a task that decodes all the time gets through 180 requests a second, with 1 ms through 950.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,6 +73,7 @@ def _run(settings: PersistersSettings, arguments: argparse.Namespace, given: lis
 
     def work(stop: Stop) -> int:
         _collect_rarely()
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         if arguments.task is not None:
             stop_with_supervisor(stop)
         return run_task(settings, kind, written, validated, arguments.task or 0, stop)
