@@ -19,6 +19,21 @@ _DATA = files(__name__)
 
 Compatibility = str
 
+_TOPIC_KEYS = {
+    "name",
+    "description",
+    "owner",
+    "record",
+    "key",
+    "partitions",
+    "config",
+    "compatibility",
+    "writers",
+    "readers",
+    "planned",
+    "semantics",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Reader:
@@ -34,10 +49,12 @@ class Topic:
 
     name: str
     description: str
+    owner: str
+    """Who decides what the topic carries."""
     record: str | None
     """Record name; None for a topic that is never written."""
     version: int | None
-    """The newest schema version that writers use."""
+    """The newest version of the record: what a writer may write. Each writer pins the one that it does write."""
     key: Mapping[str, str]
     """`field` when the key is one field of the value, `format`, `description`."""
     partitions: int
@@ -46,6 +63,10 @@ class Topic:
     compatibility: Compatibility | None
     writers: tuple[str, ...]
     readers: tuple[Reader, ...]
+    planned_writers: frozenset[str]
+    """Those of the writers that do not write it yet."""
+    planned_readers: frozenset[str]
+    """Those of the readers that do not read it yet."""
     semantics: Mapping[str, Any]
     """What Avro cannot say: times, units, ordering, headers."""
 
@@ -122,17 +143,24 @@ def _sorted(folder: Traversable) -> list[Traversable]:
 
 def _topic(entry: Traversable) -> Topic:
     declared: dict[str, Any] = yaml.safe_load(entry.read_text(encoding="utf-8"))
+    unknown = sorted(declared.keys() - _TOPIC_KEYS)
+    if unknown:
+        raise ValueError(f"{entry.name}: unknown key {unknown[0]}; a topic has {', '.join(sorted(_TOPIC_KEYS))}")
+    record, planned = declared["record"], declared.get("planned", {})
     return Topic(
         name=declared["name"],
         description=declared["description"],
-        record=declared["record"],
-        version=declared["version"],
+        owner=declared["owner"],
+        record=record,
+        version=None if record is None else versions(record)[-1],
         key=declared["key"] or {},
         partitions=declared["partitions"],
         config={key: str(value) for key, value in declared["config"].items()},
         compatibility=declared["compatibility"],
         writers=tuple(declared["writers"]),
         readers=tuple(Reader(**reader) for reader in declared["readers"]),
+        planned_writers=frozenset(planned.get("writers", ())),
+        planned_readers=frozenset(planned.get("readers", ())),
         semantics=declared["semantics"],
     )
 
