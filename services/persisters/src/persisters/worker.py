@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from typing import Any
@@ -16,13 +16,15 @@ from prometheus_client import CollectorRegistry
 from connector.config import ConnectorConfig
 from connector.dead_letters import DeadLetter, DeadLetters, dead_letter_headers, ensure_topic, producer_overrides
 from connector.definitions import Definition
+from connector.limits import FailureLimitError, FailureWatch, failure_limits
 from connector.policies import ErrorPolicy, Policy
 from connector.publishing import announcements
 from connector.status import Heartbeat, State
 from connector.validation import Validated
+from persisters.accounting import Counts
 from persisters.catalog import SinkKind, subscription
 from persisters.decode import AvroDecoder, key_decoder, value_decoder
-from persisters.lanes import Limits
+from persisters.lanes import Limits, Partition
 from persisters.loop import Loop, LoopSettings, TaskFailedError
 from persisters.metrics import TaskMetrics
 from persisters.project import Conventions, Projector
@@ -102,6 +104,7 @@ class _Task:
         self._schemas = SchemaRegistry(settings.registry)
         self._status = _Status(settings, self._schemas, written, config.definition, task)
         self._refusals = _RefusalLog(config)
+        self._failures = FailureWatch(failure_limits(config))
 
     def run(self, stop: Stop) -> int:
         """The exit code; every failure is logged and told in the status with its trace."""
@@ -112,6 +115,8 @@ class _Task:
                     loop.run(stop)
         except TaskFailedError as failure:
             return self._failed("stopped by the error policy", failure, Exit.FAILED)
+        except FailureLimitError as failure:
+            return self._failed("stopped: nearly every record fails", failure, Exit.FAILED)
         except SinkConfigError as failure:
             return self._failed("configuration does not fit the sink", failure, Exit.CONFIGURATION)
         except Exception as failure:
@@ -159,14 +164,15 @@ class _Task:
                 letters.send([self._letter(one) for one in refusals]) if letters is not None else None
             ),
             health=self._health,
-            observer=_Observers(self._metrics, self._refusals),
-            on_turn=self._status_beat,
+            observer=_Observers(self._metrics, self._refusals, self._failures),
+            on_turn=self._turn_over,
         )
         self._metrics.follow(lambda: dict(loop.lanes.by_partition))
         return loop
 
-    def _status_beat(self) -> None:
+    def _turn_over(self) -> None:
         self._status.beat(State.RUNNING, self._metrics)
+        self._failures.check()
 
     def _consumer(self) -> Consumer:
         settings, config = self._settings, self._config
@@ -235,17 +241,21 @@ def projector(kind: SinkKind, config: Validated, schemas: SchemaRegistry) -> Pro
 
 
 class _Observers:
-    """Passes everything to the metrics, and refusals also to the log."""
+    """Passes everything to the metrics, refusals also to the log, outcomes to the limit on failures."""
 
-    def __init__(self, metrics: TaskMetrics, refusals: _RefusalLog) -> None:
-        self.wrote, self.retried = metrics.wrote, metrics.retried
-        self.settled, self.committed = metrics.settled, metrics.committed
-        self._refused: tuple[Callable[[Sequence[Refusal]], None], ...] = (metrics.refused, refusals.refused)
+    def __init__(self, metrics: TaskMetrics, refusals: _RefusalLog, failures: FailureWatch) -> None:
+        self.wrote, self.retried, self.committed = metrics.wrote, metrics.retried, metrics.committed
+        self._metrics, self._refusals, self._failures = metrics, refusals, failures
+
+    def settled(self, partition: Partition, counts: Counts) -> None:
+        """Records got their outcome."""
+        self._metrics.settled(partition, counts)
+        self._failures.settled(counts.written, counts.dead_lettered.total() + counts.skipped.total())
 
     def refused(self, refusals: Sequence[Refusal]) -> None:
         """Records were skipped or dead-lettered."""
-        for refused in self._refused:
-            refused(refusals)
+        self._metrics.refused(refusals)
+        self._refusals.refused(refusals)
 
 
 class _RefusalLog:
