@@ -69,9 +69,11 @@ def decode(
         raise PayloadError(f"{len(data)} bytes are over the limit of {limits.max_bytes}")
     reader = _read_unnamed if content_format is None else _reader(content_format)
     content = reader(data, now_ms, limits)
-    # The one shape that nearly every payload has, without the walk.
-    if type(content) is dict and len(content) <= 64 and not any(type(v) in _CONTAINERS for v in content.values()):
+    # The two shapes that nearly every payload has, without the walk.
+    if type(content) is dict and len(content) <= 64 and _SCALARS.issuperset(map(type, content.values())):
         return [_row(content)]
+    if type(content) is list and content and _are_flat(content, limits):
+        return content
     _check(content, limits)
     if isinstance(content, list):
         if not content:
@@ -196,10 +198,24 @@ def _object_array_or_number(content: object) -> object:
 def _row(item: object) -> dict[str, Any]:
     if not isinstance(item, dict):
         raise PayloadError(f"expected objects in the array, not {type(item).__name__}")
-    for key in item:
-        if type(key) is not str:
-            raise PayloadError(f"expected texts as keys, not {type(key).__name__}")
+    if not _TEXTS.issuperset(map(type, item)):
+        wrong = next(type(key).__name__ for key in item if type(key) is not str)
+        raise PayloadError(f"expected texts as keys, not {wrong}")
     return item
+
+
+def _are_flat(items: list[Any], limits: Limits) -> bool:
+    """Whether these are rows of single values within the limits; the walk says what is wrong with others."""
+    values = len(items)
+    for item in items:
+        if (
+            type(item) is not dict
+            or not _TEXTS.issuperset(map(type, item))
+            or not _SCALARS.issuperset(map(type, item.values()))
+        ):
+            return False
+        values += len(item)
+    return values <= limits.max_items and limits.max_depth > 1
 
 
 def _check(content: object, limits: Limits) -> None:
@@ -219,6 +235,9 @@ def _check(content: object, limits: Limits) -> None:
         level = inner
     raise PayloadError(f"nested deeper than {limits.max_depth}")
 
+
+_SCALARS = frozenset((str, int, float, bool, bytes, type(None)))
+_TEXTS = frozenset((str,))
 
 # The last two are what cbor2 makes of a container inside a tag.
 _CONTAINERS = (dict, list, tuple, cbor2.frozendict)

@@ -20,6 +20,7 @@ from payloads.times import epoch_ms
 MAX_NAME_CHARS = 256
 """Upper bound of device_id, metric and unit: they become keys, labels and index terms."""
 
+_INFINITY = math.inf
 _MAX_SEQUENCE = 2**63 - 1
 _KEYS = frozenset(("device_id", "metric", "value", "unit", "event_time", "sequence", "attributes"))
 
@@ -65,11 +66,16 @@ class Reading(NamedTuple):
 
 
 def reading(row: Mapping[str, Any], defaults: Defaults) -> Reading:
-    """The reading that `row` describes.
+    """The reading that `row` describes; `record` says how and what it raises."""
+    return Reading(*record(row, defaults, defaults.sequence).values())
+
+
+def record(row: Mapping[str, Any], defaults: Defaults, sequence: int) -> dict[str, Any]:
+    """The reading that `row` describes, as `Reading.as_record` gives it; `sequence` takes the place of the defaults'.
 
     `value` must be a finite number. A null counts as not said. `event_time` is read by `epoch_ms`, default the ingest
-    time. `sequence`: default 0 for a row with a time, `defaults.sequence` for one without. Every other field goes to
-    the attributes as text (bytes as base64, records and arrays as JSON).
+    time. The reading's sequence: default 0 for a row with a time, `sequence` for one without. Every other field goes
+    to the attributes as text (bytes as base64, records and arrays as JSON).
 
     Raises PayloadError naming the field and what was expected.
     """
@@ -77,10 +83,14 @@ def reading(row: Mapping[str, Any], defaults: Defaults) -> Reading:
     value = get("value")
     if type(value) is not float:
         value = _number(row, value)
-    if not -math.inf < value < math.inf:
+    if not -_INFINITY < value < _INFINITY:
         raise PayloadError(f"value: {value!r} is not a finite number")
-    device_id = _name("device_id", get("device_id"), defaults.device_id)
-    metric = _name("metric", get("metric"), defaults.metric)
+    device_id = get("device_id")
+    if type(device_id) is not str or not 0 < len(device_id) <= MAX_NAME_CHARS:
+        device_id = _name("device_id", device_id, defaults.device_id)
+    metric = get("metric")
+    if type(metric) is not str or not 0 < len(metric) <= MAX_NAME_CHARS:
+        metric = _name("metric", metric, defaults.metric)
     unit = get("unit")
     if unit is None:
         unit = defaults.units.get(metric)
@@ -88,19 +98,27 @@ def reading(row: Mapping[str, Any], defaults: Defaults) -> Reading:
             raise PayloadError(f"unit: neither the payload nor the settings say the unit of {metric!r}")
     elif type(unit) is not str or len(unit) > MAX_NAME_CHARS:
         raise PayloadError(f"unit: expected a text of at most {MAX_NAME_CHARS} characters")
-    time = get("event_time")
-    sequence = get("sequence")
+    time, said_sequence = get("event_time"), get("sequence")
     if time is None:
         event_time_ms = defaults.ingest_time_ms
-        sequence = defaults.sequence if sequence is None else _sequence(sequence)
     else:
+        sequence = 0
         try:
             event_time_ms = epoch_ms(time)
         except PayloadError as error:
             raise PayloadError(f"event_time: {error.reason}") from None
-        sequence = 0 if sequence is None else _sequence(sequence)
-    attributes = {} if _KEYS.issuperset(row) and "attributes" not in row else _attributes(row)
-    return Reading(device_id, metric, value, unit, event_time_ms, defaults.ingest_time_ms, sequence, attributes)
+    if said_sequence is not None:
+        sequence = _sequence(said_sequence)
+    return {
+        "device_id": device_id,
+        "metric": metric,
+        "value": value,
+        "unit": unit,
+        "event_time": event_time_ms,
+        "ingest_time": defaults.ingest_time_ms,
+        "sequence": sequence,
+        "attributes": _attributes(row) if "attributes" in row or not _KEYS.issuperset(row) else {},
+    }
 
 
 def _number(row: Mapping[str, Any], value: object) -> float:

@@ -15,6 +15,7 @@ from payloads.errors import PayloadError
 MAX_EPOCH_MS = 253_402_300_799_999
 """The last millisecond of the year 9999: the latest time that every store behind us can hold."""
 
+_MS_FROM, _MS_BELOW = 100_000_000_000, 100_000_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -24,7 +25,10 @@ def epoch_ms(time: object) -> int:
 
     Raises PayloadError for anything that is not a time between 1970 and 9999, and for a text without time zone.
     """
-    if type(time) is int or type(time) is float:
+    if type(time) is int:
+        # What nearly every device writes, at once: whole milliseconds.
+        return time if _MS_FROM <= time < _MS_BELOW else _of_number(time)
+    if type(time) is float:
         return _of_number(time)
     if isinstance(time, str):
         return _of_text(time)
@@ -34,10 +38,10 @@ def epoch_ms(time: object) -> int:
 def _of_number(number: int | float) -> int:
     if not 0 <= number < math.inf:
         raise PayloadError(f"{_shown(number)} is not a time: expected a number from 0")
-    if number < 100_000_000_000:
+    if number < _MS_FROM:
         # Through the text of the number: 1486997194.029 * 1000 in binary is 1486997194028.9999.
         ms = number * 1000 if type(number) is int else math.floor(round(number * 1e6) / 1e3)
-    elif number < 100_000_000_000_000:
+    elif number < _MS_BELOW:
         ms = math.floor(number)
     elif number < 100_000_000_000_000_000:
         ms = math.floor(number) // 1000
