@@ -41,6 +41,17 @@ class Arrival:
     client_id: str
     ingest_ms: int = 0
     sequence: int = 0
+    _headers: Headers = field(default_factory=list)
+    _headers_of: tuple[str, int] = ("", 0)
+
+    def headers(self, publish: Publish) -> Headers:
+        """The Kafka headers of a publish; not to be changed, because the next one of this topic has the same."""
+        if publish.properties or publish.retain or publish.dup:
+            return _headers(publish, self.client_id)
+        of = (publish.topic, publish.qos)
+        if of != self._headers_of:
+            self._headers, self._headers_of = _headers(publish, self.client_id), of
+        return self._headers
 
     def at(self, now_ms: int) -> None:
         """Bytes came at this time."""
@@ -85,7 +96,7 @@ class Translator:
     def translate(self, publish: Publish, arrival: Arrival) -> Translated:
         """The records of `publish`; never raises for anything that a device sent."""
         translated = Translated()
-        headers = _headers(publish, arrival.client_id)
+        headers = arrival.headers(publish)
         try:
             resolved = self._resolve(publish.topic)
             if not resolved:
@@ -106,8 +117,17 @@ class Translator:
                 self._dead_letter(translated, publish, arrival, headers, misfit)
             else:
                 translated.records += records
-                for record in records if route.target is None else records[:1]:
-                    translated.readings.append((record.topic, 1 if route.target is None else len(records)))
+                if route.target is None:
+                    translated.readings += [(record.topic, 1) for record in records]
+                else:
+                    translated.readings.append((route.target, len(records)))
+        return translated
+
+    def refused(self, publish: Publish, arrival: Arrival, detail: str) -> Translated:
+        """The dead letter of a publish of which Kafka refused a record for its own sake."""
+        translated = Translated()
+        headers = _headers(publish, arrival.client_id)
+        self._dead_letter(translated, publish, arrival, headers, MisfitError("refused", detail, "TASK_PUT"))
         return translated
 
     def _resolve(self, topic: str) -> tuple[Resolved, ...]:
@@ -141,26 +161,26 @@ class Translator:
         sequence: int,
     ) -> list[OutRecord]:
         route, target, device_id, metric = resolved
-        project, key_of, units = route.project, route.key_of, self._rules.units
-        device_id = device_id or arrival.client_id
+        project, key_of, target_of = route.project, route.key_of, route.target_of
+        defaults = payloads.Defaults(device_id or arrival.client_id, metric, self._rules.units, arrival.ingest_ms)
         encode = None if target is None else self._encoders[target]
+        user_properties = _user_properties(publish) if publish.properties else []
         records = []
         index = 0
         try:
             for index, row in enumerate(rows):
-                if project is None and target is not None:
-                    fields = row
-                else:
-                    record = Record(value=row, topic=publish.topic, headers=_user_properties(publish))
-                    fields = row if project is None else project(record)
-                    if route.target_of is not None:
-                        target, encode = self._dynamic(route.target_of(record))
-                defaults = payloads.Defaults(device_id, metric, units, arrival.ingest_ms, sequence + index)
-                reading = payloads.reading(fields, defaults)
+                fields = row
+                if project is not None or target_of is not None:
+                    record = Record(row, topic=publish.topic, headers=user_properties)
+                    if project is not None:
+                        fields = project(record)
+                    if target_of is not None:
+                        target, encode = self._dynamic(target_of(record))
+                reading = payloads.record(fields, defaults, sequence + index)
                 assert target is not None
                 assert encode is not None
-                key = reading.device_id if key_of is None else key_of(row)
-                records.append(OutRecord(target, key, encode(reading.as_record()), headers))
+                key = reading["device_id"] if key_of is None else key_of(row)
+                records.append(OutRecord(target, key, encode(reading), headers))
         except (payloads.PayloadError, ProjectionError, WireFormatError) as error:
             where = f"item {index}: " if len(rows) > 1 else ""
             raise MisfitError("reading", f"{where}{error} (route: {route.text})", "TRANSFORMATION") from error
