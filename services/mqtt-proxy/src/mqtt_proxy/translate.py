@@ -171,7 +171,7 @@ class Translator:
             for index, row in enumerate(rows):
                 fields = row
                 if project is not None or target_of is not None:
-                    record = Record(row, topic=publish.topic, headers=user_properties)
+                    record = Record(value=row, topic=publish.topic, headers=user_properties)
                     if project is not None:
                         fields = project(record)
                     if target_of is not None:
