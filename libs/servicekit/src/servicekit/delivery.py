@@ -67,6 +67,45 @@ class LoopProducer:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_POLL_INTERVAL_S, self._poll)
 
+    def produce_all(
+        self,
+        records: Sequence[tuple[str, bytes | str | None, bytes | None, list[tuple[str, bytes | str | None]]]],
+        on_delivery: OnDelivery,
+    ) -> None:
+        """Hand records (topic, key, value, headers) over that belong together, at least one of them.
+
+        `on_delivery` is called once, on the loop, when each of them was reported: with None, or with an error of one.
+        Where a record cannot be handed over, that is its error and that of those behind it, which are not tried;
+        when it is the first, `on_delivery` is called before this returns.
+        """
+        left = len(records)
+        failed: KafkaError | None = None
+
+        def report(error: KafkaError | None, _message: Message | None) -> None:
+            nonlocal left, failed
+            if error is not None:
+                failed = error
+            left -= 1
+            if not left:
+                self.outstanding -= handed_over
+                on_delivery(failed)
+
+        handed_over = 0
+        produce = self.producer.produce
+        try:
+            for topic, key, value, headers in records:
+                if self.outstanding >= self.max_outstanding:
+                    raise BufferError
+                produce(topic, value=value, key=key, headers=headers, on_delivery=report)
+                handed_over += 1
+                self.outstanding += 1
+        except (BufferError, KafkaException) as failure:
+            known = failure.args[0] if isinstance(failure, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
+            left -= len(records) - handed_over - 1
+            report(known, None)
+        if self._timer is None and handed_over:
+            self._timer = asyncio.get_running_loop().call_later(_POLL_INTERVAL_S, self._poll)
+
     async def send(self, topic: str, *, key: bytes | str | None, value: bytes | None, headers: Headers = ()) -> None:
         """Produce one record, waiting for room first, and return when Kafka has it.
 

@@ -151,3 +151,48 @@ async def test_sender_that_gave_up_harms_nobody(producer: LoopProducer, scripted
     await producer.drain()
 
     assert producer.outstanding == 0
+
+
+def batch(size: int) -> list[tuple[str, bytes | str | None, bytes | None, list[tuple[str, bytes | str | None]]]]:
+    return [("t", None, b"v", [])] * size
+
+
+async def test_records_that_belong_together_have_one_report(scripted: ScriptedProducer) -> None:
+    producer, reports = LoopProducer(cast(Producer, scripted)), cast(list[KafkaError | None], [])
+    refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    producer.produce_all(batch(3), reports.append)
+    assert producer.outstanding == 3
+
+    scripted.report()
+    scripted.report(refused)
+    await until(lambda: scripted.polls > 1)
+    assert not reports
+
+    scripted.report()
+    await until(lambda: reports)
+
+    assert reports == [refused]
+    assert producer.outstanding == 0
+
+
+async def test_what_was_handed_over_is_waited_for_when_the_rest_cannot_be(scripted: ScriptedProducer) -> None:
+    producer, reports = LoopProducer(cast(Producer, scripted), max_outstanding=2), cast(list[KafkaError | None], [])
+    producer.produce_all(batch(4), reports.append)
+    assert (producer.outstanding, len(scripted.waiting), reports) == (2, 2, [])
+
+    scripted.report()
+    scripted.report()
+    await until(lambda: reports)
+
+    assert [error.code() for error in reports if error] == [KafkaError._QUEUE_FULL]
+    assert producer.outstanding == 0
+
+
+async def test_a_first_record_that_cannot_be_produced_is_reported_at_once(scripted: ScriptedProducer) -> None:
+    producer, reports = LoopProducer(cast(Producer, scripted)), cast(list[KafkaError | None], [])
+    scripted.refusals.append(KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)))
+
+    producer.produce_all(batch(2), reports.append)
+
+    assert [error.code() for error in reports if error] == [KafkaError.MSG_SIZE_TOO_LARGE]
+    assert producer.outstanding == 0
