@@ -28,6 +28,7 @@ MOMENT_MS = 1_769_868_309_123  # 2026-01-31T14:05:09.123Z
 def test_filling(pattern: str, filled: str) -> None:
     assert format_suffix(pattern, MOMENT_MS) == filled
     assert suffix_formatter(pattern)(MOMENT_MS) == filled
+    assert suffix_formatter(pattern, "{readings}")(MOMENT_MS) == "{readings}" + filled
 
 
 def test_the_date_is_that_of_utc() -> None:
