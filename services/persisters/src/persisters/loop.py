@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from connector.policies import ErrorPolicy
+from persisters import offsets
 from persisters.accounting import Counts
 from persisters.lanes import Lane, Lanes, Limits, Partition
 from persisters.reading import record_of
@@ -27,23 +28,6 @@ _log = logs.logger(__name__)
 
 _IDLE_WAIT_S = 0.2
 _BUSY_WAIT_S = 0.005
-_KAFKA_TIMEOUT_S = 30.0
-_RETRIABLE_COMMITS = frozenset(
-    (
-        KafkaError._NO_OFFSET,
-        KafkaError._TIMED_OUT,
-        KafkaError._TRANSPORT,
-        KafkaError._WAIT_COORD,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.UNKNOWN_MEMBER_ID,
-    )
-)
-"""The position is committed again at the next interval, by us or by the partition's next owner."""
 
 
 class TaskFailedError(Exception):
@@ -130,6 +114,9 @@ class Loop:
         self._next_commit_ms = 0.0
         self._failure: BaseException | None = None
         self._is_ending = False
+        self._stop = Stop()
+        self._without_schema: set[Partition] = set()
+        """Partitions that wait for the registry."""
 
     def run(self, stop: Stop) -> None:
         """Work until `stop`; everything settled is committed on return and on failure.
@@ -137,6 +124,7 @@ class Loop:
         Raises TaskFailedError when the policy stops the task, SinkConfigError, DeadLettersUnavailableError, or
         KafkaException when Kafka refuses for good.
         """
+        self._stop = stop
         try:
             if not self._open(stop):
                 return
@@ -223,10 +211,13 @@ class Loop:
         try:
             work = Work.prepare(lane.next_batch(self._settings.limits), self._policy, self._project)
         except RegistryUnavailableError as away:
+            self._without_schema.add(lane.partition)
             self._health.not_ready("registry", str(away))
             lane.wait(f"schema registry: {away}", now_ms)
             return False
-        self._health.ready("registry")
+        self._without_schema.discard(lane.partition)
+        if self._without_schema.isdisjoint(self.lanes.by_partition):
+            self._health.ready("registry")
         lane.accept(work, now_ms)
         return True
 
@@ -295,7 +286,9 @@ class Loop:
             self._health.not_ready("sink", attempt.trouble or "rows refused for now")
             _log.warning("sink not available, trying again", partition=lane.partition, reason=attempt.trouble)
         else:
-            self._health.ready("sink")
+            waiting = {partition for partition, other in self.lanes.by_partition.items() if other.trouble is not None}
+            if waiting <= self._without_schema:
+                self._health.ready("sink")
             self._observer.settled(lane.partition, settled)
         if work is not None and work.stop is not None and settled is not None:
             self._failure = self._failure or TaskFailedError(work.stop)
@@ -310,10 +303,10 @@ class Loop:
     def _commit(self, lanes: Sequence[Lane]) -> None:
         if not lanes:
             return
-        offsets = [_offset(lane) for lane in lanes]
+        positions = [offsets.position_of(lane) for lane in lanes]
         started = time.perf_counter()
         try:
-            answers = self._consumer.commit(offsets=offsets, asynchronous=False) or []
+            answers = self._consumer.commit(offsets=positions, asynchronous=False) or []
         except KafkaException as failure:
             self._commit_failed(kafka.error_of(failure), failure)
             self._observer.committed(time.perf_counter() - started, True)
@@ -334,7 +327,7 @@ class Loop:
             lane.high_watermark = high if high >= 0 else None
 
     def _commit_failed(self, error: KafkaError | None, failure: KafkaException) -> None:
-        if error is None or error.code() not in _RETRIABLE_COMMITS:
+        if error is None or error.code() not in offsets.RETRIABLE:
             self._failure = self._failure or failure
             return
         self._health.not_ready("kafka", f"offsets not committed: {error.str()}")
@@ -343,7 +336,9 @@ class Loop:
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if not partitions:
             return
-        for found in consumer.committed(partitions, timeout=_KAFKA_TIMEOUT_S):
+        # The client keeps a partition paused that was taken away while it was, also when it comes back.
+        consumer.resume(partitions)
+        for found in offsets.committed(consumer, partitions, self._new_backoff(), self._health, self._stop):
             counts = Counts.from_metadata(found.metadata)
             committed = found.offset if found.offset >= 0 else None
             self.lanes.assign((found.topic, found.partition), committed, counts)
@@ -387,11 +382,6 @@ class Loop:
 
     def _new_backoff(self) -> Backoff:
         return Backoff(base_ms=self._settings.backoff_base_ms, cap_ms=float(self._policy.retry_interval_ms))
-
-
-def _offset(lane: Lane) -> TopicPartition:
-    topic, partition = lane.partition
-    return TopicPartition(topic, partition, lane.position or 0, metadata=lane.counts.to_metadata())
 
 
 def _names(partitions: Iterable[TopicPartition]) -> list[str]:

@@ -14,6 +14,7 @@ from hazelcast.errors import AuthenticationError, HazelcastError, HazelcastSeria
 from connector.validation import Problem, Validated
 from kcql.model import Statement
 from persisters.decode import Decode
+from persisters.plan import Plan
 from persisters.project import null_behaviour
 from persisters.sink import Batch, Rejected, SinkConfigError, Unavailable
 from persisters.sinks.hazelcast_keys import PREFIX
@@ -36,6 +37,8 @@ _log = logs.logger(__name__)
 DEFAULT_TYPE = "RING_BUFFER"
 _KEYED = ("IMAP", "MULTI_MAP")
 _FULL_RETRY_MS = 500.0
+_AMPLE_ROOM = 1_000_000
+"""A queue with more room than all writers together fill at once."""
 
 
 class HazelcastSink:
@@ -51,6 +54,7 @@ class HazelcastSink:
         self._transactional: TransactionalWriter | None = None
         self._appending: AppendingWriter | None = None
         self._lock = threading.Lock()
+        self._bounded_queues: dict[str, threading.Lock] = {}
 
     def open(self) -> None:
         """Connect, unless the client is connected already or reconnecting by itself."""
@@ -68,15 +72,13 @@ class HazelcastSink:
         self.open()
         rejected: list[Rejected] = []
         groups: dict[tuple[str, str], list[tuple[int, Entry]]] = {}
+        plan = None
         for index, row in enumerate(batch.rows):
-            kind = structure_of(row.plan.statement)
-            if kind == "IMAP" and row.revision is not None and row.plan.revision_column is None:
-                raise SinkConfigError(
-                    f"{row.plan.statement.text!r}: the topic's schema declares the revision {row.plan.revision!r}; "
-                    "select it, or the map could not tell which entry is newer"
-                )
+            if row.plan is not plan:
+                plan = row.plan
+                kind, encode = _checked_structure(plan), encoder(plan.statement.format or "JSON")
             try:
-                item = None if row.values is None else encoder(row.plan.statement.format or "JSON")(row)
+                item = None if row.values is None else encode(row)
             except (ValueError, TypeError, OverflowError) as error:
                 rejected.append(Rejected(index, "document", error))
                 continue
@@ -118,10 +120,21 @@ class HazelcastSink:
 
     def _offer(self, target: str, source: Source, members: Sequence[tuple[int, Entry]]) -> list[Rejected]:
         assert self._transactional is not None
+        if self._transactional.room(target) > _AMPLE_ROOM:
+            return self._offer_what_fits(target, source, members)
+        # A member checks a transaction's offers against the bound without those of other transactions.
+        with self._bounded_queues.setdefault(target, threading.Lock()):
+            return self._offer_what_fits(target, source, members)
+
+    def _offer_what_fits(self, target: str, source: Source, members: Sequence[tuple[int, Entry]]) -> list[Rejected]:
+        assert self._transactional is not None
+        # What is there already needs no room, and is not to blame for a full queue.
+        last = self._transactional.last_offset("QUEUE", target, source)
+        missing = [member for member in members if member[1].row.offset > last]
         room = self._transactional.room(target)
-        fitting = list(members[:room])
+        fitting = missing[:room]
         while (
-            fitting and len(fitting) < len(members) and members[len(fitting)][1].row.offset == fitting[-1][1].row.offset
+            fitting and len(fitting) < len(missing) and missing[len(fitting)][1].row.offset == fitting[-1][1].row.offset
         ):
             # The rows of one record go together or not at all.
             fitting.pop()
@@ -131,7 +144,7 @@ class HazelcastSink:
                 self._transactional.write("QUEUE", target, source, [entry for _, entry in fitting])
         except QueueFullError as error:
             raise Unavailable(str(error), _FULL_RETRY_MS) from error
-        rest = members[len(fitting) :]
+        rest = missing[len(fitting) :]
         if rest and self._blocks_when_full:
             raise Unavailable(str(full), _FULL_RETRY_MS)
         return [Rejected(index, "queue_full", full) for index, _ in rest]
@@ -147,6 +160,9 @@ class HazelcastSink:
             # Also the bound after which a client that lost its cluster gives up; `open` then makes a new one.
             "cluster_connect_timeout": config.integer(f"{PREFIX}.timeout") / 1000,
             "invocation_timeout": self._timeout_s,
+            # The client gives up waiting for an answer only when the connection breaks: a frozen member must break it.
+            "heartbeat_timeout": self._timeout_s,
+            "heartbeat_interval": min(5.0, self._timeout_s / 4),
             "reconnect_mode": ReconnectMode.ASYNC,
             "reliable_topics": _topics_that_discard_oldest(config.statements),
             "ssl_enabled": config.flag(f"{PREFIX}.ssl.enabled"),
@@ -163,6 +179,16 @@ class HazelcastSink:
         except (HazelcastError, OSError) as error:
             members = ", ".join(options["cluster_members"])
             raise Unavailable(f"Hazelcast cluster {options['cluster_name']!r} at {members}: {error}") from error
+
+
+def _checked_structure(plan: Plan) -> str:
+    kind = structure_of(plan.statement)
+    if kind == "IMAP" and plan.revision is not None and plan.revision_column is None:
+        raise SinkConfigError(
+            f"{plan.statement.text!r}: the topic's schema declares the revision {plan.revision!r}; "
+            "select it, or the map could not tell which entry is newer"
+        )
+    return kind
 
 
 def structure_of(statement: Statement) -> str:

@@ -38,6 +38,8 @@ _MOST_ADDED = 1_000
 """Hazelcast's bound of `add_all`."""
 _MOST_READ = 999
 _COMPARE_ROUNDS = 10
+_SETTLE_S = 1.0
+"""So long a member that answers again may still be at what a broken connection had left with it."""
 
 
 class QueueFullError(Exception):
@@ -152,7 +154,7 @@ class TransactionalWriter:
         transaction.begin()
         try:
             markers = transaction.get_map(MARKERS)
-            key = f"{source.connector}|{source.lane}|{kind}|{target}"
+            key = _marker_key(kind, target, source)
             # The lock on the marker makes a second writer of the same partition wait, and then see this one's offset.
             last = markers.get_for_update(key)
             fresh = entries if last is None else [entry for entry in entries if entry.row.offset > int(last)]
@@ -178,6 +180,11 @@ class TransactionalWriter:
             collection = transaction.get_list(target) if kind == "LIST" else transaction.get_set(target)
             for entry in entries:
                 collection.add(entry.item)
+
+    def last_offset(self, kind: str, target: str, source: Source) -> int:
+        """The offset of the last record that the structure holds; -1 when it holds none."""
+        markers: Map[str, str] = self._client.get_map(MARKERS)
+        return int(markers.get(_marker_key(kind, target, source)).result() or -1)
 
     def room(self, target: str) -> int:
         """How many items a queue takes now."""
@@ -235,9 +242,15 @@ class AppendingWriter:
         if state.intent is None:
             return state
         # The last writer did not come to its end: did its items?
-        first, seen = self._seen_after(kind, target, state.intent.tail)
-        was_done = intents.is_done(state.intent, first, seen)
+        was_done = self._is_there(kind, target, state.intent)
+        if not was_done:
+            time.sleep(_SETTLE_S)
+            was_done = self._is_there(kind, target, state.intent)
         return self._save(key, state.done() if was_done else state.abandoned())
+
+    def _is_there(self, kind: str, target: str, intent: intents.Intent) -> bool:
+        first, seen = self._seen_after(kind, target, intent.tail)
+        return intents.is_done(intent, first, seen)
 
     def _save(self, key: str, state: intents.State) -> intents.State:
         """Replace the state that this writer knows; another writer's change is never overwritten."""
@@ -270,6 +283,10 @@ class AppendingWriter:
                 seen.append(_checksum(item.payload if kind == "RELIABLE_TOPIC" else item))
             at = found.next_sequence_to_read_from
         return first, seen
+
+
+def _marker_key(kind: str, target: str, source: Source) -> str:
+    return f"{source.connector}|{source.lane}|{kind}|{target}"
 
 
 def _checksum(item: Any) -> int:

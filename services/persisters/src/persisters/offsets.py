@@ -1,0 +1,62 @@
+"""Committed offsets, with the counts that travel in their metadata. See docs/adr/0042."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from persisters.lanes import Lane
+from servicekit import kafka
+from servicekit.backoff import Backoff
+from servicekit.health import Health
+from servicekit.lifecycle import Stop
+
+_TIMEOUT_S = 10.0
+RETRIABLE = frozenset(
+    (
+        KafkaError._NO_OFFSET,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._WAIT_COORD,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+    )
+)
+"""Offsets are asked for again, and committed again at the next interval, by us or by the partition's next owner."""
+
+
+def position_of(lane: Lane) -> TopicPartition:
+    """What is committed of a lane: everything before its position is settled, and these are the counts of it."""
+    topic, partition = lane.partition
+    return TopicPartition(topic, partition, lane.position or 0, metadata=lane.counts.to_metadata())
+
+
+def committed(
+    consumer: Consumer, partitions: list[TopicPartition], backoff: Backoff, health: Health, stop: Stop
+) -> Sequence[TopicPartition]:
+    """What was committed of each partition; asked until Kafka answers, since counts begun anew would stay wrong.
+
+    Raises KafkaException when Kafka refuses for good. Nothing when the task has to stop meanwhile.
+    """
+    while not stop.is_set():
+        health.beat()
+        try:
+            found = consumer.committed(partitions, timeout=_TIMEOUT_S)
+            error = next((one.error for one in found if one.error is not None), None)
+            if error is None:
+                return found
+        except KafkaException as failure:
+            error = kafka.error_of(failure)
+        if error is None or error.code() not in RETRIABLE:
+            raise KafkaException(error or "committed offsets not known")
+        health.not_ready("kafka", f"committed offsets not known: {error.str()}")
+        stop.wait(backoff.next_ms() / 1000)
+    return []
