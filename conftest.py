@@ -1,4 +1,4 @@
-"""Shared by every test of the workspace; the fixtures for servers live in the stack package."""
+"""Shared by every test of the workspace; the fixtures live in the packages that can make what they give."""
 
 import logging
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 import demo  # noqa: F401
 import simulators  # noqa: F401
 
-pytest_plugins = ["stack.pytest_plugin"]
+pytest_plugins = ["stack.pytest_plugin", "contracts.pytest_plugin"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,87 @@
+"""What the aggregator needs: readings to average, and the attributes of devices to group by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pact import match
+from pyspark.sql import Row
+
+from aggregator import devices, readings
+from contracts import scenario
+from contracts.bench import Bench, Message
+from contracts.needs import Need, UnusableError, expect
+from contracts.providers.aggregator import SETTINGS, known_ids, records
+
+_TOPIC = SETTINGS.input_topics[0]
+
+
+def read(bench: Bench, found: Sequence[Message]) -> list[tuple[Row, str | None]]:
+    """Each reading as the windows see it, and the verdict on it: None when it is aggregated."""
+    ids = known_ids(bench, _TOPIC)
+    decoded = readings.decode(records(bench, found), ids)
+    verdict = readings.verdict(ids, SETTINGS.allowed_lateness_ms, SETTINGS.max_skew_ms).alias("verdict")
+    rows = decoded.select("offset", "reading", verdict).orderBy("offset").collect()
+    return [(row["reading"], row["verdict"]) for row in rows]
+
+
+def _aggregates(bench: Bench, found: Message) -> None:
+    ((reading, verdict),) = read(bench, [found])
+    if verdict not in (None, readings.LATE):
+        raise UnusableError(f"verdict {verdict}")
+    for name in readings.FIELDS:
+        if reading[name] is None:
+            raise UnusableError(f"no {name}")
+
+
+def read_devices(bench: Bench, found: Sequence[Message]) -> list[Row]:
+    """The devices that the groups are made with."""
+    ids = known_ids(bench, SETTINGS.devices_topic)
+    return devices.decode(devices.newest(records(bench, found)), ids, SETTINGS.group_attributes).collect()
+
+
+def _joins(bench: Bench, found: Message) -> None:
+    (device,) = read_devices(bench, [found])
+    # The join goes by the key.
+    expect("device_id", device["device_id"], found.key)
+
+
+def _reading(provider: str, name: str, key: str, event_time_ms: int) -> Need:
+    value = {
+        "device_id": key,
+        "metric": "temperature",
+        "value": match.number(21.5),
+        # Never read, and yet needed: values of one metric are averaged, so they have to be in one unit.
+        "unit": "Cel",
+        "event_time": event_time_ms,
+        "ingest_time": scenario.TAKEN_IN_MS,
+    }
+    return Need("aggregator", provider, name, _TOPIC, "SensorReading", 1, key, value, _aggregates)
+
+
+NEEDS = (
+    _reading("mqtt-proxy", scenario.READING, scenario.DEVICE, scenario.MEASURED_MS),
+    _reading("coap-ingest", scenario.COAP_READING, "Sensor4", 1_486_997_194_029),
+    Need(
+        "aggregator",
+        "cli",
+        scenario.DEVICE_KNOWN,
+        SETTINGS.devices_topic,
+        "Device",
+        1,
+        key=scenario.DEVICE,
+        value={"device_id": scenario.DEVICE, "home": "home-01", "room": "kitchen", "region": "north", "model": "T1"},
+        process=_joins,
+    ),
+    Need(
+        "aggregator",
+        "cli",
+        scenario.DEVICE_UNKNOWN,
+        SETTINGS.devices_topic,
+        "Device",
+        1,
+        key=scenario.OTHER_DEVICE,
+        value={"device_id": scenario.OTHER_DEVICE, "home": None, "room": None, "region": None, "model": None},
+        process=_joins,
+    ),
+)

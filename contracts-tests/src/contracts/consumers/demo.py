@@ -1,0 +1,105 @@
+"""What the demo's balance needs: identities, counts, and the headers that tell where a reading came in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pact import match
+
+from contracts import scenario
+from contracts.bench import Bench, Message
+from contracts.needs import Need, expect
+from demo.evidence import Topic, identity_of, plain
+from servicekit.avro import Decoder
+
+_READING = ("device_id", "metric", "event_time", "sequence")
+_WINDOW = ("device_id", "metric", "window_start", "window_end")
+_GROUP = ("attribute", "group", "metric", "window_start", "window_end")
+_SPAN = {"window_start": scenario.START_MS, "window_end": scenario.START_MS + scenario.WINDOW_MS}
+
+
+def _identifies(bench: Bench, found: Message) -> None:
+    decoded = Decoder(bench.registry)(found.value)
+    fields = tuple(decoded.writer.json["isotherm.identity"])
+    identity = identity_of(decoded.record, fields)
+    expect("identity", len(identity), len(Topic(identity_fields=fields).identity_fields))
+    for name, part in zip(fields, identity, strict=True):
+        expect(name, part, plain(decoded.record[name]))
+
+
+def _need(provider: str, name: str, topic: str, record: str, value: Mapping[str, Any], **more: Any) -> Need:
+    key = more.pop("key", value.get("device_id"))
+    return Need("demo", provider, name, topic, record, 1, key=key, value=value, process=_identifies, **more)
+
+
+def _reading(device_id: str, metric: str, event_time_ms: int, sequence: int) -> Mapping[str, Any]:
+    return dict(zip(_READING, (device_id, metric, event_time_ms, sequence), strict=True))
+
+
+_COAP = {"coap.uri": match.type("coap://localhost:5633/sensors")}
+"""By it the balance tells what came in over CoAP."""
+
+NEEDS = (
+    _need(
+        "mqtt-proxy",
+        scenario.READING,
+        "thermostat.data",
+        "SensorReading",
+        _reading(scenario.DEVICE, "temperature", scenario.MEASURED_MS, 17),
+    ),
+    _need(
+        "mqtt-proxy",
+        scenario.BRIGHTNESS,
+        "brightness",
+        "SensorReading",
+        _reading(scenario.DEVICE, "brightness", scenario.MEASURED_MS, 17),
+    ),
+    _need(
+        "coap-ingest",
+        scenario.COAP_BRIGHTNESS,
+        "brightness",
+        "SensorReading",
+        _reading("Sensor4", "brightness", 1_486_997_194_029, 0),
+    ),
+    _need(
+        "coap-ingest",
+        scenario.COAP_READING,
+        "thermostat.data",
+        "SensorReading",
+        _reading("Sensor4", "temperature", 1_486_997_194_029, 0),
+        headers=_COAP,
+    ),
+    _need(
+        "coap-ingest",
+        scenario.COAP_MESSAGE,
+        "coap_sensor_topic",
+        "CoapMessage",
+        {"payload": match.regex('{"sensorId":"Sensor4","timestamp":1}', regex=r'^\{.*"sensorId".*"timestamp".*\}$')},
+        key=match.type("coap://localhost:5633/sensors"),
+    ),
+    _need(
+        "aggregator",
+        scenario.WINDOW,
+        "temperatures.aggregated",
+        "TemperatureAggregate",
+        {"device_id": scenario.DEVICE, "metric": "temperature", **_SPAN, "count": 3, "revision": match.integer(1)},
+        key=match.type("any"),
+    ),
+    _need(
+        "aggregator",
+        scenario.GROUP,
+        "temperatures.grouped",
+        "TemperatureGroup",
+        {"attribute": "region", "group": "north", "metric": "temperature", **_SPAN, "count": 3}
+        | {"revision": match.integer(1)},
+        key=match.type("any"),
+    ),
+    _need(
+        "aggregator",
+        scenario.LATE,
+        "thermostat.late",
+        "SensorReading",
+        _reading(scenario.OTHER_DEVICE, "temperature", scenario.MEASURED_MS, 0),
+    ),
+)

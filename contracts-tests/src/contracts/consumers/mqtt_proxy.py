@@ -1,0 +1,37 @@
+"""What the MQTT proxy needs of the session that it, or the version before it, has left."""
+
+from __future__ import annotations
+
+from contracts import scenario
+from contracts.bench import Bench, Message
+from contracts.needs import Need, expect
+from mqtt_proxy.service import SESSION
+from mqtt_proxy.session_records import from_record
+from mqtt_proxy.sessions import StoredState
+from servicekit.avro import Decoder
+
+
+def _restores(bench: Bench, found: Message) -> None:
+    state = from_record(Decoder(bench.registry, SESSION)(found.value).record)
+    wanted = StoredState(epoch=3, expiry_s=86_400, expires_at_ms=scenario.START_MS, committed={7: 2_771_284_651})
+    expect("session", state, wanted)
+
+
+NEEDS = (
+    Need(
+        "mqtt-proxy",
+        "mqtt-proxy",
+        scenario.SESSION,
+        "isotherm.mqtt.sessions",
+        "MqttSession",
+        1,
+        key="fleet-1",
+        value={
+            "epoch": 3,
+            "committed": [{"packet_id": 7, "crc32": 2_771_284_651}],
+            "expiry_s": 86_400,
+            "expires_at": scenario.START_MS,
+        },
+        process=_restores,
+    ),
+)

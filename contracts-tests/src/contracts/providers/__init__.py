@@ -1,0 +1,19 @@
+"""Each provider's messages, by the name that pacts call them: real code makes them, down to the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from contracts.bench import Bench, Message
+from contracts.providers import aggregator, cli, coap_ingest, mqtt_proxy, persisters
+
+Messages = Mapping[str, Message]
+
+PROVIDERS: Mapping[str, Callable[[Bench], Messages]] = {
+    "mqtt-proxy": mqtt_proxy.messages,
+    "coap-ingest": coap_ingest.messages,
+    "aggregator": aggregator.messages,
+    "persisters": persisters.messages,
+    "cli": cli.messages,
+}
+"""By service name."""

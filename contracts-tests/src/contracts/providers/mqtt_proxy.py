@@ -1,0 +1,67 @@
+"""The MQTT proxy: publishes through its router, its translator and its session records."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from contracts import scenario
+from contracts.bench import Bench, Message, message
+from contracts.places import EXAMPLES
+from mqtt_proxy.packets import Publish
+from mqtt_proxy.service import READING, SESSION, router_of
+from mqtt_proxy.session_records import to_record
+from mqtt_proxy.sessions import StoredState
+from mqtt_proxy.settings import SERVICE, ProxySettings
+from mqtt_proxy.translate import Arrival, Rules, Translator
+from servicekit.settings import load
+
+_REGEX_LIST = "temperature:.*temperature, brightness:.*brightness"
+
+
+def messages(bench: Bench) -> Mapping[str, Message]:
+    """Readings over the demo's routes and the documents' regex list, and the state of a session."""
+    at = {"ts": scenario.MEASURED_MS, "seq": 17}
+    demo = _translator(bench, _settings(EXAMPLES / "demo" / "mqtt-proxy.toml"))
+    document = _translator(bench, _settings(overrides=["allow_anonymous=true", f"topic_regex_list={_REGEX_LIST}"]))
+    device = scenario.DEVICE
+    return {
+        scenario.READING: _published(demo, f"devices/{device}/temperature", {"id": device, "t": 21.5, **at}),
+        scenario.BRIGHTNESS: _published(demo, f"devices/{device}/brightness", {"id": device, "b": 310, **at}),
+        scenario.TEMPERATURE_BY_REGEX: _published(document, "home/kitchen/temperature", {"value": 19.25}),
+        scenario.SESSION: _session(bench),
+    }
+
+
+def _settings(file: Path | None = None, overrides: list[str] | None = None) -> ProxySettings:
+    return load(ProxySettings, SERVICE, environ=os.environ, file=file, overrides=overrides or ())
+
+
+def _translator(bench: Bench, settings: ProxySettings) -> Translator:
+    router = router_of(settings)
+    encoders = {topic: bench.registry.encoder(topic, READING) for topic in router.targets}
+    rules = Rules(
+        units=settings.units,
+        dead_letter_topic=settings.dead_letter_topic,
+        connector=SERVICE,
+        ordinal=settings.ordinal,
+        drop_unrouted=settings.no_route == "drop",
+        topic_bytes=settings.limits.topic_bytes,
+        readings_per_publish=settings.limits.readings_per_publish,
+    )
+    return Translator(router, encoders, rules)
+
+
+def _published(translator: Translator, topic: str, payload: Mapping[str, object]) -> Message:
+    publish = Publish(topic, json.dumps(payload).encode(), qos=2)
+    (record,) = translator.translate(publish, Arrival("kitchen", scenario.TAKEN_IN_MS)).records
+    return message(record.topic, record.key, record.value, record.headers)
+
+
+def _session(bench: Bench) -> Message:
+    topic = _settings(EXAMPLES / "demo" / "mqtt-proxy.toml").session.topic
+    state = StoredState(epoch=3, expiry_s=86_400, expires_at_ms=scenario.START_MS, committed={7: 2_771_284_651})
+    record = to_record("fleet-1", state, owner=0, now_ms=scenario.TAKEN_IN_MS)
+    return message(topic, "fleet-1", bench.registry.encoder(topic, SESSION)(record))

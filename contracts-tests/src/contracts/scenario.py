@@ -1,0 +1,31 @@
+"""The one small world that every provider tells of: two thermostats and one minute of the year 2026."""
+
+from __future__ import annotations
+
+START_MS = 1_767_225_600_000
+"""2026-01-01T00:00:00Z, the begin of a window."""
+MEASURED_MS = START_MS + 12_000
+TAKEN_IN_MS = MEASURED_MS + 350
+WINDOW_MS = 60_000
+DEVICE = "dev-0001"
+OTHER_DEVICE = "dev|0002"
+"""With a character that keys escape."""
+
+READING = "a thermostat's temperature"
+LATE = "a reading that came too late"
+BRIGHTNESS = "a sensor's brightness"
+TEMPERATURE_BY_REGEX = "a temperature under the old regex list"
+COAP_READING = "a reading in a CoAP notification"
+COAP_TEMPERATURE = "a temperature in a CoAP notification"
+COAP_BRIGHTNESS = "a brightness in a CoAP notification"
+COAP_MESSAGE = "a CoAP notification as it arrived"
+COAP_ANSWER = "a CoAP response that is no notification"
+SESSION = "a session between PUBREC and PUBREL"
+DEVICE_KNOWN = "a device with its place"
+DEVICE_UNKNOWN = "a device of unknown place"
+WINDOW = "a finished window"
+WINDOW_ESCAPED = "a finished window of a device with | in its id"
+GROUP = "a finished window of a region"
+HEARTBEAT = "a task's heartbeat"
+CONNECTOR = "a connector that a file owns"
+PLUGIN = "a connector class"

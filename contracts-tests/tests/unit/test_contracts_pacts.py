@@ -1,0 +1,113 @@
+"""Consumers' needs against what providers really write; and the verification itself, which must be able to fail."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import isotherm_schemas as book
+from contracts import pacts
+from contracts.bench import Bench, Message
+from contracts.consumers import NEEDS
+from contracts.needs import Need
+from contracts.places import PACTS
+from contracts.providers import PROVIDERS, Messages
+
+# pyspark leaves the socket of every collect() to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")
+
+NAMES = {need.name for need in NEEDS}
+
+
+def _id(need: Need) -> str:
+    return "/".join(need.name)
+
+
+def _expected(provider: str) -> set[pacts.Name]:
+    return {name for name in NAMES if name[1] == provider}
+
+
+def test_the_committed_pacts_are_what_the_consumers_say(tmp_path: Path) -> None:
+    pacts.write(NEEDS, tmp_path)
+    written = {path.name: path.read_text() for path in tmp_path.glob("*.json")}
+    committed = {path.name: path.read_text() for path in PACTS.glob("*.json")}
+    assert committed == written, "run `make contracts-update` and read the difference"
+    assert pacts.names(PACTS) == NAMES
+    assert len(NAMES) == len(NEEDS)
+
+
+def test_every_reader_has_a_contract_with_every_writer_of_its_topic() -> None:
+    declared = {
+        (topic.name, reader.service, reader.version, writer)
+        for topic in book.topics()
+        for reader in topic.readers
+        for writer in topic.writers
+        if reader.service not in topic.planned_readers and writer not in topic.planned_writers
+    }
+    assert {(need.topic, need.service, need.version, need.provider) for need in NEEDS} == declared
+    assert all(need.record == book.topic(need.topic).record for need in NEEDS)
+
+
+@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+def test_provider_gives_its_consumers_what_they_need(
+    bench: Bench, produced: Mapping[str, Messages], provider: str
+) -> None:
+    report = pacts.verify(PACTS, provider, produced[provider], bench, bench.book)
+    assert report.problems == []
+    assert report.verified == _expected(provider)
+
+
+@pytest.mark.parametrize("need", NEEDS, ids=_id)
+def test_consumer_does_its_work_with_the_real_message(
+    bench: Bench, produced: Mapping[str, Messages], need: Need
+) -> None:
+    need.process(bench, produced[need.provider][need.scenario])
+
+
+@pytest.mark.parametrize("need", NEEDS, ids=_id)
+def test_consumer_does_its_work_with_no_more_than_it_asks_for(bench: Bench, need: Need) -> None:
+    """Whatever it does not name comes from an example of the topic, which tells of something else."""
+    example = book.examples(need.topic)[-1]
+
+    def process(body: str | bytes | None, _metadata: object) -> None:
+        asked = json.loads(body or b"")
+        value = bench.encode(need.topic, need.record, need.version, {**example.value, **asked["value"]})
+        need.process(bench, Message(need.topic, asked["key"], value, asked["headers"]))
+
+    pacts.pact_of([need]).verify(process, kind="Async")
+
+
+def test_an_empty_folder_verifies_nothing(bench: Bench, produced: Mapping[str, Messages], tmp_path: Path) -> None:
+    assert pacts.verify(tmp_path, "aggregator", produced["aggregator"], bench, bench.book).verified == set()
+
+
+def test_a_missing_pact_is_seen(bench: Bench, produced: Mapping[str, Messages], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(PACTS, tmp_path / "pacts"))
+    (folder / "persisters-hazelcast-aggregator.json").unlink()
+    report = pacts.verify(folder, "aggregator", produced["aggregator"], bench, bench.book)
+    missing = _expected("aggregator") - report.verified
+    assert {consumer for consumer, _, _ in missing} == {"persisters-hazelcast"}
+    assert pacts.names(folder) != NAMES
+
+
+def test_a_misnamed_provider_is_seen(bench: Bench, produced: Mapping[str, Messages], tmp_path: Path) -> None:
+    pact = json.loads((PACTS / "aggregator-cli.json").read_text())
+    pact["provider"]["name"] = "cIi"
+    (tmp_path / "aggregator-cli.json").write_text(json.dumps(pact))
+    assert pacts.verify(tmp_path, "cli", produced["cli"], bench, bench.book).verified != _expected("cli")
+
+
+def test_a_message_that_nobody_makes_is_a_problem(
+    bench: Bench, produced: Mapping[str, Messages], tmp_path: Path
+) -> None:
+    pact = json.loads((PACTS / "aggregator-cli.json").read_text())
+    pact["interactions"][0]["description"] = "a device that does not exist"
+    (tmp_path / "aggregator-cli.json").write_text(json.dumps(pact))
+    report = pacts.verify(tmp_path, "cli", produced["cli"], bench, bench.book)
+    assert report.problems == [
+        "aggregator needs of cli, 'a device that does not exist': the provider makes no such message"
+    ]
