@@ -19,6 +19,7 @@ import fastavro
 from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 from hypothesis import HealthCheck, Phase, given, settings
 
+import isotherm_schemas
 from contracts.books import Book, JsonSchema
 from contracts.generated import values
 from contracts.needs import Need
@@ -50,6 +51,15 @@ class Verdict:
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     pairs: int = 0
+
+
+def pinned() -> dict[str, list[tuple[str, int]]]:
+    """Who reads which version of each record, as the topic files say; planned readers count as well."""
+    readers: dict[str, list[tuple[str, int]]] = {}
+    for topic in isotherm_schemas.topics():
+        if topic.record is not None:
+            readers.setdefault(topic.record, []).extend((one.service, one.version) for one in topic.readers)
+    return readers
 
 
 def check(book: Book, readers: Mapping[str, Iterable[tuple[str, int]]], needs: Iterable[Need] = ()) -> Verdict:

@@ -15,7 +15,8 @@ _PRIMITIVES: Mapping[str, st.SearchStrategy[Any]] = {
     "null": st.none(),
     "boolean": st.booleans(),
     "int": st.integers(-(2**31), 2**31 - 1),
-    "long": st.integers(-(2**63), 2**63 - 1),
+    # The sampled one is the first whole number that a double does not hold.
+    "long": st.integers(-(2**63), 2**63 - 1) | st.sampled_from((2**53 + 1, -(2**63), 2**63 - 1)),
     "float": st.floats(width=32, allow_nan=False),
     "double": st.floats(allow_nan=False),
     "bytes": st.binary(max_size=12),
