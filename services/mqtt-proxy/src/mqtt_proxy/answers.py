@@ -45,6 +45,13 @@ class Answers:
         """`answer` leaves after those that were appended before it."""
         self._waiting.append(answer)
 
+    def refuse(self, packet_id: int, reason: Reason) -> None:
+        """Tell an MQTT 5 client why its publish is not taken, in its turn."""
+        answer = Answer(packet_id)
+        answer.reason, answer.done = reason, True
+        self.append(answer)
+        self.send()
+
     def decided(self, answer: Answer, *, stored: bool) -> None:
         """Kafka decided: what is first in the row and done leaves. A 3.1.1 client can only be told by the end."""
         connection = self._connection

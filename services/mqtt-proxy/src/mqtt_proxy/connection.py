@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import cast
+from typing import Any, cast
 
+from mqtt_proxy.access import Rights
 from mqtt_proxy.answers import Answers
 from mqtt_proxy.at_least_once import Delivery
 from mqtt_proxy.exactly_once import ExactlyOnce
@@ -21,6 +22,16 @@ from servicekit import logs
 _log = logs.logger(__name__)
 
 
+_SHORTEST_RATE_PAUSE_S = 0.02
+"""Thousands that wait for the same rate must not wake up all the time."""
+
+
+def _common_name(certificate: Any) -> str | None:
+    """The subject's CN of a certificate as `ssl.SSLSocket.getpeercert` gives it."""
+    subject = (certificate or {}).get("subject", ())
+    return next((value for part in subject for name, value in part if name == "commonName"), None)
+
+
 class Connection(asyncio.Protocol):
     """A device's connection. Everything happens on the event loop."""
 
@@ -31,11 +42,17 @@ class Connection(asyncio.Protocol):
         self.session: Session | None = None
         self.ended = False
         self.connect: Connect | None = None
+        self.address = ""
+        self.common_name: str | None = None
+        self.rights: Rights | None = None
         self.protocol = ServerProtocol(
             max_packet_bytes=door.limits.packet_bytes, topic_alias_maximum=door.limits.topic_aliases
         )
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._meters = door.admission.meters()
+        self._rate_timer: asyncio.TimerHandle | None = None
+        self._keep_alive_s = 0
         self._last_packet_s = self.loop.time()
         self._paused = False
         self._writing_paused = False
@@ -47,6 +64,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open."""
         self._transport = cast(asyncio.Transport, transport)
+        self.address = (transport.get_extra_info("peername") or ("",))[0]
+        self.common_name = _common_name(transport.get_extra_info("peercert"))
         if not self.door.admit(self):
             self.ended = True
             self._transport.abort()
@@ -114,6 +133,8 @@ class Connection(asyncio.Protocol):
         return self.ended
 
     def _must_wait(self) -> bool:
+        if self._meters and self.connect is not None and self._is_too_fast():
+            return True
         if self.door.congested:
             self.door.wait_for_room(self)
             self._pause()
@@ -122,6 +143,23 @@ class Connection(asyncio.Protocol):
             self._pause()
             return True
         return False
+
+    def _is_too_fast(self) -> bool:
+        """Not read while a rate is exceeded: slower is better than lost."""
+        if self._rate_timer is not None:
+            return True
+        now_s = time.monotonic()
+        wait_s = max(meter.wait_s(now_s) for meter in self._meters)
+        if not wait_s:
+            return False
+        self.door.admission.paused(now_s)
+        self._rate_timer = self.loop.call_later(max(wait_s, _SHORTEST_RATE_PAUSE_S), self._go_on)
+        self._pause()
+        return True
+
+    def _go_on(self) -> None:
+        self._rate_timer = None
+        self.pump()
 
     def _pause(self) -> None:
         if not self._paused and self._transport is not None:
@@ -145,16 +183,16 @@ class Connection(asyncio.Protocol):
         self.connect = connect
         self.door.connect(self, connect)
 
-    def accept(self, *, session_present: bool, properties: Properties) -> None:
-        """The front door lets the client in."""
-        assert self.connect is not None
+    def accept(self, *, session_present: bool, keep_alive_s: int, properties: Properties) -> None:
+        """The front door lets the client in; it is closed when nothing comes for 1.5 times its keep-alive."""
         self.protocol.accept(session_present=session_present, properties=properties)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._last_packet_s = self.loop.time()
-        if self.connect.keep_alive_s:
-            self._timer = self.loop.call_later(self.connect.keep_alive_s * 1.5, self._check_alive)
+        self._keep_alive_s = keep_alive_s
+        if keep_alive_s:
+            self._timer = self.loop.call_later(keep_alive_s * 1.5, self._check_alive)
         self._flush()
         self.pump()
 
@@ -186,8 +224,9 @@ class Connection(asyncio.Protocol):
     def _end(self, reason: str, *, with_will: bool) -> None:
         self.ended = True
         self.protocol.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._rate_timer):
+            if timer is not None:
+                timer.cancel()
         accepted = self.protocol.was_accepted
         if accepted:
             self.door.metrics.connections_closed[reason] += 1
@@ -199,8 +238,7 @@ class Connection(asyncio.Protocol):
             self.fail(Reason.KEEP_ALIVE_TIMEOUT, "no CONNECT came")
 
     def _check_alive(self) -> None:
-        assert self.connect is not None
-        limit_s = self.connect.keep_alive_s * 1.5
+        limit_s = self._keep_alive_s * 1.5
         # While we do not read, the silence is ours.
         left_s = limit_s if self._paused else self._last_packet_s + limit_s - self.loop.time()
         if left_s > 0:
@@ -214,6 +252,12 @@ class Connection(asyncio.Protocol):
         door, qos = self.door, publish.qos
         door.metrics.messages_received[qos] += 1
         door.metrics.payload_bytes += len(publish.payload)
+        for meter in self._meters:
+            meter.took(len(publish.payload))
+        acl = door.access.acl
+        if acl is not None and not cast(Rights, self.rights).may_write(acl, publish.topic):
+            self._deny(publish)
+            return
         if qos == 2:
             self._exactly_once.publish(publish)
             return
@@ -228,6 +272,19 @@ class Connection(asyncio.Protocol):
         if delivery.answer is not None:
             self.pubacks.append(delivery.answer)
         delivery.send(door)
+
+    def _deny(self, publish: Publish) -> None:
+        """A publish that the client is not authorized for. What cannot be answered so, ends the connection (3.3.5)."""
+        rights = cast(Rights, self.rights)
+        self.door.access.denied(
+            client_id=self.arrival.client_id, username=rights.username, topic=publish.topic, qos=publish.qos
+        )
+        if self.protocol.version != V5 or not publish.qos:
+            self.fail(Reason.NOT_AUTHORIZED, "a publish to a topic that acl_file does not allow")
+        elif publish.qos == 1:
+            self.pubacks.refuse(publish.packet_id, Reason.NOT_AUTHORIZED)
+        else:
+            self._exactly_once.refuse(publish.packet_id, Reason.NOT_AUTHORIZED)
 
     def answers_left(self) -> None:
         """Answers were given: send them with this turn of the loop, and read on when they were waited for."""

@@ -57,6 +57,15 @@ class ExactlyOnce:
             self._flying[packet_id] = answer
             self._submit(publish, answer, crc32)
 
+    def refuse(self, packet_id: int, reason: Reason) -> None:
+        """A PUBLISH that is not taken; its identifier is free again, unless it is under way for another one."""
+        session = self._connection.session
+        assert session is not None
+        if packet_id in session.in_flight or packet_id in session.releasing:
+            self._connection.fail(Reason.PROTOCOL_ERROR, f"packet identifier {packet_id} is in use for another publish")
+        else:
+            self._pubrecs.refuse(packet_id, reason)
+
     def _submit(self, publish: Publish, answer: Answer, crc32: int) -> None:
         connection = self._connection
         door, started_s = connection.door, connection.loop.time()

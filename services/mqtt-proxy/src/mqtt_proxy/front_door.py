@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError
 
+from mqtt_proxy.access import Access
+from mqtt_proxy.admission import Admission
 from mqtt_proxy.grouping import ClaimUnit, DetachUnit, Outcome, Unit, WipeUnit
 from mqtt_proxy.handover import Handover, NotHandedOverError, settled
 from mqtt_proxy.metrics import Metrics
@@ -20,6 +22,7 @@ from mqtt_proxy.protocol import connack_properties
 from mqtt_proxy.reasons import Reason
 from mqtt_proxy.sessions import Session, SessionStore, TooManySessionsError
 from mqtt_proxy.settings import LimitSettings
+from mqtt_proxy.sparse_log import SparseLog
 from mqtt_proxy.transactions import Transactions
 from mqtt_proxy.translate import Arrival, Translated, Translator
 from servicekit import logs
@@ -51,9 +54,12 @@ class FrontDoor:
         transactions: Transactions,
         sessions: SessionStore,
         metrics: Metrics,
+        access: Access,
         handover: Handover | None = None,
     ) -> None:
         self.limits = limits
+        self.access = access
+        self.admission = Admission(limits, metrics)
         self.translator = translator
         self.producer = producer
         self.transactions = transactions
@@ -73,8 +79,7 @@ class FrontDoor:
         self._to_flush: dict[Connection, None] = {}
         self._to_pump: dict[Connection, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._refused_since_logged = 0
-        self._refused_logged_s = float("-inf")
+        self._not_stored = SparseLog("publishes were not stored")
         self._delayed_wills: dict[str, tuple[asyncio.TimerHandle, Publish]] = {}
         metrics.gauges |= {
             "connections": ("Connections that are open.", lambda: len(self.connections)),
@@ -87,9 +92,8 @@ class FrontDoor:
     # -- bounds
 
     def admit(self, connection: Connection) -> bool:
-        """Take a new socket in, unless the bound is reached."""
-        if self.draining or len(self.connections) >= self.limits.connections:
-            self.metrics.connection_attempts["too many connections"] += 1
+        """Take a new socket in, unless a bound is reached."""
+        if self.draining or not self.admission.enter(connection.address):
             return False
         self.connections.add(connection)
         return True
@@ -156,19 +160,9 @@ class FrontDoor:
         metrics.stored_after(seconds)
 
     def count_refused(self, qos: int, client_id: str, reason: str) -> None:
-        """A publish is not in Kafka, and its device is not told that it were. Logged once a second at most."""
+        """A publish is not in Kafka, and its device is not told that it were."""
         self.metrics.refused[qos] += 1
-        self._refused_since_logged += 1
-        now_s = self._loop.time()
-        if now_s - self._refused_logged_s >= 1.0:
-            _log.warning(
-                "publishes were not stored",
-                publishes=self._refused_since_logged,
-                last_client_id=client_id,
-                last_qos=qos,
-                last_reason=reason,
-            )
-            self._refused_logged_s, self._refused_since_logged = now_s, 0
+        self._not_stored(client_id=client_id, qos=qos, reason=reason)
 
     # -- CONNECT
 
@@ -183,6 +177,8 @@ class FrontDoor:
             self._spawn(self._handshake(connection, connect))
 
     async def _handshake(self, connection: Connection, connect: Connect) -> None:
+        if not await self.access.lets_in(connection, connect):
+            return
         client_id = connection.arrival.client_id
         try:
             session = await self._session_of(client_id, is_named=bool(connect.client_id))
@@ -209,7 +205,11 @@ class FrontDoor:
         if session.owner is not connection:
             return
         self.metrics.connection_attempts["accepted"] += 1
-        connection.accept(session_present=present, properties=self._connack_properties(connect, client_id, expiry_s))
+        connection.accept(
+            session_present=present,
+            keep_alive_s=self._server_keep_alive_s(connect) or connect.keep_alive_s,
+            properties=self._connack_properties(connect, client_id, expiry_s),
+        )
 
     def _take_over(self, session: Session, connection: Connection) -> None:
         previous = session.owner
@@ -256,7 +256,15 @@ class FrontDoor:
             max_packet_bytes=self.limits.packet_bytes,
             topic_alias_maximum=self.limits.topic_aliases,
             session_expiry=None if asked_s == expiry_s else expiry_s,
+            server_keep_alive=self._server_keep_alive_s(connect),
         )
+
+    def _server_keep_alive_s(self, connect: Connect) -> int | None:
+        """The keep-alive that an MQTT 5 client is told to use instead of its own (section 3.2.2.3.14)."""
+        most_s = self.limits.keep_alive_s
+        if connect.version != V5 or most_s is None or 0 < connect.keep_alive_s <= most_s:
+            return None
+        return most_s
 
     def change_expiry(self, session: Session, expiry_s: int) -> None:
         """An MQTT 5 client ends its connection with another session expiry."""
@@ -266,7 +274,9 @@ class FrontDoor:
 
     def ended(self, connection: Connection, *, with_will: bool) -> None:
         """A connection is over: detach its session, publish its will."""
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self.admission.leave(connection.address)
         self._waiting.pop(connection, None)
         session = connection.session
         if session is not None and session.owner is connection:

@@ -33,6 +33,9 @@ class Metrics(Collector):
         self.dropped: Counter[str] = Counter()
         self.acknowledged = [0, 0, 0]
         self.refused = [0, 0, 0]
+        self.unauthorized = [0, 0, 0]
+        self.logins_refused: Counter[str] = Counter()
+        self.rate_pauses: Counter[str] = Counter()
         self.transactions: Counter[str] = Counter()
         self.recoveries = 0
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
@@ -58,6 +61,14 @@ class Metrics(Collector):
             ),
             ("messages_acknowledged", "PUBACK and PUBREC for what is stored.", ["qos"], _by(qos, self.acknowledged)),
             ("messages_refused", "Publishes that Kafka did not take.", ["qos"], _by(qos, self.refused)),
+            (
+                "messages_unauthorized",
+                "Publishes that acl_file does not allow; not stored, not acknowledged as stored.",
+                ["qos"],
+                _by(qos, self.unauthorized),
+            ),
+            ("logins_refused", "Clients not let in, by why.", ["why"], one(self.logins_refused)),
+            ("rate_pauses", "Times that a connection was not read for a rate.", ["of"], one(self.rate_pauses)),
             ("payload_bytes", "Payload bytes that came.", [], [((), self.payload_bytes)]),
             ("repeated_messages", "QoS 2 repetitions, not stored again.", [], [((), self.repeated)]),
             ("packet_ids_reused", "Unreleased packet ids with another message.", [], [((), self.packet_ids_reused)]),

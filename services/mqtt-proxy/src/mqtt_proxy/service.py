@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 import kcql
 from connector.dead_letters import ensure_topic
 from isotherm_schemas import schema
+from mqtt_proxy.access import Access
 from mqtt_proxy.catalogue import Catalogue
 from mqtt_proxy.connection import Connection
 from mqtt_proxy.errors import RouteError
@@ -128,6 +129,7 @@ class Proxy:
         self._tls = tls
         self._stop = stop
         self._metrics = Metrics()
+        self._access = Access(settings, self._metrics)
         self._health = Health()
         self._exit = Exit.OK
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="transactions")
@@ -256,6 +258,7 @@ class Proxy:
             sessions=sessions,
             metrics=self._metrics,
             handover=self._handover,
+            access=self._access,
         )
 
     def _session_record(self, client_id: str, state: StoredState | None) -> OutRecord:
@@ -350,6 +353,7 @@ class Proxy:
         while True:
             await asyncio.sleep(_SWEEP_S)
             door.expire_sessions()
+            self._access.refresh()
             if door.congested:
                 self._health.not_ready("kafka", "records wait for Kafka up to the bound; sockets are not read")
             else:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from mqtt_proxy.rates import RateText
 from servicekit.settings import ServiceSettings, Settings
 
 SERVICE = "mqtt-proxy"
@@ -28,12 +29,33 @@ class TlsSettings(Settings):
     cafile: str | None = Field(
         None, description="PEM file of the authorities whose client certificates are accepted; then one is required."
     )
+    use_identity_as_username: bool = Field(
+        False, description="The common name of the client's certificate is its user name; no password is asked for."
+    )
 
 
 class LimitSettings(Settings):
     """Bounds on what devices can make us hold."""
 
     connections: int = Field(10_000, ge=1, description="Connections at a time; more are closed at once.")
+    connections_per_address: int | None = Field(
+        None, ge=1, description="The same for one client address; devices behind a NAT or a load balancer share one."
+    )
+    messages_per_client: RateText = Field(
+        "", description="Publishes of one connection, `n:seconds`; beyond it the connection is not read."
+    )
+    bytes_per_client: RateText = Field("", description="Payload bytes of one connection, `n:seconds`.")
+    messages_total: RateText = Field("", description="Publishes of all connections, `n:seconds`.")
+    bytes_total: RateText = Field("", description="Payload bytes of all connections, `n:seconds`.")
+    failed_logins: RateText = Field(
+        "10:60", description="Wrong passwords for one user from one address, `n:seconds`; then none is tried for it."
+    )
+    keep_alive_s: int | None = Field(
+        None,
+        ge=10,
+        le=65_535,
+        description="Longest keep-alive: MQTT 5 clients that ask for more, or none, are told it.",
+    )
     packet_bytes: int = Field(65_536, ge=64, le=900_000, description="Largest packet; larger ones end the connection.")
     topic_bytes: int = Field(1_024, ge=1, le=65_535, description="Longest topic; longer ones are dead letters.")
     receive_maximum: int = Field(
@@ -129,7 +151,14 @@ class ProxySettings(ServiceSettings):
     transactions: TransactionSettings = TransactionSettings()
     bridge: BridgeSettings = BridgeSettings()
     allow_anonymous: bool = Field(
-        False, description="Let clients in that show nothing; otherwise `tls.cafile` is needed."
+        False,
+        description="Let clients in that show nothing; otherwise `password_file` or client certificates are needed.",
+    )
+    password_file: str | None = Field(
+        None, description="Users and their passwords, as `mosquitto_passwd` writes them; read again when it changes."
+    )
+    acl_file: str | None = Field(
+        None, description="Who may publish where, in mosquitto's format; read again when it changes."
     )
     ordinal: int = Field(
         0,
@@ -162,11 +191,16 @@ class ProxySettings(ServiceSettings):
     def _consistent(self) -> ProxySettings:
         if not self.routes.strip() and not self.topic_regex_list.strip():
             raise ValueError("routes or topic_regex_list must say which publishes go where; both are empty")
-        if self.role == "front-door" and not self.allow_anonymous and self.tls.cafile is None:
+        shown = (self.allow_anonymous, self.tls.cafile, self.password_file)
+        if self.role == "front-door" and not any(shown):
             raise ValueError(
-                "allow_anonymous is false and tls.cafile is not set, so no client could ever connect; "
-                "set allow_anonymous=true, or tls.cafile for client certificates"
+                "allow_anonymous is false, and neither password_file nor tls.cafile is set, so no client could ever "
+                "connect; set allow_anonymous=true, password_file, or tls.cafile for client certificates"
             )
+        if self.tls.use_identity_as_username and self.tls.cafile is None:
+            raise ValueError("tls.use_identity_as_username needs tls.cafile: without it nobody shows a certificate")
+        if self.tls.use_identity_as_username and self.password_file is not None:
+            raise ValueError("tls.use_identity_as_username and password_file exclude each other")
         if (self.tls.cafile or self.tls.keyfile) and self.tls.certfile is None:
             raise ValueError("tls.certfile is needed as soon as tls.keyfile or tls.cafile is set")
         if self.delivery_timeout_ms > self.transactions.timeout_ms:

@@ -19,13 +19,14 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from mqtt_proxy.access import Access
 from mqtt_proxy.connection import Connection
 from mqtt_proxy.front_door import FrontDoor
 from mqtt_proxy.grouping import OutRecord
 from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.packets import Publish
 from mqtt_proxy.sessions import SessionStore, StoredState
-from mqtt_proxy.settings import LimitSettings
+from mqtt_proxy.settings import LimitSettings, ProxySettings
 from mqtt_proxy.transactions import FatalTransactionError, TransactionalWriter, Transactions, Written
 from mqtt_proxy.translate import Arrival, Translated, Translator
 from servicekit.delivery import LoopProducer
@@ -244,6 +245,7 @@ class ExactlyOnce(RuleBasedStateMachine):
                 transactions=transactions,
                 sessions=sessions,
                 metrics=metrics,
+                access=Access(ProxySettings(routes="INSERT INTO t SELECT * FROM t", allow_anonymous=True), metrics),
             )
 
         self.door = self.loop.run_until_complete(build())

@@ -1,0 +1,152 @@
+"""Who is let in, from files that change while we run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from structlog.testing import capture_logs
+
+from mqtt_proxy.access import Access, RefusedError, Rights
+from mqtt_proxy.metrics import Metrics
+from mqtt_proxy.reasons import Reason
+from mqtt_proxy.settings import LimitSettings, ProxySettings, TlsSettings
+from servicekit.settings import SettingsError
+
+ROUTES = "INSERT INTO t SELECT * FROM t"
+# By mosquitto_passwd 2.0.11, password sesame-7.
+ANNA = (
+    "anna:$7$101$1hfxihBN+EiQb80V$"
+    "kcSeDNY9kkM2HKZfRTheWidEp9NGDlozdLSH5bo0BQ2WGz2MCVLDb3Ss1CYyq1Br2g1I/IxbV7oXY5rRd0smRA==\n"
+)
+
+
+def access(**settings: object) -> Access:
+    return Access(ProxySettings.model_validate({"routes": ROUTES, **settings}), Metrics())
+
+
+async def outcome(
+    made: Access, username: str | None = None, password: bytes | None = None, common_name: str | None = None
+) -> str | Reason | None:
+    try:
+        return await made.identify(
+            client_id="c", address="10.0.0.1", username=username, password=password, common_name=common_name
+        )
+    except RefusedError as refused:
+        return refused.reason
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> Path:
+    path = tmp_path / "users"
+    path.write_text(ANNA)
+    return path
+
+
+async def test_with_a_password_file(password_file: Path) -> None:
+    made = access(password_file=str(password_file))
+    assert await outcome(made, "anna", b"sesame-7") == "anna"
+    assert await outcome(made, "anna", b"wrong") is Reason.BAD_USER_NAME_OR_PASSWORD
+    assert await outcome(made, "anna") is Reason.BAD_USER_NAME_OR_PASSWORD
+    assert await outcome(made) is Reason.NOT_AUTHORIZED
+    assert await outcome(access(password_file=str(password_file), allow_anonymous=True)) is None
+
+
+async def test_a_name_that_nobody_verified_is_none() -> None:
+    assert await outcome(access(allow_anonymous=True), "admin", b"x") is None
+
+
+async def test_certificates() -> None:
+    tls = TlsSettings(certfile="c", cafile="a")
+    assert await outcome(access(tls=tls), common_name="attic") is None
+    named = access(tls=TlsSettings(certfile="c", cafile="a", use_identity_as_username=True))
+    assert await outcome(named, "admin", b"x", common_name="attic") == "attic"
+    assert await outcome(named) is Reason.BAD_USER_NAME_OR_PASSWORD
+
+
+async def test_a_certificate_is_not_enough_where_passwords_are_asked_for(password_file: Path) -> None:
+    made = access(tls=TlsSettings(certfile="c", cafile="a"), password_file=str(password_file))
+    assert await outcome(made, common_name="attic") is Reason.NOT_AUTHORIZED
+
+
+async def test_guessing_ends_for_that_user_and_address_only(password_file: Path) -> None:
+    made = access(password_file=str(password_file), limits=LimitSettings(failed_logins="3:3600"))
+    for _ in range(3):
+        assert await outcome(made, "anna", b"guess") is Reason.BAD_USER_NAME_OR_PASSWORD
+    assert await outcome(made, "anna", b"sesame-7") is Reason.CONNECTION_RATE_EXCEEDED
+    assert await outcome(made, "bert", b"guess") is Reason.BAD_USER_NAME_OR_PASSWORD
+
+
+def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(password_file: Path) -> None:
+    made = access(password_file=str(password_file))
+
+    def logs_in(username: str) -> bool:
+        return asyncio.run(outcome(made, username, b"sesame-7")) == username
+
+    assert logs_in("anna")
+    password_file.write_text(ANNA.replace("anna", "bert"))
+    made.refresh()
+    assert not logs_in("anna")
+    assert logs_in("bert")
+    with capture_logs() as logged:
+        password_file.write_text("carl:in-the-clear\n")
+        made.refresh()
+        made.refresh()
+    assert logs_in("bert")
+    (problem,) = [str(entry) for entry in logged]
+    assert f"{password_file}: line 1: user 'carl'" in problem
+    assert "in-the-clear" not in problem
+    password_file.unlink()
+    made.refresh()
+    assert logs_in("bert")
+
+
+def test_rights_follow_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "acl"
+    path.write_text("topic write a\n")
+    made = access(allow_anonymous=True, acl_file=str(path))
+    rights = Rights("c", None)
+    assert made.acl is not None
+    assert rights.may_write(made.acl, "a")
+    path.write_text("topic write b\n")
+    os.utime(path, ns=(1, 1))
+    made.refresh()
+    assert not rights.may_write(made.acl, "a")
+    assert rights.may_write(made.acl, "b")
+    assert not any(rights.may_write(made.acl, f"many/{number}") for number in range(1_000))
+    assert len(rights._answers) <= Rights._REMEMBERED + 1
+
+
+@pytest.mark.parametrize("key", ["password_file", "acl_file"])
+def test_a_file_that_cannot_be_used_at_the_start_is_named_with_its_line(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "file"
+    with pytest.raises(SettingsError, match=rf"{key}: {path}: No such file"):
+        access(**{key: str(path), "allow_anonymous": True})
+    path.write_text("# fine\nnonsense\n")
+    with pytest.raises(SettingsError, match=rf"{key}: {path}: line 2: expected"):
+        access(**{key: str(path), "allow_anonymous": True})
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match="not UTF-8"):
+        access(**{key: str(path), "allow_anonymous": True})
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "no client could ever"),
+        ({"allow_anonymous": True, "tls": {"use_identity_as_username": True}}, "needs tls.cafile"),
+        (
+            {"password_file": "p", "tls": {"certfile": "c", "cafile": "a", "use_identity_as_username": True}},
+            "exclude each other",
+        ),
+        ({"allow_anonymous": True, "limits": {"messages_per_client": "fast"}}, "expected n:seconds"),
+        ({"allow_anonymous": True, "limits": {"failed_logins": "1"}}, "expected n:seconds"),
+        ({"allow_anonymous": True, "limits": {"connections_per_address": 0}}, "greater than or equal to 1"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        ProxySettings.model_validate({"routes": ROUTES, **settings})

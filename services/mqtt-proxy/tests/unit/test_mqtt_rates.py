@@ -1,0 +1,64 @@
+"""Rates `n:seconds`: what they let through, and what they refuse to be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqtt_proxy.rates import Attempts, Meter, Rate, meter, parse_rate
+
+
+@pytest.mark.parametrize("text", ["5", "0:1", "1:0", "-1:1", "1:1:1", "1.5:1", "a:b", ":", "100:1 s"])
+def test_other_forms_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected n:seconds"):
+        parse_rate(text)
+
+
+def test_the_form() -> None:
+    assert parse_rate("100:60") == Rate(100, 60)
+    assert parse_rate("") is None
+    assert meter("", "", 0.0) == ()
+
+
+@given(
+    amount=st.integers(1, 50),
+    seconds=st.integers(1, 20),
+    pauses=st.lists(st.floats(0, 5), max_size=60),
+    sizes=st.lists(st.integers(0, 200), min_size=60, max_size=60),
+)
+def test_never_more_than_the_rate_and_one_burst(
+    amount: int, seconds: int, pauses: list[float], sizes: list[int]
+) -> None:
+    """A sender that obeys, of messages and of bytes: in any time, the rate times it, one full bucket, one message."""
+    measured = Meter(Rate(amount, seconds), Rate(100 * amount, seconds), 0.0)
+    now_s, messages, payload_bytes = 0.0, 0, 0
+    for pause_s, size in zip(pauses, sizes, strict=False):
+        now_s += pause_s
+        if measured.wait_s(now_s) == 0:
+            measured.took(size)
+            messages += 1
+            payload_bytes += size
+        assert messages <= amount + now_s * amount / seconds + 1e-6
+        assert payload_bytes <= 100 * amount + 100 * now_s * amount / seconds + max(sizes) + 1e-6
+
+
+@given(amount=st.integers(1, 50), seconds=st.integers(1, 20), size=st.integers(0, 100_000))
+def test_what_it_says_to_wait_is_enough(amount: int, seconds: int, size: int) -> None:
+    measured = Meter(None, Rate(amount, seconds), 0.0)
+    measured.took(size)
+    wait_s = measured.wait_s(0.0)
+    assert measured.wait_s(wait_s * (1 + 1e-9) + 1e-6) == 0.0
+
+
+def test_failed_attempts_count_for_one_only_and_are_forgotten_with_time() -> None:
+    attempts = Attempts(Rate(2, 60), maximum=2)
+    for _ in range(2):
+        assert attempts.is_allowed("10.0.0.1 anna", 0.0)
+        attempts.failed("10.0.0.1 anna", 0.0)
+    assert not attempts.is_allowed("10.0.0.1 anna", 1.0)
+    assert attempts.is_allowed("10.0.0.1 bert", 1.0)
+    assert attempts.is_allowed("10.0.0.1 anna", 31.0)
+    for who in ("b", "c"):
+        attempts.failed(who, 2.0)
+    assert attempts.is_allowed("10.0.0.1 anna", 2.0), "the oldest is forgotten beyond the bound"
