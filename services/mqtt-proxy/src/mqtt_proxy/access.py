@@ -120,12 +120,15 @@ class Access:
         except RefusedError as refused:
             connection.refuse(refused.reason)
             return False
+        if connection.ended:
+            return False
         connection.rights = Rights(client_id, username)
+        connection.door.admission.authenticated += username is not None
         if will is not None and acl is not None and not connection.rights.may_write(acl, will.topic):
             self.denied(client_id=client_id, username=username, topic=will.topic, qos=will.qos)
             connection.refuse(Reason.NOT_AUTHORIZED)
             return False
-        return not connection.ended
+        return True
 
     async def identify(
         self, *, client_id: str, address: str, username: str | None, password: bytes | None, common_name: str | None

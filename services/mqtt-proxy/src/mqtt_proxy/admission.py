@@ -18,6 +18,7 @@ class Admission:
         self._metrics = metrics
         self._by_address: Counter[str] = Counter()
         self._connections = 0
+        self.authenticated = 0
         self._total = meter(limits.messages_total, limits.bytes_total, time.monotonic())
 
     def enter(self, address: str) -> bool:
@@ -34,9 +35,10 @@ class Admission:
         self._by_address[address] += 1
         return True
 
-    def leave(self, address: str) -> None:
+    def leave(self, address: str, *, authenticated: bool) -> None:
         """A socket that had entered is gone."""
         self._connections -= 1
+        self.authenticated -= authenticated
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]

@@ -59,6 +59,11 @@ class Connection(asyncio.Protocol):
         self.pubacks = Answers(self, PacketType.PUBACK)
         self._exactly_once = ExactlyOnce(self)
 
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether its user name was verified."""
+        return self.rights is not None and self.rights.username is not None
+
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -66,6 +71,8 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self.address = (transport.get_extra_info("peername") or ("",))[0]
         self.common_name = _common_name(transport.get_extra_info("peercert"))
+        if (cipher := transport.get_extra_info("cipher")) is not None:
+            self.door.metrics.tls_handshakes[cipher[1], cipher[0]] += 1
         if not self.door.admit(self):
             self.ended = True
             self._transport.abort()

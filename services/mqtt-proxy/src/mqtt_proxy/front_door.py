@@ -83,6 +83,10 @@ class FrontDoor:
         self._delayed_wills: dict[str, tuple[asyncio.TimerHandle, Publish]] = {}
         metrics.gauges |= {
             "connections": ("Connections that are open.", lambda: len(self.connections)),
+            "connections_authenticated": (
+                "Those of them whose user name was verified.",
+                lambda: self.admission.authenticated,
+            ),
             "sessions": ("Sessions that are kept.", lambda: len(self._sessions)),
             "outstanding_records": ("Records between PUBLISH and Kafka's report.", lambda: self.outstanding_records),
             "outstanding_bytes": ("Payload bytes of them.", lambda: self.outstanding_bytes),
@@ -104,6 +108,7 @@ class FrontDoor:
         self.outstanding_bytes += payload_bytes
         limits = self.limits
         if self.outstanding_records >= limits.outstanding_records or self.outstanding_bytes >= limits.outstanding_bytes:
+            self.metrics.congestions += not self.congested
             self.congested = True
 
     def finished(self, records: int, payload_bytes: int) -> None:
@@ -276,7 +281,7 @@ class FrontDoor:
         """A connection is over: detach its session, publish its will."""
         if connection in self.connections:
             self.connections.discard(connection)
-            self.admission.leave(connection.address)
+            self.admission.leave(connection.address, authenticated=connection.is_authenticated)
         self._waiting.pop(connection, None)
         session = connection.session
         if session is not None and session.owner is connection:

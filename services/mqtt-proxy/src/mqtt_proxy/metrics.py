@@ -36,6 +36,8 @@ class Metrics(Collector):
         self.unauthorized = [0, 0, 0]
         self.logins_refused: Counter[str] = Counter()
         self.rate_pauses: Counter[str] = Counter()
+        self.tls_handshakes: Counter[tuple[str, str]] = Counter()
+        self.congestions = 0
         self.transactions: Counter[str] = Counter()
         self.recoveries = 0
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
@@ -68,6 +70,8 @@ class Metrics(Collector):
                 _by(qos, self.unauthorized),
             ),
             ("logins_refused", "Clients not let in, by why.", ["why"], one(self.logins_refused)),
+            ("tls_handshakes", "Finished TLS handshakes.", ["version", "cipher"], [*self.tls_handshakes.items()]),
+            ("congestions", "Times that the bound on outstanding records was met.", [], [((), self.congestions)]),
             ("rate_pauses", "Times that a connection was not read for a rate.", ["of"], one(self.rate_pauses)),
             ("payload_bytes", "Payload bytes that came.", [], [((), self.payload_bytes)]),
             ("repeated_messages", "QoS 2 repetitions, not stored again.", [], [((), self.repeated)]),

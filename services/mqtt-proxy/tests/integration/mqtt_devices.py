@@ -68,10 +68,10 @@ class Wire:
         self._socket = socket.create_connection(("127.0.0.1", proxy.port), timeout=WAIT_S)
         proxy.at_end.callback(self.close)
         self.send(connect_packet(client_id, version=version, **more))  # type: ignore[arg-type]  # passed on as given
-        kind, answer = self.packet()
-        assert kind == 0x20, (kind, answer)
-        self.reason = answer[1]
-        self.session_present = bool(answer[0])
+        kind, self.connack = self.packet()
+        assert kind == 0x20, (kind, self.connack)
+        self.reason = self.connack[1]
+        self.session_present = bool(self.connack[0])
 
     def send(self, data: bytes) -> None:
         """Send bytes."""

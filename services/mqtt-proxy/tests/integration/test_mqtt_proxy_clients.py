@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gmqtt
 import paho.mqtt.client as paho
 import pytest
 from mqtt_devices import Wire, text
@@ -94,6 +97,48 @@ def test_mqtt5_client_with_user_properties(proxy: Proxy) -> None:
     found = [headers for _, headers in proxy.topics.readings("thermostat.data", proxy.device)]
     assert [headers["mqtt.user.room"] for headers in found] == ["r1", "r2"]
     assert {headers["mqtt.content_type"] for headers in found} == {"application/json"}
+
+
+def test_gmqtt_at_every_qos_with_mqtt5(proxy: Proxy) -> None:
+    proxy.start()
+
+    async def publish() -> None:
+        client = gmqtt.Client(proxy.device, clean_session=False, session_expiry_interval=60)
+        await client.connect("127.0.0.1", proxy.port, version=gmqtt.constants.MQTTv50)
+        for qos in (0, 1, 2):
+            client.publish(
+                f"devices/{proxy.device}/temperature", {"t": qos}, qos=qos, user_property=[("room", f"r{qos}")]
+            )
+        await asyncio.to_thread(
+            wait_until, "all is acknowledged", lambda: proxy.metric("messages_acknowledged_total") == 2
+        )
+        await client.disconnect()
+
+    asyncio.run(publish())
+    wait_until("QoS 0 is stored too", lambda: proxy.metric("readings_stored_total") == 3)
+    found = proxy.topics.readings("thermostat.data", proxy.device)
+    assert sorted((reading["value"], headers["mqtt.user.room"]) for reading, headers in found) == [
+        (0.0, "r0"),
+        (1.0, "r1"),
+        (2.0, "r2"),
+    ]
+    assert Wire(proxy, proxy.device).session_present, "kept for as long as gmqtt asked"
+
+
+@pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
+def test_the_will_of_a_mosquitto_pub_that_is_killed(proxy: Proxy, version: str) -> None:
+    proxy.start()
+    topic = f"devices/{proxy.device}/temperature"
+    will = ["--will-topic", topic, "--will-payload", '{"t": -1}', "--will-qos", "2"]
+    command = ["mosquitto_pub", "-h", "127.0.0.1", "-p", str(proxy.port), "-V", version, "-t", topic, "-q", "1", "-l"]
+    with subprocess.Popen([*command, *will], stdin=subprocess.PIPE) as device:
+        assert device.stdin is not None
+        device.stdin.write(b'{"t": 20}\n')
+        device.stdin.flush()
+        wait_until("it published", lambda: proxy.metric("messages_acknowledged_total") == 1)
+        device.kill()
+    wait_until("the will is stored", lambda: proxy.metric("readings_stored_total") == 2)
+    assert proxy.topics.values(proxy.device) == [20.0, -1.0]
 
 
 def test_subscribing_is_refused_and_sessions_are_answered_as_stored(proxy: Proxy) -> None:

@@ -16,8 +16,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     ConfigResource,
     ResourceType,
 )
-from mqtt_devices import PUBREC, Fleet, Wire, publish_packet
-from mqtt_world import ROUTES, WAIT_S, Proxy, opened
+from mqtt_devices import PUBACK, PUBREC, Fleet, Wire, publish_packet
+from mqtt_world import ROUTES, WAIT_S, Proxy, opened, wait_until
 
 from servicekit import kafka as clients
 from stack.kafka import Kafka
@@ -48,6 +48,32 @@ def test_limits(proxy: Proxy) -> None:
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=WAIT_S) as third:
         assert third.recv(1) == b""
     assert all(wire.session_present is False for wire in kept)
+
+
+def test_connections_of_an_address_and_the_keep_alive_that_we_choose(proxy: Proxy) -> None:
+    proxy.start(limits__connections_per_address=1, limits__keep_alive_s=600)
+    wire = Wire(proxy, proxy.device, version=5)
+    assert b"\x13\x02\x58" in wire.connack, "server keep-alive: 600 s"
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=WAIT_S) as second:
+        assert second.recv(1) == b""
+    wire.close()
+    wait_until("its place is free", lambda: proxy.metric("connections") == 0)
+    assert Wire(proxy, proxy.device).reason == 0
+
+
+def test_beyond_a_rate_nothing_is_read_and_nothing_is_lost(proxy: Proxy) -> None:
+    proxy.start(limits__messages_per_client="50:360000", limits__messages_total="80:360000")
+    first, second = (Wire(proxy, f"{proxy.device}-{index}") for index in (1, 2))
+    for wire, allowed in ((first, 50), (second, 30)):
+        for number in range(60):
+            wire.publish(proxy.device, number, number + 1, qos=1)
+        for number in range(allowed):
+            wire.expect(PUBACK, number + 1)
+    wait_until("both wait", lambda: proxy.metric("rate_pauses_total") == 2)
+    assert proxy.metric("messages_received_total") == 80
+    assert proxy.metric('rate_pauses_total{of="all connections"}') == 1
+    first.close()
+    wait_until("it is gone", lambda: proxy.metric("connections") == 1)
 
 
 def test_a_record_that_its_topic_refuses_harms_only_its_sender(proxy: Proxy) -> None:

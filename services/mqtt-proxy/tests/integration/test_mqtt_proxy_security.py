@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from mqtt_world import Proxy, mosquitto_pub, opened
+from mqtt_devices import PUBACK, PUBREC, Wire, text
+from mqtt_world import Proxy, mosquitto_pub, opened, wait_until
 
 from stack.kafka import Kafka
 from stack.registry import Registry
@@ -21,25 +23,112 @@ def proxy(kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[
         yield made
 
 
-def test_tls_with_client_certificates(proxy: Proxy, tmp_path: Path) -> None:
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=tmp_path, check=True, capture_output=True)
+def certificates(folder: Path, common_name: str) -> None:
+    """An authority, a server for 127.0.0.1 and a device with this name."""
 
-    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
-    for name, host in (("server", "127.0.0.1"), ("device", proxy.device)):
-        openssl("req", *new[:-2], "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={host}")
-        (tmp_path / "names").write_text("subjectAltName=IP:127.0.0.1")
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl("req", "-x509", *new, "-days", "2", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
+    for name, subject in (("server", "127.0.0.1"), ("device", common_name)):
+        openssl("req", *new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/O=isotherm/CN={subject}")
+        (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
         signed_by = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names"]
         openssl("x509", "-req", "-in", f"{name}.csr", *signed_by, "-out", f"{name}.pem")
-    files = {part: str(tmp_path / name) for part, name in (("certfile", "server.pem"), ("keyfile", "server.key"))}
-    proxy.start(allow_anonymous="false", tls__cafile=tmp_path / "ca.pem", **{f"tls__{k}": v for k, v in files.items()})
-    ours = ("--cert", str(tmp_path / "device.pem"), "--key", str(tmp_path / "device.key"))
-    topic, authority = f"devices/{proxy.device}/temperature", ("--cafile", str(tmp_path / "ca.pem"))
-    mosquitto_pub(proxy, topic, '{"t": 5}', 2, *authority, *ours)
+
+
+def test_tls_with_client_certificates_whose_name_is_the_user(proxy: Proxy, tmp_path: Path) -> None:
+    certificates(tmp_path, proxy.device)
+    (tmp_path / "acl").write_text("pattern write devices/%u/temperature\n")
+    proxy.start(
+        allow_anonymous="false",
+        tls__certfile=tmp_path / "server.pem",
+        tls__keyfile=tmp_path / "server.key",
+        tls__cafile=tmp_path / "ca.pem",
+        tls__use_identity_as_username="true",
+        acl_file=tmp_path / "acl",
+    )
+    authority = ("--cafile", str(tmp_path / "ca.pem"))
+    ours = (*authority, "--cert", str(tmp_path / "device.pem"), "--key", str(tmp_path / "device.key"))
+    topic = f"devices/{proxy.device}/temperature"
+    for value, version in ((5, "mqttv311"), (6, "mqttv5")):
+        mosquitto_pub(proxy, topic, json.dumps({"t": value}), 2, "-V", version, *ours)
     with pytest.raises(subprocess.CalledProcessError):
-        mosquitto_pub(proxy, topic, '{"t": 6}', 2, *authority)
-    assert proxy.topics.values(proxy.device) == [5.0]
+        mosquitto_pub(proxy, topic, '{"t": 7}', 2, *authority)
+    # mosquitto_pub takes a name that is given for its own, the proxy takes the certificate's.
+    mosquitto_pub(proxy, f"devices/{proxy.device}-other/temperature", '{"t": 8}', 1, "-V", "mqttv5", "-u", "x", *ours)
+    assert proxy.metric("messages_unauthorized_total") == 1
+    assert proxy.topics.values(proxy.device) == [5.0, 6.0]
+
+
+# By mosquitto_passwd 2.0.11: the password of attic is sesame-7 ($7$), of cellar sesame-6 ($6$).
+ATTIC = (
+    "attic:$7$101$1hfxihBN+EiQb80V$"
+    "kcSeDNY9kkM2HKZfRTheWidEp9NGDlozdLSH5bo0BQ2WGz2MCVLDb3Ss1CYyq1Br2g1I/IxbV7oXY5rRd0smRA==\n"
+)
+CELLAR = (
+    "cellar:$6$P/3J9AnAD54vju03$"
+    "5jf4ePr5e8gl7kNPxpsVf+wGTSW1MxR5THrytBOSYPJMwfvbFG63xL9VXfIVfVquUpZrC7QF+VtqbR2rINiUOg==\n"
+)
+
+
+def login(proxy: Proxy, username: str | None, password: bytes | None, version: int) -> int:
+    """The code in the CONNACK."""
+    wire = Wire(proxy, proxy.device, version=version, username=username, password=password)
+    wire.close()
+    return wire.reason
+
+
+def test_passwords(proxy: Proxy, tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text(ATTIC)
+    proxy.start(allow_anonymous="false", password_file=users, limits__failed_logins="3:3600")
+    topic = f"devices/{proxy.device}/temperature"
+    mosquitto_pub(proxy, topic, '{"t": 1}', 2, "-u", "attic", "-P", "sesame-7")
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        mosquitto_pub(proxy, topic, '{"t": 2}', 2, "-u", "attic", "-P", "sesame-8")
+    assert "not authorised" in refused.value.stderr.lower() or "bad user name" in refused.value.stderr.lower()
+    assert [login(proxy, "attic", b"sesame-8", version) for version in (4, 5)] == [4, 0x86]
+    assert [login(proxy, None, None, version) for version in (4, 5)] == [5, 0x87]
+    assert [login(proxy, "attic", b"sesame-7", version) for version in (4, 5)] == [3, 0x9F], "too many failed logins"
+
+    users.write_text(CELLAR)
+    wait_until("the changed file is read", lambda: login(proxy, "cellar", b"sesame-6", 4) == 0)
+    users.write_text("cellar:sesame-9\n")
+    wait_until("the broken file is complained about", lambda: "last good content stays" in proxy.log())
+    assert login(proxy, "cellar", b"sesame-6", 4) == 0
+    assert f"{users}: line 1: user 'cellar'" in proxy.log()
+    assert "sesame" not in proxy.log()
+    assert proxy.topics.values(proxy.device) == [1.0]
+    assert proxy.metric('logins_refused_total{why="unknown user or wrong password"}') >= 3
+
+
+def test_what_acl_file_does_not_allow_is_neither_stored_nor_acknowledged(proxy: Proxy, tmp_path: Path) -> None:
+    device, other = proxy.device, f"{proxy.device}-other"
+    (tmp_path / "acl").write_text("pattern write devices/%c/temperature\n")
+    proxy.start(acl_file=tmp_path / "acl")
+    five = Wire(proxy, device, version=5)
+    for packet_id, (target, qos, answer) in enumerate(
+        [(device, 1, PUBACK), (other, 1, PUBACK), (device, 2, PUBREC), (other, 2, PUBREC)], start=1
+    ):
+        five.publish(target, packet_id, packet_id, qos=qos)
+        if target == device:
+            five.expect(answer, packet_id)
+        else:
+            five.expect_reason(answer, packet_id, 0x87)
+    # A refused PUBREC ends its handshake: the identifier is free at once.
+    five.publish(device, 5, 4)
+    five.expect(PUBREC, 4)
+    for qos in (0, 1, 2):
+        old = Wire(proxy, device)
+        old.publish(other, 6, 1, qos=qos)
+        assert old.is_closed_by_the_proxy(), "3.1.1 cannot say it: no acknowledgement, but the end"
+    will = text(f"devices/{other}/temperature".encode()) + text(b'{"t": 7}')
+    assert Wire(proxy, device, will=will).reason == 5
+    assert proxy.metric("messages_unauthorized_total") == 6
+    assert "publishes were denied by acl_file" in proxy.log()
+    assert proxy.topics.values(device) == [1.0, 3.0, 5.0]
 
 
 @pytest.mark.parametrize(
@@ -52,6 +141,8 @@ def test_tls_with_client_certificates(proxy: Proxy, tmp_path: Path) -> None:
         ({"listener__prt": 1}, "did you mean listener.port?"),
         ({"limits__receive_maximum": 0}, "limits.receive_maximum (--set): '0' is not allowed"),
         ({"tls__certfile": "/nowhere.pem"}, "tls.certfile"),
+        ({"password_file": "/nowhere"}, "password_file: /nowhere: No such file"),
+        ({"limits__messages_total": "many"}, "limits.messages_total (--set): 'many' is not allowed"),
     ],
 )
 def test_bad_settings_stop_the_start(proxy: Proxy, settings: dict[str, object], says: str) -> None:
