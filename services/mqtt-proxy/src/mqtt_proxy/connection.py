@@ -275,7 +275,11 @@ class Connection(asyncio.Protocol):
         ):
             self.fail(Reason.RECEIVE_MAXIMUM_EXCEEDED, f"more than {door.limits.receive_maximum} publishes at a time")
             return
-        delivery = Delivery(self, publish, door.translator.translate(publish, self.arrival), self.loop.time())
+        translated = door.translator.translate(publish, self.arrival)
+        if translated.misfits and qos and (reason := door.refusal(translated, self.protocol.version)):
+            self.pubacks.refuse(publish.packet_id, reason)
+            return
+        delivery = Delivery(self, publish, translated, self.loop.time())
         if delivery.answer is not None:
             self.pubacks.append(delivery.answer)
         delivery.send(door)

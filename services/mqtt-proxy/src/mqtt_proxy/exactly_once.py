@@ -9,6 +9,7 @@ from mqtt_proxy.grouping import Outcome, PublishUnit, ReleaseUnit, Sender
 from mqtt_proxy.packets import V5, PacketType, Publish
 from mqtt_proxy.reasons import Reason
 from mqtt_proxy.sessions import OnPublish, OnRelease, content_crc32
+from mqtt_proxy.translate import Translated
 
 if TYPE_CHECKING:
     from mqtt_proxy.connection import Connection
@@ -53,9 +54,15 @@ class ExactlyOnce:
                 answer.done = True
                 self._pubrecs.send()
                 return
+            translated = door.translator.translate(publish, connection.arrival)
+            if translated.misfits and (reason := door.refusal(translated, connection.protocol.version)):
+                del session.in_flight[packet_id]
+                answer.reason, answer.done = reason, True
+                self._pubrecs.send()
+                return
             door.metrics.packet_ids_reused += judged is OnPublish.REUSED
             self._flying[packet_id] = answer
-            self._submit(publish, answer, crc32)
+            self._submit(translated, len(publish.payload), answer, crc32)
 
     def refuse(self, packet_id: int, reason: Reason) -> None:
         """A PUBLISH that is not taken; its identifier is free again, unless it is under way for another one."""
@@ -66,11 +73,10 @@ class ExactlyOnce:
         else:
             self._pubrecs.refuse(packet_id, reason)
 
-    def _submit(self, publish: Publish, answer: Answer, crc32: int) -> None:
+    def _submit(self, translated: Translated, payload_bytes: int, answer: Answer, crc32: int) -> None:
         connection = self._connection
         door, started_s = connection.door, connection.loop.time()
-        translated = door.translator.translate(publish, connection.arrival)
-        records, payload_bytes = len(translated.records) + 1, len(publish.payload)
+        records = len(translated.records) + 1
 
         def decided(outcome: Outcome) -> None:
             door.finished(records, payload_bytes)

@@ -24,7 +24,7 @@ from mqtt_proxy.sessions import Session, SessionStore, TooManySessionsError
 from mqtt_proxy.settings import LimitSettings
 from mqtt_proxy.sparse_log import SparseLog
 from mqtt_proxy.transactions import Transactions
-from mqtt_proxy.translate import Arrival, Translated, Translator
+from mqtt_proxy.translate import TOPIC_MISFITS, Arrival, Translated, Translator
 from servicekit import logs
 from servicekit.delivery import DeliveryFailedError, LoopProducer
 
@@ -54,11 +54,13 @@ class FrontDoor:
         transactions: Transactions,
         sessions: SessionStore,
         metrics: Metrics,
+        refuse_misfits: bool = False,
         access: Access,
         handover: Handover | None = None,
     ) -> None:
         self.limits = limits
         self.access = access
+        self._refuse_misfits = refuse_misfits
         self.admission = Admission(limits, metrics)
         self.translator = translator
         self.producer = producer
@@ -152,6 +154,14 @@ class FrontDoor:
             connection.flush()
 
     # -- counts
+
+    def refusal(self, translated: Translated, version: int) -> Reason | None:
+        """What a client is told of a publish of QoS 1 or 2 that does not fit, when it is told; it is counted then."""
+        if not self._refuse_misfits or version != V5:
+            return None
+        misfit = translated.misfits[0]
+        self.metrics.misfits_refused[misfit] += 1
+        return Reason.TOPIC_NAME_INVALID if misfit in TOPIC_MISFITS else Reason.PAYLOAD_FORMAT_INVALID
 
     def count_stored(self, translated: Translated, qos: int, seconds: float) -> None:
         """A publish is in Kafka."""

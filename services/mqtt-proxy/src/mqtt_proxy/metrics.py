@@ -30,6 +30,7 @@ class Metrics(Collector):
         self.handed_over = 0
         self.readings: Counter[tuple[str, str]] = Counter()
         self.dead_letters: Counter[str] = Counter()
+        self.misfits_refused: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self.acknowledged = [0, 0, 0]
         self.refused = [0, 0, 0]
@@ -85,6 +86,7 @@ class Metrics(Collector):
             ),
             ("readings_stored", "Readings that Kafka acknowledged.", ["topic", "qos"], [*self.readings.items()]),
             ("dead_letters", "Publishes that did not fit, stored as dead letters.", ["reason"], one(self.dead_letters)),
+            ("misfits_refused", "Publishes that did not fit, refused.", ["reason"], one(self.misfits_refused)),
             ("dropped_messages", "Publishes dropped as configured.", ["reason"], one(self.dropped)),
             ("recoveries", "New transactional producers after a broken one.", [], [((), self.recoveries)]),
             ("transactions", "Transactions by outcome.", ["outcome"], one(self.transactions)),

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Any
 
 from mqtt_proxy.errors import PacketError
-from mqtt_proxy.fields import Reader, encode_varint
+from mqtt_proxy.fields import Reader, check_topic_name, encode_varint
 from mqtt_proxy.reasons import Reason
 
 
@@ -123,6 +123,8 @@ def decode(reader: Reader, allowed: frozenset[Property]) -> dict[Property, Any]:
         value = found[identifier] = _value(inner, identifier)
         if (identifier in _BOOLEANS and value > 1) or (identifier in _NOT_ZERO and value == 0):
             raise PacketError(Reason.PROTOCOL_ERROR, f"property {identifier.name} must not be {value}")
+        if identifier is P.RESPONSE_TOPIC:
+            check_topic_name(value)
     return found
 
 

@@ -259,6 +259,7 @@ class Proxy:
             metrics=self._metrics,
             handover=self._handover,
             access=self._access,
+            refuse_misfits=settings.misfit == "refuse",
         )
 
     def _session_record(self, client_id: str, state: StoredState | None) -> OutRecord:

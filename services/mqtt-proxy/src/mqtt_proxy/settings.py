@@ -182,6 +182,11 @@ class ProxySettings(ServiceSettings):
     no_route: Literal["dead-letter", "drop"] = Field(
         "dead-letter", description="What happens to a publish that no route takes (it is counted and acknowledged)."
     )
+    misfit: Literal["dead-letter", "refuse"] = Field(
+        "dead-letter",
+        description="What happens to a publish that does not fit: a dead letter, acknowledged; or, for MQTT 5 at QoS 1 "
+        "and 2, refused with 0x99 (0x90 when it is the topic) and not stored.",
+    )
     dead_letter_topic: str = Field(f"{SERVICE}.dead-letters", description="Where publishes go that do not fit.")
     delivery_timeout_ms: int = Field(
         30_000, ge=1_000, description="Kafka must have a record within this time, or its publish is not acknowledged."

@@ -23,6 +23,10 @@ Headers = list[tuple[str, bytes | str | None]]
 Encode = Callable[[Mapping[str, Any]], bytes]
 
 
+TOPIC_MISFITS = frozenset(("no route", "no topic", "topic too long"))
+"""Misfits whose cause is the topic, not the payload."""
+
+
 class MisfitError(Exception):
     """A publish that fits no rule of ours; `reason` is its metric label, `stage` Connect's name of where."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import gmqtt
 import paho.mqtt.client as paho
 import pytest
-from mqtt_devices import Wire, text
+from mqtt_devices import PUBACK, PUBREC, Wire, publish_packet, text
 from mqtt_world import WAIT_S, Proxy, mosquitto_pub, opened, wait_until
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
@@ -72,6 +72,27 @@ def test_what_does_not_fit_is_a_dead_letter_and_acknowledged(proxy: Proxy) -> No
     assert "value" in letters[b'{"t": "warm"}']["__connect.errors.exception.message"]
     assert proxy.topics.readings("thermostat.data", proxy.device) == []
     assert proxy.metric("dead_letters_total") == 3
+
+
+def test_what_does_not_fit_is_refused_when_told_and_the_client_can_be(proxy: Proxy) -> None:
+    proxy.start(misfit="refuse")
+    five, device = Wire(proxy, proxy.device, version=5), proxy.device
+    topic = f"devices/{device}/temperature"
+    for qos, answer in ((1, PUBACK), (2, PUBREC)):
+        five.send(publish_packet(topic, b"{broken", 1, qos=qos, version=5))
+        five.expect_reason(answer, 1, 0x99)
+        five.send(publish_packet("no/route", b"21", 1, qos=qos, version=5))
+        five.expect_reason(answer, 1, 0x90)
+        five.publish(device, qos, 1, qos=qos)
+        five.expect(answer, 1)
+    old = Wire(proxy, f"{device}-old")
+    old.send(publish_packet(topic, b"{broken", 1, qos=1))
+    old.expect(PUBACK, 1)
+    assert proxy.topics.values(device) == [1.0, 2.0]
+    assert [key for key, _, _ in proxy.topics.raw("mqtt-proxy.dead-letters") if key.startswith(device)] == [
+        f"{device}-old"
+    ]
+    assert proxy.metric("misfits_refused_total") == 4
 
 
 def test_mqtt5_client_with_user_properties(proxy: Proxy) -> None:

@@ -227,6 +227,7 @@ def test_mqtt5_publish_with_properties_and_alias() -> None:
         (publish_packet("t", b"", properties=b"\x02\x7f\x00"), Reason.MALFORMED_PACKET),
         (publish_packet("t", b"", properties=b"\x80\x00"), Reason.MALFORMED_PACKET),
         (publish_packet("t", b"", properties=b"\x09\x01"), Reason.MALFORMED_PACKET),
+        (publish_packet("t", b"", properties=b"\x06\x08" + text("a/#")), Reason.TOPIC_NAME_INVALID),
         (packet(0xE0, b"\x00\x05\x11\x00\x00\x00\x09"), Reason.PROTOCOL_ERROR),
         (b"\xf0\x00", Reason.PROTOCOL_ERROR),
     ],
