@@ -44,7 +44,7 @@ from stack.ports import Ports
 
 _HERE = Path(__file__).parent
 _SERVERS, _RESOURCES, _EACH_PER_S = 10, 20, 5
-_CLIMB = (2_000, 3_000, 4_000, 6_000)
+_CLIMB = (2_000, 4_000, 6_000)
 _CLIMB_S = 10.0
 _PATIENCE_S = 120.0
 _CASES = ("observe", "climb", "libcoap", "post")
@@ -156,7 +156,7 @@ class Bench:
 
     def post(self) -> None:
         """POSTs into the listener, and into libcoap's server."""
-        seconds = min(15.0, self._seconds)
+        seconds = min(10.0, self._seconds)
         for devices in (1, 16, 64):
             port, before = _free_range(1), self._stored("thermostat.data")
             keys = {
