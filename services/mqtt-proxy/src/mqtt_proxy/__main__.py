@@ -10,6 +10,7 @@ from mqtt_proxy.service import run
 from mqtt_proxy.settings import SERVICE, ProxySettings
 from mqtt_proxy.supervisor import supervise
 from servicekit.command import ServiceCommand
+from servicekit.lifecycle import collect_rarely
 
 
 def main() -> int:
@@ -31,6 +32,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(settings: ProxySettings, arguments: argparse.Namespace) -> int:
+    collect_rarely()
     if arguments.link is None:
         return run(settings) if settings.processes == 1 else supervise(settings, sys.argv[1:])
     place = Place(arguments.process, settings.processes, settings.ordinal)
