@@ -136,14 +136,7 @@ def test_what_acl_file_does_not_allow_is_neither_stored_nor_acknowledged(proxy: 
     ("settings", "says"),
     [
         ({"routes": "INSERT INTO a SELECT * FORM b"}, "routes: KCQL: line 1, column"),
-        ({"routes": ""}, "routes or topic_regex_list"),
-        ({"topic_regex_list": "temperature:("}, "topic_regex_list:"),
-        ({"allow_anonymous": "false"}, "allow_anonymous"),
-        ({"listener__prt": 1}, "did you mean listener.port?"),
-        ({"limits__receive_maximum": 0}, "limits.receive_maximum (--set): '0' is not allowed"),
-        ({"tls__certfile": "/nowhere.pem"}, "tls.certfile"),
         ({"password_file": "/nowhere"}, "password_file: /nowhere: No such file"),
-        ({"limits__messages_total": "many"}, "limits.messages_total (--set): 'many' is not allowed"),
     ],
 )
 def test_bad_settings_stop_the_start(proxy: Proxy, settings: dict[str, object], says: str) -> None:

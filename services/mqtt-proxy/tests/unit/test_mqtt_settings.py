@@ -1,0 +1,41 @@
+"""Wrong settings: every one is named with its key, its value and what is allowed, before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from mqtt_proxy.service import run
+from mqtt_proxy.settings import SERVICE, ProxySettings
+from servicekit.settings import SettingsError, load
+
+GOOD = {
+    "routes": "INSERT INTO thermostat.data SELECT * FROM devices/+/temperature",
+    "allow_anonymous": "true",
+}
+
+
+def problems(settings: Mapping[str, str]) -> str:
+    overrides = [f"{key}={value}" for key, value in (GOOD | dict(settings)).items()]
+    with pytest.raises(SettingsError) as caught:
+        run(load(ProxySettings, SERVICE, environ={}, overrides=overrides))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"routes": ""}, "routes or topic_regex_list"),
+        ({"topic_regex_list": "temperature:("}, "topic_regex_list:"),
+        ({"allow_anonymous": "false"}, "allow_anonymous"),
+        ({"listener.prt": "1"}, "did you mean listener.port?"),
+        ({"limits.receive_maximum": "0"}, "limits.receive_maximum (--set): '0' is not allowed"),
+        ({"limits.messages_total": "many"}, "limits.messages_total (--set): 'many' is not allowed"),
+        ({"limits.bytes_per_client": "0:1"}, "expected n:seconds"),
+        ({"misfit": "ignore"}, "'dead-letter' or 'refuse'"),
+        ({"tls.certfile": "/nowhere.pem"}, "tls.certfile"),
+    ],
+)
+def test_a_wrong_setting_is_named(settings: dict[str, str], says: str) -> None:
+    assert says in problems(settings)
