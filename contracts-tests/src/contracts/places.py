@@ -8,3 +8,4 @@ ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
 PACTS = ROOT / "contracts-tests" / "pacts"
 RECORDINGS = ROOT / "contracts-tests" / "recordings"
+DOCS = ROOT / "docs"

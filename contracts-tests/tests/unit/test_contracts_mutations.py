@@ -13,6 +13,7 @@ from contracts.bench import Bench, Message
 from contracts.books import JsonSchema
 from contracts.places import PACTS
 from contracts.providers import Messages
+from servicekit.avro import split
 
 # pyspark leaves the socket of every collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")
@@ -158,7 +159,7 @@ HARMLESS = {
 
 def _problems(bench: Bench, produced: Mapping[str, Messages], mutation: Mutation) -> list[str]:
     before = produced[mutation.provider][mutation.scenario]
-    schema = json.loads(json.dumps(bench.registry.schema(int.from_bytes(before.value[1:5], "big")).json))
+    schema = json.loads(json.dumps(bench.registry.schema(split(before.value)).json))
     record = bench.decode(before.value)
     mutation.change(record, schema)
     bench.registry.register(before.topic, schema)

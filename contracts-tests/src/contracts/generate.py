@@ -1,0 +1,24 @@
+"""Everything that is generated and committed: pacts, the AsyncAPI document and its page, recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from contracts import asyncapi, books, pacts, recordings
+from contracts.bench import Bench
+from contracts.consumers import NEEDS
+from contracts.places import DOCS, PACTS, RECORDINGS
+from contracts.providers import PROVIDERS
+
+
+def update() -> Iterator[Path]:
+    """Write all of it anew; the paths that were written."""
+    pacts.write(NEEDS, PACTS)
+    yield PACTS
+    with Bench(books.current()) as bench:
+        for provider, messages in PROVIDERS.items():
+            yield recordings.write(RECORDINGS, provider, messages(bench), bench)
+    for path, text in ((DOCS / "asyncapi.json", asyncapi.text()), (DOCS / "messages.md", asyncapi.page())):
+        path.write_text(text, encoding="utf-8")
+        yield path

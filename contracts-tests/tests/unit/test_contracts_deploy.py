@@ -1,0 +1,116 @@
+"""`make can-deploy`: the working tree against checkouts in which something is different."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts import __main__ as command
+from contracts import deploy, recordings
+from contracts.bench import Bench
+from contracts.places import RECORDINGS, ROOT
+from contracts.providers import Messages
+
+# pyspark leaves the socket of every collect() to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """A checkout as it is deployed: for now the same as the working tree."""
+    for part in ("schemas/avro", "schemas/topics", "contracts-tests/pacts", "contracts-tests/recordings"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    return tmp_path
+
+
+def _edit(path: Path, change: Callable[[Any], object]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_the_recordings_are_what_the_providers_write(bench: Bench, produced: Mapping[str, Messages]) -> None:
+    kept = recordings.read(RECORDINGS, bench)
+    assert set(kept) == set(produced)
+    for provider, messages in produced.items():
+        found = recordings.comparable(messages, bench)
+        assert recordings.comparable(kept[provider], bench) == found, "run `make contracts-update`"
+
+
+def test_a_service_fits_what_is_the_same(there: Path) -> None:
+    verdict = deploy.can_deploy("coap-ingest", there)
+    assert verdict.problems == []
+    assert verdict.allowed
+    (checked,) = verdict.checked
+    assert "aggregator, demo, persisters-cassandra, persisters-elasticsearch, persisters-hazelcast" in checked
+
+
+def test_a_consumer_is_checked_with_what_the_deployed_providers_wrote(there: Path) -> None:
+    verdict = deploy.can_deploy("persisters", there)
+    assert verdict.problems == []
+    providers = [line.rsplit(" ", 1)[1] for line in verdict.checked if " needs of the deployed " in line]
+    assert providers == ["aggregator", "coap-ingest", "mqtt-proxy"]
+
+
+def test_a_provider_may_not_go_where_a_deployed_consumer_needs_more(there: Path) -> None:
+    def ask_for_more(pact: Any) -> None:
+        pact["interactions"][0]["contents"]["content"]["value"]["battery_percent"] = 80
+
+    _edit(there / "contracts-tests/pacts/aggregator-coap-ingest.json", ask_for_more)
+    verdict = deploy.can_deploy("coap-ingest", there)
+    assert not verdict.allowed
+    (problem,) = verdict.problems
+    assert problem.startswith("aggregator needs of coap-ingest, 'a reading in a CoAP notification': $.value")
+    assert "battery_percent" in problem
+
+
+def test_a_consumer_may_not_go_where_the_deployed_provider_gives_less(there: Path) -> None:
+    path = there / "contracts-tests/recordings/coap-ingest.json"
+    _edit(path, lambda kept: kept["a reading in a CoAP notification"]["headers"].pop("coap.uri"))
+    verdict = deploy.can_deploy("demo", there)
+    assert [problem for problem in verdict.problems if "coap.uri" in problem]
+    assert not verdict.allowed
+
+
+def test_a_consumer_may_not_go_where_its_provider_is_unknown(there: Path) -> None:
+    (there / "contracts-tests/recordings/mqtt-proxy.json").unlink()
+    problems = deploy.can_deploy("mqtt-proxy", there).problems
+    assert problems == ["the deployed mqtt-proxy has no recordings: it is not known what it writes"]
+
+
+def test_a_deployed_version_of_a_schema_is_for_ever(there: Path) -> None:
+    _edit(there / "schemas/avro/Device/v1.avsc", lambda schema: schema["fields"].pop())
+    problems = deploy.can_deploy("cli", there).problems
+    assert "Device v1 is deployed, and was changed or removed: add a version instead" in problems
+
+
+def test_the_command_says_so_and_exits_accordingly(
+    there: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert command.main(["can-deploy", "cli", "--deployed", str(there)]) == 0
+    assert "cli can be deployed" in capsys.readouterr().out
+    (there / "contracts-tests/pacts/aggregator-cli.json").write_text(
+        (there / "contracts-tests/pacts/aggregator-cli.json").read_text().replace("home-01", "house-01")
+    )
+    assert command.main(["can-deploy", "cli", "--deployed", str(there)]) == 1
+    out = capsys.readouterr().out
+    assert "PROBLEM: aggregator needs of cli" in out
+    assert "cli can NOT be deployed" in out
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert command.main(["can-deploy", "cli", "--deployed", str(empty)]) == 2
+    assert "has no contracts" in capsys.readouterr().err
+    assert command.main(["can-deploy", "cli", "--deployed", "no-such-tag"]) == 2
+
+
+def test_a_commit_is_read_from_git(tmp_path: Path) -> None:
+    with deploy.deployed("HEAD") as (name, folder):
+        assert name == "HEAD"
+        assert (folder / "schemas/avro/SensorReading/v1.avsc").is_file()
+    with pytest.raises(deploy.NotDeployedError, match="no-such-tag"), deploy.deployed("no-such-tag"):
+        pass
