@@ -178,14 +178,12 @@ def _read_texts(data: bytes, at: int) -> tuple[dict[str, str], int]:
         if count & 129:
             raise UnusualError
         for _ in range(count >> 1):
-            key, at = _read_text(data, at)
-            texts[key], at = _read_text(data, at)
+            length = data[at]
+            end = at + 1 + (length >> 1)
+            next_length = data[end]
+            if (length | next_length) & 129:
+                raise UnusualError
+            next_end = end + 1 + (next_length >> 1)
+            texts[data[at + 1 : end].decode()] = data[end + 1 : next_end].decode()
+            at = next_end
     return texts, at + 1
-
-
-def _read_text(data: bytes, at: int) -> tuple[str, int]:
-    length = data[at]
-    if length & 129:
-        raise UnusualError
-    end = at + 1 + (length >> 1)
-    return data[at + 1 : end].decode(), end
