@@ -30,7 +30,7 @@ def test_every_notification_that_was_sent_is_a_message_and_a_reading_field_by_fi
     reader = world.reader("coap_sensor_topic", "thermostat.data")
     simulator = world.simulator("--rate", "50", "--max-age", "2")
     ingest = world.ingest(BOTH.format("sensors"))
-    reader.until(lambda seen: len(seen) >= 200)
+    reader.until(lambda seen: len(seen) >= 120)
     reader.until(lambda _: not world.ready())
     assert stop(ingest) == 0
     written = len(sent(world.ledger))
