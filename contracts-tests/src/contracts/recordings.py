@@ -67,12 +67,10 @@ def _message(kept: Mapping[str, Any], bench: Bench) -> Message:
 
 
 def comparable(kept: Mapping[str, Message], bench: Bench) -> dict[str, Any]:
-    """Messages without what differs from run to run: the time of a batch or heartbeat, and the worker's name."""
+    """Messages without the revision, which is the time when they were made."""
     answer = {}
     for name, message in kept.items():
         value = bench.decode(message.value)
-        changing = {"revision", "worker"} | ({"updated_at"} if message.topic != "isotherm.mqtt.sessions" else set())
-        steady = {field: said for field, said in value.items() if field not in changing}
-        key = "" if message.topic == "isotherm.status" else message.key
-        answer[name] = (message.topic, key, dict(message.headers), steady, _version(message, bench))
+        value.pop("revision", None)
+        answer[name] = (message.topic, message.key, dict(message.headers), value, _version(message, bench))
     return answer

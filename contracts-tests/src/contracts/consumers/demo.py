@@ -19,7 +19,8 @@ _GROUP = ("attribute", "group", "metric", "window_start", "window_end")
 _SPAN = {"window_start": scenario.START_MS, "window_end": scenario.START_MS + scenario.WINDOW_MS}
 
 
-def _identifies(bench: Bench, found: Message) -> None:
+def identifies(bench: Bench, found: Message) -> None:
+    """Raise UnusableError unless the balance can tell this record from others."""
     decoded = Decoder(bench.registry)(found.value)
     fields = tuple(decoded.writer.json["isotherm.identity"])
     identity = identity_of(decoded.record, fields)
@@ -30,7 +31,7 @@ def _identifies(bench: Bench, found: Message) -> None:
 
 def _need(provider: str, name: str, topic: str, record: str, value: Mapping[str, Any], **more: Any) -> Need:
     key = more.pop("key", value.get("device_id"))
-    return Need("demo", provider, name, topic, record, 1, key=key, value=value, process=_identifies, **more)
+    return Need("demo", provider, name, topic, record, 1, key=key, value=value, process=identifies, **more)
 
 
 def _reading(device_id: str, metric: str, event_time_ms: int, sequence: int) -> Mapping[str, Any]:

@@ -1,0 +1,124 @@
+"""Every example, and records by chance, through the real decoding and processing of every consumer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import isotherm_schemas as book
+from aggregator import readings
+from contracts.bench import Bench, Message
+from contracts.consumers import NEEDS, aggregator, demo, persisters
+from contracts.generated import values
+from mqtt_proxy.service import SESSION
+from mqtt_proxy.session_records import from_record, to_record
+from servicekit.avro import Decoder
+
+# pyspark leaves the socket of every collect() to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")
+
+by_chance = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+DRAINED = sorted(
+    {(need.consumer, need.topic) for need in NEEDS if need.service == "persisters"}
+    | {(persisters.ELASTICSEARCH, "alerts")}
+)
+"""What each persister drains; alerts, too, although nobody writes them yet."""
+TOPICS = sorted({topic for _, topic in DRAINED})
+
+
+def _message(bench: Bench, topic: str, value: Mapping[str, Any], key: str, headers: Mapping[str, str]) -> Message:
+    declared = book.topic(topic)
+    assert declared.record is not None
+    assert declared.version is not None
+    return Message(topic, key, bench.encode(topic, declared.record, declared.version, value), headers)
+
+
+def _examples(bench: Bench, topic: str) -> list[Message]:
+    found = book.examples(topic)
+    assert found
+    return [_message(bench, topic, one.value, one.key, one.headers) for one in found]
+
+
+def _schema(topic: str) -> Mapping[str, Any]:
+    declared = book.topic(topic)
+    assert declared.record is not None
+    assert declared.version is not None
+    return book.schema(declared.record, declared.version)
+
+
+@pytest.mark.parametrize(("consumer", "topic"), DRAINED)
+def test_examples_become_rows(bench: Bench, consumer: str, topic: str) -> None:
+    for message in _examples(bench, topic):
+        (row,) = persisters.rows(bench, consumer, message)
+        assert row.values is not None
+        assert set(row.values) == {field["name"] for field in _schema(topic)["fields"]}
+
+
+@pytest.mark.parametrize(("consumer", "topic"), DRAINED)
+def test_records_by_chance_become_rows(bench: Bench, consumer: str, topic: str) -> None:
+    @by_chance
+    @given(values(_schema(topic)))
+    def becomes_a_row(record: Mapping[str, Any]) -> None:
+        message = _message(bench, topic, record, "key", {})
+        (row,) = persisters.rows(bench, consumer, message)
+        assert row.values == bench.decode(message.value)
+
+    becomes_a_row()
+
+
+def test_every_topic_of_the_demo_is_identified(bench: Bench) -> None:
+    for topic in sorted({need.topic for need in demo.NEEDS}):
+        for message in _examples(bench, topic):
+            demo.identifies(bench, message)
+
+
+@by_chance
+@given(value=values(book.schema("SensorReading", 1)))
+def test_readings_by_chance_are_identified(bench: Bench, value: Mapping[str, Any]) -> None:
+    demo.identifies(bench, _message(bench, "thermostat.data", value, "key", {}))
+
+
+def test_sessions_are_restored(bench: Bench) -> None:
+    for message in _examples(bench, "isotherm.mqtt.sessions"):
+        record = Decoder(bench.registry, SESSION)(message.value).record
+        assert from_record(record).committed == {7: 2771284651, 8: 11259375}
+
+
+@by_chance
+@given(value=values(SESSION))
+def test_sessions_by_chance_come_back(bench: Bench, value: Mapping[str, Any]) -> None:
+    message = _message(bench, "isotherm.mqtt.sessions", value, "key", {})
+    state = from_record(Decoder(bench.registry, SESSION)(message.value).record)
+    again = to_record(value["client_id"], state, owner=value["owner"], now_ms=value["updated_at"])
+    committed = {entry["packet_id"]: entry["crc32"] for entry in value["committed"]}
+    assert {entry["packet_id"]: entry["crc32"] for entry in again["committed"]} == committed
+    assert {name: again[name] for name in ("epoch", "expiry_s", "expires_at")} == {
+        name: value[name] for name in ("epoch", "expiry_s", "expires_at")
+    }
+
+
+def test_example_readings_and_devices_reach_the_aggregation(bench: Bench) -> None:
+    found = aggregator.read(bench, _examples(bench, "thermostat.data"))
+    assert [verdict for _, verdict in found] == [None, None]
+    devices = aggregator.read_devices(bench, _examples(bench, "devices"))
+    assert {row["device_id"]: row["room"] for row in devices} == {"dev-0001": "kitchen", "dev-0002": None}
+
+
+@settings(by_chance, max_examples=3)
+@given(sent=st.lists(values(book.schema("SensorReading", 1)), min_size=20, max_size=40))
+def test_readings_by_chance_are_aggregated_or_refused_with_a_reason(
+    bench: Bench, sent: list[Mapping[str, Any]]
+) -> None:
+    messages = [_message(bench, "thermostat.data", value, "key", {}) for value in sent]
+    found = aggregator.read(bench, messages)
+    assert len(found) == len(sent)
+    for value, (reading, verdict) in zip(sent, found, strict=True):
+        assert verdict is None or verdict in readings.REASONS
+        assert verdict not in ("no-value", "not-framed", "unknown-schema", "corrupt"), json.dumps(value)
+        assert (reading["device_id"], reading["metric"]) == (value["device_id"], value["metric"])
+        assert reading["value"] == value["value"]
