@@ -64,7 +64,8 @@ class Readings:
         devices = len(self.keys)
         taken_in = zigzag(taken_in_ms)
         # In time, and out of order: of ten batches one is up to two seconds old.
-        late_ms = first // count % _MAX_DELAY_MS if first // count % 10 == 0 else first // count % 50
+        number_of_batch = first // _AT_ONCE
+        late_ms = number_of_batch % (50 if number_of_batch % 10 else _MAX_DELAY_MS)
         tail = zigzag(taken_in_ms - late_ms) + taken_in + zigzag(first // devices) + b"\x00"
         heads, keys = self._heads, self.keys
         return [
@@ -107,7 +108,8 @@ def main() -> int:
     firsts = moments(arguments.rate, arguments.readings) if arguments.rate else range(0, arguments.readings, _AT_ONCE)
     for first in firsts:
         time_ms = time.time_ns() // 1_000_000 if arguments.rate else arguments.begin_ms + first * 1000 // HEADLINE_RATE
-        producer.produce_batch(arguments.topic, readings.batch(first, _AT_ONCE, time_ms))
+        count = min(_AT_ONCE, arguments.readings - first)
+        producer.produce_batch(arguments.topic, readings.batch(first, count, time_ms))
         while len(producer) > _QUEUED:
             producer.poll(0.01)
         producer.poll(0)
