@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest
 # The contract tests' verifier would report its use to its makers.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test demo faults soak bench-persisters lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy demo faults soak bench-persisters lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -48,6 +48,16 @@ unit: setup ## Run the tests that need no server
 
 test: lint types ## Run everything: lint, types, and all tests on real servers except the long ones
 	@$(PYTEST) -m "not long"
+
+contracts: setup ## Check every promise between the services; needs no server
+	@$(PYTEST) -q -m "not integration" schemas contracts-tests
+
+contracts-update: setup ## Write pacts, recordings and the AsyncAPI document anew
+	@$(BIN)/python -m contracts update
+
+can-deploy: setup ## Does a service fit what is deployed? make can-deploy S=aggregator DEPLOYED=tag-or-folder
+	@$(BIN)/python -m contracts can-deploy $(or $(S),$(error say which service: make can-deploy S=aggregator)) \
+		--deployed "$(DEPLOYED)"
 
 demo: setup ## Run the whole suite on this machine; DEMO_SECONDS=90 make demo ends and checks by itself
 	@JAVA_HOME="$$($(STACK) java-home)" exec $(BIN)/isotherm-demo
