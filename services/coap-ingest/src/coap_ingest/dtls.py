@@ -152,6 +152,14 @@ async def serve(site: Any, host: str, port: int, keys: Mapping[bytes, bytes]) ->
     return context
 
 
+def peers(context: Any) -> tuple[int, int]:
+    """How many peers of a context that `serve` made are in a handshake, and how many have a session."""
+    (tokens,) = context.request_interfaces
+    pool: _Pool = tokens.token_interface.message_interface._pool
+    handshaking = len(pool._handshaking)
+    return handshaking, len(pool._connections) - handshaking
+
+
 def identity_of(remote: Any) -> str | None:
     """Whose key the sender of a request has shown; None over plain UDP."""
     claims = remote.authenticated_claims if isinstance(remote, _Connection) else []

@@ -114,6 +114,12 @@ class Listener(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no 
         tokens.token_interface._recent_messages = Remembered(_REMEMBERED_REQUESTS)
         _log.info("listening", connector=self._plan.name, uri=server.base)
 
+    def watch(self) -> None:
+        """Show in the metrics what is held for devices."""
+        if self._context is not None and self._listen.server.scheme == "coaps":
+            for state, count in zip(("handshake", "session"), dtls.peers(self._context), strict=True):
+                self._metrics.dtls_peers.labels(self._plan.name, state).set(count)
+
     async def close(self, timeout_s: float) -> None:
         """Take nothing more, answer what was taken, for at most so long, and free the port. Safe to call twice."""
         self._is_closing = True

@@ -47,6 +47,12 @@ class Metrics:
         self.dead_letters = counter(
             "dead_letters", "Dead letters that Kafka acknowledged, by what was wrong.", "connector", "reason"
         )
+        self.dtls_peers = Gauge(
+            f"{_PREFIX}_dtls_peers",
+            "Devices of a DTLS listener: handshake (nothing proved yet), session.",
+            ("connector", "state"),
+            registry=registry,
+        )
         self.queue_length = Gauge(
             f"{_PREFIX}_queue_length", "Notifications between the socket and the producer.", registry=registry
         )

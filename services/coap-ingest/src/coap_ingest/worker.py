@@ -124,7 +124,7 @@ class Worker:
         listeners = self._listeners(encoders)
         observing = asyncio.create_task(observers.run())
         forwarding = asyncio.create_task(forwarder.run())
-        watching = asyncio.create_task(self._watch(forwarder, intake, producer))
+        watching = asyncio.create_task(self._watch(forwarder, intake, producer, listeners))
         try:
             await self._listen(listeners)
             self._health.ready()
@@ -177,12 +177,16 @@ class Worker:
         }
         return {plan.name: own.get(plan.name, shared) for plan in self._plans}
 
-    async def _watch(self, forwarder: Forwarder, intake: Intake[Arrived], producer: LoopProducer) -> None:
+    async def _watch(
+        self, forwarder: Forwarder, intake: Intake[Arrived], producer: LoopProducer, listeners: Sequence[Listener]
+    ) -> None:
         limit_ms = self._settings.kafka_stalled_after_ms
         while True:
             self._health.beat()
             self._metrics.queue_length.set(intake.reserved)
             self._metrics.outstanding.set(producer.outstanding)
+            for listener in listeners:
+                listener.watch()
             stalled_ms = (time.monotonic() - forwarder.last_progress) * 1000
             if producer.outstanding and stalled_ms > limit_ms:
                 self._health.not_ready(

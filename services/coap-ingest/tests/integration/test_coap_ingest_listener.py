@@ -180,6 +180,7 @@ def test_over_dtls_the_device_is_whose_key_it_has_and_others_are_not_heard(world
         assert "2.0" not in dtls_post(world, identity, key, payload=payload)
     assert "4.00" in dtls_post(world, "device-1", "secret", payload=b"no reading")
     assert "2.04" in dtls_post(world, "device-1", "secret", payload=payload)
+    assert world.metric("dtls_peers", state="session") <= 6
     # The limit is the identity's, whatever port it comes from.
     assert "4.29" in dtls_post(world, "device-1", "secret", payload=payload)
     assert stop(ingest) == 0
