@@ -1,0 +1,268 @@
+"""Our proxy into Kafka beside Mosquitto and amqtt without one, under the same load; misbehaving and idle clients.
+
+    python bench/mqtt-proxy/mqtt_compare.py [--only rates arrays misbehaving idle] [--seconds S]
+
+Every server and the load generator are processes of their own on this machine, Kafka beside them. A message of the
+rates is one reading; with arrays a payload holds 10 or 50 of them, and READINGS are counted. What Kafka has stored is
+compared with what was acknowledged after each run of the proxy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from isotherm_cli.apply import apply
+from processor_time import resident_bytes
+from servers import AMQTT_VERSION, ProxyServer, ServerProcess, amqtt, mosquitto, mosquitto_version
+from servicekit.settings import KafkaSettings, RegistrySettings
+from stack.local import Stack
+from stack.ports import Ports
+
+HERE = Path(__file__).parent
+WINDOWS = {10: 100, 1_000: 5}
+"""Unanswered publishes of a connection by number of connections."""
+IDLE_CONNECTIONS = 10_000
+MOST_IDLE_BYTES = {"TCP": 12_000, "TLS": 45_000}
+HEALTHY = {"--connections": 100, "--window": 20, "--every": 0.5, "--seconds": 20}
+LEAST_HEALTHY = 0.9
+_PACKAGES = ("confluent-kafka", "fastavro", "orjson", "uvloop")
+_SETTLE_S = 2.0
+
+
+@dataclass
+class Bench:
+    """What all cases share."""
+
+    stack: Stack
+    folder: Path
+    seconds: float
+    verdicts: list[str] = field(default_factory=list)
+
+    def proxy(self, **settings: object) -> ProxyServer:
+        """Our proxy, not started yet."""
+        kafka = KafkaSettings(bootstrap_servers=self.stack.kafka.bootstrap_servers)
+        return ProxyServer(self.folder, kafka, RegistrySettings(url=self.stack.registry.url), **settings)
+
+    def rates(self) -> None:
+        """All servers at every QoS."""
+        _head("Messages of one reading")
+        rates: dict[tuple[str, int, int], float] = {}
+        servers: list[Callable[[], ServerProcess | None]] = [
+            self.proxy,
+            lambda: mosquitto(self.folder),
+            lambda: amqtt(self.folder),
+        ]
+        for make in servers:
+            server = make()
+            if server is None:
+                print("  Mosquitto  LEFT OUT: it is not installed")
+                continue
+            with server:
+                for qos in (0, 1, 2):
+                    for connections in WINDOWS:
+                        done = self.load(server, qos, connections, 1)
+                        rates[server.name, qos, connections] = done["rate"]
+                        if server.name == "mqtt-proxy" and qos == 1 and connections == 10:
+                            self._verdict("QoS 1 messages a CPU second", done["per_cpu_s"], 40_000)
+        for qos, goal in ((1, 0.55), (2, 0.8)):
+            for connections in WINDOWS:
+                peer = rates.get(("Mosquitto", qos, connections))
+                if peer:
+                    ratio = rates["mqtt-proxy", qos, connections] / peer
+                    self._verdict(f"of Mosquitto's rate, QoS {qos}, {connections:,} connections", ratio, goal)
+
+    def arrays(self) -> None:
+        """Several readings in a payload."""
+        _head("Payloads of several readings, READINGS counted")
+        with self.proxy() as server:
+            for readings, window in ((10, 50), (50, 10)):
+                for qos in (0, 1, 2):
+                    done = self.load(server, qos, 10, readings, window)
+                    if qos == 1 and readings == 10:
+                        self._verdict("readings a CPU second in arrays of 10", done["per_cpu_s"], 80_000)
+                    if qos == 1 and readings == 50:
+                        self._verdict("readings a second in arrays of 50", done["rate"], 200_000)
+
+    def load(self, server: ServerProcess, qos: int, connections: int, readings: int, window: int = 0) -> dict[str, Any]:
+        """One line of the table."""
+        window = window or WINDOWS[connections]
+        before = server.stored()
+        options = {"--qos": qos, "--connections": connections, "--window": window, "--readings": readings}
+        done = _load(server, options | {"--seconds": self.seconds})
+        count = done["messages"] * readings
+        done["rate"] = count / done["seconds"]
+        done["per_cpu_s"] = count / done["server_cpu_s"]
+        latency = f"{done['p50_ms']:9.1f} {done['p99_ms']:9.1f}" if qos else f"{'-':>9} {'-':>9}"
+        what = f"{server.name}, QoS {qos}, {connections:,} connections" + (f", {readings} each" if readings > 1 else "")
+        print(
+            f"  {what:44} {done['rate']:10,.0f} {1e6 * done['server_cpu_s'] / count:14.1f} {done['per_cpu_s']:11,.0f}"
+            f" {latency} {done['own_cpu_s'] / done['seconds']:9.2f}",
+            flush=True,
+        )
+        if isinstance(server, ProxyServer):
+            _until_stored(server, before + done["total"] * readings, exactly=qos > 0)
+        return done
+
+    def misbehaving(self) -> None:
+        """Healthy devices alone, then beside clients that misbehave."""
+        print("\nMisbehaving clients: 100 healthy devices, 20 QoS 1 publishes each every 0.5 s, for 20 s")
+        with self.proxy() as server:
+            _load(server, HEALTHY | {"--seconds": 2})
+            alone = _load(server, HEALTHY)
+            command = [sys.executable, str(HERE / "misbehaving.py"), str(server.port)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as others:
+                try:
+                    beside = _load(server, HEALTHY)
+                finally:
+                    others.send_signal(signal.SIGTERM)
+                    came, _ = others.communicate(timeout=30)
+            for name, done in (("alone", alone), ("beside them", beside)):
+                print(
+                    f"  {name:12} {done['messages']:8,} acknowledged, p50 {done['p50_ms']:.0f} ms, "
+                    f"p99 {done['p99_ms']:.0f} ms, {done['lost']} lost, proxy {done['server_cpu_s']:.1f} CPU s"
+                )
+            print(f"  what came: {', '.join(f'{count:,} {name}' for name, count in json.loads(came).items())}")
+            print(f"  resident memory of the proxy after it: {resident_bytes(server.pid) / 1e6:.0f} MB")
+            ratio = beside["messages"] / alone["messages"]
+            self._verdict("of the healthy devices' publishes acknowledged", ratio, LEAST_HEALTHY)
+
+    def idle(self) -> None:
+        """Many connections that say nothing."""
+        print(f"\nIdle connections on one process: {IDLE_CONNECTIONS:,}, growth of resident memory")
+        certificate, key = _certificate(self.folder)
+        for kind, tls in (("TCP", {}), ("TLS", {"tls__certfile": certificate, "tls__keyfile": key})):
+            with self.proxy(limits__connections=IDLE_CONNECTIONS + 1_000, **tls) as server:
+                cafile = ["--cafile", str(certificate)] if tls else []
+                # What the first connections bring into memory once is not the others' growth.
+                with _Idle(server.port, 100, "first", cafile):
+                    before = resident_bytes(server.pid)
+                    with _Idle(server.port, IDLE_CONNECTIONS, "idle", cafile):
+                        threading.Event().wait(_SETTLE_S)
+                        growth = (resident_bytes(server.pid) - before) / IDLE_CONNECTIONS
+            most = MOST_IDLE_BYTES[kind]
+            word = "reached" if growth <= most else "MISSED"
+            print(f"  {kind}  from {before / 1e6:.0f} MB, {growth:,.0f} bytes a connection")
+            self.verdicts.append(f"  {growth:12,.0f} at most {most:10,} {word:8} bytes an idle {kind} connection")
+
+    def _verdict(self, what: str, found: float, least: float) -> None:
+        word = "reached" if found >= least else "MISSED"
+        digits = 2 if least < 10 else 0
+        self.verdicts.append(f"  {found:12,.{digits}f} at least {least:9,.{digits}f} {word:8} {what}")
+
+
+class _Idle:
+    def __init__(self, port: int, connections: int, prefix: str, options: Sequence[str]) -> None:
+        command = [sys.executable, str(HERE / "idle.py"), str(port), "--connections", str(connections)]
+        self._command = [*command, "--prefix", prefix, *options]
+
+    def __enter__(self) -> None:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            raise RuntimeError(f"the idle clients ended with code {self._process.wait()}")
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate("")
+
+
+def _load(server: ServerProcess, options: dict[str, Any]) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / "load.py"), str(server.port), "--server-pid", str(server.pid)]
+    command += [str(word) for pair in options.items() for word in pair]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{server.name}: the load failed:\n{done.stderr[-3_000:]}\n{server.log_tail()}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _until_stored(server: ProxyServer, count: int, *, exactly: bool) -> None:
+    """Every reading that was acknowledged must be counted as stored; QoS 0 is stored a little after it was read."""
+    for _ in range(100):
+        stored = server.stored()
+        if stored >= count:
+            break
+        threading.Event().wait(0.1)
+    if stored < count or (exactly and stored > count):
+        raise RuntimeError(f"{stored} readings stored, {count} were acknowledged\n{server.log_tail()}")
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    return certificate, key
+
+
+def _head(title: str) -> None:
+    print(f"\n{title}")
+    print(
+        f"  {'':44} {'readings/s':>10} {'CPU s/million':>14} {'per CPU s':>11} {'p50 ms':>9} {'p99 ms':>9} "
+        f"{'generator':>9}"
+    )
+
+
+def _environment() -> list[str]:
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
+    memory_gib = psutil.virtual_memory().total / 2**30
+    return [
+        f"machine   {os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.platform()}",
+        f"python    {platform.python_version()}; {', '.join(versions)}",
+        f"peers     {mosquitto_version()}; amqtt {AMQTT_VERSION}",
+        f"load      {_load_average()} before",
+        "windows   " + ", ".join(f"{window} unanswered publishes on each of {n:,}" for n, window in WINDOWS.items()),
+        "generator share of one core that the load generator took; CPU s are those of the server's process alone",
+    ]
+
+
+def _load_average() -> str:
+    return " ".join(f"{load:.1f}" for load in os.getloadavg())
+
+
+def main() -> None:
+    """Run and print."""
+    cases: dict[str, Callable[[Bench], None]] = {
+        "rates": Bench.rates,
+        "arrays": Bench.arrays,
+        "misbehaving": Bench.misbehaving,
+        "idle": Bench.idle,
+    }
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(cases), default=list(cases))
+    parser.add_argument("--seconds", type=float, default=4.0, help="that count, of each run of rates and arrays")
+    arguments = parser.parse_args()
+    print("\n".join(_environment()), flush=True)
+    with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as folder:
+        stack = Stack(Path(folder) / "stack", Ports.free(), quick_start=False)
+        bench = Bench(stack, Path(folder), arguments.seconds)
+        try:
+            stack.up(["kafka", "registry"])
+            kafka = KafkaSettings(bootstrap_servers=stack.kafka.bootstrap_servers)
+            apply(kafka, RegistrySettings(url=stack.registry.url))
+            for name in arguments.only:
+                cases[name](bench)
+        finally:
+            stack.down()
+            stack.wipe()
+    print("\nIn short")
+    print("\n".join(bench.verdicts))
+    print(f"load      {_load_average()} after")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""The servers that are compared, each as one process: our proxy, Mosquitto and amqtt."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+
+from servicekit.settings import KafkaSettings, RegistrySettings
+from stack import ports
+from stack.artifacts import default_cache_folder
+
+AMQTT_VERSION = "0.12.1"
+ROUTES = (
+    "INSERT INTO thermostat.data SELECT id AS device_id, t AS value, ts AS event_time, seq AS sequence "
+    "FROM devices/+/temperature"
+)
+
+_READY_S = 60.0
+_STOP_S = 30.0
+_POLL_S = 0.05
+
+_MOSQUITTO = """\
+listener {port} 127.0.0.1
+allow_anonymous true
+persistence false
+log_type error
+max_inflight_messages 0
+max_queued_messages 0
+"""
+
+_AMQTT = """\
+import asyncio, logging
+from amqtt.broker import Broker
+
+logging.basicConfig(level=logging.ERROR)
+plugin = "amqtt.plugins.authentication.AnonymousAuthPlugin"
+config = {{
+    "listeners": {{"default": {{"type": "tcp", "bind": "127.0.0.1:{port}", "max_connections": 20000}}}},
+    "plugins": {{plugin: {{"allow_anonymous": True}}}},
+}}
+
+async def main():
+    broker = Broker(config)
+    await broker.start()
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+class ServerProcess:
+    """A server for the time of a `with`; it listens on `port`."""
+
+    def __init__(self, name: str, command: Sequence[str | Path], port: int, log: Path) -> None:
+        self.name = name
+        self.port = port
+        self._command, self._log = command, log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> ServerProcess:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._log.parent)
+        limit = time.monotonic() + _READY_S
+        while not self._is_ready():
+            _ = self.pid
+            if time.monotonic() > limit:
+                raise RuntimeError(f"{self.name} is not ready within {_READY_S} s:\n{self.log_tail()}")
+            threading.Event().wait(_POLL_S)
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """Of the running process. Raises RuntimeError with the end of its log when it has ended."""
+        if self._process is None or self._process.poll() is not None:
+            raise RuntimeError(f"{self.name} has ended:\n{self.log_tail()}")
+        return self._process.pid
+
+    def log_tail(self) -> str:
+        """The end of what it wrote."""
+        return self._log.read_text(encoding="utf-8", errors="replace")[-3_000:]
+
+    def stored(self) -> int:
+        """Readings that Kafka has acknowledged to it; 0 for a server without Kafka."""
+        return 0
+
+    def _is_ready(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+        except OSError:
+            return False
+        return True
+
+
+class ProxyServer(ServerProcess):
+    """Our proxy, into Kafka."""
+
+    def __init__(self, folder: Path, kafka: KafkaSettings, registry: RegistrySettings, **settings: object) -> None:
+        port, self._http_port = _free_port(), _free_port()
+        values: dict[str, object] = {
+            "listener.port": port,
+            "http.port": self._http_port,
+            "kafka.bootstrap_servers": kafka.bootstrap_servers,
+            "registry.url": registry.url,
+            "allow_anonymous": "true",
+            "routes": ROUTES,
+            **{key.replace("__", "."): value for key, value in settings.items()},
+        }
+        sets = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+        profiler = os.environ.get("BENCH_PROFILER", "").split()
+        command = [*profiler, sys.executable, "-m", "mqtt_proxy", "run", *sets]
+        super().__init__("mqtt-proxy", command, port, folder / "proxy.log")
+
+    def stored(self) -> int:
+        lines = httpx.get(f"http://127.0.0.1:{self._http_port}/metrics").text.splitlines()
+        name = "isotherm_mqtt_proxy_readings_stored_total"
+        return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(name))
+
+    def _is_ready(self) -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{self._http_port}/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+def mosquitto(folder: Path) -> ServerProcess | None:
+    """Mosquitto, without Kafka; None when it is not installed (Debian: mosquitto)."""
+    program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if program is None:
+        return None
+    port = _free_port()
+    config = folder / "mosquitto.conf"
+    config.write_text(_MOSQUITTO.format(port=port), encoding="utf-8")
+    return ServerProcess("Mosquitto", [program, "-c", config], port, folder / "mosquitto.log")
+
+
+def mosquitto_version() -> str:
+    """As it says itself."""
+    program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or "mosquitto"
+    return subprocess.run([program, "-h"], capture_output=True, text=True, check=False).stdout.splitlines()[0]
+
+
+def amqtt(folder: Path) -> ServerProcess:
+    """amqtt, without Kafka, from an environment of its own in the cache: its pins are not the suite's."""
+    environment = default_cache_folder() / f"amqtt-{AMQTT_VERSION}"
+    python = environment / "bin" / "python"
+    if not (environment / "complete").exists():
+        print(f"installing amqtt {AMQTT_VERSION}, once", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", f"amqtt=={AMQTT_VERSION}"], check=True)
+        (environment / "complete").touch()
+    port = _free_port()
+    script = folder / "run_amqtt.py"
+    script.write_text(_AMQTT.format(port=port), encoding="utf-8")
+    return ServerProcess("amqtt", [python, script], port, folder / "amqtt.log")
+
+
+def _free_port() -> int:
+    port = ports.hold_free_port()
+    ports.release(port)
+    return port
