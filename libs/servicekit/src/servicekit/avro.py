@@ -18,7 +18,7 @@ import httpx2  # what the registry client uses: its errors are not httpx's
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from servicekit.avro_encoding import flat_encoder
+from flatavro.writing import flat_encoder
 from servicekit.settings import RegistrySettings
 
 JsonSchema = Mapping[str, Any]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import fastavro
 import orjson
 
-from persisters import flat_avro
+from flatavro import reading as flat
 from servicekit.avro import JsonSchema, SchemaRegistry, WireFormatError, parse, split
 
 _WIRE_HEADER_BYTES = 5
@@ -99,7 +99,7 @@ class AvroDecoder:
     def __init__(self, registry: SchemaRegistry, otherwise: Decode | None = None) -> None:
         self._registry = registry
         self._otherwise = otherwise
-        self._known: dict[bytes, tuple[WriterSchema, flat_avro.Read | None]] = {}
+        self._known: dict[bytes, tuple[WriterSchema, flat.Read | None]] = {}
         """By the header of the wire format."""
 
     def __call__(self, data: bytes) -> Decoded:
@@ -113,12 +113,12 @@ class AvroDecoder:
             if self._otherwise is not None and header[:1] != _MAGIC:
                 return self._otherwise(data)
             writer = self._writer(split(data))
-            known = self._known[header] = (writer, flat_avro.flat_reader(_times_as_numbers(writer.json), len(header)))
+            known = self._known[header] = (writer, flat.flat_reader(_times_as_numbers(writer.json), len(header)))
         writer, read_flat = known
         if read_flat is not None:
             try:
                 return Decoded(read_flat(data), writer)
-            except flat_avro.UNUSUAL:
+            except flat.UNUSUAL:
                 # For fastavro to read, or to say what is wrong.
                 pass
         body = io.BytesIO(data)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from flatavro.writing import flat_encoder
 from servicekit.avro import WireFormatError, encoder, parse
-from servicekit.avro_encoding import flat_encoder
 
 _TIME = {"type": "long", "logicalType": "timestamp-millis"}
 FLAT = {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from persisters.flat_avro import UNUSUAL, flat_reader
+from flatavro.reading import UNUSUAL, flat_reader
 
 HEADER = b"\0\0\0\0\x09"
 FLAT: dict[str, Any] = {
