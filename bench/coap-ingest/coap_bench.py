@@ -102,8 +102,8 @@ class Bench:
             self._flood(first, rate, seconds) as flood,
             self._service({"connect.coap.uri": uris, "connect.coap.kcql": kcql}) as (service, port),
         ):
-            _expect(flood, "observed")
             self._until(port, lambda found: found["new"] >= _SERVERS * _RESOURCES)
+            _expect(flood, "observed")
             own, began, sender = cpu_s([service]), time.perf_counter(), psutil.Process(flood.pid)
             theirs = cpu_s([sender])
             _begin(flood)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import OFFSET_END, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -84,12 +84,25 @@ class Reader:
     def rest(self) -> list[Record]:
         """Read what there is now to its end."""
         for partition in list(self.next_offsets):
-            _, end = self.consumer.get_watermark_offsets(TopicPartition(*partition), timeout=TIMEOUT_S)
+            end = self._end_of(TopicPartition(*partition))
             deadline = time.monotonic() + TIMEOUT_S
             while self.next_offsets[partition] < end:
                 assert time.monotonic() < deadline, f"{partition} ends at {end}, read {self.next_offsets[partition]}"
                 self._poll(_POLL_S)
         return self.seen
+
+    def _end_of(self, partition: TopicPartition) -> int:
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                end: int = self.consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S)[1]
+            except KafkaException:
+                # After an outage a client may not know yet what the broker has.
+                if time.monotonic() > deadline:
+                    raise
+                self._poll(_POLL_S)
+            else:
+                return end
 
     def _poll(self, timeout_s: float) -> None:
         for message in self.consumer.consume(500, timeout_s):
