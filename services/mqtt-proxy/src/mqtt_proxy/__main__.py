@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from mqtt_proxy.bridge_service import run_bridge
 from mqtt_proxy.member import Place
 from mqtt_proxy.service import run
 from mqtt_proxy.settings import SERVICE, ProxySettings
@@ -32,10 +33,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(settings: ProxySettings, arguments: argparse.Namespace) -> int:
+    if arguments.link is None and settings.processes > 1:
+        return supervise(settings, sys.argv[1:])
+    place = Place(arguments.process or 0, settings.processes, settings.ordinal)
+    if settings.role == "bridge":
+        return run_bridge(settings.model_copy(update={"ordinal": place.ordinal}), arguments.link)
     collect_rarely()
     if arguments.link is None:
-        return run(settings) if settings.processes == 1 else supervise(settings, sys.argv[1:])
-    place = Place(arguments.process, settings.processes, settings.ordinal)
+        return run(settings)
     listener = settings.listener.model_copy(update={"port": arguments.port, "reuse_port": True})
     return run(settings.model_copy(update={"ordinal": place.ordinal, "listener": listener}), place, arguments.link)
 

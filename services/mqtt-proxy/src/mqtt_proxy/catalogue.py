@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
@@ -63,6 +65,16 @@ class Catalogue:
                 _log.info("topic takes readings", topic=topic)
             except SchemaNotRegisteredError:
                 self._judged.add(topic)
+
+    async def watch(self, interval_s: float) -> None:
+        """Refresh again and again, in a thread."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await loop.run_in_executor(None, self.refresh)
+            except (KafkaException, RegistryUnavailableError) as error:
+                _log.warning("topics cannot be refreshed", reason=str(error))
 
     def _existing(self) -> set[str]:
         metadata = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S)

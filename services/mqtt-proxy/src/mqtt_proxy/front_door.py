@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 _MAX_CLIENT_ID_CHARS = 256
-_QOS = ("0", "1", "2")
 
 
 def _undecided(_outcome: Outcome) -> None:
@@ -165,14 +164,7 @@ class FrontDoor:
 
     def count_stored(self, translated: Translated, qos: int, seconds: float) -> None:
         """A publish is in Kafka."""
-        metrics = self.metrics
-        for topic, readings in translated.readings:
-            metrics.readings[topic, _QOS[qos]] += readings
-        for reason in translated.misfits:
-            metrics.dead_letters[reason] += 1
-        if translated.dropped:
-            metrics.dropped["no route"] += 1
-        metrics.stored_after(seconds)
+        self.metrics.count_stored(translated, qos, seconds)
 
     def count_refused(self, qos: int, client_id: str, reason: str) -> None:
         """A publish is not in Kafka, and its device is not told that it were."""

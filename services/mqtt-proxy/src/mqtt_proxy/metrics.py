@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from mqtt_proxy.translate import Translated
+
 _PREFIX = "isotherm_mqtt_proxy"
+_QOS = ("0", "1", "2")
 _BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -45,14 +48,20 @@ class Metrics(Collector):
         self._latency = [0] * (len(_BOUNDS_S) + 1)
         self._latency_sum_s = 0.0
 
-    def stored_after(self, seconds: float) -> None:
-        """A publish was safe this long after it came."""
+    def count_stored(self, translated: Translated, qos: int, seconds: float) -> None:
+        """A publish is in Kafka, this long after it came."""
+        for topic, readings in translated.readings:
+            self.readings[topic, _QOS[qos]] += readings
+        for reason in translated.misfits:
+            self.dead_letters[reason] += 1
+        if translated.dropped:
+            self.dropped["no route"] += 1
         self._latency[bisect_left(_BOUNDS_S, seconds)] += 1
         self._latency_sum_s += seconds
 
     def collect(self) -> Iterable[Metric]:
         """Everything in Prometheus' terms."""
-        one, qos = _labelled, ("0", "1", "2")
+        one, qos = _labelled, _QOS
         counters: list[tuple[str, str, list[str], Samples]] = [
             ("connection_attempts", "Connections by outcome.", ["outcome"], one(self.connection_attempts)),
             ("connections_closed", "Ends of accepted connections.", ["reason"], one(self.connections_closed)),

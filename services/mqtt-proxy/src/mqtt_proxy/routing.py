@@ -34,6 +34,8 @@ class Route:
     text: str
     matches: Callable[[str], bool]
     target: str | None
+    source: str | None = None
+    """The MQTT filter, where the rule has one."""
     target_of: Callable[[kcql.Record], str] | None = None
     device_level: int | None = None
     metric: str | None = None
@@ -62,6 +64,12 @@ class Router:
     def targets(self) -> tuple[str, ...]:
         """The Kafka topics that are known before any publish, each once."""
         return tuple(dict.fromkeys(route.target for route in self.routes if route.target is not None))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The MQTT filters of the routes, each once, without the `$share/<group>/` of a shared subscription."""
+        sources = (route.source for route in self.routes)
+        return tuple(dict.fromkeys(without_share(source) for source in sources if source is not None))
 
     @property
     def has_dynamic_targets(self) -> bool:
@@ -119,6 +127,7 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
         text=text,
         matches=(lambda _topic: True) if wanted == "*" else (lambda topic: matches_filter(wanted, topic)),
         target=target,
+        source="#" if wanted == "*" else wanted,
         target_of=target_of,
         device_level=_only_plus(wanted) if device_level is None else device_level,
         metric=target if target in metrics else None,

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import uvloop
-from confluent_kafka import KafkaException
 from prometheus_client import CollectorRegistry
 
 import kcql
@@ -34,7 +33,7 @@ from mqtt_proxy.transactions import FatalTransactionError, TransactionalWriter, 
 from mqtt_proxy.translate import Encode, Rules, Translator
 from mqtt_proxy.waiting import until_possible
 from servicekit import kafka, logs
-from servicekit.avro import Decoder, RegistryUnavailableError, SchemaRegistry, WireFormatError
+from servicekit.avro import Decoder, SchemaRegistry, WireFormatError
 from servicekit.delivery import LoopProducer
 from servicekit.health import Health
 from servicekit.lifecycle import Exit, Stop, run_async
@@ -88,6 +87,36 @@ def router_of(settings: ProxySettings) -> Router:
     return Router(routes, first_match_only=settings.match == "first")
 
 
+def rules_of(settings: ProxySettings) -> Rules:
+    """What translation needs of the settings."""
+    return Rules(
+        units=settings.units,
+        dead_letter_topic=settings.dead_letter_topic,
+        connector=SERVICE,
+        ordinal=settings.ordinal,
+        drop_unrouted=settings.no_route == "drop",
+        topic_bytes=settings.limits.topic_bytes,
+        readings_per_publish=settings.limits.readings_per_publish,
+    )
+
+
+def producer_of(settings: ProxySettings, name: str) -> LoopProducer:
+    """The ordered, idempotent producer of everything below QoS 2."""
+    return LoopProducer(
+        kafka.producer(settings.kafka, name, **_producer_limits(settings)),
+        max_outstanding=settings.limits.outstanding_records + _SPARE_RECORDS,
+    )
+
+
+def _producer_limits(settings: ProxySettings) -> dict[str, int]:
+    # Our own bounds hold long before librdkafka's; its queue only keeps those from being met first.
+    return {
+        "delivery_timeout_ms": settings.delivery_timeout_ms,
+        "queue_buffering_max_messages": settings.limits.outstanding_records + 2 * _SPARE_RECORDS,
+        "queue_buffering_max_kbytes": 2_097_151,
+    }
+
+
 def _transactional_id(ordinal: int) -> str:
     return f"isotherm-{SERVICE}-{ordinal}"
 
@@ -138,24 +167,14 @@ class Proxy:
         self._registry = SchemaRegistry(settings.registry)
         self._catalogue = Catalogue(self._admin, self._registry, READING)
         self._encode_session: Encode | None = None
-        timeouts = {"delivery_timeout_ms": settings.delivery_timeout_ms}
-        # Our own bounds hold long before librdkafka's; these only keep its from being met first.
-        queue = {
-            "queue_buffering_max_messages": settings.limits.outstanding_records + 2 * _SPARE_RECORDS,
-            "queue_buffering_max_kbytes": 2_097_151,
-        }
-        self._producer = LoopProducer(
-            kafka.producer(settings.kafka, name, **timeouts, **queue),
-            max_outstanding=settings.limits.outstanding_records + _SPARE_RECORDS,
-        )
+        self._producer = producer_of(settings, name)
         self._writer = TransactionalWriter(
             lambda: kafka.producer(
                 settings.kafka,
                 f"{name}-transactions",
                 transactional_id=name,
                 transaction_timeout_ms=settings.transactions.timeout_ms,
-                **timeouts,
-                **queue,
+                **_producer_limits(settings),
             ),
             timeout_s=settings.transactions.timeout_ms / 1000,
         )
@@ -193,7 +212,7 @@ class Proxy:
         self._health.ready()
         tasks = [beats, asyncio.create_task(self._sweep(door))]
         if self._router.has_dynamic_targets:
-            tasks.append(asyncio.create_task(self._watch_topics()))
+            tasks.append(asyncio.create_task(self._catalogue.watch(_CATALOGUE_S)))
         await self._stop.wait_async()
         self._health.not_ready("start", "stopping")
         server.close()
@@ -221,15 +240,6 @@ class Proxy:
 
     def _front_door(self, sessions: SessionStore) -> FrontDoor:
         settings = self._settings
-        rules = Rules(
-            units=settings.units,
-            dead_letter_topic=settings.dead_letter_topic,
-            connector=SERVICE,
-            ordinal=settings.ordinal,
-            drop_unrouted=settings.no_route == "drop",
-            topic_bytes=settings.limits.topic_bytes,
-            readings_per_publish=settings.limits.readings_per_publish,
-        )
         transactions = Transactions(
             self._writer,
             executor=self._executor,
@@ -252,7 +262,7 @@ class Proxy:
         return FrontDoor(
             limits=settings.limits,
             session_expiry_s=settings.session.expiry_s,
-            translator=Translator(self._router, self._catalogue.encoders, rules),
+            translator=Translator(self._router, self._catalogue.encoders, rules_of(settings)),
             producer=self._producer,
             transactions=transactions,
             sessions=sessions,
@@ -359,12 +369,3 @@ class Proxy:
                 self._health.not_ready("kafka", "records wait for Kafka up to the bound; sockets are not read")
             else:
                 self._health.ready("kafka")
-
-    async def _watch_topics(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(_CATALOGUE_S)
-            try:
-                await loop.run_in_executor(None, self._catalogue.refresh)
-            except (KafkaException, RegistryUnavailableError) as error:
-                _log.warning("topics cannot be refreshed", reason=str(error))

@@ -123,6 +123,9 @@ class BridgeSettings(Settings):
     receive_maximum: int = Field(
         1_000, ge=1, le=65_535, description="Messages of QoS 1 that the broker sends ahead of our acknowledgement."
     )
+    packet_bytes: int = Field(
+        900_000, ge=64, le=900_000, description="Largest packet; the broker does not send larger ones."
+    )
     keep_alive_s: int = Field(30, ge=5, le=65_535, description="A silent connection is closed after twice this time.")
     connect_timeout_ms: int = Field(10_000, ge=100, description="How long connecting and subscribing may take.")
 

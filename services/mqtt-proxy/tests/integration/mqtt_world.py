@@ -118,9 +118,13 @@ class Proxy:
         self.launch(**settings)
         wait_until("the proxy is ready", self.is_ready)
 
-    def launch(self, **settings: object) -> None:
-        """Start; dots in keys are written as two underscores."""
+    def configure(self, **settings: object) -> None:
+        """Set settings for all starts; dots in keys are written as two underscores."""
         self._settings |= {key.replace("__", "."): value for key, value in settings.items()}
+
+    def launch(self, **settings: object) -> None:
+        """Start; `settings` as for `configure`."""
+        self.configure(**settings)
         pairs = [f"{key}={value}" for key, value in self._settings.items()]
         command = [sys.executable, "-m", "mqtt_proxy", "run", *(word for pair in pairs for word in ("--set", pair))]
         with self._log.open("ab") as log:
@@ -134,6 +138,14 @@ class Proxy:
             return httpx.get(f"{self._http}/ready").status_code == 200
         except httpx.TransportError:
             return False
+
+    def problems(self) -> dict[str, str]:
+        """Why it is not ready, by part; empty while nothing answers."""
+        try:
+            found: dict[str, str] = httpx.get(f"{self._http}/ready").json()["problems"]
+        except httpx.TransportError:
+            return {}
+        return found
 
     def log(self) -> str:
         """Everything that its processes logged."""

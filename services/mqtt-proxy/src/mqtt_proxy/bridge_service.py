@@ -1,0 +1,125 @@
+"""The life of the bridge as a service: routes, Kafka, and only then the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from prometheus_client import CollectorRegistry
+
+from connector.dead_letters import ensure_topic
+from isotherm_schemas import schema
+from mqtt_proxy.bridge import Bridge
+from mqtt_proxy.catalogue import Catalogue
+from mqtt_proxy.member import observed
+from mqtt_proxy.metrics import Metrics
+from mqtt_proxy.routing import Router
+from mqtt_proxy.service import producer_of, router_of, rules_of
+from mqtt_proxy.settings import SERVICE, BridgeSettings, ProxySettings
+from mqtt_proxy.translate import Translator
+from mqtt_proxy.waiting import until_possible
+from servicekit import kafka, logs
+from servicekit.avro import SchemaRegistry
+from servicekit.health import Health
+from servicekit.lifecycle import Exit, Stop, run_async
+from servicekit.settings import SettingsError
+
+_log = logs.logger(__name__)
+
+_BEAT_S = 1.0
+_CATALOGUE_S = 10.0
+
+
+def run_bridge(settings: ProxySettings, link_fd: int | None = None) -> int:
+    """Run the bridge until it is told to stop; returns the exit code.
+
+    One of several processes has a link to their supervisor. Raises SettingsError for routes, filters or certificates
+    that cannot be used.
+    """
+    router = router_of(settings)
+    filters = settings.bridge.filters or router.sources
+    if not filters:
+        raise SettingsError(["bridge.filters: empty, and there are no routes to take the filters from"])
+    tls = _tls(settings.bridge)
+    return run_async(
+        lambda stop: BridgeService(settings, router, filters, tls, stop).run(link_fd),
+        shutdown_timeout_ms=settings.shutdown_timeout_ms,
+    )
+
+
+def _tls(settings: BridgeSettings) -> ssl.SSLContext | None:
+    if settings.cafile is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.cafile)
+        if settings.certfile is not None:
+            context.load_cert_chain(settings.certfile, settings.keyfile)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError([f"bridge.cafile, bridge.certfile, bridge.keyfile: {error}"]) from None
+    return context
+
+
+class BridgeService:
+    """One process: built from its settings, run once."""
+
+    def __init__(
+        self, settings: ProxySettings, router: Router, filters: Sequence[str], tls: ssl.SSLContext | None, stop: Stop
+    ) -> None:
+        self._settings = settings
+        self._router = router
+        self._stop = stop
+        self._metrics = Metrics()
+        self._health = Health()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="kafka")
+        name = f"isotherm-{SERVICE}-bridge-{settings.ordinal}"
+        self._admin = kafka.admin(settings.kafka, name)
+        self._catalogue = Catalogue(self._admin, SchemaRegistry(settings.registry), schema("SensorReading", 1))
+        self._bridge = Bridge(
+            settings.bridge,
+            client_id=f"{settings.bridge.client_id}-{settings.ordinal}",
+            filters=filters,
+            tls=tls,
+            translator=Translator(router, self._catalogue.encoders, rules_of(settings)),
+            producer=producer_of(settings, name),
+            metrics=self._metrics,
+            health=self._health,
+        )
+
+    async def run(self, link_fd: int | None) -> int:
+        """Start, serve until told to stop, drain."""
+        registry = CollectorRegistry()
+        registry.register(self._metrics)
+        loop = asyncio.get_running_loop()
+        async with observed(self._settings.http, self._health, registry, link_fd) as member:
+            tasks = [loop.create_task(self._beat())]
+            try:
+                await until_possible(
+                    "kafka", self._check_topics, executor=self._executor, health=self._health, stop=self._stop
+                )
+                self._health.not_ready("broker", "not connected yet")
+                self._health.ready()
+                if member is not None:
+                    member.join(None)
+                if self._router.has_dynamic_targets:
+                    tasks.append(loop.create_task(self._catalogue.watch(_CATALOGUE_S)))
+                await self._bridge.run(self._stop)
+                await self._bridge.producer.drain()
+                _log.info("drained")
+            finally:
+                for task in tasks:
+                    task.cancel()
+                self._executor.shutdown(wait=False)
+        return Exit.OK
+
+    def _check_topics(self) -> None:
+        self._catalogue.require(self._router.targets, without_readings=[])
+        if self._router.has_dynamic_targets:
+            self._catalogue.refresh()
+        ensure_topic(self._admin, self._settings.dead_letter_topic)
+
+    async def _beat(self) -> None:
+        while True:
+            self._health.beat()
+            await asyncio.sleep(_BEAT_S)

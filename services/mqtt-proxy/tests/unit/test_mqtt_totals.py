@@ -1,0 +1,58 @@
+"""Metrics of several processes on one page."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+
+from mqtt_proxy.metrics import Metrics
+from mqtt_proxy.totals import Totals
+from mqtt_proxy.translate import Translated
+
+
+def page(collector: Metrics | Totals) -> str:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return generate_latest(registry).decode()
+
+
+def process(messages: int, connections: int) -> str:
+    metrics = Metrics()
+    metrics.messages_received[1] = messages
+    metrics.gauges["connections"] = ("Connections that are open.", lambda: connections)
+    for _ in range(messages):
+        metrics.count_stored(Translated(readings=[("thermostat.data", 2)]), 1, 0.004)
+    return page(metrics)
+
+
+def value(text: str, sample: str) -> float:
+    (line,) = (line for line in text.splitlines() if line.startswith(f"isotherm_mqtt_proxy_{sample} "))
+    return float(line.rpartition(" ")[2])
+
+
+def test_sums_over_processes() -> None:
+    totals = Totals()
+    assert page(totals) == ""
+    totals.report(0, process(3, 5))
+    totals.report(1, process(4, 7))
+    totals.report(0, process(6, 5))
+    text = page(totals)
+    assert value(text, 'messages_received_total{qos="1"}') == 10
+    assert value(text, 'readings_stored_total{qos="1",topic="thermostat.data"}') == 20
+    assert value(text, "connections") == 12
+    assert value(text, 'stored_after_seconds_bucket{le="0.005"}') == 10
+    assert value(text, "stored_after_seconds_count") == 10
+    assert "# TYPE isotherm_mqtt_proxy_messages_received_total counter" in text
+
+
+def test_what_was_counted_stays_when_a_process_ends() -> None:
+    totals = Totals()
+    totals.report(0, process(3, 5))
+    totals.report(1, process(4, 7))
+    totals.ended(0)
+    totals.ended(0)
+    text = page(totals)
+    assert value(text, 'messages_received_total{qos="1"}') == 7
+    assert value(text, "connections") == 7, "the connections are gone"
+    totals.report(0, process(1, 1))
+    assert value(page(totals), 'messages_received_total{qos="1"}') == 8
