@@ -12,7 +12,7 @@ import typer
 from confluent_kafka import KafkaException
 
 from isotherm_cli import apply as applying
-from isotherm_cli import devices, kcql, options, records, tail
+from isotherm_cli import devices, kcql, options, recompute, records, tail
 from isotherm_cli.options import ConfigOption, KafkaOption, RegistryOption, SetOption
 from isotherm_cli.plan import Outcome, Step
 from servicekit import logs
@@ -111,6 +111,20 @@ def tail_command(
     except (records.UnknownTopicError, RegistryUnavailableError, KafkaException) as error:
         _note(_reason(error))
         raise typer.Exit(Exit.FAILED) from None
+
+
+@app.command("recompute", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def recompute_command(context: typer.Context) -> None:
+    """Correct published windows with the readings that came too late: `aggregator recompute`, which takes all options.
+
+    For example: isotherm recompute --config aggregator.toml --from 2026-11-20 --to 2026-11-21 --dry-run
+    """
+    try:
+        command = recompute.command(context.args)
+    except recompute.AggregatorMissingError as error:
+        _note(str(error))
+        raise typer.Exit(Exit.CONFIGURATION) from None
+    os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
 
 @devices_app.command("import")
