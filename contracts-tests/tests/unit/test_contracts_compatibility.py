@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from contracts.compatibility import check, counterexample, pinned, rules
 from contracts.consumers import NEEDS
 
 BOOK = books.current()
-READING = BOOK.schema("SensorReading", 1)
+# The gate is tried with the first versions only: what it says does not change when the book grows.
+FIRST = replace(BOOK, schemas={record: {1: versions[1]} for record, versions in BOOK.schemas.items()})
+READING = FIRST.schema("SensorReading", 1)
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -39,8 +42,7 @@ def _with(**field: Any) -> Change:
 
 
 def _verdict(record: str, change: Change) -> list[str]:
-    newer = max(BOOK.versions(record)) + 1
-    changed = BOOK.with_schema(record, newer, _changed(BOOK.schema(record, newer - 1), change))
+    changed = FIRST.with_schema(record, 2, _changed(FIRST.schema(record, 1), change))
     return [str(finding) for finding in check(changed, pinned(), NEEDS).findings]
 
 
@@ -141,7 +143,7 @@ def test_good_change_passes(record: str, change: Change) -> None:
 
 
 def test_removing_what_has_a_default_and_nobody_needs_passes_and_is_told() -> None:
-    changed = BOOK.with_schema("Device", 2, _changed(BOOK.schema("Device", 1), _without("thresholds")))
+    changed = FIRST.with_schema("Device", 2, _changed(FIRST.schema("Device", 1), _without("thresholds")))
     verdict = check(changed, pinned(), NEEDS)
     assert verdict.findings == []
     assert verdict.notes == ["Device v2 removes thresholds (default {}): no consumer needs it"]

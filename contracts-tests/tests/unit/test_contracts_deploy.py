@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -106,12 +107,25 @@ def test_the_command_says_so_and_exits_accordingly(
     empty.mkdir()
     assert command.main(["can-deploy", "cli", "--deployed", str(empty)]) == 2
     assert "has no contracts" in capsys.readouterr().err
-    assert command.main(["can-deploy", "cli", "--deployed", "no-such-tag"]) == 2
 
 
-def test_a_commit_is_read_from_git(tmp_path: Path) -> None:
-    with deploy.deployed("HEAD") as (name, folder):
+def _git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false", "-c", "tag.gpgsign=false")
+    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
+
+
+def test_what_is_deployed_is_the_newest_tag_else_the_last_commit_or_what_is_asked_for(there: Path) -> None:
+    _git(there, "init", "-q")
+    _git(there, "add", ".")
+    _git(there, "commit", "-q", "-m", "first")
+    with deploy.deployed("", there) as (name, folder):
         assert name == "HEAD"
         assert (folder / "schemas/avro/SensorReading/v1.avsc").is_file()
-    with pytest.raises(deploy.NotDeployedError, match="no-such-tag"), deploy.deployed("no-such-tag"):
+    _git(there, "tag", "v1")
+    shutil.rmtree(there / "contracts-tests/recordings")
+    _git(there, "commit", "-q", "-a", "-m", "second", "--allow-empty")
+    with deploy.deployed("", there) as (name, folder):
+        assert name == "v1"
+        assert (folder / "contracts-tests/recordings/cli.json").is_file()
+    with pytest.raises(deploy.NotDeployedError, match="no-such-tag"), deploy.deployed("no-such-tag", there):
         pass

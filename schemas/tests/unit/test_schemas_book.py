@@ -92,7 +92,7 @@ def test_example_survives_its_schema(example: book.Example) -> None:
     assert names - set(example.value) <= optional
     parsed = fastavro.parse_schema(schema, named_schemas={})
     buffer = io.BytesIO()
-    fastavro.schemaless_writer(buffer, parsed, dict(example.value), strict=True)
+    fastavro.schemaless_writer(buffer, parsed, dict(example.value), strict_allow_default=True)
     buffer.seek(0)
     again = fastavro.schemaless_reader(buffer, parsed, None)
     assert isinstance(again, dict)

@@ -1,0 +1,101 @@
+"""A newcomer adds a field to SensorReading by schemas/README.md alone, in a copy of the working tree.
+
+Beside the servers' tests for its time, not for servers: it runs the contracts of the whole copy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contracts.places import ROOT
+
+pytestmark = pytest.mark.integration
+
+COPIED = ("schemas", "contracts-tests", "examples", "docs", "pyproject.toml", "conftest.py")
+RECORDINGS = "contracts-tests/recordings"
+GENERATED = {
+    f"{RECORDINGS}/coap-ingest.json",
+    f"{RECORDINGS}/aggregator.json",
+    "docs/asyncapi.json",
+    "docs/messages.md",
+}
+"""What step 3 writes anew: not the pacts, since no consumer has changed. (In the aggregator's only the revisions.)"""
+ADDED = {"schemas/avro/SensorReading/v2.avsc"}
+EDITED = {"schemas/examples/thermostat.data/mqtt.json"}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The parts of the working tree that the book and its contracts are made of."""
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(
+                source,
+                tmp_path / name,
+                symlinks=True,
+                ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"),
+            )
+        else:
+            shutil.copy(source, tmp_path / name)
+    return tmp_path
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for part in ("schemas", "contracts-tests", "docs")
+        for path in sorted((folder / part).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts and ".pytest_cache" not in path.parts
+    }
+
+
+def _run(copy: Path, *arguments: str) -> str:
+    sources = [str(copy / "schemas" / "src"), str(copy / "contracts-tests" / "src")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sources), "PACT_DO_NOT_TRACK": "true"}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{arguments}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def test_a_field_is_added_by_the_readme_alone(copy: Path) -> None:
+    before = _content(copy)
+    first = copy / "schemas/avro/SensorReading/v1.avsc"
+    schema = json.loads(first.read_text(encoding="utf-8"))
+    quality = {"name": "quality", "type": "string", "doc": "good or poor, as the device says.", "default": "good"}
+    schema["fields"].append(quality)
+    first.with_name("v2.avsc").write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
+    example = copy / "schemas/examples/thermostat.data/mqtt.json"
+    shown = json.loads(example.read_text(encoding="utf-8"))
+    shown["value"]["quality"] = "poor"
+    example.write_text(json.dumps(shown, indent=2) + "\n", encoding="utf-8")
+
+    assert str(copy) in _run(copy, "-m", "contracts", "update")
+    # What the mutations and the gate's own known-bad cases prove does not depend on the book.
+    chosen = "not mutation and not hurts_nobody and not known_bad and not by_chance"
+    told = _run(copy, "-m", "pytest", "-q", "-m", "not integration", "-k", chosen, "schemas", "contracts-tests")
+
+    assert " passed" in told
+    assert '| quality | string | `"good"` | good or poor, as the device says. |' in (
+        copy / "docs/messages.md"
+    ).read_text(encoding="utf-8")
+    after = _content(copy)
+    assert set(after) - set(before) == ADDED
+    assert {name for name in before if after[name] != before[name]} - GENERATED == EDITED | _times_of_windows(
+        before, after
+    )
+
+
+def _times_of_windows(before: dict[str, bytes], after: dict[str, bytes]) -> set[str]:
+    """The aggregator's recording, if it differs: a revision is the time when it was made."""
+    name = "contracts-tests/recordings/aggregator.json"
+    return {name} if before[name] != after[name] else set()
