@@ -1,0 +1,161 @@
+"""One process' part in handing sessions over: real sessions and grouping, transactions that the test decides."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from mqtt_proxy.grouping import Grouping, Outcome, PublishUnit, Unit
+from mqtt_proxy.handover import Handover, NotHandedOverError
+from mqtt_proxy.metrics import Metrics
+from mqtt_proxy.reasons import Reason
+from mqtt_proxy.sessions import Session, SessionStore, StoredState, TooManySessionsError
+
+STATE = StoredState(4, 60, 1_000, {7: 70})
+
+
+class Connection:
+    """Whoever owns a session."""
+
+    def __init__(self) -> None:
+        self.lost: Reason | None = None
+
+    def fail(self, reason: Reason, detail: str) -> None:
+        self.lost = reason
+
+
+class Process:
+    """A Handover with what it needs; `said` is what the arbiter was told."""
+
+    def __init__(self, *, maximum: int = 10, max_claims: int = 10, **interrupted: StoredState) -> None:
+        self.grouping = Grouping(100)
+        self.sessions = SessionStore(maximum)
+        self.said: list[tuple[object, ...]] = []
+        self.handover = Handover(
+            sessions=self.sessions,
+            transactions=cast(Any, self),
+            send=lambda *message: self.said.append(message),
+            interrupted=interrupted,
+            max_claims=max_claims,
+            metrics=Metrics(),
+        )
+
+    def submit(self, unit: Unit) -> None:
+        self.grouping.add(unit)
+
+    def decide(self, outcome: Outcome) -> None:
+        batch = self.grouping.take()
+        assert batch is not None
+        self.grouping.decided(batch, outcome)
+
+    def hold(self, client_id: str) -> Session:
+        self.sessions.restore({client_id: STATE}, now_ms=0)
+        session = self.sessions.get(client_id)
+        assert session is not None
+        return session
+
+
+async def turns() -> None:
+    """Everything that can go on without anybody else goes on."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_session_is_claimed_once_for_all_who_wait_for_it() -> None:
+    process = Process()
+    waiting = [asyncio.create_task(process.handover.session_of("c")) for _ in range(2)]
+    await turns()
+    assert process.said == [("claim", "c")]
+    process.handover.granted("c", STATE)
+    one, other = await asyncio.gather(*waiting)
+    assert one is other
+    assert (one.durable, one.expiry_s, one.stored) == (True, 60, STATE)
+    assert await process.handover.session_of("c") is one, "held: nobody has to be asked"
+
+
+async def test_a_session_of_which_nothing_is_stored_is_new() -> None:
+    process = Process()
+    waiting = asyncio.create_task(process.handover.session_of("c"))
+    await turns()
+    process.handover.granted("c", None)
+    session = await waiting
+    assert (session.durable, session.stored) == (False, None)
+
+
+async def test_what_is_asked_for_is_written_over_after_all_that_came_before() -> None:
+    process, connection = Process(), Connection()
+    session = process.hold("c")
+    session.owner = connection
+    process.submit(PublishUnit(lambda _outcome: None, session=session, packet_id=8, crc32=80))
+    process.handover.give_away("c", claimant=3)
+    returning = asyncio.create_task(process.handover.session_of("c"))
+    assert connection.lost is Reason.SESSION_TAKEN_OVER
+    await turns()
+    assert process.said == []
+    process.decide(Outcome.COMMITTED)
+    await turns()
+    assert process.said == [], "the transfer is not stored yet"
+    process.decide(Outcome.COMMITTED)
+    ((kind, client_id, state),) = process.said
+    assert (kind, client_id) == ("released", "c")
+    assert isinstance(state, StoredState)
+    assert (state.owner, state.epoch, state.committed) == (3, 5, {7: 70, 8: 80})
+    assert process.sessions.get("c") is None
+    await turns()
+    assert process.said[1:] == [("claim", "c")], "a device that comes back meanwhile has to claim it again"
+    returning.cancel()
+
+
+async def test_what_kafka_does_not_take_stays() -> None:
+    process = Process()
+    session = process.hold("c")
+    process.handover.give_away("c", claimant=3)
+    await turns()
+    process.decide(Outcome.ABORTED)
+    assert process.said == [("kept", "c")]
+    assert await process.handover.session_of("c") is session
+    assert session.stored == STATE
+
+
+async def test_a_session_of_a_connection_only_is_forgotten() -> None:
+    process = Process()
+    process.sessions.get_or_create("c")
+    process.handover.give_away("c", claimant=3)
+    await turns()
+    assert process.said == [("released", "c", None)]
+    assert len(process.sessions) == 0
+
+
+async def test_what_a_predecessor_wrote_over_is_said_once() -> None:
+    process = Process(c=STATE)
+    process.handover.give_away("c", claimant=3)
+    process.handover.give_away("c", claimant=3)
+    assert process.said == [("released", "c", STATE), ("released", "c", None)]
+
+
+async def test_a_grant_that_is_asked_for_again_at_once_does_not_stay() -> None:
+    process = Process()
+    waiting = asyncio.create_task(process.handover.session_of("c"))
+    await turns()
+    process.handover.granted("c", None)
+    process.handover.give_away("c", claimant=3)
+    await turns()
+    assert process.said == [("claim", "c"), ("released", "c", None), ("claim", "c")]
+    process.handover.refused("c")
+    with pytest.raises(NotHandedOverError):
+        await waiting
+
+
+async def test_claims_are_bounded_and_end_with_the_process() -> None:
+    process = Process(max_claims=1)
+    waiting = asyncio.create_task(process.handover.session_of("a"))
+    await turns()
+    with pytest.raises(NotHandedOverError):
+        await process.handover.session_of("b")
+    process.handover.close()
+    with pytest.raises(NotHandedOverError):
+        await waiting
+    with pytest.raises(TooManySessionsError):
+        await Process(maximum=0).handover.session_of("c")
