@@ -1,0 +1,111 @@
+"""The book against the code: every topic that code or configuration names is declared, every pinned version is said."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import isotherm_schemas as book
+import kcql
+from aggregator import devices, readings
+from aggregator.settings import AggregatorSettings
+from coap_ingest.settings import CoapIngestSettings
+from contracts.consumers import NEEDS
+from contracts.places import EXAMPLES, ROOT
+from mqtt_proxy import service as mqtt_proxy
+from mqtt_proxy.settings import ProxySettings
+
+TOPICS = {topic.name for topic in book.topics()}
+DEAD_LETTERS = ".dead-letters"
+# Words of the same shape that are something else: schema properties, and structures in a Hazelcast cluster.
+NO_TOPICS = {"isotherm.identity", "isotherm.event_time", "isotherm.revision", "isotherm.intents", "isotherm.markers"}
+SHAPE = re.compile(r"(isotherm|thermostat|temperatures|devices|alerts)(\.[a-z]+)+")
+SOURCES = sorted(
+    path
+    for pattern in ("services/*/src", "libs/*/src", "cli/src", "demo/src")
+    for folder in ROOT.glob(pattern)
+    for path in folder.rglob("*.py")
+)
+PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    ("aggregator", "thermostat.data"): readings.READER,
+    ("aggregator", "devices"): devices.READER,
+    ("mqtt-proxy", "isotherm.mqtt.sessions"): mqtt_proxy.SESSION,
+}
+"""What readers pin in their code. The others (persisters, the demo) read with the writer's own schema."""
+
+
+def test_every_topic_that_code_names_is_declared() -> None:
+    named = {
+        (node.value, str(path.relative_to(ROOT)))
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SHAPE.fullmatch(node.value)
+    }
+    assert {"thermostat.data", "temperatures.aggregated", "isotherm.status"} <= {name for name, _ in named}
+    assert [one for one in sorted(named) if one[0] not in TOPICS | NO_TOPICS] == []
+
+
+def _topics_in(settings: type[BaseModel]) -> Iterator[str]:
+    for name, field in settings.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            yield from _topics_in(type(field.default))
+        elif name == "topic" or name.endswith("_topic"):
+            yield str(field.default)
+        elif name.endswith("_topics"):
+            yield from field.default
+
+
+@pytest.mark.parametrize("settings", [AggregatorSettings, CoapIngestSettings, ProxySettings])
+def test_every_topic_that_settings_default_to_is_declared(settings: type[BaseModel]) -> None:
+    found = set(_topics_in(settings))
+    assert found
+    assert {name for name in found if not name.endswith(DEAD_LETTERS)} <= TOPICS
+
+
+def _statements(path: Path) -> Iterator[tuple[kcql.Statement, bool]]:
+    """The statements in a file, and whether their target is a topic (a source) or their source is (a sink)."""
+    text = path.read_text(encoding="utf-8").replace("\\\n", "")
+    if path.suffix == ".toml":
+        for routes in re.findall(r'^routes\s*=\s*"""(.*?)"""', text, re.DOTALL | re.MULTILINE):
+            yield from ((statement, True) for statement in kcql.parse(routes))
+    for line in re.findall(r'kcql"?\s*[=:]\s*"?(.*?)"?,?$', text, re.MULTILINE):
+        yield from ((statement, "coap" in path.name and "source" in path.name) for statement in kcql.parse(line))
+
+
+def test_every_topic_that_the_examples_name_is_declared() -> None:
+    found = {
+        (statement.target if is_source else statement.source, path.name)
+        for path in sorted(EXAMPLES.rglob("*"))
+        if path.suffix in (".properties", ".json", ".toml")
+        for statement, is_source in _statements(path)
+    }
+    assert {name for name, _ in found} >= {"thermostat.data", "coap_sensor_topic", "temperatures.grouped"}
+    assert [one for one in found if one[0] not in TOPICS] == []
+
+
+@pytest.mark.parametrize(("reader", "topic"), PINNED)
+def test_code_pins_the_version_that_the_topic_file_says(reader: str, topic: str) -> None:
+    declared = book.topic(topic)
+    (version,) = (one.version for one in declared.readers if one.service == reader)
+    assert declared.record is not None
+    assert PINNED[reader, topic] == book.schema(declared.record, version)
+
+
+def test_every_reader_either_pins_in_code_or_reads_as_it_was_written() -> None:
+    readers = {(need.service, need.topic) for need in NEEDS}
+    assert {service for service, topic in readers - set(PINNED)} == {"persisters", "demo"}
+
+
+def test_a_service_that_does_not_exist_is_only_planned() -> None:
+    exists = {path.name for path in ROOT.glob("services/*") if (path / "pyproject.toml").is_file()} | {"cli", "demo"}
+    for topic in book.topics():
+        for name in {*topic.writers, *(reader.service for reader in topic.readers)} - exists:
+            planned = name not in topic.writers or name in topic.planned_writers
+            assert planned, f"{topic.name}: {name} does not exist and is not planned"
+            assert name not in {one.service for one in topic.readers} - topic.planned_readers, topic.name
