@@ -115,6 +115,7 @@ class Loop:
         self._failure: BaseException | None = None
         self._is_ending = False
         self._stop = Stop()
+        self._watermarks = offsets.Watermarks(consumer)
         self._without_schema: set[Partition] = set()
         """Partitions that wait for the registry."""
 
@@ -167,7 +168,8 @@ class Loop:
         self._pause_and_resume()
         if _now_ms() >= self._next_commit_ms:
             self._commit(self.lanes.to_commit())
-            self._look_at_watermarks()
+            # Here and not where they are asked for: a call from another thread waits for a gap between our polls.
+            self._watermarks.look(self.lanes.by_partition.values())
             self._next_commit_ms = _now_ms() + self._settings.commit_interval_ms
         self._on_turn()
 
@@ -319,12 +321,6 @@ class Loop:
                 self._commit_failed(answer.error, KafkaException(answer.error))
         self._health.ready("kafka")
         self._observer.committed(time.perf_counter() - started, any(answer.error for answer in answers))
-
-    def _look_at_watermarks(self) -> None:
-        # Here and not where they are asked for: a call from another thread waits for a gap between our polls.
-        for partition, lane in self.lanes.by_partition.items():
-            _, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
-            lane.high_watermark = high if high >= 0 else None
 
     def _commit_failed(self, error: KafkaError | None, failure: KafkaException) -> None:
         if error is None or error.code() not in offsets.RETRIABLE:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -13,6 +14,8 @@ from servicekit.health import Health
 from servicekit.lifecycle import Stop
 
 _TIMEOUT_S = 10.0
+_WATERMARK_TIMEOUT_S = 1.0
+_ASKING_INTERVAL_S = 5.0
 RETRIABLE = frozenset(
     (
         KafkaError._NO_OFFSET,
@@ -37,6 +40,31 @@ def position_of(lane: Lane) -> TopicPartition:
     """What is committed of a lane: everything before its position is settled, and these are the counts of it."""
     topic, partition = lane.partition
     return TopicPartition(topic, partition, lane.position or 0, metadata=lane.counts.to_metadata())
+
+
+class Watermarks:
+    """Where the partitions end: as the fetches tell, and for paused ones, which are not fetched, as Kafka says."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._next_asking_s = 0.0
+
+    def look(self, lanes: Iterable[Lane]) -> None:
+        """Bring the lanes' high watermarks up to date; only in the thread that polls."""
+        asks = time.monotonic() >= self._next_asking_s
+        for lane in lanes:
+            where = TopicPartition(*lane.partition)
+            _, high = self._consumer.get_watermark_offsets(where, cached=True)
+            if lane.paused:
+                high = max(high, -1 if lane.high_watermark is None else lane.high_watermark)
+                if asks:
+                    self._next_asking_s = time.monotonic() + _ASKING_INTERVAL_S
+                    try:
+                        _, high = self._consumer.get_watermark_offsets(where, timeout=_WATERMARK_TIMEOUT_S)
+                    except KafkaException:
+                        # Kafka is away; what is known stays, and the others are not worth a wait each.
+                        asks = False
+            lane.high_watermark = high if high >= 0 else None
 
 
 def committed(

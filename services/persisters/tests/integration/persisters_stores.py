@@ -187,9 +187,9 @@ class ScyllaStore(Store):
             return [row._asdict() for row in cluster.connect().execute(query)]
 
 
-def _request(codec: Any) -> bytes:
-    """The flags (unfragmented, backup-aware) and the type of a request in Hazelcast's client protocol."""
-    return struct.pack("<Hi", 0xC100, codec._REQUEST_MESSAGE_TYPE)
+def _request(codec: Any, flags: int = 0xC100) -> bytes:
+    """The flags (unfragmented, backup-aware) and the type in the first frame of a request in Hazelcast's protocol."""
+    return struct.pack("<Hi", flags, codec._REQUEST_MESSAGE_TYPE)
 
 
 class HazelcastStore(Store):
@@ -198,9 +198,10 @@ class HazelcastStore(Store):
     sink = "hazelcast"
     kinds: Sequence[str] = ("IMAP", "MULTI_MAP", "SET", *IN_ORDER)
     impatient = ("connect.hazelcast.write.timeout=2000",)
+    # A commit is one frame, which is therefore flagged as the last one too.
     lost_answers = {  # noqa: RUF012 - a constant
         "put": _request(map_put_if_absent_codec),
-        "commit": _request(transaction_commit_codec),
+        "commit": _request(transaction_commit_codec, 0xE100),
         "add_all": _request(ringbuffer_add_all_codec),
     }
 

@@ -315,7 +315,7 @@ def _ttl_s(row: Row) -> float | None:
 def _roll_back(transaction: Any) -> None:
     try:
         transaction.rollback()
-    except HazelcastError:
+    except (HazelcastError, OSError):
         # The connection is gone, and with it the transaction: the member rolls it back itself.
         return
 

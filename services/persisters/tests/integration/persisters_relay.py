@@ -1,0 +1,105 @@
+"""A TCP relay between a client and a server that can lose the server's answer to one request."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from contextlib import suppress
+
+_CHUNK_BYTES = 65_536
+_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER of zero: closing resets the connection."""
+
+
+class Relay:
+    """Passes bytes on, in both directions, until it is told to lose an answer; for tests.
+
+    A request whose answer is lost reaches the server whole; what the server answers to it is dropped, and the
+    connection is reset on the client's side.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._server = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.lost = threading.Event()
+        """Set when the answer was lost."""
+        self._marker: bytes | None = None
+        self._guard = threading.Lock()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        threading.Thread(target=self._accept, name="relay", daemon=True).start()
+
+    def lose_next_answer(self, marker: bytes) -> None:
+        """Lose the answer to the next request that contains `marker`, once."""
+        self.lost.clear()
+        self._marker = marker
+
+    def close(self) -> None:
+        """Cut all connections and take no more."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._guard:
+            pairs = list(self._pairs)
+        for pair in pairs:
+            _cut(pair)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._serve(client)
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(self._server)
+        except OSError:
+            client.close()
+            return
+        pair = (client, server)
+        with self._guard:
+            self._pairs.append(pair)
+        losing = threading.Event()
+        threading.Thread(target=self._up, args=(pair, losing), name="relay-up", daemon=True).start()
+        threading.Thread(target=self._down, args=(pair, losing), name="relay-down", daemon=True).start()
+
+    def _up(self, pair: tuple[socket.socket, socket.socket], losing: threading.Event) -> None:
+        client, server = pair
+        before = b""
+        with suppress(OSError):
+            while data := client.recv(_CHUNK_BYTES):
+                # A marker may lie across two chunks.
+                if self._takes(before + data):
+                    losing.set()
+                before = data[-100:]
+                server.sendall(data)
+        if not losing.is_set():
+            _cut(pair)
+
+    def _takes(self, data: bytes) -> bool:
+        with self._guard:
+            if self._marker is None or self._marker not in data:
+                return False
+            self._marker = None
+            return True
+
+    def _down(self, pair: tuple[socket.socket, socket.socket], losing: threading.Event) -> None:
+        client, server = pair
+        with suppress(OSError):
+            while data := server.recv(_CHUNK_BYTES):
+                if losing.is_set():
+                    self.lost.set()
+                    break
+                client.sendall(data)
+        _cut(pair)
+
+
+def _cut(pair: tuple[socket.socket, socket.socket]) -> None:
+    for one in pair:
+        with suppress(OSError):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        with suppress(OSError):
+            # Wakes the thread that waits in `recv`, which closing alone does not.
+            one.shutdown(socket.SHUT_RDWR)
+        one.close()
