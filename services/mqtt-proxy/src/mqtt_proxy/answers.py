@@ -11,6 +11,7 @@ from mqtt_proxy.reasons import Reason
 if TYPE_CHECKING:
     from mqtt_proxy.connection import Connection
 
+SUCCESS = Reason.SUCCESS
 NOT_STORED = Reason.IMPLEMENTATION_SPECIFIC_ERROR
 """What an MQTT 5 client is told of a publish that Kafka did not take."""
 
@@ -23,7 +24,7 @@ class Answer:
     def __init__(self, packet_id: int) -> None:
         self.packet_id = packet_id
         self.done = False
-        self.reason = Reason.SUCCESS
+        self.reason = SUCCESS
         self.copies = 1
 
 
@@ -74,7 +75,7 @@ class Answers:
         acknowledge, acknowledged = connection.protocol.acknowledge, connection.door.metrics.acknowledged
         while waiting and waiting[0].done:
             answer = waiting.popleft()
-            if answer.reason is Reason.SUCCESS:
+            if answer.reason is SUCCESS:
                 acknowledged[self._qos] += 1
             for _ in range(answer.copies):
                 acknowledge(self._packet_type, answer.packet_id, answer.reason)

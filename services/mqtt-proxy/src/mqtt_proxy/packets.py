@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
@@ -52,6 +53,9 @@ FLAGS = {
     PacketType.AUTH: 0,
 }
 """The lower four bits that each packet of a client must have (section 2.2.2); PUBLISH has its own."""
+
+_FIRST_BYTES = {packet_type: packet_type << 4 | flags for packet_type, flags in FLAGS.items()}
+_pack_plain, _pack_with_reason = struct.Struct(">BBH").pack, struct.Struct(">BBHB").pack
 
 
 class Publish(NamedTuple):
@@ -238,10 +242,8 @@ def encode_connack(version: int, *, session_present: bool, reason: Reason, prope
 
 def encode_acknowledgement(packet_type: PacketType, packet_id: int, reason: int = 0) -> bytes:
     """A PUBACK, PUBREC, PUBREL or PUBCOMP; a reason other than success is for MQTT 5 only."""
-    first = packet_type << 4 | FLAGS[packet_type]
-    if reason:
-        return bytes((first, 3, packet_id >> 8, packet_id & 0xFF, reason))
-    return bytes((first, 2, packet_id >> 8, packet_id & 0xFF))
+    first = _FIRST_BYTES[packet_type]
+    return _pack_with_reason(first, 3, packet_id, reason) if reason else _pack_plain(first, 2, packet_id)
 
 
 def encode_suback(packet_type: PacketType, packet_id: int, version: int, reasons: bytes) -> bytes:

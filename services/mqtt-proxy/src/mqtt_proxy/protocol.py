@@ -50,6 +50,10 @@ class State(Enum):
     CLOSED = auto()
 
 
+# Python 3.11 takes a function call to get a member from its class, which the path of every publish feels.
+_NEW, _CONNECTED = State.NEW, State.CONNECTED
+
+
 class ServerProtocol:
     """What one client may say next, and what it is answered.
 
@@ -108,7 +112,7 @@ class ServerProtocol:
     def next_event(self) -> Event | None:
         """The next event in what was fed; None when more bytes are needed or the CONNECT is not answered yet."""
         try:
-            while self.state is State.NEW or self.state is State.CONNECTED:
+            while self.state is _CONNECTED or self.state is _NEW:
                 data, at = self._data, self._at
                 left = len(data) - at
                 if not left:
@@ -177,7 +181,7 @@ class ServerProtocol:
         return PacketType(number)
 
     def _packet(self, first: int, data: bytes, body: int, end: int) -> Event | None:
-        if first >> 4 == 3 and self.state is State.CONNECTED:
+        if first >> 4 == 3 and self.state is _CONNECTED:
             publish = packets.decode_publish(first, data, body, end, self.version)
             return publish if self.version != V5 else self._resolve_alias(publish)
         packet_type = self._check_first_byte(first)
@@ -292,7 +296,7 @@ class ServerProtocol:
 
     def acknowledge(self, packet_type: PacketType, packet_id: int, reason: Reason = Reason.SUCCESS) -> None:
         """Send a PUBACK, PUBREC or PUBCOMP; `reason` other than success needs an MQTT 5 client."""
-        if self.state is State.CONNECTED:
+        if self.state is _CONNECTED:
             self._outgoing.append(packets.encode_acknowledgement(packet_type, packet_id, reason))
 
 

@@ -141,7 +141,7 @@ class Translator:
         return self._router.resolve(topic)
 
     def _rows(self, publish: Publish, now_ms: int) -> list[dict[str, Any]]:
-        content_type = publish.properties.get(Property.CONTENT_TYPE)
+        content_type = publish.properties.get(Property.CONTENT_TYPE) if publish.properties else None
         try:
             rows = payloads.decode(publish.payload, content_type, now_ms=now_ms)
         except payloads.PayloadError as error:
