@@ -1,19 +1,17 @@
-"""`persisters run --sink NAME FILE` and `persisters validate --sink NAME FILE`: one file is one connector."""
+"""`persisters run|validate|offsets|replay FILE`: one file is one connector."""
 
 from __future__ import annotations
 
 import argparse
 import gc
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from connector import config
-from connector.config import ConfigError, ConnectorConfig
+from connector.config import ConfigError
 from connector.tasks import stop_with_supervisor, supervise
-from connector.validation import InvalidConfigError, Validated
-from persisters.catalog import KINDS, MissingExtraError, SinkKind, check
+from connector.validation import InvalidConfigError
+from persisters import replaying
+from persisters.catalog import MissingExtraError, load
 from persisters.settings import PersistersSettings
 from persisters.worker import run_task
 from servicekit import lifecycle
@@ -43,19 +41,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         PersistersSettings,
         lambda settings, arguments: _run(settings, arguments, given),
         _add_arguments,
+        replaying.JOBS,
     )
     return command.main(given)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sink", choices=sorted(KINDS), help="kind of the sink; must fit the file's connector.class")
-    parser.add_argument("file", type=Path, help="the connector's file: properties, JSON or TOML")
+    replaying.add_file_arguments(parser)
     parser.add_argument("--task", type=int, help=argparse.SUPPRESS)
 
 
 def _run(settings: PersistersSettings, arguments: argparse.Namespace, given: list[str]) -> int:
     try:
-        written, kind, validated = _load(arguments.sink, arguments.file, resolve=True)
+        written, kind, validated = load(arguments.sink, arguments.file, resolve=True)
     except (ConfigError, MissingExtraError) as error:
         raise SettingsError(getattr(error, "problems", None) or [str(error)]) from None
     tasks = validated.integer("tasks.max")
@@ -97,21 +95,12 @@ def _command(settings: PersistersSettings, given: list[str], task: int) -> list[
     return [sys.executable, "-m", SERVICE, *given, "--task", str(task), *port]
 
 
-def _load(sink: str | None, file: Path, *, resolve: bool) -> tuple[ConnectorConfig, SinkKind, Validated]:
-    read = config.read(file)
-    kinds = [KINDS[sink]] if sink else [kind for kind in KINDS.values() if kind.definition.answers_to(read.klass)]
-    if not kinds:
-        known = ", ".join(KINDS)
-        raise ConfigError([f"{file}: connector.class: {read.klass!r} is no sink of this package ({known})"])
-    return read, kinds[0], check(kinds[0], read.resolved(os.environ) if resolve else read)
-
-
 def _validate(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"{SERVICE} validate", description="Check a connector's file.")
     _add_arguments(parser)
     arguments = parser.parse_args(argv)
     try:
-        _, _, validated = _load(arguments.sink, arguments.file, resolve=False)
+        _, _, validated = load(arguments.sink, arguments.file, resolve=False)
     except InvalidConfigError as error:
         for notice in error.notices:
             sys.stderr.write(f"notice: {notice}\n")

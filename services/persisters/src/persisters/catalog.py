@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from connector.config import ConnectorConfig
+from connector import config as config_files
+from connector.config import ConfigError, ConnectorConfig
 from connector.definitions import Definition
 from connector.validation import InvalidConfigError, Problem, Validated, examine, source_problems
 from persisters.decode import CONVERTERS, Decode
@@ -62,6 +65,19 @@ class SinkKind:
 
 class MissingExtraError(Exception):
     """The client library of a sink is not installed."""
+
+
+def load(sink: str | None, file: Path, *, resolve: bool) -> tuple[ConnectorConfig, SinkKind, Validated]:
+    """The configuration in `file`, as it stands there and checked, for the sink of that name or of its class.
+
+    Raises ConfigError with every problem, MissingExtraError.
+    """
+    read = config_files.read(file)
+    kinds = [KINDS[sink]] if sink else [kind for kind in KINDS.values() if kind.definition.answers_to(read.klass)]
+    if not kinds:
+        known = ", ".join(KINDS)
+        raise ConfigError([f"{file}: connector.class: {read.klass!r} is no sink of this package ({known})"])
+    return read, kinds[0], check(kinds[0], read.resolved(os.environ) if resolve else read)
 
 
 def check(kind: SinkKind, config: ConnectorConfig) -> Validated:

@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from persisters.accounting import Counts
 from persisters.lanes import Lane, Partition
+from persisters.recent import Recent
 from persisters.work import Refusal
 
 _LABELS = ["connector", "task"]
@@ -32,6 +33,7 @@ class TaskMetrics:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._last_error_ms = 0.0
+        self._recent = {name: Recent() for name in ("put", "commit", "batch")}
         self._put_seconds = Histogram(
             "kafka_connect_sink_task_put_batch_seconds",
             "Time to write one batch to the sink.",
@@ -56,7 +58,10 @@ class TaskMetrics:
         """One write is over."""
         self._put_seconds.observe(seconds)
         self._put_rows.observe(rows)
-        self._add("sent", rows)
+        with self._lock:
+            self._counts["sent"] += rows
+            self._recent["put"].observe(seconds * 1000)
+            self._recent["batch"].observe(rows)
 
     def retried(self, rows: int) -> None:
         """Rows wait for another attempt."""
@@ -67,11 +72,21 @@ class TaskMetrics:
 
     def committed(self, seconds: float, failed: bool) -> None:
         """Offsets were committed, or not."""
-        self._add("commit_failed" if failed else "commits", 1)
+        with self._lock:
+            self._counts["commit_failed" if failed else "commits"] += 1
+            self._recent["commit"].observe(seconds * 1000)
 
     def refused(self, refusals: Sequence[Refusal]) -> None:
         """Records were skipped or dead-lettered."""
         self._last_error_ms = time.time() * 1000
+
+    def logged(self) -> None:
+        """A sample of refused records was logged."""
+        self._add("logged", 1)
+
+    def letters_failed(self, letters: int) -> None:
+        """Dead letters were not acknowledged."""
+        self._add("letters_failed", letters)
 
     def totals(self) -> dict[str, int]:
         """The outcomes of all assigned partitions together, for the status."""
@@ -97,6 +112,7 @@ class TaskMetrics:
         totals = self.totals()
         with self._lock:
             counts = Counter(self._counts)
+            recent = {name: (one.highest, one.average) for name, one in self._recent.items()}
         sink, errors = "kafka_connect_sink_task_", "kafka_connect_task_error_"
         yield self._counter(sink + "sink_record_read", "Records whose outcome is settled.", totals["read"])
         yield self._counter(sink + "sink_record_send", "Rows handed to the sink.", counts["sent"])
@@ -108,6 +124,19 @@ class TaskMetrics:
         yield self._counter(errors + "retries", "Rows that were offered again.", counts["retries"])
         produced = totals["dead_lettered"]
         yield self._counter(errors + "deadletterqueue_produce_requests", "Dead letters acknowledged.", produced)
+        failed = counts["letters_failed"]
+        yield self._counter(errors + "deadletterqueue_produce_failures", "Dead letters not acknowledged.", failed)
+        yield self._counter(errors + "errors_logged", "Lines in the log about refused records.", counts["logged"])
+        yield self._gauge(sink + "offset_commit_seq_no", "Commits of offsets of this process.", counts["commits"])
+        task = "kafka_connect_connector_task_"
+        for place, name, doc in (
+            (sink + "put_batch_{}_time_ms", "put", "time to write one batch"),
+            (task + "offset_commit_{}_time_ms", "commit", "time to commit offsets"),
+            (task + "batch_size_{}", "batch", "rows of one write"),
+        ):
+            highest, average = recent[name]
+            yield self._gauge(place.format("max"), f"Longest or largest lately: {doc}.", highest)
+            yield self._gauge(place.format("avg"), f"Average lately: {doc}.", average)
         last = self._last_error_ms
         yield self._gauge(errors + "last_error_timestamp", "When a record was refused last, epoch ms.", last)
         yield self._gauge(sink + "partition_count", "Partitions assigned.", len(lanes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from typing import Any
@@ -14,7 +14,14 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from prometheus_client import CollectorRegistry
 
 from connector.config import ConnectorConfig
-from connector.dead_letters import DeadLetter, DeadLetters, dead_letter_headers, ensure_topic, producer_overrides
+from connector.dead_letters import (
+    DeadLetter,
+    DeadLetters,
+    DeadLettersUnavailableError,
+    dead_letter_headers,
+    ensure_topic,
+    producer_overrides,
+)
 from connector.definitions import Definition
 from connector.limits import FailureLimitError, FailureWatch, failure_limits
 from connector.policies import ErrorPolicy, Policy
@@ -103,7 +110,7 @@ class _Task:
         self._health, self._metrics = health, metrics
         self._schemas = SchemaRegistry(settings.registry)
         self._status = _Status(settings, self._schemas, written, config.definition, task)
-        self._refusals = _RefusalLog(config)
+        self._refusals = _RefusalLog(config, metrics.logged)
         self._failures = FailureWatch(failure_limits(config))
 
     def run(self, stop: Stop) -> int:
@@ -160,15 +167,22 @@ class _Task:
             sink=build(config, AvroDecoder(self._schemas), settings.writers),
             project=projector(kind, config, self._schemas),
             policy=policy,
-            send_dead_letters=lambda refusals: (
-                letters.send([self._letter(one) for one in refusals]) if letters is not None else None
-            ),
+            send_dead_letters=lambda refusals: self._send(letters, refusals),
             health=self._health,
             observer=_Observers(self._metrics, self._refusals, self._failures),
             on_turn=self._turn_over,
         )
         self._metrics.follow(lambda: dict(loop.lanes.by_partition))
         return loop
+
+    def _send(self, letters: DeadLetters | None, refusals: Sequence[Refusal]) -> None:
+        if letters is None:
+            return
+        try:
+            letters.send([self._letter(one) for one in refusals])
+        except DeadLettersUnavailableError:
+            self._metrics.letters_failed(len(refusals))
+            raise
 
     def _turn_over(self) -> None:
         self._status.beat(State.RUNNING, self._metrics)
@@ -261,7 +275,8 @@ class _Observers:
 class _RefusalLog:
     """Logs a sample of what is passed over: a topic full of bad records must not become a log full of them."""
 
-    def __init__(self, config: Validated) -> None:
+    def __init__(self, config: Validated, told: Callable[[], None]) -> None:
+        self._told = told
         self._is_on = config.flag("errors.log.enable")
         self._with_values = config.flag("errors.log.include.messages")
         self._next_s = 0.0
@@ -287,6 +302,7 @@ class _RefusalLog:
             **shown,
         )
         self._unsaid = 0
+        self._told()
 
 
 class _Status:

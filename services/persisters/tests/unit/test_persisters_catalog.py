@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from elasticsearch import ApiError
 
 from connector import config
 from connector.config import ConnectorConfig, parse
@@ -13,7 +16,10 @@ from connector.policies import ErrorPolicy, Policy
 from connector.validation import InvalidConfigError, Validated
 from persisters.__main__ import main
 from persisters.catalog import KINDS, check, subscription
-from persisters.sinks.elasticsearch_client import nodes
+from persisters.sink import SinkConfigError
+from persisters.sinks import tls
+from persisters.sinks.cassandra import load_balancing
+from persisters.sinks.elasticsearch_client import connect, nodes
 from persisters.sinks.hazelcast import structure_of
 from persisters.worker import dead_letter_topic, error_policy
 
@@ -169,6 +175,82 @@ def test_a_ring_buffer_has_one_writing_task() -> None:
 def test_elasticsearch_refuses(kcql: str, expected: str) -> None:
     given = {"name": "n", "connector.class": "elastic", "topics": "t", "connect.elastic.kcql": kcql}
     assert expected in problems("elasticsearch", config.from_mapping(given))
+
+
+def test_a_partial_upsert_of_a_topic_with_revisions_is_refused_where_its_schema_is_known() -> None:
+    given = {"name": "n", "connector.class": "elastic", "topics": "temperatures.aggregated"}
+    partial = "UPSERT INTO a SELECT mean FROM temperatures.aggregated PK device_id"
+    told = problems("elasticsearch", config.from_mapping(given | {"kcql": partial}))
+    assert "a partial UPSERT would mix fields of several revisions" in told
+    whole = "UPSERT INTO a SELECT * FROM temperatures.aggregated PK device_id"
+    assert check(KINDS["elasticsearch"], config.from_mapping(given | {"kcql": whole})).statements
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"api.key": "k", "use.http.username": "u"}, "api.key: not together with connect.elastic.use.http.username"),
+        ({"use.http.password": "p"}, "connect.elastic.use.http.username is missing"),
+        ({"url": "https://h", "ssl.key": "k.pem"}, "connect.elastic.ssl.certificate is missing"),
+        ({"url": "http://h", "ssl.certificate.authorities": "a.pem"}, "http://h:9200 is not reached with TLS"),
+    ],
+)
+def test_credentials_and_tls_of_elasticsearch(given: dict[str, str], expected: str) -> None:
+    base = {"name": "n", "connector.class": "elastic", "topics": "t", "kcql": "INSERT INTO a SELECT * FROM t"}
+    assert expected in problems("elasticsearch", config.from_mapping(base | given))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"api.key": "c2VjcmV0"}, "ApiKey c2VjcmV0"),
+        ({"use.http.username": "u", "use.http.password": "p"}, "Basic dTpw"),
+    ],
+)
+def test_credentials_travel_with_every_request(given: dict[str, str], expected: str) -> None:
+    seen: list[str | None] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        client = connect(elastic(url=f"http://127.0.0.1:{server.server_port}", **given), 1)
+        with client, pytest.raises(ApiError):
+            client.cluster.health()
+        thread.join()
+    assert seen == [expected]
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [("TOKEN_AWARE", "TokenAwarePolicy"), ("dc_aware", "DCAwareRoundRobinPolicy"), ("ROUND_ROBIN", "RoundRobinPolicy")],
+)
+def test_load_balancing_of_scylla(named: str, expected: str) -> None:
+    given = {"name": "n", "connector.class": "scylla", "topics": "t", "kcql": "INSERT INTO k.a SELECT * FROM t"}
+    found = check(KINDS["scylla"], config.from_mapping(given | {"load.balancing.policy": named}))
+    assert type(load_balancing(found)).__name__ == expected
+
+
+def test_tls_files_that_are_not_there_or_hold_something_else(tmp_path: Path) -> None:
+    given = {"name": "n", "connector.class": "scylla", "topics": "t", "kcql": "INSERT INTO k.a SELECT * FROM t"}
+    wrong = tmp_path / "authorities.pem"
+    for key in ("ssl.certificate.authorities", "ssl.certificate"):
+        found = check(KINDS["scylla"], config.from_mapping(given | {key: str(wrong)}))
+        with pytest.raises(SinkConfigError, match=rf"connect\.cassandra\.{key}: there is no file"):
+            tls.context(found, "connect.cassandra")
+    wrong.write_text("no certificate", encoding="utf-8")
+    found = check(KINDS["scylla"], config.from_mapping(given | {"ssl.certificate": str(wrong)}))
+    with pytest.raises(SinkConfigError, match=r"connect\.cassandra\.ssl: "):
+        tls.context(found, "connect.cassandra")
 
 
 def test_scylla_needs_a_keyspace() -> None:

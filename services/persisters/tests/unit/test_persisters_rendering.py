@@ -19,7 +19,7 @@ from persisters.documents import NotADocumentError, to_json
 from persisters.plan import Plan, compile_plan
 from persisters.sink import Row, SinkConfigError
 from persisters.sinks import cql, intents, items, mapping
-from persisters.sinks.cassandra import primary_key_columns, write_time_us
+from persisters.sinks.cassandra import primary_key_columns, ttl_s, write_time_us
 from servicekit.avro import parse
 
 AGGREGATE = isotherm_schemas.schema("TemperatureAggregate", 1)
@@ -229,3 +229,30 @@ def test_after_a_crash_the_structure_tells_whether_the_items_arrived(
     first: int, seen: list[int], expected: bool
 ) -> None:
     assert intents.is_done(INTENT, first, seen) is expected
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "expected"),
+    [
+        ("text", {"a": 1}, '{"a":1}'),
+        ("list<text>", [{"a": 1}, "b"], ['{"a":1}', "b"]),
+        ("set<frozen<list<text>>>", [[{"a": 1}]], [['{"a":1}']]),
+        ("map<text, frozen<map<text, text>>>", {"x": {"y": {"z": 1}}}, {"x": {"y": '{"z":1}'}}),
+        ("frozen<map<text, uuid>>", {"x": str(UUID(int=1))}, {"x": UUID(int=1)}),
+    ],
+)
+def test_collections_stay_collections_with_nested_records_as_text(type_: str, value: Any, expected: Any) -> None:
+    convert = cql.converter(type_)
+    assert convert is not None
+    assert convert(value) == expected
+    assert cql.converter("map<text, double>") is None
+
+
+def test_ttl_and_write_time_of_fields() -> None:
+    text = "INSERT INTO k.a SELECT * FROM t TTL=60"
+    assert (ttl_s(row(text, {})), write_time_us(row(text, {}))) == (60, 5_000_033)
+    given = row(text, {"message_internal_ttl": 7, "message_internal_timestamp": 9})
+    assert (ttl_s(given), write_time_us(given)) == (7, 9)
+    for bad in ("7", 0, 1.5, True):
+        with pytest.raises(ValueError, match="message_internal_ttl"):
+            ttl_s(row(text, {"message_internal_ttl": bad}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,19 +18,28 @@ from cassandra import (
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
 from cassandra.connection import ConnectionException
-from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPolicy, TokenAwarePolicy
+from cassandra.policies import (
+    ConstantReconnectionPolicy,
+    DCAwareRoundRobinPolicy,
+    LoadBalancingPolicy,
+    RoundRobinPolicy,
+    TokenAwarePolicy,
+)
 from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStatement
 
 from connector.validation import Problem, Validated
 from kcql.model import Statement
 from persisters.project import null_behaviour
 from persisters.sink import Batch, Rejected, Row, SinkConfigError, Unavailable
-from persisters.sinks import cql
+from persisters.sinks import cql, tls
 from persisters.sinks.cassandra_keys import PREFIX
 
 _BATCH_BYTES = 32 * 1024
 """Cassandra refuses batches above 50 KiB (batch_size_fail_threshold) by default."""
 _US_PER_MS = 1_000
+TTL_FIELD, WRITE_TIME_FIELD = "message_internal_ttl", "message_internal_timestamp"
+_NO_COLUMNS = (TTL_FIELD, WRITE_TIME_FIELD)
+"""Fields that are no columns: what is selected under these names is the row's TTL (s) and its write time (us)."""
 
 
 class _Prepared(NamedTuple):
@@ -100,9 +108,8 @@ class CassandraSink:
     def _connect(self) -> None:
         config = self._config
         level = getattr(ConsistencyLevel, config.text(f"{PREFIX}.consistency.level").upper())
-        balancing = TokenAwarePolicy(DCAwareRoundRobinPolicy(config.text(f"{PREFIX}.load.balancing.local.dc")))
         profile = ExecutionProfile(
-            load_balancing_policy=balancing,
+            load_balancing_policy=load_balancing(config),
             consistency_level=level,
             request_timeout=config.integer(f"{PREFIX}.query.timeout.ms") / 1000,
         )
@@ -111,7 +118,7 @@ class CassandraSink:
             config.items(f"{PREFIX}.contact.points"),
             port=config.integer(f"{PREFIX}.port"),
             auth_provider=PlainTextAuthProvider(user, config.text(f"{PREFIX}.password")) if user else None,
-            ssl_context=_ssl_context(config),
+            ssl_context=tls.context(config, PREFIX) if config.flag(f"{PREFIX}.ssl.enabled") else None,
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
             connect_timeout=config.integer(f"{PREFIX}.connect.timeout.ms") / 1000,
             # A restarted server is met again within a second, not after the driver's minutes.
@@ -139,8 +146,9 @@ class CassandraSink:
             key = tuple(row.pk[: len(table.partition_key)])
             return _Write(index, prepared.delete.bind((written_us, *row.pk)), key, 100)
         values, size_bytes = self._values(prepared, row)
-        if row.plan.statement.ttl is not None:
-            left_s = row.event_time_ms // 1000 + row.plan.statement.ttl - int(time.time())
+        lifetime_s = ttl_s(row)
+        if lifetime_s is not None:
+            left_s = row.event_time_ms // 1000 + lifetime_s - int(time.time())
             bound = prepared.insert_with_ttl.bind((*values.values(), write_time_us(row), max(1, left_s)))
         else:
             bound = prepared.insert.bind((*values.values(), write_time_us(row)))
@@ -153,6 +161,8 @@ class CassandraSink:
         values: dict[str, Any] = dict.fromkeys(table.columns, UNSET_VALUE)
         size_bytes = 100
         for field, value in (row.values or {}).items():
+            if field in _NO_COLUMNS:
+                continue
             column = cql.column_of(table, field)
             convert = prepared.converters.get(column)
             values[column] = absent if value is None else value if convert is None else convert(value)
@@ -199,7 +209,8 @@ class CassandraSink:
                 )
             session.execute(cql.create_keyspace(keyspace, factor))
         try:
-            session.execute(cql.create_table(keyspace, name, row.plan.columns, primary_key_columns(row)))
+            columns = {field: avro for field, avro in row.plan.columns.items() if field not in _NO_COLUMNS}
+            session.execute(cql.create_table(keyspace, name, columns, primary_key_columns(row)))
         except cql.NotAColumnError as error:
             raise SinkConfigError(f"AUTOCREATE of {keyspace}.{name}: {error}") from error
         session.cluster.refresh_table_metadata(keyspace, name)
@@ -273,13 +284,45 @@ _TRANSIENT = (OperationTimedOut, ConnectionException, RequestExecutionException)
 
 
 def write_time_us(row: Row) -> int:
-    """CQL's write time: the revision, else the event time with the offset as its microseconds.
+    """CQL's write time: the field for it, else the revision, else the event time with the offset as its microseconds.
 
     Of two records of the same millisecond the later one in the topic wins, also when they are read again.
+
+    Raises ValueError for a field that holds no whole number.
     """
+    given = _number(row, WRITE_TIME_FIELD)
+    if given is not None:
+        return given
     if row.revision is not None:
         return row.revision * _US_PER_MS
     return row.event_time_ms * _US_PER_MS + row.offset % _US_PER_MS
+
+
+def ttl_s(row: Row) -> int | None:
+    """How long the row lives from its event time on: as its field says, else as TTL does; None for ever.
+
+    Raises ValueError for a field that holds no whole number from 1 on.
+    """
+    given = _number(row, TTL_FIELD)
+    if given is not None and given < 1:
+        raise ValueError(f"{TTL_FIELD}: {given} is not allowed; expected seconds from 1 on")
+    return row.plan.statement.ttl if given is None else given
+
+
+def _number(row: Row, field: str) -> int | None:
+    value = (row.values or {}).get(field)
+    if value is not None and type(value) is not int:
+        raise ValueError(f"{field}: {value!r} is not allowed; expected a whole number")
+    return value
+
+
+def load_balancing(config: Validated) -> LoadBalancingPolicy:
+    """The driver's policy for `load.balancing.policy`."""
+    by_data_centre = DCAwareRoundRobinPolicy(config.text(f"{PREFIX}.load.balancing.local.dc"))
+    named = config.text(f"{PREFIX}.load.balancing.policy").upper()
+    if named == "ROUND_ROBIN":
+        return RoundRobinPolicy()
+    return by_data_centre if named == "DC_AWARE" else TokenAwarePolicy(by_data_centre)
 
 
 def primary_key_columns(row: Row) -> list[str]:
@@ -295,7 +338,7 @@ def primary_key_columns(row: Row) -> list[str]:
 
 def check(config: Validated) -> list[Problem]:
     """What only this sink knows to be wrong in a configuration."""
-    problems = []
+    problems = tls.problems(config, PREFIX)
     for statement in config.statements:
         wrong = _wrong(statement, config.text(f"{PREFIX}.key.space"))
         problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in wrong]
@@ -341,17 +384,6 @@ def _statement(group: Sequence[_Write]) -> Any:
 def _rejected(index: int, error: Exception) -> Rejected:
     is_transient = isinstance(error, _TRANSIENT)
     return Rejected(index, "overloaded" if is_transient else "rejected", error, transient=is_transient)
-
-
-def _ssl_context(config: Validated) -> ssl.SSLContext | None:
-    if not config.flag(f"{PREFIX}.ssl.enabled"):
-        return None
-    authorities = config.text(f"{PREFIX}.ssl.certificate.authorities")
-    context = ssl.create_default_context(cafile=authorities or None)
-    certificate = config.text(f"{PREFIX}.ssl.certificate")
-    if certificate:
-        context.load_cert_chain(certificate, config.text(f"{PREFIX}.ssl.key") or None)
-    return context
 
 
 def _told(error: Exception) -> str:

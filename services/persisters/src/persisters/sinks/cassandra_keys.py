@@ -18,6 +18,13 @@ _CLASS = "isotherm.persisters.ScyllaSink"
 _LOW = Importance.LOW
 _LEVELS = ("ANY", "ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "EACH_QUORUM", "LOCAL_ONE")
 
+_OF_OLD_CONNECTOR = (
+    ("threadpool.size", "partitions are written in parallel and each in order; tasks.max adds processes"),
+    ("default.value", "a null is left unset; with a revision it is written"),
+    ("delete.enabled", "a statement says it: PROPERTIES('behavior.on.null.values'='DELETE')"),
+    ("delete.statement", "rows are deleted by their primary key, the statement's PK"),
+)
+
 
 def _key(
     name: str,
@@ -27,8 +34,21 @@ def _key(
     importance: Importance = Importance.MEDIUM,
     allowed: tuple[str, ...] = (),
     minimum: float | None = None,
+    more: tuple[str, ...] = (),
+    without_effect: str | None = None,
 ) -> Key:
-    return Key(f"{PREFIX}.{name}", type_, default, doc, importance, allowed=allowed, minimum=minimum)
+    aliases = tuple(f"{PREFIX}.{other}" for other in more)
+    return Key(
+        f"{PREFIX}.{name}",
+        type_,
+        default,
+        doc,
+        importance,
+        aliases,
+        allowed,
+        minimum=minimum,
+        without_effect=without_effect,
+    )
 
 
 _OWN = (
@@ -51,12 +71,24 @@ _OWN = (
     _key("ssl.key", Type.STRING, "", "PEM file of the client's key."),
     _key("consistency.level", Type.STRING, "LOCAL_QUORUM", "Replicas that must have a row.", allowed=_LEVELS),
     _key("load.balancing.local.dc", Type.STRING, "", "Data centre to write to; empty takes the first contact's."),
+    _key(
+        "load.balancing.policy",
+        Type.STRING,
+        "TOKEN_AWARE",
+        "Which server gets a row: TOKEN_AWARE a replica of it in the data centre, DC_AWARE any in it, ROUND_ROBIN any.",
+        _LOW,
+        allowed=("TOKEN_AWARE", "DC_AWARE", "ROUND_ROBIN"),
+    ),
     _key("connect.timeout.ms", Type.INT, "10000", "How long to wait for a connection.", _LOW, minimum=1),
-    _key("query.timeout.ms", Type.INT, "20000", "How long one write may take.", minimum=1),
+    _key("query.timeout.ms", Type.INT, "20000", "How long one write may take.", minimum=1, more=("read.timeout.ms",)),
     _key("max.concurrent.requests", Type.INT, "256", "Requests in flight at once.", minimum=1),
     _key("max.batch.size", Type.INT, "30", "Most rows of one partition in one unlogged batch.", _LOW, minimum=1),
     _key("batch.size", Type.INT, "1000", "Most records handed over at once.", minimum=1),
     _key("batch.bytes", Type.INT, "4194304", "Most bytes of records handed over at once.", _LOW, minimum=1),
+    *(
+        _key(name, Type.STRING, None, "Accepted for the old connector's sake.", _LOW, without_effect=why)
+        for name, why in _OF_OLD_CONNECTOR
+    ),
     _key("linger.ms", Type.INT, "0", "How long records may wait for a batch to fill.", _LOW, minimum=0),
 )
 

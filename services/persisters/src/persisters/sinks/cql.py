@@ -147,7 +147,32 @@ def converter(type_: str) -> Callable[[Any], Any] | None:
         return lambda value: to_json(value).decode() if isinstance(value, (dict, list)) else value
     if type_ in ("uuid", "timeuuid"):
         return lambda value: UUID(value) if isinstance(value, str) else value
+    name, _, inner = type_.removesuffix(">").partition("<")
+    if name == "frozen":
+        return converter(inner)
+    if name in ("list", "set"):
+        return _each(converter(inner))
+    if name == "map":
+        return _each_value(converter(_after_comma(inner)))
     return None
+
+
+def _each(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    return None if convert is None else lambda values: [convert(value) for value in values]
+
+
+def _each_value(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    return None if convert is None else lambda entries: {key: convert(value) for key, value in entries.items()}
+
+
+def _after_comma(types: str) -> str:
+    """The second of two types; the first one may hold commas of its own."""
+    depth = 0
+    for at, character in enumerate(types):
+        depth += (character == "<") - (character == ">")
+        if character == "," and not depth:
+            return types[at + 1 :].strip()
+    return ""
 
 
 _RESERVED = frozenset(

@@ -10,10 +10,13 @@ import orjson
 from elastic_transport import TransportError
 from elasticsearch import ApiError
 
+import isotherm_schemas
 from connector.validation import Problem, Validated
+from kcql import ProjectionError
 from kcql.model import Statement
+from persisters.decode import WriterSchema
 from persisters.documents import NotADocumentError, to_json
-from persisters.plan import Plan
+from persisters.plan import Plan, compile_plan
 from persisters.project import null_behaviour
 from persisters.sink import Batch, Rejected, Row, SinkConfigError, Unavailable
 from persisters.sinks import elasticsearch_client, elasticsearch_retention
@@ -193,7 +196,23 @@ def check(config: Validated) -> list[Problem]:
     problems = []
     for statement in config.statements:
         problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in _wrong(statement)]
+        problems += _mixed_revisions(statement)
     return [*problems, *elasticsearch_client.problems(config), *elasticsearch_retention.problems(config)]
+
+
+def _mixed_revisions(statement: Statement) -> list[Problem]:
+    """A partial UPSERT of a topic of which the suite's own schemas say that it has revisions."""
+    try:
+        topic = isotherm_schemas.topic(statement.source)
+        if topic.record is not None and topic.version is not None:
+            schema = isotherm_schemas.schema(topic.record, topic.version)
+            check_revision(compile_plan(statement, WriterSchema(0, schema, None), "-"))
+    except SinkConfigError as mixed:
+        return [Problem(f"{PREFIX}.kcql", str(mixed))]
+    except (LookupError, ProjectionError):
+        # A topic of somebody else's: its schema is looked at when its first record comes.
+        return []
+    return []
 
 
 def _wrong(statement: Statement) -> list[str]:

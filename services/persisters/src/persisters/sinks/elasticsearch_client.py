@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,14 +10,10 @@ from elasticsearch import Elasticsearch, OrjsonSerializer
 
 from connector.validation import Problem, Validated
 from persisters.sink import SinkConfigError
+from persisters.sinks import tls
 from persisters.sinks.elasticsearch_keys import PREFIX
 
 _USER, _PASSWORD, _API_KEY = (f"{PREFIX}.{name}" for name in ("use.http.username", "use.http.password", "api.key"))
-_TLS = {
-    "ca_certs": f"{PREFIX}.ssl.certificate.authorities",
-    "client_cert": f"{PREFIX}.ssl.certificate",
-    "client_key": f"{PREFIX}.ssl.key",
-}
 
 
 def connect(config: Validated, connections: int) -> Elasticsearch:
@@ -26,9 +21,7 @@ def connect(config: Validated, connections: int) -> Elasticsearch:
 
     Raises SinkConfigError for a file of the TLS configuration that cannot be used.
     """
-    for key in _TLS.values():
-        if config.text(key) and not Path(config.text(key)).is_file():
-            raise SinkConfigError(f"{key}: there is no file {config.text(key)!r}")
+    options = {**_credentials(config), **_tls(config)}
     try:
         return Elasticsearch(
             nodes(config),
@@ -36,7 +29,7 @@ def connect(config: Validated, connections: int) -> Elasticsearch:
             max_retries=0,
             connections_per_node=connections,
             serializers={OrjsonSerializer.mimetype: OrjsonSerializer()},
-            **_credentials(config),
+            **options,
         )
     except OSError as error:
         # ssl.SSLError is one of them: a file that holds no certificate or key.
@@ -45,20 +38,18 @@ def connect(config: Validated, connections: int) -> Elasticsearch:
 
 def problems(config: Validated) -> list[Problem]:
     """What is wrong with the keys of the connection; keys that hold references are not looked at."""
-    found: list[Problem] = []
+    found = tls.problems(config, PREFIX)
     if config.text(_USER) and config.text(_API_KEY):
         found.append(Problem(_API_KEY, f"not together with {_USER}: a request carries one of the two"))
     if config.text(_PASSWORD) and not config.text(_USER):
         found.append(Problem(_PASSWORD, f"{_USER} is missing"))
-    if config.text(_TLS["client_key"]) and not config.text(_TLS["client_cert"]):
-        found.append(Problem(_TLS["client_key"], f"{_TLS['client_cert']} is missing"))
     if not all(config.is_resolved(f"{PREFIX}.{key}") for key in ("url", "hosts", "port", "protocol")):
         return found
     try:
         addresses = nodes(config)
     except ValueError as error:
         return [*found, Problem(f"{PREFIX}.url", str(error))]
-    given = [key for key in _TLS.values() if config.text(key)]
+    given = [key for key in tls.keys(PREFIX) if config.text(key)]
     plain = [address for address in addresses if not address.startswith("https:")]
     if given and plain:
         found.append(Problem(given[0], f"{plain[0]} is not reached with TLS; write https://.."))
@@ -106,10 +97,13 @@ def _node(url: str, default_port: str) -> str:
 
 
 def _credentials(config: Validated) -> dict[str, Any]:
-    user = config.text(_USER)
-    options = {
-        "basic_auth": (user, config.text(_PASSWORD)) if user else None,
-        "api_key": config.text(_API_KEY),
-        **{name: config.text(key) for name, key in _TLS.items()},
-    }
-    return {name: value for name, value in options.items() if value}
+    user, api_key = config.text(_USER), config.text(_API_KEY)
+    if user:
+        return {"basic_auth": (user, config.text(_PASSWORD))}
+    return {"api_key": api_key} if api_key else {}
+
+
+def _tls(config: Validated) -> dict[str, str]:
+    given = tls.files(config, PREFIX)
+    options = {"ca_certs": given.authorities, "client_cert": given.certificate, "client_key": given.key}
+    return {name: path for name, path in options.items() if path}

@@ -17,6 +17,7 @@ from persisters.decode import Decode
 from persisters.plan import Plan
 from persisters.project import null_behaviour
 from persisters.sink import Batch, Rejected, SinkConfigError, Unavailable
+from persisters.sinks import tls
 from persisters.sinks.hazelcast_keys import PREFIX
 from persisters.sinks.items import FORMATS, encoder
 from persisters.sinks.structures import (
@@ -113,7 +114,8 @@ class HazelcastSink:
             return [Rejected(index, "document", error) for index, _ in members]
         except AuthenticationError as error:
             raise SinkConfigError(f"Hazelcast: {error}") from error
-        except HazelcastError as error:
+        except (HazelcastError, OSError) as error:
+            # The client raises OSError where it finds its connection broken.
             # Whether the write happened or not: markers, intents and keys make it safe to offer it again.
             raise Unavailable(f"Hazelcast: {error}") from error
         return []
@@ -151,7 +153,7 @@ class HazelcastSink:
 
     def _connect(self) -> HazelcastClient:
         config = self._config
-        user = config.text(f"{PREFIX}.username")
+        user, pem = config.text(f"{PREFIX}.username"), tls.files(config, PREFIX)
         options: dict[str, Any] = {
             "cluster_name": config.text(f"{PREFIX}.group.name"),
             "cluster_members": config.items(f"{PREFIX}.cluster.members"),
@@ -166,9 +168,10 @@ class HazelcastSink:
             "reconnect_mode": ReconnectMode.ASYNC,
             "reliable_topics": _topics_that_discard_oldest(config.statements),
             "ssl_enabled": config.flag(f"{PREFIX}.ssl.enabled"),
-            "ssl_cafile": config.text(f"{PREFIX}.ssl.certificate.authorities") or None,
-            "ssl_certfile": config.text(f"{PREFIX}.ssl.certificate") or None,
-            "ssl_keyfile": config.text(f"{PREFIX}.ssl.key") or None,
+            "ssl_cafile": pem.authorities or None,
+            "ssl_certfile": pem.certificate or None,
+            "ssl_keyfile": pem.key or None,
+            "ssl_check_hostname": config.flag(f"{PREFIX}.ssl.enabled") or None,
         }
         if user:
             options |= {"creds_username": user, "creds_password": config.text(f"{PREFIX}.password")}
@@ -198,7 +201,7 @@ def structure_of(statement: Statement) -> str:
 
 def check(config: Validated) -> list[Problem]:
     """What only this sink knows to be wrong in a configuration."""
-    problems = []
+    problems = tls.problems(config, PREFIX)
     has_tasks = config.is_resolved("tasks.max") and config.integer("tasks.max") > 1
     for statement in config.statements:
         problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in _wrong(statement)]
