@@ -41,6 +41,7 @@ class Metrics(Collector):
         self.logins_refused: Counter[str] = Counter()
         self.rate_pauses: Counter[str] = Counter()
         self.tls_handshakes: Counter[tuple[str, str]] = Counter()
+        self.tls_failures: Counter[str] = Counter()
         self.congestions = 0
         self.transactions: Counter[str] = Counter()
         self.recoveries = 0
@@ -81,6 +82,7 @@ class Metrics(Collector):
             ),
             ("logins_refused", "Clients not let in, by why.", ["why"], one(self.logins_refused)),
             ("tls_handshakes", "Finished TLS handshakes.", ["version", "cipher"], [*self.tls_handshakes.items()]),
+            ("tls_handshakes_failed", "Failed TLS handshakes.", ["reason"], one(self.tls_failures)),
             ("congestions", "Times that the bound on outstanding records was met.", [], [((), self.congestions)]),
             ("rate_pauses", "Times that a connection was not read for a rate.", ["of"], one(self.rate_pauses)),
             ("payload_bytes", "Payload bytes that came.", [], [((), self.payload_bytes)]),

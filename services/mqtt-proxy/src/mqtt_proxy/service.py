@@ -29,6 +29,7 @@ from mqtt_proxy.routing import Router, kcql_routes, regex_routes
 from mqtt_proxy.session_records import newest, to_record
 from mqtt_proxy.sessions import SessionStore, StoredState
 from mqtt_proxy.settings import SERVICE, ProxySettings
+from mqtt_proxy.tls import server_context, watch_handshakes
 from mqtt_proxy.transactions import FatalTransactionError, TransactionalWriter, Transactions
 from mqtt_proxy.translate import Encode, Rules, Translator
 from mqtt_proxy.waiting import until_possible
@@ -59,7 +60,7 @@ def run(settings: ProxySettings, place: Place | None = None, link_fd: int | None
     or certificates that cannot be used.
     """
     router = router_of(settings)
-    tls = _tls(settings)
+    tls = server_context(settings.tls)
     return run_async(
         lambda stop: Proxy(settings, router, tls, stop, place, link_fd).run(),
         shutdown_timeout_ms=settings.shutdown_timeout_ms,
@@ -121,21 +122,6 @@ def _transactional_id(ordinal: int) -> str:
     return f"isotherm-{SERVICE}-{ordinal}"
 
 
-def _tls(settings: ProxySettings) -> ssl.SSLContext | None:
-    tls = settings.tls
-    if tls.certfile is None:
-        return None
-    try:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(tls.certfile, tls.keyfile)
-        if tls.cafile is not None:
-            context.load_verify_locations(tls.cafile)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as error:
-        raise SettingsError([f"tls.certfile, tls.keyfile, tls.cafile: {error}"]) from None
-    return context
-
-
 class Proxy:
     """One process: built from its settings, run once."""
 
@@ -159,6 +145,8 @@ class Proxy:
         self._stop = stop
         self._metrics = Metrics()
         self._access = Access(settings, self._metrics)
+        if tls is not None:
+            watch_handshakes(tls, self._metrics)
         self._health = Health()
         self._exit = Exit.OK
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="transactions")
