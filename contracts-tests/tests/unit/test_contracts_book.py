@@ -34,6 +34,7 @@ SOURCES = sorted(
 )
 PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("aggregator", "thermostat.data"): readings.READER,
+    ("aggregator", "thermostat.late"): readings.READER,
     ("aggregator", "devices"): devices.READER,
     ("mqtt-proxy", "isotherm.mqtt.sessions"): mqtt_proxy.SESSION,
 }

@@ -8,6 +8,7 @@ from pact import match
 from pyspark.sql import Row
 
 from aggregator import devices, readings
+from aggregator.wire import SchemaIds
 from contracts import scenario
 from contracts.bench import Bench, Message
 from contracts.needs import Need, UnusableError, expect
@@ -18,11 +19,16 @@ _TOPIC = SETTINGS.input_topics[0]
 
 def read(bench: Bench, found: Sequence[Message]) -> list[tuple[Row, str | None]]:
     """Each reading as the windows see it, and the verdict on it: None when it is aggregated."""
-    ids = known_ids(bench, _TOPIC)
+    ids = _ids(bench)
     decoded = readings.decode(records(bench, found), ids)
     verdict = readings.verdict(ids, SETTINGS.allowed_lateness_ms, SETTINGS.max_skew_ms).alias("verdict")
     rows = decoded.select("offset", "reading", verdict).orderBy("offset").collect()
     return [(row["reading"], row["verdict"]) for row in rows]
+
+
+def _ids(bench: Bench) -> SchemaIds:
+    """Of both topics with readings: `recompute` reads the late ones too."""
+    return SchemaIds({**known_ids(bench, _TOPIC).known, **known_ids(bench, SETTINGS.late_topic).known})
 
 
 def _aggregates(bench: Bench, found: Message) -> None:
@@ -62,6 +68,25 @@ def _reading(provider: str, name: str, key: str, event_time_ms: int) -> Need:
 NEEDS = (
     _reading("mqtt-proxy", scenario.READING, scenario.DEVICE, scenario.MEASURED_MS),
     _reading("coap-ingest", scenario.COAP_READING, "Sensor4", 1_486_997_194_029),
+    Need(
+        "aggregator",
+        "aggregator",
+        scenario.LATE,
+        SETTINGS.late_topic,
+        "SensorReading",
+        1,
+        key=scenario.OTHER_DEVICE,
+        # `recompute` puts it into the window where it belongs.
+        value={
+            "device_id": scenario.OTHER_DEVICE,
+            "metric": "temperature",
+            "value": match.number(20.0),
+            "unit": "Cel",
+            "event_time": scenario.MEASURED_MS,
+            "ingest_time": scenario.MEASURED_MS + SETTINGS.allowed_lateness_ms + 1,
+        },
+        process=_aggregates,
+    ),
     Need(
         "aggregator",
         "cli",
