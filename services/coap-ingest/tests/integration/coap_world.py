@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,25 +85,12 @@ class Reader:
     def rest(self) -> list[Record]:
         """Read what there is now to its end."""
         for partition in list(self.next_offsets):
-            end = self._end_of(TopicPartition(*partition))
+            end = _end_of(self.consumer, TopicPartition(*partition), lambda: self._poll(_POLL_S))
             deadline = time.monotonic() + TIMEOUT_S
             while self.next_offsets[partition] < end:
                 assert time.monotonic() < deadline, f"{partition} ends at {end}, read {self.next_offsets[partition]}"
                 self._poll(_POLL_S)
         return self.seen
-
-    def _end_of(self, partition: TopicPartition) -> int:
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                end: int = self.consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S)[1]
-            except KafkaException:
-                # After an outage a client may not know yet what the broker has.
-                if time.monotonic() > deadline:
-                    raise
-                self._poll(_POLL_S)
-            else:
-                return end
 
     def _poll(self, timeout_s: float) -> None:
         for message in self.consumer.consume(500, timeout_s):
@@ -248,12 +236,26 @@ class World:
             partitions += [TopicPartition(topic, number, OFFSET_END) for number in known]
         # Resolved now, not at the first poll: what the test causes next has to be seen.
         for partition in partitions:
-            partition.offset = consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S)[1]
+            partition.offset = _end_of(consumer, partition, partial(consumer.poll, _POLL_S))
         consumer.assign(partitions)
         registry = SchemaRegistry(RegistrySettings(url=self.registry.url))
         authorities = tuple(f"{host}:{port}" for port in ports or (self.port,) for host in ("localhost", "127.0.0.1"))
         next_offsets = {(partition.topic, partition.partition): partition.offset for partition in partitions}
         return Reader(consumer, Decoder(registry), authorities, next_offsets, self.folder / "ingest.log")
+
+
+def _end_of(consumer: Any, partition: TopicPartition, wait: Callable[[], object]) -> int:
+    """Where a partition ends; asked again when the broker has just made it, or the client has just come back to it."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            end: int = consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S)[1]
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            wait()
+        else:
+            return end
 
 
 def tail(log: Path) -> str:
