@@ -132,3 +132,29 @@ def test_no_bytes_do_anything_but_give_rows_or_a_payload_error(data: bytes, cont
         return
     assert rows
     assert all(isinstance(row, dict) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("data", "limits"),
+    [
+        (b"[1,2]", Limits()),
+        (b'[{"a":1},2]', Limits()),
+        (b'[{"a":1},{"a":1}]', Limits(max_depth=1)),
+        (b'[{"a":1},{"a":{"b":{}}}]', Limits(max_depth=2)),
+        (b"[]", Limits()),
+    ],
+)
+def test_an_array_that_is_not_rows_within_the_limits_is_refused(data: bytes, limits: Limits) -> None:
+    with pytest.raises(PayloadError):
+        decode(data, 50, limits=limits)
+
+
+def test_an_array_of_flat_objects_is_its_rows() -> None:
+    rows = [{"a": 1, "b": None, "c": True}, {}, {"a": "x", "b": 1.5}]
+    assert decode(json.dumps(rows).encode(), 50) == rows
+    assert decode(json.dumps(rows).encode(), 50, limits=Limits(max_items=8, max_depth=2)) == rows
+
+
+def test_a_key_that_is_no_text_is_refused_in_an_array() -> None:
+    with pytest.raises(PayloadError, match="texts as keys, not int"):
+        decode(cbor2.dumps([{"a": 1}, {1: 2}]), 60)

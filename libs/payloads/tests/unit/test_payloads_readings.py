@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from payloads import Defaults, PayloadError, Reading, epoch_ms, reading
+from payloads import Defaults, PayloadError, Reading, epoch_ms, reading, record
 
 NOW_MS = 1_700_000_000_000
 DEFAULTS = Defaults("level-device", "temperature", {"temperature": "Cel"}, NOW_MS, 7)
@@ -201,3 +201,15 @@ def test_any_row_is_a_reading_or_a_payload_error(row: dict[str, Any]) -> None:
     assert made.device_id
     assert 0 <= made.event_time_ms <= 253_402_300_799_999
     assert all(isinstance(text, str) for text in made.attributes.values())
+
+
+@given(st.dictionaries(st.sampled_from(["device_id", "value", "event_time", "sequence", "unit", "x"]), _scalars))
+def test_a_record_is_the_reading_with_the_given_sequence(row: dict[str, Any]) -> None:
+    row = {"value": 1.5, **row}
+    try:
+        expected = reading(row, DEFAULTS._replace(sequence=9)).as_record()
+    except PayloadError:
+        with pytest.raises(PayloadError):
+            record(row, DEFAULTS, 9)
+    else:
+        assert record(row, DEFAULTS, 9) == expected
