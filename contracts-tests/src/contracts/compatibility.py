@@ -63,7 +63,7 @@ def pinned() -> dict[str, list[tuple[str, int]]]:
 
 
 def check(book: Book, readers: Mapping[str, Iterable[tuple[str, int]]], needs: Iterable[Need] = ()) -> Verdict:
-    """Judge a whole book: all pairs of versions of each record, in both directions, and each with itself.
+    """Judge a whole book: all pairs of versions of each record, in both directions.
 
     `readers` names who pins which version of a record; `needs` tells which fields somebody wants.
     """
@@ -73,8 +73,9 @@ def check(book: Book, readers: Mapping[str, Iterable[tuple[str, int]]], needs: I
         pinned = list(readers.get(record, ()))
         for reader in book.versions(record):
             for writer in book.versions(record):
-                verdict.pairs += 1
-                verdict.findings += _pair(book, record, reader, writer, pinned)
+                if reader != writer:
+                    verdict.pairs += 1
+                    verdict.findings += _pair(book, record, reader, writer, pinned)
         verdict.findings += _lost_defaults(book, record)
         verdict.findings += _removed(book, record, [need for need in wanted if need.record == record], verdict.notes)
     return verdict

@@ -54,6 +54,13 @@ def test_every_version_fits_every_version() -> None:
     )
 
 
+@pytest.mark.parametrize("record", sorted(BOOK.schemas))
+def test_every_version_brings_back_what_it_was_given(record: str) -> None:
+    for schema in BOOK.schemas[record].values():
+        assert list(rules(schema, schema)) == []
+        assert counterexample(schema, schema) is None
+
+
 def test_pinned_versions_are_those_of_the_topic_files() -> None:
     assert ("aggregator", 1) in pinned()["SensorReading"]
     assert set(pinned()) <= set(isotherm_schemas.records())
