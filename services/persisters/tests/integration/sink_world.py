@@ -130,6 +130,14 @@ class Authority:
         self.server.load_cert_chain(certificate, key)
 
 
+def behind_tls(port: int, target_port: int, folder: Path) -> tuple[Tunnel, dict[str, str]]:
+    """An open way with TLS to a server, and the keys of a connector that trusts it."""
+    authority = Authority(folder)
+    way = Tunnel(port, target_port, authority.server)
+    way.open()
+    return way, {"ssl.certificate.authorities": str(authority.certificates)}
+
+
 def _openssl(*arguments: object) -> None:
     subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from elasticsearch import Elasticsearch
 from prometheus_client import CollectorRegistry
-from sink_world import TIMESTAMP_MS, Authority, Tunnel, Writing
+from sink_world import TIMESTAMP_MS, Tunnel, Writing, behind_tls
 
 import isotherm_schemas
 from connector.config import from_mapping
@@ -204,11 +204,9 @@ def test_retention_outlives_a_server_that_is_away(
 def test_tls_checks_the_server_and_a_client_that_trusts_nobody_is_told(
     elasticsearch: Any, index: str, free_port: Callable[[], int], tmp_path: Path
 ) -> None:
-    authority = Authority(tmp_path)
-    way = Tunnel(free_port(), elasticsearch.port, authority.server)
-    way.open()
+    way, trust = behind_tls(free_port(), elasticsearch.port, tmp_path)
     kcql, url = f"INSERT INTO {index} SELECT * FROM t", f"https://127.0.0.1:{way.port}"
-    trusting = writing(url, kcql, READING, **{"ssl.certificate.authorities": str(authority.certificates)})
+    trusting = writing(url, kcql, READING, **trust)
     assert trusting.write(trusting.prepare(reading())) == []
     stranger = writing(url, kcql)
     with pytest.raises(SinkConfigError, match=r"unable to get local issuer|self-signed|verify failed"):

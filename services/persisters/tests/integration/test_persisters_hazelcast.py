@@ -1,0 +1,93 @@
+"""What only Hazelcast does: formats, TTL, tombstones, a full queue, TLS; on a real member."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from hazelcast.client import HazelcastClient
+from hazelcast.predicate import sql
+from sink_world import TIMESTAMP_MS, Writing, behind_tls
+
+import isotherm_schemas
+from servicekit.avro import parse
+
+pytestmark = pytest.mark.integration
+
+READING = isotherm_schemas.schema("SensorReading", 1)
+
+
+def reading(device: str = "d1", at_ms: int = TIMESTAMP_MS) -> dict[str, Any]:
+    fixed = {"metric": "temperature", "value": 20.5, "unit": "Cel", "sequence": 0, "attributes": {}}
+    return {"device_id": device, "event_time": at_ms, "ingest_time": at_ms, **fixed}
+
+
+@pytest.fixture
+def client(hazelcast: Any) -> Iterator[HazelcastClient]:
+    made = HazelcastClient(cluster_name=hazelcast.cluster_name, cluster_members=[hazelcast.address])
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def target() -> str:
+    return f"t{uuid.uuid4().hex[:10]}"
+
+
+def named(client: HazelcastClient, name: str) -> Any:
+    return client.get_map(name)
+
+
+def writing(hazelcast: Any, kcql: str, *, address: str = "", **more: str) -> Writing:
+    base = {"kcql": kcql, "cluster.members": address or hazelcast.address, "group.name": hazelcast.cluster_name}
+    return Writing("hazelcast", READING, "t", base | more)
+
+
+def test_formats_ttl_and_tombstones_of_maps(hazelcast: Any, client: HazelcastClient, target: str) -> None:
+    delete = "PROPERTIES('behavior.on.null.values'='DELETE')"
+    statements = (
+        f"INSERT INTO {target} SELECT * FROM t PK _key STOREAS IMAP {delete}",
+        f"INSERT INTO {target}_avro SELECT * FROM t PK device_id WITHFORMAT AVRO STOREAS IMAP",
+        f"INSERT INTO {target}_part SELECT value FROM t PK device_id WITHFORMAT AVRO STOREAS IMAP",
+        f"INSERT INTO {target}_text SELECT value FROM t PK device_id WITHFORMAT TEXT STOREAS IMAP",
+        f"INSERT INTO {target}_ttl SELECT value FROM t PK device_id STOREAS IMAP TTL=3600000",
+    )
+    into = writing(hazelcast, ";".join(statements))
+    now_ms = int(time.time() * 1000)
+    assert into.write(into.prepare(reading("d1", now_ms), "k1"), into.prepare(reading("d2", now_ms), "k2")) == []
+    as_json = named(client, target)
+    assert as_json.size().result() == 2
+    assert list(as_json.key_set(sql("device_id = 'd2'")).result()) == ["k2"], "JSON can be queried"
+    whole = bytes(named(client, f"{target}_avro").get("d1").result())
+    assert whole[0] == 0
+    decoded: Any = fastavro.schemaless_reader(io.BytesIO(whole[5:]), parse(READING), None)
+    assert decoded["device_id"] == "d1"
+    part = bytes(named(client, f"{target}_part").get("d1").result())
+    rows: list[Any] = list(fastavro.reader(io.BytesIO(part)))
+    assert rows == [{"value": 20.5}]
+    assert json.loads(str(named(client, f"{target}_text").get("d1").result())) == {"value": 20.5}
+    entry = named(client, f"{target}_ttl").get_entry_view("d1").result()
+    assert 0 < entry.ttl <= 3_600_000
+    assert into.prepare(None, "k1").rows, "of all statements only the first deletes"
+    assert into.write(into.prepare(None, "k1")) == []
+    assert set(as_json.key_set().result()) == {"k2"}
+
+
+@pytest.mark.filterwarnings("ignore:ssl.:DeprecationWarning")  # how the client itself asks for TLS
+def test_tls_checks_the_member(
+    hazelcast: Any, client: HazelcastClient, target: str, free_port: Callable[[], int], tmp_path: Path
+) -> None:
+    way, trust = behind_tls(free_port(), hazelcast.port, tmp_path)
+    kcql = f"INSERT INTO {target} SELECT * FROM t PK device_id STOREAS IMAP"
+    trusting = writing(hazelcast, kcql, address=f"127.0.0.1:{way.port}", **{"ssl.enabled": "true"}, **trust)
+    assert trusting.write(trusting.prepare(reading())) == []
+    assert named(client, target).size().result() == 1
+    trusting.sink.close()
+    way.close()
