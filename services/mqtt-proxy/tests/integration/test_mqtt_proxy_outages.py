@@ -18,7 +18,7 @@ from stack.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
-MEMORY_BOUND_MIB = 300
+MEMORY_BOUND_MIB = 200
 """What README.md promises for the process with 200 connections and the default limits."""
 
 
