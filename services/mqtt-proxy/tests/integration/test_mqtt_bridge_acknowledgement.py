@@ -1,0 +1,127 @@
+"""When the bridge acknowledges to a real Mosquitto: the test decides when Kafka reports, nothing else is modelled."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError
+from mosquitto_broker import PASSWORD, USER, Broker
+from mqtt_world import WAIT_S, wait_until
+
+from mqtt_proxy.bridge import Bridge
+from mqtt_proxy.grouping import OutRecord
+from mqtt_proxy.metrics import Metrics
+from mqtt_proxy.packets import Publish
+from mqtt_proxy.settings import BridgeSettings
+from mqtt_proxy.translate import Arrival, Translated
+from servicekit.health import Health
+from servicekit.lifecycle import Stop
+
+pytestmark = pytest.mark.integration
+
+WINDOW = 20
+
+
+class OneRecordTranslator:
+    """A message is one record."""
+
+    def translate(self, publish: Publish, arrival: Arrival) -> Translated:
+        return Translated([OutRecord("t", arrival.client_id, publish.payload, [])], [("t", 1)])
+
+
+class HeldReports:
+    """A producer whose reports come when the test says so."""
+
+    outstanding, max_outstanding = 0, 1_000
+
+    def __init__(self) -> None:
+        self.held: list[tuple[bytes, Callable[[KafkaError | None], None]]] = []
+        self.stored: list[bytes] = []
+
+    async def room(self) -> None:
+        """There is always room."""
+
+    def produce(self, _topic: str, *, value: bytes, on_delivery: Callable[[KafkaError | None], None], **_: Any) -> None:
+        self.held.append((value, on_delivery))
+
+    def report(self, error: KafkaError | None = None) -> None:
+        """Kafka decides about everything that it was given."""
+        held, self.held = self.held, []
+        # The other way round than it came: acknowledgements keep their order all the same.
+        for value, on_delivery in reversed(held):
+            if error is None:
+                self.stored.append(value)
+            on_delivery(error)
+
+
+@pytest.fixture
+def broker(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Broker]:
+    made = Broker(tmp_path, free_port(), free_port())
+    made.start()
+    yield made
+    made.kill()
+
+
+async def until(done: Callable[[], bool]) -> None:
+    await asyncio.to_thread(wait_until, "it is so", done)
+
+
+async def test_nothing_is_acknowledged_that_kafka_has_not(broker: Broker) -> None:
+    kafka, metrics, health, stop = HeldReports(), Metrics(), Health(), Stop()
+    bridge = Bridge(
+        BridgeSettings(
+            port=broker.tls_port,
+            cafile=str(broker.cafile),
+            username=USER,
+            password=cast(Any, PASSWORD),
+            receive_maximum=WINDOW,
+        ),
+        client_id="bridge-0",
+        filters=["devices/+/temperature"],
+        tls=ssl.create_default_context(cafile=str(broker.cafile)),
+        translator=cast(Any, OneRecordTranslator()),
+        producer=cast(Any, kafka),
+        metrics=metrics,
+        health=health,
+    )
+    running = asyncio.create_task(bridge.run(stop))
+    await until(lambda: metrics.connection_attempts["accepted"] == 1)
+    numbers = [str(number) for number in range(50)]
+    await asyncio.to_thread(broker.publish, "d", numbers)
+
+    await until(lambda: len(kafka.held) == WINDOW)
+    first = [value for value, _ in kafka.held]
+    assert first == [number.encode() for number in numbers[:WINDOW]]
+    assert metrics.messages_received[1] == WINDOW, "the broker keeps the rest"
+    assert metrics.acknowledged[1] == 0
+
+    # What Kafka refuses is not acknowledged; it comes again, in its order, on a new connection.
+    kafka.report(KafkaError(KafkaError._MSG_TIMED_OUT))
+    await until(lambda: metrics.connection_attempts["accepted"] == 2 and len(kafka.held) == WINDOW)
+    assert [value for value, _ in kafka.held] == first
+    assert metrics.acknowledged[1] == 0
+
+    # A report that comes when the connection is gone acknowledges nothing, on the next connection neither.
+    await asyncio.to_thread(broker.save)
+    broker.kill()
+    await until(lambda: "broker" in health.problems())
+    kafka.report()
+    assert metrics.acknowledged[1] == 0
+    await asyncio.to_thread(broker.start)
+    await until(lambda: len(kafka.held) == WINDOW)
+    assert [value for value, _ in kafka.held] == first
+
+    async with asyncio.timeout(WAIT_S):
+        while metrics.acknowledged[1] < len(numbers):
+            kafka.report()
+            await asyncio.sleep(0.01)
+    assert set(kafka.stored) == {number.encode() for number in numbers}
+    assert health.problems() == {"start": "starting"}
+    stop.set()
+    await running
+    assert metrics.connections_closed == {"not stored": 1, "connection lost": 1, "stopped": 1}
