@@ -13,7 +13,7 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import RoundRobinPolicy
 from elasticsearch import Elasticsearch
 from hazelcast.client import HazelcastClient
-from hazelcast.protocol.codec import map_put_if_absent_codec
+from hazelcast.protocol.codec import map_put_if_absent_codec, ringbuffer_add_all_codec, transaction_commit_codec
 from persisters_world import Seen, seen
 
 KEYSPACE = "conformance"
@@ -198,7 +198,12 @@ class HazelcastStore(Store):
     sink = "hazelcast"
     kinds: Sequence[str] = ("IMAP", "MULTI_MAP", "SET", *IN_ORDER)
     impatient = ("connect.hazelcast.write.timeout=2000",)
-    lost_answers = {"put": _request(map_put_if_absent_codec)}  # noqa: RUF012 - a constant
+    # A commit is one frame, which is therefore flagged as the last one too.
+    lost_answers = {  # noqa: RUF012 - a constant
+        "put": _request(map_put_if_absent_codec),
+        "commit": _request(transaction_commit_codec, 0xE100),
+        "add_all": _request(ringbuffer_add_all_codec),
+    }
 
     def __init__(self, server: Any) -> None:
         super().__init__()
