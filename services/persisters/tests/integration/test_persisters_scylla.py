@@ -1,7 +1,9 @@
-"""What only Cassandra and Scylla do: TLS."""
+"""What only Cassandra and Scylla do: TTL and write time of fields, collections, nested records, deletes, TLS."""
 
 from __future__ import annotations
 
+import json
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,6 +60,40 @@ def table() -> str:
 def writing(port: int, kcql: str, **more: str) -> Writing:
     base = {"kcql": kcql, "contact.points": "127.0.0.1", "port": str(port)}
     return Writing("scylla", SCHEMA, "t", base | {"key.space": KEYSPACE, "key.space.replication.factor": "1"} | more)
+
+
+def test_collections_nested_records_ttl_write_time_and_deletes(cassandra: Any, session: Session, table: str) -> None:
+    delete = "PROPERTIES('behavior.on.null.values'='DELETE')"
+    kcql = f"INSERT INTO {table} SELECT *, ttl AS message_internal_ttl FROM t AUTOCREATE PK id {delete}"
+    into = writing(cassandra.port, kcql)
+    now_ms = int(time.time() * 1000)
+    living = thing(id="mortal", at=now_ms, ttl=100_000)
+    assert into.write(into.prepare(thing()), into.prepare(living)) == []
+    everything = f"SELECT id, tags, limits, rooms, room, ttl(room) AS left FROM {KEYSPACE}.{table}"
+    found = {row["id"]: row for row in session.execute(everything)}
+    assert found["a"]["tags"] == ["x", "y"]
+    assert dict(found["a"]["limits"]) == {"low": 1.5}
+    assert [json.loads(text) for text in found["a"]["rooms"]] == [{"floor": 1}]
+    assert json.loads(found["a"]["room"]) == {"floor": 2}
+    assert found["a"]["left"] is None
+    assert 90_000 < found["mortal"]["left"] <= 100_000
+    (row,) = session.execute(f"SELECT * FROM {KEYSPACE}.{table} WHERE id = 'a'")
+    assert set(row) == {field["name"] for field in SCHEMA["fields"]} - {"ttl"}, "the TTL's field is no column"
+
+    into = writing(cassandra.port, f"INSERT INTO {table} SELECT id, note, version FROM t PK _key {delete}")
+    assert into.write(into.prepare(thing(note="kept"), "a"), into.prepare(thing(), "a")) == []
+    (row,) = session.execute(f"SELECT note FROM {KEYSPACE}.{table} WHERE id = 'a'")
+    assert row["note"] == "kept", "an absent value is unset, not a tombstone"
+    assert into.write(into.prepare(None, "a")) == []
+    assert [row["id"] for row in session.execute(f"SELECT id FROM {KEYSPACE}.{table}")] == ["mortal"]
+
+    by_field = f"INSERT INTO {table} SELECT id, version, version AS message_internal_timestamp FROM t PK id"
+    into = writing(cassandra.port, by_field)
+    base_us = TIMESTAMP_MS * 2_000
+    for version, expected in ((5, 5), (3, 5), (6, 6)):
+        assert into.write(into.prepare(thing(id="v", version=base_us + version))) == []
+        (row,) = session.execute(f"SELECT version FROM {KEYSPACE}.{table} WHERE id = 'v'")
+        assert row["version"] == base_us + expected
 
 
 def test_tls_checks_the_server(
