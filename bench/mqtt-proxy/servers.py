@@ -156,8 +156,10 @@ def mosquitto(folder: Path) -> ServerProcess | None:
 
 
 def mosquitto_version() -> str:
-    """As it says itself."""
-    program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or "mosquitto"
+    """As it says itself; that it is missing when it is."""
+    program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if program is None:
+        return "no mosquitto (Debian: mosquitto)"
     return subprocess.run([program, "-h"], capture_output=True, text=True, check=False).stdout.splitlines()[0]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 from collections.abc import Sequence
 
@@ -21,8 +20,6 @@ from servicekit.settings import SettingsError
 
 SERVICE = "persisters"
 
-_COLLECTED_OBJECTS = 100_000
-"""So many more new containers than freed ones make the collector run; above what waits and is being written."""
 _SWITCH_INTERVAL_S = 0.001
 """So long a writer's thread waits at most for the interpreter after each answer of its server, while others decode.
 
@@ -70,23 +67,13 @@ def _run(settings: PersistersSettings, arguments: argparse.Namespace, given: lis
         )
 
     def work(stop: Stop) -> int:
-        _collect_rarely()
+        lifecycle.collect_rarely()
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         if arguments.task is not None:
             stop_with_supervisor(stop)
         return run_task(settings, kind, written, validated, arguments.task or 0, stop)
 
     return lifecycle.run(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)
-
-
-def _collect_rarely() -> None:
-    """Let the garbage collector look at new objects rarely, and never again at what the program is made of.
-
-    Records and rows hold no cycles, so it finds nothing in them, yet walks through all that wait, over and over.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECTED_OBJECTS, 20, 20)
 
 
 def _command(settings: PersistersSettings, given: list[str], task: int) -> list[str]:
