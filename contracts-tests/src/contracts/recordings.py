@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from contracts import scenario
 from contracts.bench import Bench, Message
 from servicekit.avro import split
 
 _HEADER_BYTES = 5
+_OF_THE_MOMENT = frozenset((scenario.HEARTBEAT,))
+"""Messages that name the host, the process and the time of their making: they are not kept."""
 
 
 def recorded(messages: Mapping[str, Message], bench: Bench) -> dict[str, Any]:
@@ -28,6 +31,7 @@ def recorded(messages: Mapping[str, Message], bench: Bench) -> dict[str, Any]:
             "body": base64.b64encode(message.value[_HEADER_BYTES:]).decode("ascii"),
         }
         for name, message in messages.items()
+        if name not in _OF_THE_MOMENT
     }
 
 
@@ -70,6 +74,8 @@ def comparable(kept: Mapping[str, Message], bench: Bench) -> dict[str, Any]:
     """Messages without the revision, which is the time when they were made."""
     answer = {}
     for name, message in kept.items():
+        if name in _OF_THE_MOMENT:
+            continue
         value = bench.decode(message.value)
         value.pop("revision", None)
         answer[name] = (message.topic, message.key, dict(message.headers), value, _version(message, bench))

@@ -1,4 +1,4 @@
-"""The MQTT proxy: publishes through its router, its translator and its session records."""
+"""The MQTT proxy: publishes through its router, its translator and its session records, and what it says of itself."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
+
+from connector.reporting import counts_of
+from connector.status import Heartbeat, State
 from contracts import scenario
-from contracts.bench import Bench, Message, message
+from contracts.bench import Bench, Message, RecordingProducer, message
 from contracts.places import EXAMPLES
+from mqtt_proxy.metrics import PREFIX, Metrics
 from mqtt_proxy.packets import Publish
 from mqtt_proxy.service import READING, SESSION, router_of
 from mqtt_proxy.session_records import to_record
@@ -32,6 +37,7 @@ def messages(bench: Bench) -> Mapping[str, Message]:
         scenario.BRIGHTNESS: _published(demo, f"devices/{device}/brightness", {"id": device, "b": 310, **at}),
         scenario.TEMPERATURE_BY_REGEX: _published(document, "home/kitchen/temperature", {"value": 19.25}),
         scenario.SESSION: _session(bench),
+        scenario.HEARTBEAT: _heartbeat(bench),
     }
 
 
@@ -65,3 +71,13 @@ def _session(bench: Bench) -> Message:
     state = StoredState(epoch=3, expiry_s=86_400, expires_at_ms=scenario.START_MS, committed={7: 2_771_284_651})
     record = to_record("fleet-1", state, owner=0, now_ms=scenario.TAKEN_IN_MS)
     return message(topic, "fleet-1", bench.registry.encoder(topic, SESSION)(record))
+
+
+def _heartbeat(bench: Bench) -> Message:
+    recorder = RecordingProducer()
+    counted = CollectorRegistry()
+    counted.register(Metrics())
+    heartbeat = Heartbeat(recorder.as_producer, bench.registry, connector=SERVICE, task=0)
+    heartbeat.beat(State.RUNNING, lambda: counts_of(counted, f"{PREFIX}_"), dict)
+    (beat,) = recorder.messages
+    return beat

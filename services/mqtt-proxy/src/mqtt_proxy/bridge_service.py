@@ -10,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from prometheus_client import CollectorRegistry
 
 from connector.dead_letters import ensure_topic
+from connector.reporting import reported
 from isotherm_schemas import schema
 from mqtt_proxy.bridge import Bridge
 from mqtt_proxy.catalogue import Catalogue
 from mqtt_proxy.member import observed
 from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.routing import Router
-from mqtt_proxy.service import producer_of, router_of, rules_of
+from mqtt_proxy.service import producer_of, reporter_of, router_of, rules_of
 from mqtt_proxy.settings import SERVICE, BridgeSettings, ProxySettings
 from mqtt_proxy.translate import Translator
 from mqtt_proxy.waiting import until_possible
@@ -104,8 +105,9 @@ class BridgeService:
                     member.join(None)
                 if self._router.has_dynamic_targets:
                     tasks.append(loop.create_task(self._catalogue.watch(_CATALOGUE_S)))
-                await self._bridge.run(self._stop)
-                await self._bridge.producer.drain()
+                with reported(reporter_of(self._settings, self._health, registry)):
+                    await self._bridge.run(self._stop)
+                    await self._bridge.producer.drain()
                 _log.info("drained")
             finally:
                 for task in tasks:

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from mqtt_proxy.translate import Translated
 
-_PREFIX = "isotherm_mqtt_proxy"
+PREFIX = "isotherm_mqtt_proxy"
 _QOS = ("0", "1", "2")
 _BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -103,12 +103,12 @@ class Metrics(Collector):
             ("transactions", "Transactions by outcome.", ["outcome"], one(self.transactions)),
         ]
         for name, text, labels, samples in counters:
-            counter = CounterMetricFamily(f"{_PREFIX}_{name}", text, labels=labels)
+            counter = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
             for values, count in samples:
                 counter.add_metric(list(values), count)
             yield counter
         for name, (text, value) in self.gauges.items():
-            gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", text)
+            gauge = GaugeMetricFamily(f"{PREFIX}_{name}", text)
             gauge.add_metric([], value())
             yield gauge
         yield self._histogram()
@@ -119,7 +119,7 @@ class Metrics(Collector):
             seen += count
             buckets.append((bound, float(seen)))
         return HistogramMetricFamily(
-            f"{_PREFIX}_stored_after_seconds",
+            f"{PREFIX}_stored_after_seconds",
             "Time from PUBLISH to Kafka's acknowledgement of all its records.",
             buckets=buckets,
             sum_value=self._latency_sum_s,

@@ -14,6 +14,8 @@ from prometheus_client import CollectorRegistry
 
 import kcql
 from connector.dead_letters import ensure_topic
+from connector.reporting import Reporter, counts_of, reported
+from connector.status import State
 from isotherm_schemas import schema
 from mqtt_proxy.access import Access
 from mqtt_proxy.catalogue import Catalogue
@@ -23,7 +25,7 @@ from mqtt_proxy.front_door import FrontDoor
 from mqtt_proxy.grouping import OutRecord
 from mqtt_proxy.handover import Handover
 from mqtt_proxy.member import Member, Place, observed
-from mqtt_proxy.metrics import Metrics
+from mqtt_proxy.metrics import PREFIX, Metrics
 from mqtt_proxy.restore import end_offsets, fence, read_to_end
 from mqtt_proxy.routing import Router, kcql_routes, regex_routes
 from mqtt_proxy.session_records import newest, to_record
@@ -109,6 +111,18 @@ def producer_of(settings: ProxySettings, name: str) -> LoopProducer:
     )
 
 
+def reporter_of(settings: ProxySettings, health: Health, registry: CollectorRegistry) -> Reporter:
+    """What says on the status topic how this process is: its state and its counts, of no client in particular."""
+    return Reporter(
+        settings.kafka,
+        settings.registry,
+        connector=SERVICE if settings.role == "front-door" else f"{SERVICE}-{settings.role}",
+        task=settings.ordinal,
+        state=lambda: State.UNASSIGNED if "start" in health.problems() else State.RUNNING,
+        counts=lambda: counts_of(registry, f"{PREFIX}_"),
+    )
+
+
 def _producer_limits(settings: ProxySettings) -> dict[str, int]:
     # Our own bounds hold long before librdkafka's; its queue only keeps those from being met first.
     return {
@@ -171,9 +185,11 @@ class Proxy:
         """Start, serve until told to stop, drain."""
         registry = CollectorRegistry()
         registry.register(self._metrics)
+        reporter = reporter_of(self._settings, self._health, registry)
         async with observed(self._settings.http, self._health, registry, self._link_fd) as self._member:
             try:
-                return await self._serve()
+                with reported(reporter):
+                    return await self._serve()
             except FatalTransactionError as failure:
                 self._fatal(failure)
                 return self._exit

@@ -46,7 +46,18 @@ def test_mosquitto_pub_at_every_qos_in_both_versions(proxy: Proxy) -> None:
     reading, headers = found[0]
     assert (reading["device_id"], reading["metric"], reading["unit"]) == (proxy.device, "temperature", "Cel")
     assert headers["mqtt.topic"] == f"devices/{proxy.device}/temperature"
+    wait_until("the status is told", lambda: bool(states(proxy)))
     assert proxy.signal(signal.SIGTERM) == 0
+    first, *_, last = states(proxy)
+    assert (first["state"], last["state"], last["trace"]) == ("RUNNING", "UNASSIGNED", None)
+    assert (last["counts"]["messages_received"], last["counts"]["connections"]) == (len(sent), 0)
+    assert proxy.device not in str(last), "nothing of a client"
+
+
+def states(proxy: Proxy) -> list[dict[str, Any]]:
+    """What the proxy's process said on the status topic, in order."""
+    said = [status for status, _ in proxy.topics.readings("isotherm.status", "mqtt-proxy/7/")]
+    return [status for status in said if status["worker"].endswith(f":{proxy.pid}")]
 
 
 def test_the_documents_regex_list_at_qos_2(proxy: Proxy) -> None:
