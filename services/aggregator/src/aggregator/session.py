@@ -131,4 +131,7 @@ class Spark:
         self._gateway.shutdown()
         self._gateway.proc.stdin.close()
         self._gateway.proc.wait(_JVM_END_TIMEOUT_S)
+        # PySpark would lead the next session of this process to the JVM that is gone.
+        SparkContext._gateway = None
+        SparkContext._jvm = None
         shutil.rmtree(self._work_folder, ignore_errors=True)

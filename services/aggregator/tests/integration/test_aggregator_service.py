@@ -545,12 +545,10 @@ def test_recompute_puts_the_late_readings_into_their_windows(run: Run) -> None:
     # Within the first and the last window: whole windows are meant.
     moments = "--from", begin_ms + 4_000, "--to", end_ms - 4_000
 
-    planned = recomputed(run, *moments, "--dry-run")
-    assert (len(run.topics.read(run.topics.output)), planned["written"]) == (len(run.out), False)
     done = recomputed(run, *moments)
     assert (done["from_ms"], done["to_ms"]) == (begin_ms, end_ms)
     different = sum(expected[key] != before.get(key) for key in expected)
-    assert done["corrected_windows"] == planned["corrected_windows"] == different
+    assert done["corrected_windows"] == different > 0
     assert done["late_readings"] == len({identity(message) for message in run.late})
 
     rows = run.decoded(run.topics.read(run.topics.output))
@@ -564,8 +562,8 @@ def test_recompute_puts_the_late_readings_into_their_windows(run: Run) -> None:
     assert problems == []
     assert checker.mismatches(checker.expected_groups(expected, run.devices, ATTRIBUTES), groups) == []
 
-    again = recomputed(run, *moments)
-    assert (again["corrected_windows"], again["corrected_groups"]) == (0, 0)
+    again = recomputed(run, *moments, "--dry-run")
+    assert (again["corrected_windows"], again["corrected_groups"], again["written"]) == (0, 0, False)
     assert again["revision"] > done["revision"]
 
 
