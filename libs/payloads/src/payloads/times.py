@@ -39,8 +39,8 @@ def _of_number(number: int | float) -> int:
     if not 0 <= number < math.inf:
         raise PayloadError(f"{_shown(number)} is not a time: expected a number from 0")
     if number < _MS_FROM:
-        # Through the text of the number: 1486997194.029 * 1000 in binary is 1486997194028.9999.
-        ms = number * 1000 if type(number) is int else math.floor(round(number * 1e6) / 1e3)
+        # 1486997194.029 * 1000 in binary is 1486997194028.9999: a hundredth of a millisecond is beyond what is meant.
+        ms = number * 1000 if type(number) is int else math.floor(round(number * 1e3, 2))
     elif number < _MS_BELOW:
         ms = math.floor(number)
     elif number < 100_000_000_000_000_000:

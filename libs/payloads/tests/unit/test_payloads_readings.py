@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from payloads import Defaults, PayloadError, Reading, epoch_ms, reading, record
@@ -173,6 +173,7 @@ def test_what_is_not_a_time_is_refused(time: object) -> None:
 
 
 @given(st.integers(10**11, 253_402_300_799_999 // 10), st.integers(-14 * 60, 14 * 60))
+@example(8_744_936_909_175, 0)
 def test_every_way_to_write_a_moment_means_the_same(ms: int, offset_minutes: int) -> None:
     # From March 1973 (below, ms are taken for seconds) to where nanoseconds still fit 64 bits.
     ms = min(ms, 9 * 10**12)
