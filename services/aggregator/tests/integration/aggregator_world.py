@@ -1,0 +1,270 @@
+"""What the tests of the aggregator share: its topics, its process, and readings of which the fate is known."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Message, Producer, TopicPartition
+
+from isotherm_cli.apply import apply
+from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
+from isotherm_schemas import schema
+from servicekit import kafka as clients
+from servicekit.settings import KafkaSettings, RegistrySettings
+from simulators import checker
+from stack.artifacts import Artifacts
+
+READING = schema("SensorReading", 1)
+RULES = checker.Rules(window_ms=10_000, allowed_lateness_ms=5_000, max_skew_ms=2_000)
+READ_SLACK_MS = 3_000
+ATTRIBUTES = ("region", "home")
+UNKNOWN_SCHEMA_ID = 987_654
+DEADLINE_S = 240.0
+SPAN_MS = 120_000
+READINGS = 20_000
+DEVICES = 40
+
+Header = tuple[str, bytes]
+
+
+def reading_v2() -> dict[str, Any]:
+    """Version 2 of the reading, with a field in the middle."""
+    changed = schema("SensorReading", 1)
+    changed["fields"].insert(2, {"name": "quality", "type": "string", "default": "unknown"})
+    return changed
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was produced to the input topic, and what has to become of it."""
+
+    identity: str
+    key: bytes
+    value: bytes | None
+    fate: str
+    reading: Mapping[str, Any] | None = None
+
+
+class Topics:
+    """The topics of one test module: its own, because others use the declared ones."""
+
+    def __init__(self, bootstrap_servers: str, registry_url: str, prefix: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self.registry_url = registry_url
+        self.input = f"{prefix}.in"
+        self.output = f"{prefix}.out"
+        self.grouped = f"{prefix}.grouped"
+        self.late = f"{prefix}.late"
+        self.dead = f"{prefix}.dead-letters"
+        self.devices = f"{prefix}.devices"
+
+    @property
+    def kafka(self) -> KafkaSettings:
+        return KafkaSettings(bootstrap_servers=self.bootstrap_servers)
+
+    @property
+    def registry(self) -> RegistrySettings:
+        return RegistrySettings(url=self.registry_url)
+
+    def declare(self, readings: list[dict[str, Any]]) -> None:
+        """Create topics and subjects as `isotherm apply` does, with these versions of the reading."""
+        names = {
+            self.input: ("SensorReading", readings),
+            self.late: ("SensorReading", [READING]),
+            self.output: ("TemperatureAggregate", [schema("TemperatureAggregate", 1)]),
+            self.grouped: ("TemperatureGroup", [schema("TemperatureGroup", 1)]),
+            self.devices: ("Device", [schema("Device", 1)]),
+        }
+        config = {self.devices: {"cleanup.policy": "compact"}}
+        apply(
+            self.kafka,
+            self.registry,
+            topics=[DeclaredTopic(name, 4, config.get(name, {})) for name in names],
+            subjects=[DeclaredSubject(f"{name}-value", versions) for name, (_, versions) in names.items()],
+        )
+
+    def read(self, topic: str) -> list[Message]:
+        """Everything committed in a topic."""
+        consumer = clients.consumer(self.kafka, "aggregator-test", "aggregator-test", enable_partition_eof=True)
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        messages: list[Message] = []
+        at_end: set[int | None] = set()
+        while len(at_end) < len(partitions):
+            message = consumer.poll(10)
+            assert message is not None, f"{topic} does not answer"
+            if message.error() is None:
+                messages.append(message)
+            else:
+                at_end.add(message.partition())
+        consumer.close()
+        return messages
+
+
+def settings_of(topics: Topics, folder: Path, **settings: object) -> list[str]:
+    """The arguments that configure an aggregator for these topics."""
+    values: dict[str, object] = {
+        "kafka.bootstrap_servers": topics.bootstrap_servers,
+        "registry.url": topics.registry_url,
+        "input_topics": topics.input,
+        "output_topic": topics.output,
+        "grouped_topic": topics.grouped,
+        "late_topic": topics.late,
+        "dead_letter_topic": topics.dead,
+        "devices_topic": topics.devices,
+        "group_attributes": ",".join(ATTRIBUTES),
+        "window_ms": RULES.window_ms,
+        "allowed_lateness_ms": RULES.allowed_lateness_ms,
+        "max_skew_ms": RULES.max_skew_ms,
+        "read_slack_ms": READ_SLACK_MS,
+        "trigger_ms": 500,
+        "max_offsets_per_trigger": 4_000,
+        "checkpoint_dir": folder,
+        "jars_dir": Artifacts().folder("spark"),
+        "spark.master": "local[2]",
+        # Quick to start, for a process that lives half a minute.
+        "spark.java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        **settings,
+    }
+    return [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
+
+
+class Process:
+    """One `aggregator run`."""
+
+    def __init__(self, topics: Topics, folder: Path, port: int, **settings: object) -> None:
+        self.port = port
+        self.folder = folder
+        self.log = folder.with_suffix(f".{port}.log")
+        arguments = settings_of(topics, folder, **{"http.port": port, **settings})
+        command = [sys.executable, "-m", "aggregator", "run", *arguments]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def terminate(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(120)
+
+    def wait(self) -> int:
+        return self._process.wait(120)
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def log_text(self) -> str:
+        return self.log.read_text(encoding="utf-8")
+
+    def ready(self) -> dict[str, Any]:
+        """The answer of `/ready`; empty while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=5) as answer:
+                return dict(json.load(answer))
+        except urllib.error.HTTPError as error:
+            with error:
+                return dict(json.load(error))
+        except OSError:
+            return {}
+
+    def metrics(self) -> dict[str, float]:
+        """Samples of `/metrics`, by name and labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return {name: float(value) for name, _, value in (x.rpartition(" ") for x in lines if not x.startswith("#"))}
+
+    def jvm_pids(self) -> list[int]:
+        """Every JVM that ever logged that it was started here."""
+        lines = [json.loads(line) for line in self.log_text().splitlines() if '"jvm_pid"' in line]
+        return [line["jvm_pid"] for line in lines]
+
+
+def wait_for(condition: Callable[[], bool], what: str, process: Process | None = None) -> None:
+    """Poll a condition of another process until it holds."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        tail = process.log_text()[-3_000:] if process else ""
+        assert process is None or process.is_running(), f"the aggregator ended while waiting for {what}:\n{tail}"
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}:\n{tail}"
+        time.sleep(0.2)  # between two questions to another process, which has no way to call us
+
+
+def make_records(encode: Callable[[Mapping[str, Any]], bytes], begin_ms: int) -> list[Record]:
+    """Readings of two minutes, seeded: out of order, late, in the future, and bytes that are no readings."""
+    chance = random.Random(7)
+    records = []
+    for number in range(READINGS):
+        ingest_ms = begin_ms + number * SPAN_MS // READINGS
+        device_id = f"device|{chance.randrange(DEVICES)}%"
+        kind = chance.random()
+        delay_ms = chance.randrange(2_000) if kind < 0.9 else -chance.randrange(1, 2_000)
+        if kind < 0.05:
+            delay_ms = chance.randrange(5_001, 60_000)
+        elif kind < 0.06:
+            delay_ms = -chance.choice([2_001, 60_000, 315_360_000_000])
+        elif kind < 0.08:
+            delay_ms = chance.choice([5_000, -2_000])  # the very edge, which is on time
+        reading = {
+            "device_id": device_id,
+            "metric": chance.choice(["temperature", "brightness"]),
+            "value": chance.gauss(20, 5),
+            "unit": "Cel",
+            "event_time": ingest_ms - delay_ms,
+            "ingest_time": ingest_ms,
+            "sequence": number,
+            "attributes": {},
+        }
+        fate: str = checker.verdict(reading, RULES)
+        value: bytes | None = encode(reading)
+        broken = chance.random()
+        if broken < 0.002:
+            fate, value = "not-framed", b"\x07" + bytes(value or b"")[1:]
+        elif broken < 0.004:
+            fate, value = "unknown-schema", avro_header(UNKNOWN_SCHEMA_ID) + bytes(value or b"")[5:]
+        elif broken < 0.006:
+            fate, value = "corrupt", bytes(value or b"")[:-20]
+        elif broken < 0.007:
+            fate, value = "no-value", None
+        elif broken < 0.008:
+            fate, value = "not-finite", encode({**reading, "value": float("nan")})
+        is_read = fate in ("on-time", "late")
+        records.append(Record(str(number), device_id.encode(), value, fate, reading if is_read else None))
+    return records
+
+
+def avro_header(schema_id: int) -> bytes:
+    return b"\x00" + schema_id.to_bytes(4, "big")
+
+
+def produce(producer: Producer, topic: str, records: list[Record]) -> None:
+    for record in records:
+        headers: list[tuple[str, str | bytes | None]] = [("identity", record.identity.encode())]
+        producer.produce(topic, key=record.key, value=record.value, headers=headers)
+        producer.poll(0)
+
+
+def headers(message: Message) -> dict[str, bytes]:
+    given = message.headers() or []
+    assert isinstance(given, list)
+    return {name: value if isinstance(value, bytes) else str(value).encode() for name, value in given}
+
+
+def identity(message: Message) -> str:
+    return headers(message)["identity"].decode()
