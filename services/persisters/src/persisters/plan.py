@@ -85,17 +85,22 @@ class MapAt(dict[str, Any]):
 def compile_plan(statement: Statement, writer: WriterSchema | None, pk_separator: str) -> Plan:
     """Compile `statement` for values of `writer`.
 
-    Raises kcql.ProjectionError when the schema lacks a field that the statement names.
+    Raises kcql.ProjectionError when the schema declares a field as identity or revision that it does not have.
     """
     schema = None if writer is None else writer.json
     declared = schema or {}
+    identity, revision = _names(declared.get(IDENTITY)), declared.get(REVISION)
+    known = {field["name"] for field in declared.get("fields", ())}
+    for name in (*identity, *(() if revision is None else (revision,))):
+        if name not in known:
+            raise kcql.ProjectionError(name, "the schema declares it as identity or revision, and has no such field")
     return Plan(
         statement,
         writer,
         kcql.compile_projection(statement, schema=schema, pk_separator=pk_separator),
-        _names(declared.get(IDENTITY)),
+        identity,
         declared.get(EVENT_TIME),
-        declared.get(REVISION),
+        revision,
     )
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import kcql
 from kcql.dates import epoch_ms
@@ -80,15 +80,12 @@ class Projector:
             stage = "KEY_CONVERTER"
             key = self._decode_key(record.key).value if self._needs_key and record.key is not None else record.key
             stage, reason = "TRANSFORMATION", "projection"
-            source = kcql.Record(
-                key, value, record.headers, record.topic, record.partition, record.offset, record.timestamp_ms
-            )
             makers = of_topic.by_schema.get(None if writer is None else writer.schema_id)
             if makers is None:
                 makers = self._makers(of_topic, writer)
             rows = []
             for make in makers:
-                row = make(record, source)
+                row = make(record, key, value)
                 if row is not None:
                     rows.append(row)
         except RegistryUnavailableError:
@@ -107,8 +104,8 @@ class Projector:
 
 
 _NOTHING = Decoded(None)
-_Make = Callable[[Record, kcql.Record], Row | None]
-"""From a record, as it came and decoded, to its row; None where the statement makes none of it."""
+_Make = Callable[[Record, Any, Any], Row | None]
+"""From a record as it came, its key and its value to its row; None where the statement makes none of it."""
 
 
 class _TopicMakers(NamedTuple):
@@ -125,8 +122,10 @@ def _row_maker(plan: Plan, conventions: Conventions, clock_ms: Callable[[], floa
     event_time_ms, identify = _event_time(plan), _identity(plan, conventions.pk_separator)
     lifetime_ms = conventions.lifetime_ms(statement)
 
-    def make(record: Record, source: kcql.Record) -> Row | None:
-        value = source.value
+    def make(record: Record, key: Any, value: Any) -> Row | None:
+        source = kcql.Record(
+            key, value, record.headers, record.topic, record.partition, record.offset, record.timestamp_ms
+        )
         if value is None:
             return _deletion(plan, identify, record, source)
         time_ms = event_time_ms(source, record.timestamp_ms)
@@ -143,7 +142,40 @@ def _row_maker(plan: Plan, conventions: Conventions, clock_ms: Callable[[], floa
             record.value,
         )
 
+    return _whole_row_maker(plan, make, conventions, clock_ms)
+
+
+def _whole_row_maker(plan: Plan, otherwise: _Make, conventions: Conventions, clock_ms: Callable[[], float]) -> _Make:
+    """Rows that are the records themselves, with what their schema declares: nothing of the statement is evaluated.
+
+    For every other statement it is `otherwise`, which also gets whatever is not the usual case.
+    """
+    statement, revision, event_time = plan.statement, plan.revision, plan.event_time
+    is_named = statement.target_from is None and statement.dynamic_target is None
+    is_declared = plan.identity and event_time and not statement.primary_key and statement.timestamp is None
+    if not (plan.is_whole and is_named and is_declared):
+        return otherwise
+    text, take = _id_template(plan.identity, conventions.pk_separator)
+    target, lifetime_ms = plan.projection.target, conventions.lifetime_ms(statement)
+
+    def make(record: Record, key: Any, value: Any) -> Row | None:
+        try:
+            time_ms, parts = value[event_time], take(value)
+            is_usual = type(time_ms) is int and None not in parts
+            if is_usual and (lifetime_ms is None or time_ms + lifetime_ms > clock_ms()):
+                number = None if revision is None else int(value[revision])
+                place = target(_UNREAD, time_ms)
+                return Row(record.offset, place, text % parts, value, time_ms, number, plan, record.value)
+        except (TypeError, KeyError, ValueError, OverflowError):
+            # For `otherwise` to say what is wrong.
+            pass
+        return otherwise(record, key, value)
+
     return make
+
+
+_UNREAD = kcql.Record()
+"""Of the record a fixed target reads nothing."""
 
 
 def _deletion(plan: Plan, identify: _Identify, record: Record, source: kcql.Record) -> Row | None:
@@ -178,9 +210,7 @@ def _identity(plan: Plan, separator: str) -> _Identify:
     if not names:
         return lambda source: f"{source.topic}-{source.partition}-{source.offset}"
 
-    text = separator.replace("%", "%%").join(["%s"] * len(names))
-    # Of one name alone itemgetter would give the bare value.
-    take = itemgetter(*names) if len(names) > 1 else lambda value: (value[names[0]],)
+    text, take = _id_template(names, separator)
 
     def identify(source: kcql.Record) -> str:
         parts = take(source.value)
@@ -190,6 +220,13 @@ def _identity(plan: Plan, separator: str) -> _Identify:
         return text % parts
 
     return identify
+
+
+def _id_template(names: Sequence[str], separator: str) -> tuple[str, Callable[[Any], tuple[Any, ...]]]:
+    """The text to fill, and the function that takes what fills it from a value."""
+    # Of one name alone itemgetter would give the bare value.
+    take = itemgetter(*names) if len(names) > 1 else lambda value: (value[names[0]],)
+    return separator.replace("%", "%%").join(["%s"] * len(names)), take
 
 
 def _event_time(plan: Plan) -> Callable[[kcql.Record, int], int]:

@@ -6,11 +6,15 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import isotherm_schemas
 import kcql
+from persisters import project
 from persisters.decode import AvroDecoder, key_decoder, value_decoder
 from persisters.plan import compile_plan
 from persisters.project import Conventions, Projector
@@ -83,6 +87,55 @@ def test_identity_event_time_and_revision_come_from_the_writer_schema() -> None:
     assert row.revision == BASE_MS + 20_000
     assert row.values == VALUE, "times stay epoch milliseconds"
     assert row.raw == AVRO
+
+
+DECLARED = {
+    "type": "record",
+    "name": "Declared",
+    "fields": [
+        {"name": "a", "type": ["null", "string"]},
+        {"name": "at", "type": ["null", "long"]},
+        {"name": "n", "type": ["null", "long"]},
+    ],
+    "isotherm.event_time": "at",
+    "isotherm.revision": "n",
+}
+MOST_MS = 300_000_000_000_000
+"""In the year 11476."""
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "a": st.none() | st.text(),
+            "at": st.none() | st.integers(BASE_MS - 50_000, BASE_MS + 50_000) | st.integers(-MOST_MS, MOST_MS),
+            "n": st.none() | st.integers(-(2**63), 2**63 - 1),
+        }
+    ),
+    st.sampled_from(["a", "a,at", "a,b"]),
+    st.sampled_from(["", "WITHINDEXSUFFIX -{YYYY.MM.DD}"]),
+    st.sampled_from([None, 80_000]),
+)
+def test_whole_records_take_a_shorter_way_to_the_same_rows(
+    value: dict[str, Any], identity: str, suffix: str, retention_ms: int | None
+) -> None:
+    schema = {**DECLARED, "isotherm.identity": identity}
+    data = encoder(schema, 9)(value)
+
+    def prepared() -> Prepared:
+        schemas = Schemas({9: schema})
+        conventions = Conventions(retention_ms=retention_ms)
+        statements = kcql.parse(f"INSERT INTO t SELECT * FROM t {suffix}")
+        decoders = value_decoder("auto", schemas), key_decoder("auto", schemas)
+        return Projector(statements, *decoders, conventions, lambda: BASE_MS + 60_000.0)(record(data))
+
+    def essence(found: Prepared) -> object:
+        rows = [(one.target, one.id, one.values, one.event_time_ms, one.revision, one.raw) for one in found.rows]
+        return rows, found.filtered, found.refusal and (found.refusal[1:3], str(found.refusal.error))
+
+    with mock.patch.object(project, "_whole_row_maker", lambda plan, otherwise, conventions, clock_ms: otherwise):
+        longer = prepared()
+    assert essence(prepared()) == essence(longer)
 
 
 def test_an_absent_field_of_the_identity_is_a_part_of_it() -> None:
