@@ -10,7 +10,12 @@ from uuid import UUID
 
 import fastavro
 import pytest
+from hazelcast.config import Config
 from hazelcast.core import HazelcastJsonValue
+from hazelcast.serialization.data import Data
+from hazelcast.serialization.service import SerializationServiceV1
+from hypothesis import given
+from hypothesis import strategies as st
 
 import isotherm_schemas
 import kcql
@@ -174,9 +179,18 @@ def test_items() -> None:
     values = {"mean": 1.5, "revision": 9}
     whole = row("INSERT INTO a SELECT * FROM t", values)
     as_json, as_text = items.encoder("JSON")(whole), items.encoder("TEXT")(whole)
-    assert isinstance(as_json, HazelcastJsonValue)
-    assert as_json.to_string() == as_text == '{"mean":1.5,"revision":9}'
+    assert items.content(as_json).decode() == as_text == '{"mean":1.5,"revision":9}'
     assert items.encoder("AVRO")(whole) == bytearray(b"\x00raw"), "the record's own bytes"
+
+
+@given(st.dictionaries(st.text(), st.text() | st.integers(0, 2**53) | st.floats(allow_nan=False)))
+def test_json_items_are_what_the_client_would_make_of_them(values: dict[str, Any]) -> None:
+    as_json = items.encoder("JSON")(row("INSERT INTO a SELECT * FROM t", values))
+    client: Any = SerializationServiceV1(Config())  # type: ignore[no-untyped-call]
+    of_client = client.to_data(HazelcastJsonValue(to_json(values).decode()))
+    assert isinstance(as_json, Data)
+    assert bytes(as_json.buffer) == bytes(of_client.buffer)
+    assert items.content(as_json) == items.content(client.to_object(as_json)) == to_json(values)
 
 
 def test_avro_of_a_part_carries_its_schema() -> None:

@@ -73,19 +73,22 @@ class HazelcastSink:
         self.open()
         rejected: list[Rejected] = []
         groups: dict[tuple[str, str], list[tuple[int, Entry]]] = {}
-        plan = None
+        plan, target = None, None
         for index, row in enumerate(batch.rows):
             if row.plan is not plan:
-                plan = row.plan
+                plan, target = row.plan, None
                 kind, encode = _checked_structure(plan), encoder(plan.statement.format or "JSON")
+            if row.target != target:
+                target = row.target
+                members = groups.setdefault((kind, target), [])
             try:
                 item = None if row.values is None else encode(row)
             except (ValueError, TypeError, OverflowError) as error:
                 rejected.append(Rejected(index, "document", error))
                 continue
-            groups.setdefault((kind, row.target), []).append((index, Entry(row, item)))
-        for (kind, target), members in groups.items():
-            rejected += self._write(kind, target, batch, members)
+            members.append((index, Entry(row, item)))
+        for (kind, name), members in groups.items():
+            rejected += self._write(kind, name, batch, members)
         return rejected
 
     def close(self) -> None:

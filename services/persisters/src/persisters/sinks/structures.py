@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from hazelcast.client import HazelcastClient
 from hazelcast.errors import HazelcastError
+from hazelcast.future import Future
 from hazelcast.proxy.map import Map
 from hazelcast.proxy.reliable_topic import ReliableTopic
 from hazelcast.proxy.ringbuffer import OVERFLOW_POLICY_OVERWRITE
@@ -197,6 +198,9 @@ class AppendingWriter:
     def __init__(self, client: HazelcastClient) -> None:
         self._client = client
         self._states: dict[str, tuple[str | None, intents.State]] = {}
+        """By structure, the state as the cluster holds it and as it is by now."""
+        self._tails: dict[str, Future[int]] = {}
+        """By structure, its tail as it was asked for behind the last append; others may have appended since."""
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
 
@@ -212,6 +216,7 @@ class AppendingWriter:
             except BaseException:
                 # What the cluster holds is not known any more: the next write reads it.
                 self._states.pop(key, None)
+                self._tails.pop(key, None)
                 raise
 
     def _append(self, key: str, kind: str, target: str, source: Source, entries: Sequence[Entry]) -> None:
@@ -222,7 +227,7 @@ class AppendingWriter:
             return
         items = [entry.item for entry in fresh]
         ring = self._ring(kind, target)
-        tail = int(ring.tail_sequence().result())
+        tail = int((self._tails.get(key) or ring.tail_sequence()).result())
         intent = intents.Intent(source.lane, fresh[-1].row.offset, tail, [_checksum(item) for item in items])
         state = self._save(key, state.intending(intent))
         if kind == "RING_BUFFER":
@@ -230,7 +235,9 @@ class AppendingWriter:
         else:
             topic: ReliableTopic[Any] = self._client.get_reliable_topic(target)
             topic.publish_all(items).result()
-        self._save(key, state.done())
+        # Saved with the next intent: until then the structure itself tells that this one is done.
+        self._states[key] = (self._states[key][0], state.done())
+        self._tails[key] = ring.tail_sequence()
 
     def _state(self, key: str, kind: str, target: str) -> intents.State:
         if key in self._states:
@@ -272,8 +279,9 @@ class AppendingWriter:
     def _seen_after(self, kind: str, target: str, tail: int) -> tuple[int, list[int]]:
         """The first sequence after `tail` that is still there, and the checksums from it on."""
         ring = self._ring(kind, target)
-        first = max(int(ring.head_sequence().result()), tail + 1)
         last = int(ring.tail_sequence().result())
+        # Behind its former tail the structure was begun anew.
+        first = max(int(ring.head_sequence().result()), tail + 1 if tail <= last else 0)
         seen: list[int] = []
         at = first
         while at <= last:
