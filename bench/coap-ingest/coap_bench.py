@@ -14,10 +14,7 @@ post      devices that POST (CON) as fast as they are answered: answers per seco
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
-import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -31,7 +28,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict
 
-import psutil
 from confluent_kafka import TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -40,6 +36,7 @@ from servicekit import kafka as clients
 from servicekit.settings import KafkaSettings, RegistrySettings
 from stack import ports
 from stack.local import Stack
+from stack.measurement import environment, fine_cpu_s, resident_bytes
 from stack.ports import Ports
 
 _HERE = Path(__file__).parent
@@ -64,12 +61,6 @@ class Posted(TypedDict):
     seconds: float
     p50: float
     p99: float
-
-
-def cpu_s(processes: Sequence[psutil.Process]) -> float:
-    """Processor time that these processes have spent, all threads; the usual counters are too coarse."""
-    files = [file for process in processes for file in Path(f"/proc/{process.pid}/task").glob("*/schedstat")]
-    return sum(int(file.read_text().split()[0]) for file in files) / 1e9
 
 
 class Bench:
@@ -104,16 +95,16 @@ class Bench:
         ):
             self._until(port, lambda found: found["new"] >= _SERVERS * _RESOURCES)
             _expect(flood, "observed")
-            own, began, sender = cpu_s([service]), time.perf_counter(), psutil.Process(flood.pid)
-            theirs = cpu_s([sender])
+            own, began = fine_cpu_s([service.pid]), time.perf_counter()
+            theirs = fine_cpu_s([flood.pid])
             _begin(flood)
             said = json.loads(_line(flood))
             elapsed = time.perf_counter() - began
-            theirs = cpu_s([sender]) - theirs
+            theirs = fine_cpu_s([flood.pid]) - theirs
             sent = said["sent"] + said["answered"]
             self._settled(port)
-            own = cpu_s([service]) - own
-            memory_mb = service.memory_info().rss / 1e6
+            own = fine_cpu_s([service.pid]) - own
+            memory_mb = resident_bytes(service.pid) / 1e6
         stored = {topic: self._stored(topic) - before[topic] for topic in before}
         lost = sent - stored["coap_sensor_topic"]
         more = f", {stored['thermostat.data']:,} readings" if len(statements) > 1 else ""
@@ -139,13 +130,13 @@ class Bench:
                     command = [program, "-w", "-s", "3600", "-B", "3600", uri]
                     started.append(subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL))
                     out.close()
-            processes = [psutil.Process(process.pid) for process in started]
+            pids = [process.pid for process in started]
             _expect(flood, "observed")
-            own = cpu_s(processes)
+            own = fine_cpu_s(pids)
             _begin(flood)
             said = json.loads(_line(flood))
-            own = cpu_s(processes) - own
-            memory_mb = sum(process.memory_info().rss for process in processes) / 1e6
+            own = fine_cpu_s(pids) - own
+            memory_mb = sum(resident_bytes(pid) for pid in pids) / 1e6
             for process in started:
                 process.kill()
                 process.wait()
@@ -166,9 +157,9 @@ class Bench:
             }
             with self._service(keys) as (service, monitoring):
                 self._until(monitoring, lambda found: found["listening"] > 0)
-                own = cpu_s([service])
+                own = fine_cpu_s([service.pid])
                 said = _post(port, "devices", "POST", devices, seconds)
-                own = cpu_s([service]) - own
+                own = fine_cpu_s([service.pid]) - own
             stored = self._stored("thermostat.data") - before
             print(_posted(f"post      {devices} devices", said, own) + f"; stored {stored:,}")
         program = shutil.which("coap-server-notls")
@@ -179,13 +170,13 @@ class Bench:
             port = _free_range(1)
             with _process([program, "-A", "127.0.0.1", "-p", str(port)], self._folder / "server.log") as server:
                 _post(port, "example_data", "PUT", 1, 0.2)
-                own = cpu_s([psutil.Process(server.pid)])
+                own = fine_cpu_s([server.pid])
                 said = _post(port, "example_data", "PUT", devices, min(5.0, seconds))
-                own = cpu_s([psutil.Process(server.pid)]) - own
+                own = fine_cpu_s([server.pid]) - own
             print(_posted(f"libcoap   {devices} devices, PUT", said, own) + "; stores nothing")
 
     @contextmanager
-    def _service(self, keys: dict[str, str]) -> Iterator[tuple[psutil.Process, int]]:
+    def _service(self, keys: dict[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
         file, monitoring = self._folder / "bench.properties", _free_range(1)
         lines = {"name": "bench", "connector.class": "isotherm.CoapSource", **keys}
         file.write_text("".join(f"{key} = {value}\n" for key, value in lines.items()), encoding="utf-8")
@@ -197,7 +188,7 @@ class Bench:
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         log = self._folder / "service.log"
         with _process([sys.executable, "-m", "coap_ingest", "run", str(file), *sets], log) as process:
-            yield psutil.Process(process.pid), monitoring
+            yield process, monitoring
 
     @contextmanager
     def _flood(self, first: int, rate: float, seconds: float) -> Iterator[subprocess.Popen[str]]:
@@ -230,7 +221,7 @@ class Bench:
             if time.monotonic() > deadline:
                 log = (self._folder / "service.log").read_text(encoding="utf-8")
                 raise RuntimeError(f"not within {_PATIENCE_S:.0f} s: {found}\n{log[-4000:]}")
-            time.sleep(0.2)
+            time.sleep(0.2)  # between two questions: the service has no way to call us
         return found
 
     def _settled(self, port: int) -> None:
@@ -243,7 +234,7 @@ class Bench:
             if produced == last and not waiting:
                 return
             last = produced
-            time.sleep(1.5)
+            time.sleep(1.5)  # nothing new for so long: what lay in the sockets has been read
 
     def _stored(self, topic: str) -> int:
         """Records in a topic, by reading them; the service writes without transactions here, so offsets are exact."""
@@ -316,23 +307,13 @@ def _free_range(count: int) -> int:
             return first
 
 
-def _environment() -> list[str]:
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("aiocoap", "confluent-kafka", "fastavro")]
-    memory = psutil.virtual_memory().total / 2**30
-    return [
-        f"machine   {os.cpu_count()} cores, {memory:.0f} GiB, {platform.platform()}",
-        f"python    {platform.python_version()}; {', '.join(versions)}",
-        f"load      {' '.join(f'{load:.1f}' for load in os.getloadavg())}",
-    ]
-
-
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=_CASES, default=_CASES)
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="of each load (default 60)")
     arguments = parser.parse_args()
-    print("\n".join(_environment()), flush=True)
+    print("\n".join(environment("aiocoap", "confluent-kafka", "fastavro")), flush=True)
     with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as folder:
         stack = Stack(Path(folder) / "stack", Ports.free(), quick_start=False)
         try:

@@ -24,7 +24,8 @@ from typing import cast
 import psutil
 import uvloop
 
-from processor_time import cpu_s
+from mqtt_proxy.fields import encode_varint
+from stack.measurement import cpu_s
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 _PINGREQ, _DISCONNECT = b"\xc0\0", b"\xe0\0"
@@ -39,22 +40,13 @@ _CONNECTS_AT_ONCE = 100
 def connect_packet(client_id: str, keep_alive_s: int = 0) -> bytes:
     """A CONNECT of MQTT 3.1.1 with a clean session."""
     body = b"\0\x04MQTT\x04\x02" + struct.pack(">HH", keep_alive_s, len(client_id)) + client_id.encode()
-    return b"\x10" + _varint(len(body)) + body
+    return b"\x10" + encode_varint(len(body)) + body
 
 
 def publish_packet(topic: str, payload: bytes, qos: int, packet_id: int) -> bytes:
     """A PUBLISH of MQTT 3.1.1."""
     body = struct.pack(">H", len(topic)) + topic.encode() + (struct.pack(">H", packet_id) if qos else b"") + payload
-    return bytes((0x30 | qos << 1,)) + _varint(len(body)) + body
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return bytes((0x30 | qos << 1,)) + encode_varint(len(body)) + body
 
 
 def payload(device_id: str, first: int, readings: int) -> bytes:

@@ -10,10 +10,7 @@ compared with what was acknowledged after each run of the proxy.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
-import os
-import platform
 import signal
 import subprocess
 import sys
@@ -24,13 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from isotherm_cli.apply import apply
-from processor_time import resident_bytes
 from servers import AMQTT_VERSION, ProxyServer, ServerProcess, amqtt, mosquitto, mosquitto_version
 from servicekit.settings import KafkaSettings, RegistrySettings
 from stack.local import Stack
+from stack.measurement import environment, load_average, resident_bytes
 from stack.ports import Ports
 
 HERE = Path(__file__).parent
@@ -218,20 +213,12 @@ def _head(title: str) -> None:
 
 
 def _environment() -> list[str]:
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
-    memory_gib = psutil.virtual_memory().total / 2**30
     return [
-        f"machine   {os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.platform()}",
-        f"python    {platform.python_version()}; {', '.join(versions)}",
+        *environment(*_PACKAGES),
         f"peers     {mosquitto_version()}; amqtt {AMQTT_VERSION}",
-        f"load      {_load_average()} before",
         "windows   " + ", ".join(f"{window} unanswered publishes on each of {n:,}" for n, window in WINDOWS.items()),
         "generator share of one core that the load generator took; CPU s are those of the server's process alone",
     ]
-
-
-def _load_average() -> str:
-    return " ".join(f"{load:.1f}" for load in os.getloadavg())
 
 
 def main() -> None:
@@ -261,7 +248,7 @@ def main() -> None:
             stack.wipe()
     print("\nIn short")
     print("\n".join(bench.verdicts))
-    print(f"load      {_load_average()} after")
+    print(f"load      {load_average()} after")
 
 
 if __name__ == "__main__":

@@ -38,9 +38,18 @@ from meters import Placement, Reading
 from persister_process import PersisterProcess
 from servicekit.settings import KafkaSettings, RegistrySettings
 from stack.local import Stack
+from stack.measurement import cpu_s, environment, load_average
 from stack.ports import Ports
 from stack.server import Server
 
+PACKAGES = (
+    "confluent-kafka",
+    "fastavro",
+    "orjson",
+    "elasticsearch",
+    "cassandra-driver",
+    "hazelcast-python-client",
+)
 DECODING_GOAL = 0.6
 OURS, TELEGRAF = "persister", "Telegraf"
 
@@ -179,11 +188,11 @@ class Contest:
         """The client, in one of its forms."""
         assert self.client.stdin is not None
         written_to = self.target.create(name, self.chosen)
-        before = meters.cpu_s(self.server.pid)
+        before = cpu_s(self.server.pid)
         self.client.stdin.write(json.dumps({"form": form, "target": written_to}) + "\n")
         self.client.stdin.flush()
         answer = _answer(self.client)
-        reading = Reading(answer["rows"], answer["seconds"], answer["cpu_s"], meters.cpu_s(self.server.pid) - before)
+        reading = Reading(answer["rows"], answer["seconds"], answer["cpu_s"], cpu_s(self.server.pid) - before)
         self._check(name)
         return reading
 
@@ -253,7 +262,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds that count, after the first")
     arguments = parser.parse_args()
     chosen = arguments.only or ["decoding", *(case.name for case in CASES)]
-    print("\n".join(meters.environment()))
+    print("\n".join(environment(*PACKAGES)))
     program = _telegraf() if any(case.with_telegraf and case.name in chosen for case in CASES) else None
     with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as folder:
         stack = Stack(Path(folder) / "stack", Ports.free(), quick_start=False)
@@ -273,7 +282,7 @@ def main() -> None:
             stack.wipe()
     print("\nIn short")
     print("\n".join(bench.verdicts))
-    print(f"load      {meters.load_average()}")
+    print(f"load      {load_average()}")
 
 
 if __name__ == "__main__":

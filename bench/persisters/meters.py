@@ -1,25 +1,12 @@
-"""Processor time and placement of processes, and the environment of a run."""
+"""What one run did, and the placement of processes on cores."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
-import subprocess
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
-
-_PACKAGES = (
-    "confluent-kafka",
-    "fastavro",
-    "orjson",
-    "elasticsearch",
-    "cassandra-driver",
-    "hazelcast-python-client",
-)
 
 
 @dataclass(frozen=True)
@@ -49,16 +36,6 @@ class Reading:
         return 1e6 * self.server_cpu_s / self.rows
 
 
-def cpu_s(pid: int) -> float:
-    """Processor time that a process and its children have spent."""
-    leader = psutil.Process(pid)
-    spent = 0.0
-    for process in (leader, *leader.children(recursive=True)):
-        times = process.cpu_times()
-        spent += times.user + times.system
-    return spent
-
-
 @dataclass(frozen=True)
 class Placement:
     """Which cores the measured server may use, and which ones everything else."""
@@ -85,30 +62,3 @@ def place(pid: int, cores: Collection[int]) -> None:
         except ProcessLookupError:
             # It has ended since.
             continue
-
-
-def load_average() -> str:
-    """The load averages of 1, 5 and 15 minutes."""
-    return " ".join(f"{load:.1f}" for load in os.getloadavg())
-
-
-def environment() -> list[str]:
-    """Lines that say where a run took place."""
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
-    memory_gib = psutil.virtual_memory().total / 2**30
-    return [
-        f"commit    {_commit()}",
-        f"machine   {os.cpu_count()} cores ({_processor()}), {memory_gib:.0f} GiB, {platform.platform()}",
-        f"python    {platform.python_version()}; {', '.join(versions)}",
-        f"load      {load_average()}",
-    ]
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def _commit() -> str:
-    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty= with uncommitted changes"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent).stdout.strip()

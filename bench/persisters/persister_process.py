@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import meters
 from servicekit.settings import KafkaSettings, RegistrySettings
 from stack import ports
+from stack.measurement import cpu_s
 
 _PATIENCE_S = 600.0
 _START_POLL_S = 0.02
@@ -95,7 +96,7 @@ class PersisterProcess:
             _ = self.pid
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{what}: not within {_PATIENCE_S} s; {found}")
-            time.sleep(poll_s)
+            time.sleep(poll_s)  # between two questions: the process has no way to call us
         return found
 
     def measure(self, rows: int, server_pid: int) -> meters.Reading:
@@ -106,14 +107,15 @@ class PersisterProcess:
 
 def watch(count: Callable[[], int], first: int, last: int, *, own_pid: int, server_pid: int) -> meters.Reading:
     """Measure from now, at `first` rows, until `count` says `last`; asks the more often the nearer the end is."""
-    started, own, server = time.perf_counter(), meters.cpu_s(own_pid), meters.cpu_s(server_pid)
+    started, own, server = time.perf_counter(), cpu_s(own_pid), cpu_s(server_pid)
     done = first
     while done < last:
         elapsed = time.perf_counter() - started
         if elapsed > _PATIENCE_S:
             raise RuntimeError(f"{done} of {last} rows after {elapsed:.0f} s")
         left_s = elapsed * (last - done) / (done - first) if done > first else _MOST_POLL_S
+        # Between two questions: none at once, as each takes time from what is measured.
         time.sleep(min(_MOST_POLL_S, max(_START_POLL_S, left_s / 4)))
         done = count()
     seconds = time.perf_counter() - started
-    return meters.Reading(last - first, seconds, meters.cpu_s(own_pid) - own, meters.cpu_s(server_pid) - server)
+    return meters.Reading(last - first, seconds, cpu_s(own_pid) - own, cpu_s(server_pid) - server)

@@ -1,0 +1,89 @@
+"""What the benches and soaks print with every figure: processor time, memory, metrics, and where a run took place."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import urllib.request
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from stack.ports import LOOPBACK
+
+_TIMEOUT_S = 5.0
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time in seconds, user and system, that a process and its living children have spent.
+
+    Each process is counted in steps of 10 ms. Raises psutil.NoSuchProcess.
+    """
+    spent = 0.0
+    for process in _tree(pid):
+        times = process.cpu_times()
+        spent += times.user + times.system
+    return spent
+
+
+def fine_cpu_s(pids: Iterable[int]) -> float:
+    """Processor time in seconds of many short-lived or idle processes, for which steps of 10 ms are too coarse.
+
+    In nanoseconds, of the threads that live now (Linux, scheduler statistics): not for processes whose threads end.
+    """
+    files = [file for pid in pids for file in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(int(file.read_text(encoding="ascii").split()[0]) for file in files) / 1e9
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process and its children. Raises psutil.NoSuchProcess."""
+    return sum(int(process.memory_info().rss) for process in _tree(pid))
+
+
+def metrics(port: int) -> dict[str, float]:
+    """Samples of `/metrics` on 127.0.0.1, by name and labels as they stand there; empty while nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=_TIMEOUT_S) as answer:
+            lines = answer.read().decode().splitlines()
+    except OSError:
+        return {}
+    pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}
+
+
+def load_average() -> str:
+    """The load averages of 1, 5 and 15 minutes."""
+    return " ".join(f"{load:.1f}" for load in os.getloadavg())
+
+
+def environment(*packages: str) -> list[str]:
+    """Lines that say where a run took place, with the versions of these Python packages.
+
+    Raises importlib.metadata.PackageNotFoundError.
+    """
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+    memory_gib = psutil.virtual_memory().total / 2**30
+    return [
+        f"commit    {_commit()}",
+        f"machine   {os.cpu_count()} cores ({_processor()}), {memory_gib:.0f} GiB, {platform.platform()}",
+        f"python    {platform.python_version()}; {', '.join(versions)}",
+        f"load      {load_average()}",
+    ]
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    leader = psutil.Process(pid)
+    return [leader, *leader.children(recursive=True)]
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty= with uncommitted changes"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent).stdout.strip()
