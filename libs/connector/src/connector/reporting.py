@@ -9,15 +9,12 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry
 
-from connector.status import Heartbeat, State
-from servicekit import kafka, logs
-from servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
+from connector.status import DeferredHeartbeat, Heartbeat, State
+from servicekit import kafka
+from servicekit.avro import SchemaRegistry
 from servicekit.settings import KafkaSettings, RegistrySettings
 
-_log = logs.logger(__name__)
-
 _BEAT_S = 1.0
-_RETRY_S = 30.0
 _JOIN_S = 8.0
 """The last word waits up to five seconds for Kafka."""
 
@@ -55,26 +52,17 @@ class Reporter:
         self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
-        heartbeat = self._heartbeat()
-        if heartbeat is None:
-            return
+        schemas = SchemaRegistry(self._registry)
+        name = f"{self._connector}-{self._task}-status"
+        heartbeat = DeferredHeartbeat(
+            lambda: Heartbeat(
+                lambda: kafka.producer(self._kafka, name), schemas, connector=self._connector, task=self._task
+            )
+        )
         while not self._ended.wait(_BEAT_S):
             heartbeat.beat(self._state(), self._counts, self._lag)
         state = State.UNASSIGNED if self._trace is None else State.FAILED
         heartbeat.last_word(state, self._counts(), self._trace)
-
-    def _heartbeat(self) -> Heartbeat | None:
-        schemas = SchemaRegistry(self._registry)
-        name = f"{self._connector}-{self._task}-status"
-        while not self._ended.is_set():
-            try:
-                return Heartbeat(
-                    lambda: kafka.producer(self._kafka, name), schemas, connector=self._connector, task=self._task
-                )
-            except (RegistryUnavailableError, SchemaNotRegisteredError) as error:
-                _log.warning("no status is published", reason=str(error))
-                self._ended.wait(_RETRY_S)
-        return None
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException, Producer
 
 import isotherm_schemas
 from servicekit import logs
-from servicekit.avro import SchemaRegistry
+from servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 
 TOPIC = "isotherm.status"
 INTERVAL_MS = 5_000.0
@@ -21,6 +21,7 @@ INTERVAL_MS = 5_000.0
 _SCHEMA_VERSION = 1
 _MAX_TRACE_CHARACTERS = 16_000
 _LAST_WORD_S = 5.0
+_RETRY_MS = 30_000.0
 
 _log = logs.logger(__name__)
 
@@ -92,3 +93,37 @@ class Heartbeat:
             )
         except (BufferError, KafkaException) as error:
             _log.warning("status not sent", reason=str(error))
+
+
+class DeferredHeartbeat:
+    """A heartbeat that is made as soon as the registry lets it be; until then the task works without, and says so."""
+
+    def __init__(
+        self, make: Callable[[], Heartbeat], clock_ms: Callable[[], float] = lambda: time.monotonic() * 1000
+    ) -> None:
+        """`make` is tried again every 30 seconds while it raises what Heartbeat raises."""
+        self._make = make
+        self._clock_ms = clock_ms
+        self._heartbeat: Heartbeat | None = None
+        self._next_try_ms = float("-inf")
+
+    def beat(self, state: State, counts: Callable[[], Mapping[str, int]], lag: Callable[[], Mapping[str, int]]) -> None:
+        """As `Heartbeat.beat`."""
+        heartbeat = self._made()
+        if heartbeat is not None:
+            heartbeat.beat(state, counts, lag)
+
+    def last_word(self, state: State, counts: Mapping[str, int], trace: str | None = None) -> None:
+        """As `Heartbeat.last_word`."""
+        heartbeat = self._made()
+        if heartbeat is not None:
+            heartbeat.last_word(state, counts, trace)
+
+    def _made(self) -> Heartbeat | None:
+        if self._heartbeat is None and self._clock_ms() >= self._next_try_ms:
+            self._next_try_ms = self._clock_ms() + _RETRY_MS
+            try:
+                self._heartbeat = self._make()
+            except (RegistryUnavailableError, SchemaNotRegisteredError) as error:
+                _log.warning("no status is published", reason=str(error))
+        return self._heartbeat

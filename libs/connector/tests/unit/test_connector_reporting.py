@@ -1,10 +1,14 @@
-"""The counts of a status, made of what a process counts anyway."""
+"""The status of a task: its counts, made of what a process counts anyway, and a registry that is not ready for it."""
 
 from __future__ import annotations
+
+from typing import cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from connector.reporting import counts_of
+from connector.status import DeferredHeartbeat, Heartbeat, State
+from servicekit.avro import SchemaNotRegisteredError
 
 
 def test_counters_and_gauges_are_summed_over_their_labels() -> None:
@@ -17,3 +21,40 @@ def test_counters_and_gauges_are_summed_over_their_labels() -> None:
     Histogram("suite_part_seconds", "No count.", registry=registry).observe(1.0)
 
     assert counts_of(registry, "suite_part_") == {"received": 5, "connections": 7}
+
+
+class Told:
+    """What a heartbeat was told."""
+
+    def __init__(self) -> None:
+        self.states: list[str] = []
+
+    def beat(self, state: State, _counts: object, _lag: object) -> None:
+        """One beat."""
+        self.states.append(state)
+
+    last_word = beat
+
+
+def test_a_heartbeat_that_cannot_be_made_is_tried_again_after_half_a_minute() -> None:
+    now_ms, told, tries = 0.0, Told(), 0
+
+    def make() -> Heartbeat:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise SchemaNotRegisteredError("isotherm.status")
+        return cast(Heartbeat, told)
+
+    heartbeat = DeferredHeartbeat(make, lambda: now_ms)
+    for now_ms in (0.0, 29_999.0, 30_000.0, 90_000.0):  # noqa: B007 - the clock reads it
+        heartbeat.beat(State.RUNNING, dict, dict)
+    heartbeat.last_word(State.UNASSIGNED, {})
+    assert tries == 2
+    assert told.states == ["RUNNING", "RUNNING", "UNASSIGNED"]
+
+
+def test_the_last_word_of_a_task_that_fails_at_once_is_said() -> None:
+    told = Told()
+    DeferredHeartbeat(lambda: cast(Heartbeat, told)).last_word(State.FAILED, {}, "trace")
+    assert told.states == ["FAILED"]

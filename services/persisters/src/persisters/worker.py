@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -22,11 +23,10 @@ from connector.dead_letters import (
     ensure_topic,
     producer_overrides,
 )
-from connector.definitions import Definition
 from connector.limits import FailureLimitError, FailureWatch, failure_limits
 from connector.policies import ErrorPolicy, Policy
 from connector.publishing import announcements
-from connector.status import Heartbeat, State
+from connector.status import DeferredHeartbeat, Heartbeat, State
 from connector.validation import Validated
 from persisters.accounting import Counts
 from persisters.catalog import SinkKind, subscription
@@ -39,7 +39,7 @@ from persisters.settings import PersistersSettings
 from persisters.sink import SinkConfigError
 from persisters.work import Refusal
 from servicekit import kafka, logs
-from servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
+from servicekit.avro import SchemaRegistry
 from servicekit.backoff import Backoff
 from servicekit.health import Health, MonitoringServer
 from servicekit.lifecycle import Exit, Stop
@@ -109,7 +109,7 @@ class _Task:
         self._settings, self._kind, self._config, self._number = settings, kind, config, task
         self._health, self._metrics = health, metrics
         self._schemas = SchemaRegistry(settings.registry)
-        self._status = _Status(settings, self._schemas, written, config.definition, task)
+        self._status = DeferredHeartbeat(partial(self._heartbeat, written))
         self._refusals = _RefusalLog(config, metrics.logged)
         self._failures = FailureWatch(failure_limits(config))
 
@@ -185,8 +185,27 @@ class _Task:
             raise
 
     def _turn_over(self) -> None:
-        self._status.beat(State.RUNNING, self._metrics)
+        self._status.beat(State.RUNNING, self._metrics.totals, self._metrics.lag)
         self._failures.check()
+
+    def _heartbeat(self, written: ConnectorConfig) -> Heartbeat:
+        return Heartbeat(
+            partial(self._status_producer, written),
+            self._schemas,
+            connector=written.name,
+            task=self._number,
+            worker_group=self._settings.worker_group,
+        )
+
+    def _status_producer(self, written: ConnectorConfig) -> Producer:
+        group = self._settings.worker_group
+        # Before the producer: one that is thrown away again, because a schema is missing, takes half a minute to end.
+        messages = announcements(self._schemas, written, self._config.definition, version=_VERSION, worker_group=group)
+        producer = kafka.producer(self._settings.kafka, f"{written.name}-{self._number}-status")
+        # The connector's first task does it for all.
+        for topic, key, value in messages if self._number == 0 else ():
+            producer.produce(topic, key=key, value=value)
+        return producer
 
     def _consumer(self) -> Consumer:
         settings, config = self._settings, self._config
@@ -303,56 +322,3 @@ class _RefusalLog:
         )
         self._unsaid = 0
         self._told()
-
-
-class _Status:
-    """The heartbeat, once the registry lets it be made; until then the task works without."""
-
-    def __init__(
-        self,
-        settings: PersistersSettings,
-        schemas: SchemaRegistry,
-        config: ConnectorConfig,
-        definition: Definition,
-        task: int,
-    ) -> None:
-        self._settings, self._schemas, self._task = settings, schemas, task
-        self._config, self._definition = config, definition
-        self._heartbeat: Heartbeat | None = None
-        self._next_try_s = 0.0
-
-    def beat(self, state: State, metrics: TaskMetrics) -> None:
-        """Say how the task is, if it is time."""
-        heartbeat = self._made()
-        if heartbeat is not None:
-            heartbeat.beat(state, metrics.totals, metrics.lag)
-
-    def last_word(self, state: State, counts: Mapping[str, int], trace: str | None = None) -> None:
-        """Say how the task ended."""
-        heartbeat = self._made()
-        if heartbeat is not None:
-            heartbeat.last_word(state, counts, trace)
-
-    def _made(self) -> Heartbeat | None:
-        if self._heartbeat is None and time.monotonic() >= self._next_try_s:
-            self._next_try_s = time.monotonic() + 30.0
-            try:
-                self._heartbeat = Heartbeat(
-                    self._producer,
-                    self._schemas,
-                    connector=self._config.name,
-                    task=self._task,
-                    worker_group=self._settings.worker_group,
-                )
-            except (RegistryUnavailableError, SchemaNotRegisteredError) as error:
-                _log.warning("no status is published", reason=str(error))
-        return self._heartbeat
-
-    def _producer(self) -> Producer:
-        group = self._settings.worker_group
-        # Before the producer: one that is thrown away again, because a schema is missing, takes half a minute to end.
-        messages = announcements(self._schemas, self._config, self._definition, version=_VERSION, worker_group=group)
-        producer = kafka.producer(self._settings.kafka, f"{self._config.name}-{self._task}-status")
-        for topic, key, value in messages if self._task == 0 else ():
-            producer.produce(topic, key=key, value=value)
-        return producer
