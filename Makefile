@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest
 # The contract tests' verifier would report its use to its makers.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy demo faults soak bench-persisters lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy demo faults soak bench-persisters bench-aggregator lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -69,7 +69,16 @@ soak: setup ## Run the soak tests, keep the output in docs/results/soak.txt
 	@tools/record-results docs/results/soak.txt $(PYTEST) --no-header -v -m "long and not faults"
 
 bench-persisters: setup ## Compare the persisters with each sink's own client, all cases or C="cassandra"
-	@bench/persisters/record $(C)
+	@for case in $(or $(C),decoding elasticsearch cassandra hazelcast-map hazelcast-map-revisions hazelcast-ring-buffer); do \
+		tools/record-section docs/results/bench-persisters.txt "$$case" \
+			$(BIN)/python bench/persisters/compare.py --only "$$case"; \
+	done
+
+bench-aggregator: setup ## Compare the aggregator with Kafka Streams, for 30,000 and 300,000 devices or N="30000"
+	@for devices in $(or $(N),30000 300000); do \
+		tools/record-section docs/results/bench-aggregator.txt "$$devices devices" \
+			$(BIN)/python bench/aggregator/catch_up.py --devices "$$devices" $(OPTIONS); \
+	done
 
 lock: ## Resolve the dependencies anew (for maintainers; needs uv)
 	@tools/lock

@@ -10,11 +10,14 @@ JSON at the end: what was acknowledged, in how long.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import struct
 import sys
 import time
 from collections.abc import Iterator
+
+import fastavro
 
 from servicekit import kafka
 from servicekit.settings import KafkaSettings
@@ -22,65 +25,76 @@ from servicekit.settings import KafkaSettings
 HEADLINE_RATE = 115_741
 """Readings a second: ten billion a day."""
 
-_AT_ONCE = 2_000
+AT_ONCE = 2_000
+"""Readings of one batch; they have the same times."""
+
+MARK = "mark-"
+"""How the devices of the readings begin that come last in each partition, to let time pass."""
+
 _QUEUED = 400_000
 _MAX_DELAY_MS = 2_000
 """How much older than its taking in a reading is at most; every tenth is older than the newest one by up to this."""
 
 
-def zigzag(number: int) -> bytes:
-    """A long in Avro's encoding (specification, Binary Encoding)."""
-    rest = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
+def _long(number: int) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, "long", number)
+    return out.getvalue()
 
 
 def _text(text: str) -> bytes:
     encoded = text.encode()
-    return zigzag(len(encoded)) + encoded
+    return _long(len(encoded)) + encoded
 
 
 class Readings:
     """Makes values of SensorReading version 1: device and value are encoded once, the times once a millisecond."""
 
     def __init__(self, schema_id: int, devices: int) -> None:
-        header = b"\x00" + schema_id.to_bytes(4, "big")
+        self._header = b"\x00" + schema_id.to_bytes(4, "big")
         self.keys = [f"device-{number:06d}".encode() for number in range(devices)]
-        self._heads = [
-            header
-            + _text(key.decode())
-            + _text("temperature")
-            + struct.pack("<d", 15.0 + number % 200 / 10)
-            + _text("Cel")
-            for number, key in enumerate(self.keys)
-        ]
+        self._heads = [self._head(key.decode(), 15.0 + number % 200 / 10) for number, key in enumerate(self.keys)]
 
     def batch(self, first: int, count: int, taken_in_ms: int) -> list[dict[str, bytes]]:
         """`count` readings from number `first` on, the devices in turn."""
         devices = len(self.keys)
-        taken_in = zigzag(taken_in_ms)
-        # In time, and out of order: of ten batches one is up to two seconds old.
-        number_of_batch = first // _AT_ONCE
-        late_ms = number_of_batch % (50 if number_of_batch % 10 else _MAX_DELAY_MS)
-        tail = zigzag(taken_in_ms - late_ms) + taken_in + zigzag(first // devices) + b"\x00"
+        times = _long(event_time_ms(first, taken_in_ms)) + _long(taken_in_ms)
+        tail = times + _long(first // devices) + b"\x00"
         heads, keys = self._heads, self.keys
         return [
             {"key": keys[number % devices], "value": heads[number % devices] + tail}
             for number in range(first, first + count)
         ]
 
+    def mark(self, number: int, time_ms: int) -> bytes:
+        """A reading of a device of its own, taken in when it was measured."""
+        return self._head(f"{MARK}{number}", 0.0) + _long(time_ms) + _long(time_ms) + _long(0) + b"\x00"
+
+    def _head(self, device_id: str, value: float) -> bytes:
+        return self._header + _text(device_id) + _text("temperature") + struct.pack("<d", value) + _text("Cel")
+
+
+def event_time_ms(first: int, taken_in_ms: int) -> int:
+    """When the readings of the batch that begins with number `first` were measured.
+
+    In time, and out of order: of ten batches one is up to two seconds old.
+    """
+    batch = first // AT_ONCE
+    return taken_in_ms - batch % (50 if batch % 10 else _MAX_DELAY_MS)
+
+
+def replayed_ms(first: int, begin_ms: int) -> int:
+    """When the batch that begins with number `first` was taken in, at 115,741 readings a second."""
+    return begin_ms + first * 1000 // HEADLINE_RATE
+
 
 def moments(rate: int, readings: int) -> Iterator[int]:
     """The numbers at which a batch begins, each when it is its turn at `rate` a second."""
     begin = time.perf_counter()
-    for first in range(0, readings, _AT_ONCE):
+    for first in range(0, readings, AT_ONCE):
         ahead_s = first / rate - (time.perf_counter() - begin)
         if ahead_s > 0:
-            time.sleep(ahead_s)
+            time.sleep(ahead_s)  # the rate is what is offered, whoever reads
         yield first
 
 
@@ -94,6 +108,7 @@ def main() -> int:
     parser.add_argument("--readings", type=int, required=True)
     parser.add_argument("--rate", type=int, default=0, help="readings a second; 0: as fast as Kafka takes them")
     parser.add_argument("--begin-ms", type=int, default=0)
+    parser.add_argument("--mark-ms", type=int, help="end with one reading of this time in each partition")
     arguments = parser.parse_args()
     producer = kafka.producer(
         KafkaSettings(bootstrap_servers=arguments.bootstrap),
@@ -105,14 +120,17 @@ def main() -> int:
     )
     readings = Readings(arguments.schema_id, arguments.devices)
     begin = time.perf_counter()
-    firsts = moments(arguments.rate, arguments.readings) if arguments.rate else range(0, arguments.readings, _AT_ONCE)
+    firsts = moments(arguments.rate, arguments.readings) if arguments.rate else range(0, arguments.readings, AT_ONCE)
     for first in firsts:
-        time_ms = time.time_ns() // 1_000_000 if arguments.rate else arguments.begin_ms + first * 1000 // HEADLINE_RATE
-        count = min(_AT_ONCE, arguments.readings - first)
+        time_ms = time.time_ns() // 1_000_000 if arguments.rate else replayed_ms(first, arguments.begin_ms)
+        count = min(AT_ONCE, arguments.readings - first)
         producer.produce_batch(arguments.topic, readings.batch(first, count, time_ms))
         while len(producer) > _QUEUED:
             producer.poll(0.01)
         producer.poll(0)
+    if arguments.mark_ms is not None:
+        for number in producer.list_topics(arguments.topic, timeout=30).topics[arguments.topic].partitions:
+            producer.produce(arguments.topic, readings.mark(number, arguments.mark_ms), partition=number)
     left = producer.flush(120)
     seconds = time.perf_counter() - begin
     json.dump({"readings": arguments.readings - left, "seconds": seconds, "cpu_s": time.process_time()}, sys.stdout)

@@ -23,6 +23,10 @@ from pathlib import Path
 from stack.java import find_java
 
 SETS = ("kafka", "registry", "elasticsearch", "cassandra", "hazelcast", "spark")
+"""What the servers and Spark need; downloaded by setup."""
+
+BENCH_SETS = ("kafka-streams",)
+"""Peers in benches; downloaded when a bench asks for them."""
 
 _MANIFESTS = Path(__file__).parent / "manifests"
 _VERIFIED = "verified.json"
@@ -97,7 +101,7 @@ class Artifacts:
     def _read_manifest(self, name: str) -> dict[str, str]:
         path = self._manifests / name / "sha256"
         if not path.exists():
-            known = ", ".join(SETS)
+            known = ", ".join((*SETS, *BENCH_SETS))
             raise ArtifactError(f"unknown set of artifacts {name!r}; known are {known}")
         return parse_manifest(path.read_text(encoding="ascii"))
 

@@ -1,0 +1,58 @@
+"""The same windows in Kafka Streams (`StreamsWindows.java`), compiled and run by the JDK that runs the servers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from isotherm_schemas import schema
+from stack.artifacts import Artifacts
+from stack.java import find_java
+from watched import Watched
+
+_SOURCE = Path(__file__).with_name("StreamsWindows.java")
+_TAIL_BYTES = 4_096
+
+
+def compiled(folder: Path) -> Path:
+    """Compile the program into `folder`, made when missing, and return it.
+
+    Raises FileNotFoundError when there is only a JRE.
+    """
+    folder.mkdir(exist_ok=True)
+    command = [f"{find_java().home}/bin/javac", "-cp", f"{Artifacts().folder('kafka-streams')}/*"]
+    subprocess.run([*command, "-d", str(folder), str(_SOURCE)], check=True)
+    return folder
+
+
+class StreamsProcess(Watched):
+    """One run; state and change log begin empty because `name`, the application id, is new."""
+
+    def __init__(
+        self, folder: Path, classes: Path, name: str, java_options: list[str], arguments: Mapping[str, object]
+    ) -> None:
+        for record in ("SensorReading", "TemperatureAggregate"):
+            (folder / f"{record}.avsc").write_text(json.dumps(schema(record, 1)), encoding="utf-8")
+        values: dict[str, object] = {
+            "reading": folder / "SensorReading.avsc",
+            "aggregate": folder / "TemperatureAggregate.avsc",
+            "streams.application.id": name,
+            "streams.state.dir": folder / "state",
+            "streams.auto.offset.reset": "earliest",
+            "streams.compression.type": "lz4",
+            "streams.linger.ms": 5,
+            **arguments,
+        }
+        classpath = f"{Artifacts().folder('kafka-streams')}/*:{classes}"
+        command = [find_java().command, *java_options, "-cp", classpath, "StreamsWindows"]
+        super().__init__([*command, *(f"{key}={value}" for key, value in values.items())], folder / "streams.log")
+
+    def read(self) -> int:
+        """As it says twice a second."""
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines(keepends=True)
+        said = [line for line in lines if line.startswith("read ") and line.endswith("\n")]
+        return int(said[-1].split()[1]) if said else 0
