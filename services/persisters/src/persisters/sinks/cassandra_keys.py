@@ -5,17 +5,19 @@ from __future__ import annotations
 from connector.definitions import (
     Definition,
     Importance,
-    Key,
     Type,
     common_keys,
     consumer_keys,
     error_keys,
     with_short_names,
 )
+from persisters.sinks.keys import KeysUnder
 
 PREFIX = "connect.cassandra"
 _CLASS = "isotherm.persisters.ScyllaSink"
 _LOW = Importance.LOW
+_of_sink = KeysUnder(PREFIX)
+_key = _of_sink.key
 _LEVELS = ("ANY", "ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "EACH_QUORUM", "LOCAL_ONE")
 
 _OF_OLD_CONNECTOR = (
@@ -26,33 +28,8 @@ _OF_OLD_CONNECTOR = (
 )
 
 
-def _key(
-    name: str,
-    type_: Type,
-    default: str | None,
-    doc: str,
-    importance: Importance = Importance.MEDIUM,
-    allowed: tuple[str, ...] = (),
-    minimum: float | None = None,
-    more: tuple[str, ...] = (),
-    without_effect: str | None = None,
-) -> Key:
-    aliases = tuple(f"{PREFIX}.{other}" for other in more)
-    return Key(
-        f"{PREFIX}.{name}",
-        type_,
-        default,
-        doc,
-        importance,
-        aliases,
-        allowed,
-        minimum=minimum,
-        without_effect=without_effect,
-    )
-
-
 _OWN = (
-    Key(f"{PREFIX}.kcql", Type.STRING, None, "Statements, separated by `;`.", Importance.HIGH, required=True),
+    _of_sink.kcql(),
     _key("contact.points", Type.LIST, "localhost", "Hosts to begin with.", Importance.HIGH),
     _key("port", Type.INT, "9042", "CQL port.", minimum=1),
     _key("key.space", Type.STRING, "", "Keyspace of targets that name none.", Importance.HIGH),
@@ -66,9 +43,7 @@ _OWN = (
     _key("username", Type.STRING, "", "User."),
     _key("password", Type.PASSWORD, "", "Password."),
     _key("ssl.enabled", Type.BOOLEAN, "false", "Use TLS."),
-    _key("ssl.certificate.authorities", Type.STRING, "", "PEM file of the authorities to trust."),
-    _key("ssl.certificate", Type.STRING, "", "PEM file of the client's certificate."),
-    _key("ssl.key", Type.STRING, "", "PEM file of the client's key."),
+    *_of_sink.pem_files(),
     _key("consistency.level", Type.STRING, "LOCAL_QUORUM", "Replicas that must have a row.", allowed=_LEVELS),
     _key("load.balancing.local.dc", Type.STRING, "", "Data centre to write to; empty takes the first contact's."),
     _key(
@@ -80,16 +55,18 @@ _OWN = (
         allowed=("TOKEN_AWARE", "DC_AWARE", "ROUND_ROBIN"),
     ),
     _key("connect.timeout.ms", Type.INT, "10000", "How long to wait for a connection.", _LOW, minimum=1),
-    _key("query.timeout.ms", Type.INT, "20000", "How long one write may take.", minimum=1, more=("read.timeout.ms",)),
+    _key(
+        "query.timeout.ms",
+        Type.INT,
+        "20000",
+        "How long one write may take.",
+        minimum=1,
+        aliases=(f"{PREFIX}.read.timeout.ms",),
+    ),
     _key("max.concurrent.requests", Type.INT, "256", "Requests in flight at once.", minimum=1),
     _key("max.batch.size", Type.INT, "30", "Most rows of one partition in one unlogged batch.", _LOW, minimum=1),
-    _key("batch.size", Type.INT, "1000", "Most records handed over at once.", minimum=1),
-    _key("batch.bytes", Type.INT, "4194304", "Most bytes of records handed over at once.", _LOW, minimum=1),
-    *(
-        _key(name, Type.STRING, None, "Accepted for the old connector's sake.", _LOW, without_effect=why)
-        for name, why in _OF_OLD_CONNECTOR
-    ),
-    _key("linger.ms", Type.INT, "0", "How long records may wait for a batch to fill.", _LOW, minimum=0),
+    *_of_sink.batches(1_000),
+    *[key for name, why in _OF_OLD_CONNECTOR for key in _of_sink.accepted(name, why=why)],
 )
 
 DEFINITION = Definition(

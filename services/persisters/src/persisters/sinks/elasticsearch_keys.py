@@ -5,33 +5,22 @@ from __future__ import annotations
 from connector.definitions import (
     Definition,
     Importance,
-    Key,
     Type,
     common_keys,
     consumer_keys,
     error_keys,
     with_short_names,
 )
+from persisters.sinks.keys import KeysUnder
 
 PREFIX = "connect.elastic"
 _CLASS = "isotherm.persisters.ElasticsearchSink"
 _LOW = Importance.LOW
-
-
-def _key(
-    name: str,
-    type_: Type,
-    default: str | None,
-    doc: str,
-    importance: Importance = Importance.MEDIUM,
-    minimum: float | None = None,
-    allowed: tuple[str, ...] = (),
-) -> Key:
-    return Key(f"{PREFIX}.{name}", type_, default, doc, importance, minimum=minimum, allowed=allowed)
-
+_of_sink = KeysUnder(PREFIX)
+_key = _of_sink.key
 
 _OWN = (
-    Key(f"{PREFIX}.kcql", Type.STRING, None, "Statements, separated by `;`.", Importance.HIGH, required=True),
+    _of_sink.kcql(),
     _key("url", Type.LIST, "", "`elasticsearch://host:port`, `http://..` or `https://..`.", Importance.HIGH),
     _key("hosts", Type.LIST, "localhost", "Hosts, where there is no url.", Importance.HIGH),
     _key("port", Type.INT, "9200", "HTTP port of the hosts.", minimum=1),
@@ -41,12 +30,8 @@ _OWN = (
     _key("use.http.username", Type.STRING, "", "User of basic authentication."),
     _key("use.http.password", Type.PASSWORD, "", "Password of basic authentication."),
     _key("api.key", Type.PASSWORD, "", "API key, in place of user and password."),
-    _key("ssl.certificate.authorities", Type.STRING, "", "PEM file of the authorities to trust."),
-    _key("ssl.certificate", Type.STRING, "", "PEM file of the client's certificate."),
-    _key("ssl.key", Type.STRING, "", "PEM file of the client's key."),
-    _key("batch.size", Type.INT, "2000", "Most records in one bulk request.", minimum=1),
-    _key("batch.bytes", Type.INT, "4194304", "Most bytes of records in one bulk request.", _LOW, minimum=1),
-    _key("linger.ms", Type.INT, "0", "How long records may wait for a batch to fill.", _LOW, minimum=0),
+    *_of_sink.pem_files(),
+    *_of_sink.batches(2_000),
     _key("write.timeout", Type.INT, "30000", "How long one request may take, ms.", minimum=1),
     _key("pk.separator", Type.STRING, "-", "Between the values of a PK in a document's id.", _LOW),
     _key(
@@ -58,7 +43,7 @@ _OWN = (
     ),
     _key("retention.dry.run", Type.BOOLEAN, "false", "Only tell which indices are past their time; close none.", _LOW),
     _key("retention.interval.ms", Type.INT, "3600000", "Between two looks at the indices.", _LOW, minimum=100),
-    Key(f"{PREFIX}.tableprefix", Type.STRING, "", "Prefix of every index.", _LOW),
+    _key("tableprefix", Type.STRING, "", "Prefix of every index.", _LOW),
 )
 
 DEFINITION = Definition(
