@@ -19,16 +19,22 @@ from confluent_kafka import Message, Producer, TopicPartition
 
 from isotherm_cli.apply import apply
 from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
-from isotherm_schemas import schema
+from isotherm_schemas import schema, topic
+from servicekit import avro
 from servicekit import kafka as clients
 from servicekit.settings import KafkaSettings, RegistrySettings
 from simulators import checker
+from stack import measurement
 from stack.artifacts import Artifacts
 
 READING = schema("SensorReading", 1)
 RULES = checker.Rules(window_ms=10_000, allowed_lateness_ms=5_000, max_skew_ms=2_000)
 READ_SLACK_MS = 3_000
 ATTRIBUTES = ("region", "home")
+CONTROL_TOPICS = {
+    "isotherm.connectors": schema("ConnectorConfig", 1),
+    "isotherm.status": schema("TaskStatus", 1),
+}
 UNKNOWN_SCHEMA_ID = 987_654
 DEADLINE_S = 240.0
 SPAN_MS = 120_000
@@ -62,6 +68,7 @@ class Topics:
     def __init__(self, bootstrap_servers: str, registry_url: str, prefix: str) -> None:
         self.bootstrap_servers = bootstrap_servers
         self.registry_url = registry_url
+        self.name = prefix
         self.input = f"{prefix}.in"
         self.output = f"{prefix}.out"
         self.grouped = f"{prefix}.grouped"
@@ -87,12 +94,24 @@ class Topics:
             self.devices: ("Device", [schema("Device", 1)]),
         }
         config = {self.devices: {"cleanup.policy": "compact"}}
+        shared = [(topic(name), record) for name, record in CONTROL_TOPICS.items()]
         apply(
             self.kafka,
             self.registry,
-            topics=[DeclaredTopic(name, 4, config.get(name, {})) for name in names],
-            subjects=[DeclaredSubject(f"{name}-value", versions) for name, (_, versions) in names.items()],
+            topics=[
+                *(DeclaredTopic(name, 4, config.get(name, {})) for name in names),
+                *(DeclaredTopic(declared.name, declared.partitions, declared.config) for declared, _ in shared),
+            ],
+            subjects=[
+                *(DeclaredSubject(f"{name}-value", versions) for name, (_, versions) in names.items()),
+                *(DeclaredSubject(f"{declared.name}-value", [record]) for declared, record in shared),
+            ],
         )
+
+    def statuses(self, decode: avro.Decoder, pid: int) -> list[dict[str, Any]]:
+        """What a process said of itself on the status topic, in order."""
+        said = [dict(decode(message.value() or b"").record) for message in self.read("isotherm.status")]
+        return [one for one in said if one["connector"] == self.name and one["worker"].endswith(f":{pid}")]
 
     def read(self, topic: str) -> list[Message]:
         """Everything committed in a topic."""
@@ -115,6 +134,7 @@ class Topics:
 def settings_of(topics: Topics, folder: Path, **settings: object) -> list[str]:
     """The arguments that configure an aggregator for these topics."""
     values: dict[str, object] = {
+        "name": topics.name,
         "kafka.bootstrap_servers": topics.bootstrap_servers,
         "registry.url": topics.registry_url,
         "input_topics": topics.input,
@@ -185,10 +205,8 @@ class Process:
             return {}
 
     def metrics(self) -> dict[str, float]:
-        """Samples of `/metrics`, by name and labels."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
-            lines = answer.read().decode().splitlines()
-        return {name: float(value) for name, _, value in (x.rpartition(" ") for x in lines if not x.startswith("#"))}
+        """Samples of `/metrics`, by name and labels; empty while nobody answers."""
+        return measurement.metrics(self.port)
 
     def jvm_pids(self) -> list[int]:
         """Every JVM that ever logged that it was started here."""
