@@ -1,8 +1,9 @@
-"""A TCP relay between a client and a server that can lose the server's answer to one request."""
+"""A TCP relay between a client and a server: can lose the server's answer to one request, and speak TLS for it."""
 
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import threading
 from contextlib import suppress
@@ -19,9 +20,11 @@ class Relay:
     connection is reset on the client's side.
     """
 
-    def __init__(self, port: int) -> None:
-        self._server = ("127.0.0.1", port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, server_port: int, *, port: int = 0, context: ssl.SSLContext | None = None) -> None:
+        """Takes connections from here on; on a free port unless told otherwise, with TLS when given a context."""
+        self._server = ("127.0.0.1", server_port)
+        self._context = context
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         self.lost = threading.Event()
         """Set when the answer was lost."""
@@ -49,12 +52,18 @@ class Relay:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                self._serve(client)
+                # In a thread of its own: a client may take its time over the handshake.
+                threading.Thread(target=self._serve, args=(client,), name="relay-serve", daemon=True).start()
 
-    def _serve(self, client: socket.socket) -> None:
+    def _serve(self, accepted: socket.socket) -> None:
+        client = accepted
         try:
+            if self._context is not None:
+                client = self._context.wrap_socket(accepted, server_side=True)
             server = socket.create_connection(self._server)
         except OSError:
+            # Both: a handshake that failed has left the first one.
+            accepted.close()
             client.close()
             return
         pair = (client, server)

@@ -1,15 +1,14 @@
-"""What the tests of single sinks share: records straight into a real server, without Kafka; and a way that breaks."""
+"""What the tests of single sinks share: records straight into a real server, without Kafka; and TLS in front of it."""
 
 from __future__ import annotations
 
-import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from persisters_relay import Relay
 
 from connector.config import from_mapping
 from persisters.catalog import KINDS, check
@@ -69,49 +68,6 @@ class Writing:
         return self.sink.write(Batch(self._topic, 0, rows))
 
 
-class Tunnel:
-    """A TCP port in front of a server: with TLS when given a context, and away until `open` is called."""
-
-    def __init__(self, port: int, target_port: int, context: ssl.SSLContext | None = None) -> None:
-        self.port = port
-        self._target = ("127.0.0.1", target_port)
-        self._context = context
-        self._listener: socket.socket | None = None
-        self._sockets: list[socket.socket] = []
-
-    def open(self) -> None:
-        """Take connections from here on."""
-        self._listener = socket.create_server(("127.0.0.1", self.port))
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
-
-    def close(self) -> None:
-        """Break every connection and take no new one."""
-        if self._listener is not None:
-            _shut(self._listener)
-        for connection in self._sockets:
-            _shut(connection)
-        self._sockets.clear()
-
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                plain, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(plain,), daemon=True).start()
-
-    def _serve(self, plain: socket.socket) -> None:
-        try:
-            near = plain if self._context is None else self._context.wrap_socket(plain, server_side=True)
-            far = socket.create_connection(self._target)
-        except OSError:
-            _shut(plain)
-            return
-        self._sockets += [near, far]
-        for source, sink in ((near, far), (far, near)):
-            threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
-
-
 class Authority:
     """A certificate authority and a server certificate for 127.0.0.1, as PEM files."""
 
@@ -130,30 +86,11 @@ class Authority:
         self.server.load_cert_chain(certificate, key)
 
 
-def behind_tls(port: int, target_port: int, folder: Path) -> tuple[Tunnel, dict[str, str]]:
-    """An open way with TLS to a server, and the keys of a connector that trusts it."""
+def behind_tls(server_port: int, folder: Path) -> tuple[Relay, dict[str, str]]:
+    """A way with TLS to a server, and the keys of a connector that trusts it."""
     authority = Authority(folder)
-    way = Tunnel(port, target_port, authority.server)
-    way.open()
-    return way, {"ssl.certificate.authorities": str(authority.certificates)}
+    return Relay(server_port, context=authority.server), {"ssl.certificate.authorities": str(authority.certificates)}
 
 
 def _openssl(*arguments: object) -> None:
     subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    try:
-        while data := source.recv(65_536):
-            sink.sendall(data)
-    except OSError:
-        pass
-    finally:
-        _shut(source)
-        _shut(sink)
-
-
-def _shut(connection: socket.socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-    connection.close()

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from elasticsearch import Elasticsearch
+from persisters_relay import Relay
 from prometheus_client import CollectorRegistry
-from sink_world import TIMESTAMP_MS, Tunnel, Writing, behind_tls
+from sink_world import TIMESTAMP_MS, Writing, behind_tls
 
 import isotherm_schemas
 from connector.config import from_mapping
@@ -179,9 +180,9 @@ def test_retention_outlives_a_server_that_is_away(
 ) -> None:
     name = f"{index}-2020.01.01"
     client.indices.create(index=name, settings={"number_of_replicas": 0})
-    way = Tunnel(free_port(), elasticsearch.port)
+    port = free_port()
     metrics = CollectorRegistry()
-    config = retention(f"http://127.0.0.1:{way.port}", index, retention__interval__ms="100")
+    config = retention(f"http://127.0.0.1:{port}", index, retention__interval__ms="100")
     pause, failures = threading.Event(), 0.0
     counted = {"connector": f"r-{index}", "action": "failed"}
     with running(config, metrics):
@@ -192,7 +193,7 @@ def test_retention_outlives_a_server_that_is_away(
             pause.wait(0.1)
         assert failures
         assert existing(client, index) == {name}
-        way.open()
+        way = Relay(elasticsearch.port, port=port)
         for _ in range(int(PATIENCE_S * 10)):
             if not existing(client, index):
                 break
@@ -202,9 +203,9 @@ def test_retention_outlives_a_server_that_is_away(
 
 
 def test_tls_checks_the_server_and_a_client_that_trusts_nobody_is_told(
-    elasticsearch: Any, index: str, free_port: Callable[[], int], tmp_path: Path
+    elasticsearch: Any, index: str, tmp_path: Path
 ) -> None:
-    way, trust = behind_tls(free_port(), elasticsearch.port, tmp_path)
+    way, trust = behind_tls(elasticsearch.port, tmp_path)
     kcql, url = f"INSERT INTO {index} SELECT * FROM t", f"https://127.0.0.1:{way.port}"
     trusting = writing(url, kcql, READING, **trust)
     assert trusting.write(trusting.prepare(reading())) == []

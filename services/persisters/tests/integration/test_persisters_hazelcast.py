@@ -6,7 +6,7 @@ import io
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +81,8 @@ def test_formats_ttl_and_tombstones_of_maps(hazelcast: Any, client: HazelcastCli
 
 
 @pytest.mark.filterwarnings("ignore:ssl.:DeprecationWarning")  # how the client itself asks for TLS
-def test_tls_checks_the_member(
-    hazelcast: Any, client: HazelcastClient, target: str, free_port: Callable[[], int], tmp_path: Path
-) -> None:
-    way, trust = behind_tls(free_port(), hazelcast.port, tmp_path)
+def test_tls_checks_the_member(hazelcast: Any, client: HazelcastClient, target: str, tmp_path: Path) -> None:
+    way, trust = behind_tls(hazelcast.port, tmp_path)
     kcql = f"INSERT INTO {target} SELECT * FROM t PK device_id STOREAS IMAP"
     trusting = writing(hazelcast, kcql, address=f"127.0.0.1:{way.port}", **{"ssl.enabled": "true"}, **trust)
     assert trusting.write(trusting.prepare(reading())) == []

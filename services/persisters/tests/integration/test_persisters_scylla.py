@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +96,8 @@ def test_collections_nested_records_ttl_write_time_and_deletes(cassandra: Any, s
         assert row["version"] == base_us + expected
 
 
-def test_tls_checks_the_server(
-    cassandra: Any, session: Session, table: str, free_port: Callable[[], int], tmp_path: Path
-) -> None:
-    way, trust = behind_tls(free_port(), cassandra.port, tmp_path)
+def test_tls_checks_the_server(cassandra: Any, session: Session, table: str, tmp_path: Path) -> None:
+    way, trust = behind_tls(cassandra.port, tmp_path)
     kcql = f"INSERT INTO {table} SELECT id, note FROM t AUTOCREATE PK id"
     trusting = writing(way.port, kcql, **{"ssl.enabled": "true"}, **trust)
     assert trusting.write(trusting.prepare(thing(note="through TLS"))) == []
