@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException
 
 from isotherm_cli import apply as applying
 from isotherm_cli import devices, kcql, options, recompute, records, tail
+from isotherm_cli.connect import commands as connect_commands
 from isotherm_cli.options import ConfigOption, KafkaOption, RegistryOption, SetOption
 from isotherm_cli.plan import Outcome, Step
 from servicekit import logs
@@ -33,6 +34,7 @@ app = typer.Typer(
 devices_app = typer.Typer(help="What is known of the devices.", no_args_is_help=True)
 app.add_typer(devices_app, name="devices")
 app.add_typer(kcql.app, name="kcql")
+connect_commands.register(app)
 
 
 @app.callback()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from servicekit import settings
 from servicekit.settings import KafkaSettings, LogSettings, RegistrySettings, Settings
@@ -21,11 +21,31 @@ SetOption = Annotated[
 ]
 
 
+_ENDPOINT_VARIABLE = "ISOTHERM_CLI__CONNECT__URL"
+_OLD_ENDPOINT_VARIABLE = "KAFKA_CONNECT_REST"
+
+
+class ConnectSettings(Settings):
+    """How to reach Kafka Connect's REST API."""
+
+    url: str = Field(
+        "http://127.0.0.1:8083",
+        pattern=r"^https?://[^\s/]+",
+        description="Base address; `user:password@` in it is basic auth. `KAFKA_CONNECT_REST` is read too.",
+    )
+    username: str | None = Field(None, description="User for basic auth.")
+    password: SecretStr | None = Field(None, description="Password for basic auth.")
+    ca_file: str | None = Field(None, description="PEM file of the authority to trust.")
+    request_timeout_ms: int = Field(30_000, ge=100, description="How long one request may take.")
+    timeout_ms: int = Field(60_000, ge=0, description="How long to repeat a request that meets a rebalance.")
+
+
 class CliSettings(Settings):
     """Settings of the `isotherm` command; in the environment `ISOTHERM_CLI__...`."""
 
     kafka: KafkaSettings = KafkaSettings()
     registry: RegistrySettings = RegistrySettings()
+    connect: ConnectSettings = ConnectSettings()
     log: LogSettings = LogSettings(level="warning", format="text")
     timeout_ms: int = Field(60_000, ge=0, description="How long to wait for servers that do not answer yet.")
 
@@ -43,3 +63,12 @@ def read(
     if registry is not None:
         given.append(f"registry.url={registry}")
     return settings.load(CliSettings, "cli", environ=os.environ, file=config, overrides=given)
+
+
+def connect_settings(endpoint: str | None) -> ConnectSettings:
+    """How to reach Kafka Connect: as in `read`, besides the old command's variable. Raises SettingsError."""
+    environ = dict(os.environ)
+    if old := environ.get(_OLD_ENDPOINT_VARIABLE):
+        environ.setdefault(_ENDPOINT_VARIABLE, old)
+    given = [] if endpoint is None else [f"connect.url={endpoint}"]
+    return settings.load(CliSettings, "cli", environ=environ, overrides=given).connect

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from stack.java import find_java
 
-SETS = ("kafka", "registry", "elasticsearch", "cassandra", "hazelcast", "spark")
+SETS = ("kafka", "registry", "elasticsearch", "cassandra", "hazelcast", "spark", "connect")
 """What the servers and Spark need; downloaded by setup."""
 
 BENCH_SETS = ("kafka-streams",)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stack.artifacts import Artifacts
 from stack.cassandra import Cassandra
+from stack.connect import Connect
 from stack.elasticsearch import Elasticsearch
 from stack.hazelcast import DEFAULT_BACKUPS, Hazelcast, SecondHazelcast
 from stack.kafka import Kafka
@@ -77,6 +78,12 @@ class Stack:
             member_ports=members,
             backups=hazelcast_backups,
         )
+        self.connect = Connect(
+            self.folder / "connect",
+            runtime,
+            port=self.ports.connect,
+            bootstrap_servers=self.kafka.bootstrap_servers,
+        )
         self._standard: list[Server] = [
             self.kafka,
             self.registry,
@@ -84,13 +91,13 @@ class Stack:
             self.cassandra,
             self.hazelcast,
         ]
-        every = [*self._standard, self.hazelcast_second]
+        every = [*self._standard, self.hazelcast_second, self.connect]
         self.servers: dict[str, Server] = {server.name: server for server in every}
 
     def select(self, names: Iterable[str] | None = None) -> list[Server]:
         """Return the servers of these names. Raises UnknownServer.
 
-        Without names these are the five of the suite, and the second Hazelcast member only if it runs.
+        Without names these are the five of the suite, and the second Hazelcast member and Connect only if they run.
         """
         if names is None:
             return [server for server in self.servers.values() if server in self._standard or server.alive()]

@@ -37,6 +37,7 @@ class Ports:
     cassandra_jmx: int = 7199
     hazelcast: int = 5701
     hazelcast_second: int = 5702
+    connect: int = 8083
 
     def __post_init__(self) -> None:
         seen: dict[int, str] = {}

@@ -17,6 +17,7 @@ import pytest
 
 from stack import ports
 from stack.cassandra import Cassandra
+from stack.connect import Connect
 from stack.elasticsearch import Elasticsearch
 from stack.hazelcast import Hazelcast
 from stack.java import JavaNotFound, find_java
@@ -96,6 +97,14 @@ def hazelcast(stack: Stack, pytestconfig: pytest.Config) -> Hazelcast:
     """The session's Hazelcast member, ready; ``.address`` and ``.cluster_name``."""
     _up(stack, pytestconfig, "hazelcast")
     return stack.hazelcast
+
+
+@pytest.fixture(scope="module")
+def connect(stack: Stack, kafka: Kafka) -> Iterator[Connect]:
+    """A Kafka Connect worker with the file connectors for the tests of one module, ready; ``.url``."""
+    stack.up(["connect"])
+    yield stack.connect
+    stack.connect.stop()
 
 
 @pytest.fixture

@@ -81,6 +81,14 @@ def parse(text: str, *, form: str | None = None, origin: str = "<stdin>") -> Con
 
     Raises ConfigError with every problem found.
     """
+    return from_mapping(entries(text, form=form, origin=origin), origin=origin)
+
+
+def entries(text: str, *, form: str | None = None, origin: str = "<stdin>") -> dict[str, str]:
+    """The keys and values of such a text, which needs to have neither name nor class yet.
+
+    Raises ConfigError with every problem found.
+    """
     if form is None:
         form = "json" if text.lstrip().startswith("{") else "properties"
     problems: list[str] = []
@@ -90,9 +98,9 @@ def parse(text: str, *, form: str | None = None, origin: str = "<stdin>") -> Con
         if key in values:
             problems.append(f"{where}{key}: given twice")
         values[key] = value
-    if not problems:
-        return _named(values, origin, problems)
-    raise ConfigError([f"{origin}: {problem}" for problem in problems])
+    if problems:
+        raise ConfigError([f"{origin}: {problem}" for problem in problems])
+    return values
 
 
 def from_mapping(config: Mapping[str, str], *, origin: str = "<config>") -> ConnectorConfig:
@@ -100,7 +108,7 @@ def from_mapping(config: Mapping[str, str], *, origin: str = "<config>") -> Conn
 
     Raises ConfigError when name or class are missing or the name cannot be one.
     """
-    return _named(dict(config), origin, [])
+    return _named(dict(config), origin)
 
 
 def to_properties(config: Mapping[str, str]) -> str:
@@ -108,9 +116,9 @@ def to_properties(config: Mapping[str, str]) -> str:
     return "".join(f"{_escaped(key, key=True)}={_escaped(value, key=False)}\n" for key, value in config.items())
 
 
-def _named(values: dict[str, str], origin: str, problems: list[str]) -> ConnectorConfig:
+def _named(values: dict[str, str], origin: str) -> ConnectorConfig:
     klass_key = next((key for key in (CLASS, *CLASS_ALIASES) if key in values), CLASS)
-    problems.extend(f"{key}: missing" for key in (NAME, klass_key) if not values.get(key))
+    problems = [f"{key}: missing" for key in (NAME, klass_key) if not values.get(key)]
     name = values.get(NAME, "")
     if name and not _NAME_PATTERN.fullmatch(name):
         problems.append(
@@ -122,10 +130,10 @@ def _named(values: dict[str, str], origin: str, problems: list[str]) -> Connecto
     return ConnectorConfig(name, values[klass_key], values, origin)
 
 
-Entries = Iterator[tuple[str, str, str]]
+_Entries = Iterator[tuple[str, str, str]]
 
 
-def _json_entries(text: str, problems: list[str]) -> Entries:
+def _json_entries(text: str, problems: list[str]) -> _Entries:
     try:
         document = json.loads(text, object_pairs_hook=_refuse_repeats)
     except json.JSONDecodeError as error:
@@ -155,7 +163,7 @@ def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _toml_entries(text: str, problems: list[str]) -> Entries:
+def _toml_entries(text: str, problems: list[str]) -> _Entries:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -171,7 +179,7 @@ def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return flat
 
 
-def _scalars(document: Mapping[str, Any], problems: list[str]) -> Entries:
+def _scalars(document: Mapping[str, Any], problems: list[str]) -> _Entries:
     for key, value in document.items():
         if isinstance(value, list) and all(isinstance(item, (str, int, float)) for item in value):
             yield "", key, ",".join(str(item) for item in value)
@@ -183,7 +191,7 @@ def _scalars(document: Mapping[str, Any], problems: list[str]) -> Entries:
             problems.append(f"{key}: expected a text, number or boolean, found {json.dumps(value, default=str)[:80]}")
 
 
-def _properties_entries(text: str, problems: list[str]) -> Entries:
+def _properties_entries(text: str, problems: list[str]) -> _Entries:
     for number, line in _logical_lines(text):
         end = next((match.start() for match in re.finditer(r"[=:]", line) if not _is_escaped(line, match.start())), -1)
         if end < 0:

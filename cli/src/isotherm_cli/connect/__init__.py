@@ -1,0 +1,1 @@
+"""`isotherm ps`, `create`, `status`...: connectors over Kafka Connect's REST API."""
