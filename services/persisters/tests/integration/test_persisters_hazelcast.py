@@ -13,6 +13,7 @@ from typing import Any
 import fastavro
 import pytest
 from hazelcast.client import HazelcastClient
+from hazelcast.config import IndexType
 from hazelcast.predicate import sql
 from sink_world import TIMESTAMP_MS, Writing, behind_tls
 
@@ -22,6 +23,11 @@ from servicekit.avro import parse
 pytestmark = pytest.mark.integration
 
 READING = isotherm_schemas.schema("SensorReading", 1)
+MIXED = {
+    "type": "record",
+    "name": "Mixed",
+    "fields": [{"name": "id", "type": "string"}, {"name": "v", "type": ["long", "string"]}],
+}
 
 
 def reading(device: str = "d1", at_ms: int = TIMESTAMP_MS) -> dict[str, Any]:
@@ -45,9 +51,9 @@ def named(client: HazelcastClient, name: str) -> Any:
     return client.get_map(name)
 
 
-def writing(hazelcast: Any, kcql: str, *, address: str = "", **more: str) -> Writing:
+def writing(hazelcast: Any, kcql: str, *, address: str = "", schema: Any = READING, **more: str) -> Writing:
     base = {"kcql": kcql, "cluster.members": address or hazelcast.address, "group.name": hazelcast.cluster_name}
-    return Writing("hazelcast", READING, "t", base | more)
+    return Writing("hazelcast", schema, "t", base | more)
 
 
 def test_formats_ttl_and_tombstones_of_maps(hazelcast: Any, client: HazelcastClient, target: str) -> None:
@@ -78,6 +84,20 @@ def test_formats_ttl_and_tombstones_of_maps(hazelcast: Any, client: HazelcastCli
     assert into.prepare(None, "k1").rows, "of all statements only the first deletes"
     assert into.write(into.prepare(None, "k1")) == []
     assert set(as_json.key_set().result()) == {"k2"}
+
+
+def test_an_item_that_the_cluster_refuses_is_found_in_its_batch(
+    hazelcast: Any, client: HazelcastClient, target: str
+) -> None:
+    """A sorted index orders values of one type."""
+    named(client, target).add_index(attributes=["v"], index_type=IndexType.SORTED).result()
+    into = writing(hazelcast, f"INSERT INTO {target} SELECT * FROM t PK id STOREAS IMAP", schema=MIXED)
+    values = [1, 2, "text", 4, 5, 6, "more text"]
+    rejected = into.write(*[into.prepare({"id": f"i{number}", "v": value}) for number, value in enumerate(values)])
+    assert [(one.index, one.reason, one.transient) for one in rejected] == [(2, "type", False), (6, "type", False)]
+    assert "ClassCastException" in str(rejected[0].error)
+    assert sorted(named(client, target).key_set(sql("v > 0")).result()) == ["i0", "i1", "i3", "i4", "i5"]
+    into.sink.close()
 
 
 @pytest.mark.filterwarnings("ignore:ssl.:DeprecationWarning")  # how the client itself asks for TLS

@@ -19,7 +19,8 @@ PATIENT = ("error.policy=RETRY", "max.retries=-1", "retry.interval=500")
 LOST_ANSWERS = [(name, write) for name, (kind, _) in STORES.items() for write in kind.lost_answers]
 
 
-AT_ONCE, LONG = 0, pytest.param(20, marks=[pytest.mark.long, pytest.mark.faults])
+OUTAGE_S = 20
+AT_ONCE, LONG = 0, pytest.param(OUTAGE_S, marks=[pytest.mark.long, pytest.mark.faults])
 FIRST_WINDOW_MEANWHILE = 1_000
 
 
@@ -118,6 +119,32 @@ def test_retry_gives_up_on_a_server_that_stays_away_and_passes_nothing_over(
     again.until_read(len(written))
     assert store.problems(written) == []
     assert again.stop() == 0
+
+
+@pytest.mark.long
+@pytest.mark.faults
+@pytest.mark.parametrize("frozen", [False, True])
+def test_kafka_that_is_away_for_long_is_waited_for(
+    broker: Broker, map_store: MapStore, persister: Persisters, kafka: Any, frozen: bool
+) -> None:
+    """With written records that are not committed yet when it goes."""
+    task = persister(broker, map_store)
+    written = broker.aggregates(10, range(5), revision=BASE_MS)
+    task.start(commit_interval_ms=5_000)
+    task.until_read(len(written))
+    written += broker.aggregates(10, range(5, 10), revision=BASE_MS)
+    task.until_read(len(written))
+    away, back = (kafka.pause, kafka.resume) if frozen else (kafka.kill, kafka.start)
+    away()
+    threading.Event().wait(OUTAGE_S)
+    back()
+    kafka.wait_ready()
+    written += broker.aggregates(10, range(10, 12), revision=BASE_MS)
+    task.until_read(len(written))
+    task.until("ready", lambda: not task.problems())
+    task.until("committed", lambda: sum(broker.committed(task.group)) == len(written))
+    assert map_store.problems(written) == []
+    assert task.stop() == 0
 
 
 def test_a_registry_that_is_away_holds_back_only_what_needs_it(

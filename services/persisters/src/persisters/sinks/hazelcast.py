@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hazelcast.client import HazelcastClient
 from hazelcast.config import ReconnectMode, ReliableTopicConfig, TopicOverloadPolicy
-from hazelcast.errors import AuthenticationError, HazelcastError, HazelcastSerializationError
+from hazelcast.errors import (
+    AccessControlError,
+    AuthenticationError,
+    ClassCastError,
+    HazelcastError,
+    HazelcastSerializationError,
+    IllegalArgumentError,
+    MaxMessageSizeExceededError,
+    SecurityError,
+)
 
 from connector.validation import Problem, Validated
 from kcql.model import Statement
@@ -38,6 +47,14 @@ _log = logs.logger(__name__)
 DEFAULT_TYPE = "RING_BUFFER"
 _KEYED = ("IMAP", "MULTI_MAP")
 _FULL_RETRY_MS = 500.0
+_REFUSED: Mapping[type[HazelcastError], str] = {
+    HazelcastSerializationError: "document",
+    ClassCastError: "type",
+    IllegalArgumentError: "type",
+    MaxMessageSizeExceededError: "too_large",
+}
+"""What the cluster raises because of an item, whenever it is offered, and the word that it is counted under."""
+_NOT_ALLOWED = (AuthenticationError, AccessControlError, SecurityError)
 _AMPLE_ROOM = 1_000_000
 """A queue with more room than all writers together fill at once."""
 
@@ -113,15 +130,30 @@ class HazelcastSink:
                 return self._offer(target, source, members)
             else:
                 self._transactional.write(kind, target, source, entries)
-        except HazelcastSerializationError as error:
-            return [Rejected(index, "document", error) for index, _ in members]
-        except AuthenticationError as error:
+        except tuple(_REFUSED) as error:
+            return self._refused(kind, target, batch, members, error)
+        except _NOT_ALLOWED as error:
             raise SinkConfigError(f"Hazelcast: {error}") from error
         except (HazelcastError, OSError) as error:
             # The client raises OSError where it finds its connection broken.
             # Whether the write happened or not: markers, intents and keys make it safe to offer it again.
             raise Unavailable(f"Hazelcast: {error}") from error
         return []
+
+    def _refused(
+        self, kind: str, target: str, batch: Batch, members: Sequence[tuple[int, Entry]], error: HazelcastError
+    ) -> list[Rejected]:
+        """The one record that the cluster refuses; of several, each half is written by itself to find it."""
+        offsets = sorted({entry.row.offset for _, entry in members})
+        if len(offsets) == 1:
+            return [Rejected(index, _REFUSED[type(error)], error) for index, _ in members]
+        # The rows of one record stay together, since a marker knows only offsets.
+        middle = offsets[len(offsets) // 2]
+        halves = (
+            [member for member in members if member[1].row.offset < middle],
+            [member for member in members if member[1].row.offset >= middle],
+        )
+        return [rejected for half in halves for rejected in self._write(kind, target, batch, half)]
 
     def _offer(self, target: str, source: Source, members: Sequence[tuple[int, Entry]]) -> list[Rejected]:
         assert self._transactional is not None
