@@ -130,7 +130,8 @@ def main() -> int:
         producer.poll(0)
     if arguments.mark_ms is not None:
         for number in producer.list_topics(arguments.topic, timeout=30).topics[arguments.topic].partitions:
-            producer.produce(arguments.topic, readings.mark(number, arguments.mark_ms), partition=number)
+            value = readings.mark(number, arguments.mark_ms)
+            producer.produce(arguments.topic, key=f"{MARK}{number}", value=value, partition=number)
     left = producer.flush(120)
     seconds = time.perf_counter() - begin
     json.dump({"readings": arguments.readings - left, "seconds": seconds, "cpu_s": time.process_time()}, sys.stdout)
