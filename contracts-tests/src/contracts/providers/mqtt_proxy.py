@@ -16,11 +16,11 @@ from contracts.bench import Bench, Message, RecordingProducer, message
 from contracts.places import EXAMPLES
 from mqtt_proxy.metrics import PREFIX, Metrics
 from mqtt_proxy.packets import Publish
-from mqtt_proxy.service import READING, SESSION, router_of
+from mqtt_proxy.service import READING, SESSION, router_of, rules_of
 from mqtt_proxy.session_records import to_record
 from mqtt_proxy.sessions import StoredState
 from mqtt_proxy.settings import SERVICE, ProxySettings
-from mqtt_proxy.translate import Arrival, Rules, Translator
+from mqtt_proxy.translate import Arrival, Translator
 from servicekit.settings import load
 
 _REGEX_LIST = "temperature:.*temperature, brightness:.*brightness"
@@ -48,16 +48,7 @@ def _settings(file: Path | None = None, overrides: list[str] | None = None) -> P
 def _translator(bench: Bench, settings: ProxySettings) -> Translator:
     router = router_of(settings)
     encoders = {topic: bench.registry.encoder(topic, READING) for topic in router.targets}
-    rules = Rules(
-        units=settings.units,
-        dead_letter_topic=settings.dead_letter_topic,
-        connector=SERVICE,
-        ordinal=settings.ordinal,
-        drop_unrouted=settings.no_route == "drop",
-        topic_bytes=settings.limits.topic_bytes,
-        readings_per_publish=settings.limits.readings_per_publish,
-    )
-    return Translator(router, encoders, rules)
+    return Translator(router, encoders, rules_of(settings))
 
 
 def _published(translator: Translator, topic: str, payload: Mapping[str, object]) -> Message:

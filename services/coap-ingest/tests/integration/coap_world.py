@@ -36,10 +36,10 @@ LIBCOAP_DTLS_SERVER = shutil.which("coap-server-openssl") or "coap-server-openss
 PRE_SHARED_KEY = "secretPSK"
 LIBCOAP_DTLS_CLIENT = shutil.which("coap-client-openssl") or "coap-client-openssl"
 LIBCOAP_CLIENT = shutil.which("coap-client-notls") or "coap-client-notls"
-BOTH = (
-    "INSERT INTO coap_sensor_topic SELECT * FROM {0}; INSERT INTO thermostat.data "
-    "SELECT sensorId AS device_id, temperature AS value, timestamp AS event_time FROM {0}"
+READINGS = (
+    "INSERT INTO thermostat.data SELECT sensorId AS device_id, temperature AS value, timestamp AS event_time FROM {0}"
 )
+BOTH = f"INSERT INTO coap_sensor_topic SELECT * FROM {{0}}; {READINGS}"
 QUICK = (
     "observation.silence_grace_min_ms=200",
     "observation.silence_grace_max_ms=400",

@@ -15,17 +15,24 @@ import cbor2
 import pytest
 import pytest_asyncio
 from aiocoap import GET, POST, PUT, Context, Message  # type: ignore[import-untyped]  # no types there
-from coap_world import LIBCOAP_CLIENT, LIBCOAP_DTLS_CLIENT, TIMEOUT_S, World, opened, readings_in, stop
+from coap_world import (
+    BOTH,
+    LIBCOAP_CLIENT,
+    LIBCOAP_DTLS_CLIENT,
+    READINGS,
+    TIMEOUT_S,
+    World,
+    opened,
+    readings_in,
+    stop,
+)
 
 from stack.kafka import Kafka
 from stack.registry import Registry
 
 pytestmark = pytest.mark.integration
 
-READINGS = (
-    "INSERT INTO thermostat.data SELECT sensorId AS device_id, temperature AS value, timestamp AS event_time FROM {}"
-)
-BOTH = f"INSERT INTO coap_sensor_topic SELECT * FROM `devices/*`; {READINGS.format('`devices/*`')}"
+DEVICES = "`devices/*`"
 
 
 @pytest.fixture
@@ -66,7 +73,7 @@ async def ask(client: Any, world: World, path: str, payload: bytes = b"", code: 
 
 async def test_what_is_answered_2_04_is_a_message_and_a_reading(world: World, client: Any) -> None:
     reader = world.reader("coap_sensor_topic", "thermostat.data")
-    ingest = world.listening(BOTH)
+    ingest = world.listening(BOTH.format(DEVICES))
     assert libcoap_post(world, "devices/1", body(0)) == "2.04"
     large = json.dumps([json.loads(body(number)) for number in range(1, 60)]).encode()
     cbor = cbor2.dumps({"sensorId": "C", "temperature": 1.5})
@@ -94,7 +101,7 @@ async def test_what_is_answered_2_04_is_a_message_and_a_reading(world: World, cl
 
 async def test_every_refusal_has_its_code_and_stores_nothing(world: World, client: Any) -> None:
     reader = world.reader("thermostat.data")
-    ingest = world.listening(READINGS.format("`devices/*`"), rate_limit="8:60")
+    ingest = world.listening(READINGS.format(DEVICES), rate_limit="8:60")
     answers = [
         await ask(client, world, ".well-known/core", code=GET),
         await ask(client, world, "elsewhere", body(1)),
@@ -119,7 +126,7 @@ async def test_every_refusal_has_its_code_and_stores_nothing(world: World, clien
 
 async def test_while_kafka_is_away_5_03_is_the_answer_and_what_was_2_04_is_there(world: World, client: Any) -> None:
     reader = world.reader("thermostat.data")
-    ingest = world.listening(READINGS.format("`devices/*`"), timeout_ms="2000")
+    ingest = world.listening(READINGS.format(DEVICES), timeout_ms="2000")
     codes = {1: (await ask(client, world, "devices/1", body(1))).code.dotted}
     world.kafka.pause()
     try:
@@ -178,7 +185,8 @@ def dtls_post(world: World, identity: str, key: str, *more: str, payload: bytes)
 def test_over_dtls_the_device_is_whose_key_it_has_and_others_are_not_heard(world: World) -> None:
     reader = world.reader("coap_sensor_topic", "thermostat.data")
     keys = "device-1:secret, device-2:another"
-    ingest = world.listening(BOTH.replace("sensorId AS device_id, ", ""), "coaps", psk=keys, rate_limit="3:600")
+    kcql = BOTH.format(DEVICES).replace("sensorId AS device_id, ", "")
+    ingest = world.listening(kcql, "coaps", psk=keys, rate_limit="3:600")
     payload = b'{"temperature": 21.5, "timestamp": 1486997194029}'
     large = json.dumps([{"temperature": number / 10} for number in range(200)]).encode()
     assert dtls_post(world, "device-1", "secret", payload=payload) == "2.04"

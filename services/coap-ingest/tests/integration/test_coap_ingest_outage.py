@@ -14,16 +14,13 @@ import psutil
 import pytest
 import pytest_asyncio
 from aiocoap import POST, Context, Message  # type: ignore[import-untyped]  # no types there
-from coap_world import TIMEOUT_S, World, opened, readings_in, sent, stop, tail
+from coap_world import READINGS, TIMEOUT_S, World, opened, readings_in, sent, stop, tail
 
 from stack.kafka import Kafka
 from stack.registry import Registry
 
 pytestmark = pytest.mark.integration
 
-READINGS = (
-    "INSERT INTO thermostat.data SELECT sensorId AS device_id, temperature AS value, timestamp AS event_time FROM {}"
-)
 OUTAGE_S = 30.0
 DEVICES = 20
 MOST_MORE_MEMORY_BYTES = 100_000_000

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from coap_world import BOTH, TIMEOUT_S, World, dead_letter_topic, messages_in, opened, readings_in, sent, stop
+from coap_world import BOTH, READINGS, TIMEOUT_S, World, dead_letter_topic, messages_in, opened, readings_in, sent, stop
 
 from stack.kafka import Kafka
 from stack.registry import Registry
@@ -115,7 +115,7 @@ def test_a_killed_and_restarted_server_is_observed_again_the_gap_counted_and_not
 def test_a_killed_service_takes_up_the_observation_when_it_is_started_again(world: World) -> None:
     reader = world.reader("thermostat.data")
     simulator = world.simulator("--rate", "40")
-    kcql = BOTH.format("sensors").partition("; ")[2]
+    kcql = READINGS.format("sensors")
     killed = world.ingest(kcql)
     before = len(reader.until(lambda seen: len(seen) >= 40))
     os.kill(killed.pid, signal.SIGKILL)
@@ -136,7 +136,7 @@ def test_a_killed_service_takes_up_the_observation_when_it_is_started_again(worl
 def test_while_kafka_is_away_notifications_wait_and_then_all_are_there(world: World) -> None:
     reader = world.reader("thermostat.data")
     simulator = world.simulator("--rate", "50")
-    ingest = world.ingest(BOTH.format("sensors").partition("; ")[2], "kafka_stalled_after_ms=1000")
+    ingest = world.ingest(READINGS.format("sensors"), "kafka_stalled_after_ms=1000")
     reader.until(lambda seen: len(seen) >= 20)
     world.kafka.pause()
     try:

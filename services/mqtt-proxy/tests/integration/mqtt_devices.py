@@ -7,9 +7,11 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from mqtt_world import WAIT_S, Proxy
+from mqtt_world import WAIT_S, Proxy, wait_until
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 4, 5, 6, 7
 _WINDOW = 10
@@ -155,6 +157,29 @@ class Fleet:
         if not devices.done():
             devices.cancel()
         await asyncio.gather(devices, return_exceptions=self._stop.is_set())
+
+
+@contextmanager
+def under_load(proxy: Proxy, *, messages: int) -> Iterator[Callable[[float], None]]:
+    """100 devices at QoS 1 and 100 at QoS 2, each with so many messages; what is yielded waits until a share of all of
+    them is acknowledged. Afterwards all are, and the topic holds each, those of QoS 2 exactly once.
+    """
+    fleets = [Fleet(proxy, f"{proxy.device}-{qos}", devices=100, messages=messages, qos=qos) for qos in (1, 2)]
+
+    def until_acknowledged(share: float) -> None:
+        wait_until("the load flows", lambda: all(fleet.progress() >= share for fleet in fleets))
+
+    try:
+        yield until_acknowledged
+        for fleet in fleets:
+            fleet.finish(2 * WAIT_S)
+    finally:
+        for fleet in fleets:
+            fleet.abandon()
+    at_least_once, exactly_once = fleets
+    assert at_least_once.acknowledged == at_least_once.published
+    assert set(proxy.topics.identities(f"{proxy.device}-1")) == at_least_once.published
+    assert proxy.topics.identities(f"{proxy.device}-2") == Counter(exactly_once.published)
 
 
 class _Device:

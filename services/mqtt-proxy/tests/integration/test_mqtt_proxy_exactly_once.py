@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from kafka_gate import Api, KafkaGate
-from mqtt_devices import PUBCOMP, PUBREC, Fleet, Wire
-from mqtt_world import WAIT_S, Proxy, opened, wait_until
+from mqtt_devices import PUBCOMP, PUBREC, Wire, under_load
+from mqtt_world import Proxy, opened, wait_until
 
 from stack.kafka import Kafka
 from stack.registry import Registry
@@ -136,22 +135,11 @@ def test_half_open_takeover_with_a_publish_in_flight(proxy: Proxy) -> None:
 def kill_under_load(proxy: Proxy, *, kills: int, messages: int) -> None:
     """100 devices at QoS 1 and 100 at QoS 2, the proxy killed so often, evenly over the run."""
     proxy.start()
-    fleets = [Fleet(proxy, f"{proxy.device}-{qos}", devices=100, messages=messages, qos=qos) for qos in (1, 2)]
-    try:
+    with under_load(proxy, messages=messages) as until_acknowledged:
         for kill in range(1, kills + 1):
-            share = kill / (kills + 1)
-            wait_until("the load flows", lambda: all(fleet.progress() >= share for fleet in fleets))  # noqa: B023  # called within the turn
+            until_acknowledged(kill / (kills + 1))
             proxy.kill()
             proxy.start()
-        for fleet in fleets:
-            fleet.finish(2 * WAIT_S)
-    finally:
-        for fleet in fleets:
-            fleet.abandon()
-    at_least_once, exactly_once = fleets
-    assert at_least_once.acknowledged == at_least_once.published
-    assert set(proxy.topics.identities(f"{proxy.device}-1")) == at_least_once.published
-    assert proxy.topics.identities(f"{proxy.device}-2") == Counter(exactly_once.published)
 
 
 def test_kill_9_under_the_load_of_200_connections(proxy: Proxy) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from kafka_gate import KafkaGate
-from mqtt_devices import PUBACK, PUBCOMP, PUBREC, Fleet, Wire, connect_packet
+from mqtt_devices import PUBACK, PUBCOMP, PUBREC, Fleet, Wire, connect_packet, under_load
 from mqtt_world import WAIT_S, Proxy, opened, wait_until
 
 from stack.kafka import Kafka
@@ -32,23 +32,13 @@ def kafka_killed_under_load(proxy: Proxy, kafka: Kafka, *, outage_s: float, mess
     """100 devices at QoS 1 and 100 at QoS 2; Kafka is killed and stays away so long; all goes on by itself."""
     proxy.start()
     pid = proxy.pid
-    fleets = [Fleet(proxy, f"{proxy.device}-{qos}", devices=100, messages=messages, qos=qos) for qos in (1, 2)]
-    try:
-        wait_until("the load flows", lambda: all(fleet.progress() >= 0.2 for fleet in fleets))
+    with under_load(proxy, messages=messages) as until_acknowledged:
+        until_acknowledged(0.2)
         kafka.kill()
         # The length of the outage, not a wait for anything.
         threading.Event().wait(outage_s)
         kafka.start()
         kafka.wait_ready()
-        for fleet in fleets:
-            fleet.finish(2 * WAIT_S)
-    finally:
-        for fleet in fleets:
-            fleet.abandon()
-    at_least_once, exactly_once = fleets
-    assert at_least_once.acknowledged == at_least_once.published
-    assert set(proxy.topics.identities(f"{proxy.device}-1")) == at_least_once.published
-    assert proxy.topics.identities(f"{proxy.device}-2") == Counter(exactly_once.published)
     assert proxy.pid == pid, "the same process"
     assert proxy.is_ready()
     assert proxy.peak_resident_mib() < MEMORY_BOUND_MIB
