@@ -41,19 +41,24 @@ class Span:
         return Span(max(0, first), last + window_ms)
 
 
-def with_late(decoded: DataFrame, verdict: Column) -> DataFrame:
-    """The readings that are on time or late, as columns; a generator, as in `readings.on_time`."""
-    counts = verdict.isNull() | (verdict == readings.LATE)
-    return decoded.select(F.inline(F.when(counts, F.array("reading"))))
+def judged(records: DataFrame, ids: SchemaIds, verdict: Column) -> DataFrame:
+    """Records of the input or of the late topic: `reading`, `verdict` and, of the late ones, the bytes (`late_value`).
+
+    Keep the rows before they are filtered: a filter would be pushed below the decoding, and decode once more.
+    """
+    decoded = readings.decode(records, ids).withColumn("verdict", verdict)
+    return decoded.select("reading", "verdict", F.when(_is_late(), F.col("value")).alias("late_value"))
 
 
-def only_kept_as_late(late: DataFrame, late_in_input: DataFrame) -> DataFrame:
-    """The records of the late topic that the input does not hold any more, each once.
+def counted(in_input: DataFrame, in_late_topic: DataFrame) -> DataFrame:
+    """The readings on time or late, as columns with `is_late`, each once; both arguments come from `judged`.
 
     What is late lies in both, until the input's retention has passed; and a record may lie in the late topic twice.
     """
-    gone = late.join(late_in_input.select("value").distinct(), "value", "left_anti")
-    return gone.dropDuplicates(["value"])
+    still_there = in_input.where(_is_late()).select("late_value").distinct()
+    gone = in_late_topic.where(_is_late()).join(still_there, "late_value", "left_anti").dropDuplicates(["late_value"])
+    both = in_input.where(F.col("verdict").isNull() | _is_late()).unionByName(gone)
+    return both.select("reading.*", _is_late().alias("is_late"))
 
 
 def within(rows: DataFrame, span: Span) -> DataFrame:
@@ -62,10 +67,15 @@ def within(rows: DataFrame, span: Span) -> DataFrame:
     return rows.where((start >= span.from_ms) & (end <= span.to_ms))
 
 
+def measured_within(given: DataFrame, span: Span) -> DataFrame:
+    """The readings that were measured in the span."""
+    event_ms = F.unix_millis("event_time")
+    return given.where((event_ms >= span.from_ms) & (event_ms < span.to_ms))
+
+
 def aggregate(given: DataFrame, span: Span, window_ms: int, slide_ms: int | None, revision: int) -> DataFrame:
     """The windows of `span` over the readings, as `windows.aggregate` makes them, under one revision."""
-    event_ms = F.unix_millis("event_time")
-    inside = given.where((event_ms >= span.from_ms) & (event_ms < span.to_ms))
+    inside = measured_within(given, span)
     return within(windows.aggregate(inside, window_ms, slide_ms), span).withColumn(
         "revision", F.lit(revision).cast("long")
     )
@@ -104,6 +114,10 @@ def groups_of(
     touched = corrected.select("metric", "window_start", "window_end").distinct()
     whole = computed.join(touched, ["metric", "window_start", "window_end"], "left_semi")
     return windows.group(windows.with_devices(whole, devices), attributes, unknown_group)
+
+
+def _is_late() -> Column:
+    return F.col("verdict").eqNullSafe(readings.LATE)
 
 
 def _type_name(avro: Any) -> str:

@@ -24,7 +24,6 @@ WINDOWS = "windows"
 REJECTS = "rejects"
 
 READ = {
-    "startingOffsets": "earliest",
     "failOnDataLoss": "true",
     "kafka.isolation.level": "read_committed",
     "groupIdPrefix": "isotherm-aggregator",
@@ -111,6 +110,7 @@ class Queries:
         return (
             self._session.readStream.format("kafka")
             .options(**self._kafka, **READ)
+            .option("startingOffsets", "earliest")
             .option("subscribe", ",".join(self._settings.input_topics))
             .option("maxOffsetsPerTrigger", self._settings.max_offsets_per_trigger)
             .option("includeHeaders", with_headers)

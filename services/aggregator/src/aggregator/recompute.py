@@ -216,17 +216,11 @@ class _Recompute:
         begin_ms = span.from_ms - settings.max_skew_ms
         records = self._records(settings.input_topics, begin_ms)
         late_records = self._records([settings.late_topic], begin_ms)
-        both = records.select("value").union(late_records.select("value"))
-        ids = ids_in(both, self._registry)
+        ids = ids_in(records.union(late_records), self._registry)
         verdict = readings.verdict(ids, settings.allowed_lateness_ms, settings.max_skew_ms)
-        decoded = readings.decode(records, ids)
-        late_in_input = readings.refused(decoded, verdict).where(F.col("reason") == readings.LATE)
-        only_late = readings.decode(corrections.only_kept_as_late(late_records, late_in_input), ids)
-        given = corrections.with_late(decoded, verdict).unionByName(corrections.with_late(only_late, verdict))
-        event_ms, ingest_ms = F.unix_millis("event_time"), F.unix_millis("ingest_time")
-        is_late = event_ms < ingest_ms - settings.allowed_lateness_ms
-        inside = (event_ms >= span.from_ms) & (event_ms < span.to_ms)
-        return given, given.where(is_late & inside).count()
+        in_input, in_late_topic = (_kept(corrections.judged(each, ids, verdict)) for each in (records, late_records))
+        given = corrections.counted(in_input, in_late_topic)
+        return given, corrections.measured_within(given, span).where("is_late").count()
 
     def _groups(self, computed: DataFrame, corrected: DataFrame, known: DataFrame) -> DataFrame:
         settings = self._settings
@@ -251,7 +245,7 @@ class _Recompute:
     def _records(self, topics: list[str], from_ms: int) -> DataFrame:
         return (
             self._spark.read.format("kafka")
-            .options(**self._kafka, **{key: value for key, value in READ.items() if key != "startingOffsets"})
+            .options(**self._kafka, **READ)
             .option("subscribe", ",".join(topics))
             .option("startingTimestamp", str(max(0, from_ms)))
             .option("startingOffsetsByTimestampStrategy", "latest")

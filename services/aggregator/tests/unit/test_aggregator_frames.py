@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from aggregator import devices, readings, session, windows, wire
+from aggregator import corrections, devices, readings, session, windows, wire
 from aggregator.settings import AggregatorSettings
 from isotherm_schemas import schema
 from servicekit import avro
@@ -179,6 +179,23 @@ def test_values_are_decoded_once_per_record(spark: SparkSession) -> None:
     decoded = readings.decode(records(spark, [ENCODE[1](reading())]), IDS)
     plan = windows.aggregate(on_time(decoded), RULES.window_ms)._jdf.queryExecution().optimizedPlan().toString()
     assert plan.count("from_avro(") == len(IDS.known)
+
+
+def test_a_late_reading_counts_once_in_a_correction(spark: SparkSession) -> None:
+    on_time_one, late = ENCODE[1](reading()), ENCODE[1](reading(ingest_time=99_000))
+    gone, refused = ENCODE[2]({**reading(ingest_time=98_000), "quality": "good"}), b"?"
+    verdict = readings.verdict(IDS, RULES.allowed_lateness_ms, RULES.max_skew_ms)
+    in_input, in_late_topic = (
+        corrections.judged(records(spark, values), IDS, verdict)
+        for values in ([on_time_one, late, on_time_one, refused], [late, gone, gone, on_time_one])
+    )
+    rows = corrections.counted(in_input, in_late_topic).collect()
+    assert sorted((row["is_late"], checker.epoch_ms(row["ingest_time"])) for row in rows) == [
+        (False, reading()["ingest_time"]),
+        (False, reading()["ingest_time"]),
+        (True, 98_000),
+        (True, 99_000),
+    ]
 
 
 def decoded_values(rows: DataFrame, writer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
