@@ -1,0 +1,22 @@
+"""What a record of the control topic asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from connector.config import from_mapping
+from connector.publishing import connector_record
+from connector.targets import Target, TargetState, target_of
+
+
+def test_the_target_of_a_connector() -> None:
+    config = from_mapping({"name": "n", "connector.class": "x"})
+    published = connector_record(config, worker_group="", now_ms=5)
+    assert target_of(published) == Target()
+    asked = {**published, "target_state": "PAUSED", "restart_count": 3}
+    assert target_of(asked) == Target(TargetState.PAUSED, 3)
+
+
+def test_an_unknown_target_state_is_an_error() -> None:
+    with pytest.raises(ValueError, match="HIBERNATING"):
+        target_of({"target_state": "HIBERNATING", "restart_count": 0})
