@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from aggregator import session
 from aggregator.settings import AggregatorSettings
+from connector.status import Heartbeat, State
 from contracts.books import Book, JsonSchema
 from kcql.dates import epoch_ms
 from servicekit.avro import Decoder, SchemaRegistry
@@ -162,6 +163,20 @@ class Bench:
         """
         decoded: dict[str, Any] = plain(Decoder(self.registry, reader)(value).record)
         return decoded
+
+
+def heartbeat(
+    bench: Bench,
+    connector: str,
+    state: State,
+    counts: Callable[[], Mapping[str, int]],
+    lag: Callable[[], Mapping[str, int]] = dict,
+) -> Message:
+    """What a task says of itself on the status topic."""
+    recorder = RecordingProducer()
+    Heartbeat(recorder.as_producer, bench.registry, connector=connector, task=0).beat(state, counts, lag)
+    (beat,) = recorder.messages
+    return beat
 
 
 def plain(value: Any) -> Any:

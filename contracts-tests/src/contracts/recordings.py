@@ -71,12 +71,13 @@ def _message(kept: Mapping[str, Any], bench: Bench) -> Message:
 
 
 def comparable(kept: Mapping[str, Message], bench: Bench) -> dict[str, Any]:
-    """Messages without the revision, which is the time when they were made."""
+    """Messages without the times when they were made."""
     answer = {}
     for name, message in kept.items():
         if name in _OF_THE_MOMENT:
             continue
         value = bench.decode(message.value)
-        value.pop("revision", None)
+        for time_of_making in ("revision", "updated_at"):
+            value.pop(time_of_making, None)
         answer[name] = (message.topic, message.key, dict(message.headers), value, _version(message, bench))
     return answer

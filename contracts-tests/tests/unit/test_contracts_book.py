@@ -16,6 +16,7 @@ import kcql
 from aggregator import devices, readings
 from aggregator.settings import AggregatorSettings
 from coap_ingest.settings import CoapIngestSettings
+from connector import targets
 from contracts.consumers import NEEDS
 from contracts.places import EXAMPLES, ROOT
 from mqtt_proxy import service as mqtt_proxy
@@ -36,6 +37,7 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("aggregator", "thermostat.data"): readings.READER,
     ("aggregator", "thermostat.late"): readings.READER,
     ("aggregator", "devices"): devices.READER,
+    ("aggregator", "isotherm.connectors"): targets.READER,
     ("mqtt-proxy", "isotherm.mqtt.sessions"): mqtt_proxy.SESSION,
 }
 """What readers pin in their code. The others (persisters, the demo) read with the writer's own schema."""

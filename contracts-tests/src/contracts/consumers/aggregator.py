@@ -9,6 +9,8 @@ from pyspark.sql import Row
 
 from aggregator import devices, readings
 from aggregator.wire import SchemaIds
+from connector import targets
+from connector.publishing import CONNECTORS
 from contracts import scenario
 from contracts.bench import Bench, Message
 from contracts.needs import Need, UnusableError, expect
@@ -50,6 +52,16 @@ def _joins(bench: Bench, found: Message) -> None:
     (device,) = read_devices(bench, [found])
     # The join goes by the key.
     expect("device_id", device["device_id"], found.key)
+
+
+def _obeys(bench: Bench, found: Message) -> None:
+    record = bench.decode(found.value, targets.READER)
+    try:
+        targets.target_of(record)
+    except ValueError as error:
+        raise UnusableError(str(error)) from error
+    # What is wanted of a connector is found by the key.
+    expect("name", record["name"], found.key)
 
 
 def _reading(provider: str, name: str, key: str, event_time_ms: int) -> Need:
@@ -108,5 +120,16 @@ NEEDS = (
         key=scenario.OTHER_DEVICE,
         value={"device_id": scenario.OTHER_DEVICE, "home": None, "room": None, "region": None, "model": None},
         process=_joins,
+    ),
+    Need(
+        "aggregator",
+        "persisters",
+        scenario.CONNECTOR,
+        CONNECTORS,
+        "ConnectorConfig",
+        1,
+        key="coap-to-hazelcast",
+        value={"name": "coap-to-hazelcast", "target_state": "STARTED", "restart_count": match.integer(0)},
+        process=_obeys,
     ),
 )

@@ -9,11 +9,14 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from aggregator import devices, readings, windows
+from aggregator.metrics import Metrics
 from aggregator.settings import AggregatorSettings
+from aggregator.status import Status
 from aggregator.wire import SchemaIds
 from contracts import scenario
-from contracts.bench import Bench, Message, message
+from contracts.bench import Bench, Message, heartbeat, message
 from contracts.providers import cli
+from servicekit.health import Health
 
 RECORDS = (
     "key binary, value binary, topic string, partition int, offset long, headers array<struct<key:string,value:binary>>"
@@ -45,7 +48,7 @@ def records(bench: Bench, found: Sequence[Message]) -> DataFrame:
 
 
 def messages(bench: Bench) -> Mapping[str, Message]:
-    """Windows of two devices, the group of one region, and a late reading."""
+    """Windows of two devices, the group of one region, a late reading, and a word on itself."""
     topic = SETTINGS.input_topics[0]
     on_time = [
         reading(bench, device, value, scenario.MEASURED_MS + index)
@@ -69,12 +72,14 @@ def messages(bench: Bench) -> Mapping[str, Message]:
     groups = windows.group(members, ["region"], unknown_group="")
     (group,) = _rows(windows.to_group_topic(groups, _id(bench, SETTINGS.grouped_topic, windows.GROUP)))
     (too_late,) = refused.collect()
+    status = Status(Health(), Metrics())
     headers = [(header["key"], bytes(header["value"])) for header in too_late["headers"]]
     return {
         scenario.WINDOW: message(SETTINGS.output_topic, *plain),
         scenario.WINDOW_ESCAPED: message(SETTINGS.output_topic, *escaped),
         scenario.GROUP: message(SETTINGS.grouped_topic, *group),
         scenario.LATE: message(too_late["topic"], bytes(too_late["key"]), bytes(too_late["value"]), headers),
+        scenario.HEARTBEAT: heartbeat(bench, SETTINGS.name, status.state(), status.counts, status.lag),
     }
 
 

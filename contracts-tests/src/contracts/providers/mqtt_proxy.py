@@ -10,9 +10,9 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from connector.reporting import counts_of
-from connector.status import Heartbeat, State
+from connector.status import State
 from contracts import scenario
-from contracts.bench import Bench, Message, RecordingProducer, message
+from contracts.bench import Bench, Message, heartbeat, message
 from contracts.places import EXAMPLES
 from mqtt_proxy.metrics import PREFIX, Metrics
 from mqtt_proxy.packets import Publish
@@ -65,10 +65,6 @@ def _session(bench: Bench) -> Message:
 
 
 def _heartbeat(bench: Bench) -> Message:
-    recorder = RecordingProducer()
     counted = CollectorRegistry()
     counted.register(Metrics())
-    heartbeat = Heartbeat(recorder.as_producer, bench.registry, connector=SERVICE, task=0)
-    heartbeat.beat(State.RUNNING, lambda: counts_of(counted, f"{PREFIX}_"), dict)
-    (beat,) = recorder.messages
-    return beat
+    return heartbeat(bench, SERVICE, State.RUNNING, lambda: counts_of(counted, f"{PREFIX}_"))

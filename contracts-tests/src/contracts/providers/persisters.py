@@ -6,20 +6,19 @@ from collections.abc import Mapping
 
 from connector import config
 from connector.publishing import announcements
-from connector.status import Heartbeat, State
+from connector.status import State
 from contracts import scenario
-from contracts.bench import Bench, Message, RecordingProducer, message
+from contracts.bench import Bench, Message, heartbeat, message
 from contracts.places import EXAMPLES
 from persisters.catalog import KINDS
 
 
 def messages(bench: Bench) -> Mapping[str, Message]:
     """A heartbeat, the connector's configuration and its class."""
-    recorder = RecordingProducer()
     connector = config.read(EXAMPLES / "demo" / "coap-to-hazelcast.properties")
-    heartbeat = Heartbeat(recorder.as_producer, bench.registry, connector=connector.name, task=0)
-    heartbeat.beat(State.RUNNING, lambda: {"read": 3, "written": 3}, lambda: {"coap_sensor_topic-0": 0})
-    (beat,) = recorder.messages
+    beat = heartbeat(
+        bench, connector.name, State.RUNNING, lambda: {"read": 3, "written": 3}, lambda: {"coap_sensor_topic-0": 0}
+    )
     owned, plugin = announcements(bench.registry, connector, KINDS["hazelcast"].definition, version="0.1.0")
     return {
         scenario.HEARTBEAT: beat,

@@ -14,6 +14,8 @@ from aggregator.readings import DEAD_LETTER_REASONS, LATE
 
 Partition = tuple[str, int]
 
+PREFIX = "isotherm_aggregator_"
+
 READINGS_OBSERVED = "readings"
 """Observation of the windowed query: `on_time`, `newest_ingest_ms`."""
 REFUSED_OBSERVED = "refused"
@@ -34,6 +36,11 @@ class Progress:
     state_rows: int
     dropped_rows: int
     observed: Mapping[str, Mapping[str, int | None]]
+
+    @property
+    def rows_per_second(self) -> float:
+        """Records read for each second that the batch took."""
+        return self.input_rows * 1000 / max(1, self.duration_ms)
 
     @property
     def newest_ingest_ms(self) -> int | None:
@@ -75,6 +82,10 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.batches: Mapping[str, Progress] = {}
+        """The last batch of each query that had something to do."""
+        self.lags: Mapping[str, Mapping[Partition, int]] = {}
+        """Records not read yet, by query."""
         self.input_rows = self._counter("input_records", "Records read, by query.", "query")
         self.on_time = self._counter("readings_aggregated", "Readings that went into windows.")
         self.late = self._counter("late_records", "Readings that went to the late topic.")
@@ -89,25 +100,29 @@ class Metrics:
             "query_restarts", "Queries started again within this process.", "query", "cause"
         )
         self.batch_seconds = self._gauge("batch_duration_seconds", "Duration of the last micro-batch.", "query")
+        self.rows_per_second = self._gauge("rows_per_second", "Records a second of the last micro-batch.", "query")
         self.watermark = self._gauge("watermark_seconds", "The watermark, in seconds since the epoch.")
         self.state_rows = self._gauge("state_rows", "Open windows.")
         self.lag = self._gauge(
             "lag_records", "Records in the topic that are not read yet.", "query", "topic", "partition"
         )
+        self.halted = self._gauge("halted", "1 while the queries stand still because they are to: paused or stopped.")
         for reason in DEAD_LETTER_REASONS:
             self.dead_letters.labels(reason)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"isotherm_aggregator_{name}", text, labels, registry=self.registry)
+        return Counter(f"{PREFIX}{name}", text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"isotherm_aggregator_{name}", text, labels, registry=self.registry)
+        return Gauge(f"{PREFIX}{name}", text, labels, registry=self.registry)
 
     def add(self, query: str, progress: Progress) -> None:
         """Count one trigger of `query`."""
         self.input_rows.labels(query).inc(progress.input_rows)
         if progress.input_rows or progress.observed:
+            self.batches = {**self.batches, query: progress}
             self.batch_seconds.labels(query).set(progress.duration_ms / 1000)
+            self.rows_per_second.labels(query).set(progress.rows_per_second)
         if progress.watermark_ms is not None:
             self.watermark.set(progress.watermark_ms / 1000)
             self.state_rows.set(progress.state_rows)
@@ -120,5 +135,7 @@ class Metrics:
 
     def set_lag(self, query: str, read_to: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
         """Show how far `query` is behind the ends of the partitions."""
-        for (topic, number), end in ends.items():
-            self.lag.labels(query, topic, str(number)).set(max(0, end - read_to.get((topic, number), 0)))
+        lags = {partition: max(0, end - read_to.get(partition, 0)) for partition, end in ends.items()}
+        for (topic, number), records in lags.items():
+            self.lag.labels(query, topic, str(number)).set(records)
+        self.lags = {**self.lags, query: lags}

@@ -12,12 +12,14 @@ from aggregator.clock import Ticks, reached_ms
 from aggregator.metrics import Metrics, Partition
 from aggregator.schema_book import SchemaBook
 from aggregator.settings import AggregatorSettings
+from aggregator.status import Status
 from aggregator.supervision import Cause, SupervisedQuery, cause_of
 from aggregator.waiting import StopRequested, Waiting
+from connector.status import State
+from connector.targets import Target, TargetFollower, TargetState
 from servicekit import logs
 from servicekit.backoff import Backoff
 from servicekit.health import Health
-from servicekit.lifecycle import Exit
 
 _log = logs.logger(__name__)
 
@@ -26,9 +28,18 @@ _PROBE_INTERVAL_S = 1.0
 _DRAIN_SHARE = 0.6
 """Share of the shutdown deadline that running batches may use; the rest is for Spark to stop."""
 
+_ASKED_FOR = "asked for"
+"""Why a query is started again, beside the causes of its failures."""
+
+_Both = tuple[SupervisedQuery, SupervisedQuery]
+
+
+class QueryFailedError(Exception):
+    """A query ended for a reason that a new start does not cure; with Java's trace."""
+
 
 class Operation:
-    """Looks after the windowed and the stateless query until the service stops or one of them fails for good."""
+    """Looks after the windowed and the stateless query until the service stops or one of them fails."""
 
     def __init__(
         self,
@@ -39,6 +50,8 @@ class Operation:
         health: Health,
         metrics: Metrics,
         waiting: Waiting,
+        status: Status,
+        target: TargetFollower,
     ) -> None:
         self._settings = settings
         self._folder = folder
@@ -47,6 +60,9 @@ class Operation:
         self._health = health
         self._metrics = metrics
         self._waiting = waiting
+        self._status = status
+        self._target = target
+        self._obeyed: Target | None = None
         self._backoff = Backoff(base_ms=500, cap_ms=10_000)
         self._ticks = Ticks(
             settings.window_ms,
@@ -57,28 +73,58 @@ class Operation:
         self._ticked_watermark_ms = 0
         self._next_probe_s = 0.0
 
-    def run(self, windows: SupervisedQuery, rejects: SupervisedQuery, verify_topics: Callable[[], None]) -> int:
-        """Start the queries and look after them; returns the exit code.
+    def run(self, windows: SupervisedQuery, rejects: SupervisedQuery, verify_topics: Callable[[], None]) -> None:
+        """Start the queries, as soon and as long as they are wanted, and look after them until the service stops.
 
-        `verify_topics` is asked again after a query lost Kafka. Raises what `verify_topics` does not get over.
+        `verify_topics` is asked again after a query lost Kafka. Raises what `verify_topics` does not get over, and
+        QueryFailedError.
         """
         queries = (windows, rejects)
         try:
-            for query in queries:
-                query.start()
+            while not self._target.is_current():
+                self._waiting.pause(_POLL_S)
             while True:
-                for query in queries:
-                    self._take_in(query)
-                    failure = query.failure()
-                    if failure is not None and not self._recover(query, failure, verify_topics):
-                        return Exit.FAILED
+                self._obey(queries)
+                if self._status.halted is None:
+                    self._look_after(queries, verify_topics)
                 self._probe(windows, rejects)
-                if all(query.is_initialized for query in queries):
-                    self._health.ready("start")
                 self._waiting.pause(_POLL_S)
         except StopRequested:
-            self._stop(queries)
-            return Exit.OK
+            _log.info("stopping after the current batches")
+            self._health.not_ready("stop", "stopping")
+            self._halt(queries)
+
+    def _obey(self, queries: _Both) -> None:
+        """Start, halt or start anew what runs, as the control topic says."""
+        wanted, before = self._target.target, self._obeyed
+        if wanted == before:
+            return
+        self._obeyed = wanted
+        starts, runs = wanted.state is TargetState.STARTED, False
+        if before is not None:
+            _log.info("target changed", state=wanted.state, restarts=wanted.restarts)
+            runs = before.state is TargetState.STARTED
+            if runs and (not starts or wanted.restarts > before.restarts):
+                self._halt(queries)
+                runs = False
+        if starts and not runs:
+            for query in queries:
+                query.start()
+                if before is not None:
+                    self._metrics.query_restarts.labels(query.name, _ASKED_FOR).inc()
+        self._status.halted = None if starts else State(wanted.state)
+        self._metrics.halted.set(not starts)
+        if not starts:
+            self._health.ready("start")
+
+    def _look_after(self, queries: _Both, verify_topics: Callable[[], None]) -> None:
+        for query in queries:
+            self._take_in(query)
+            failure = query.failure()
+            if failure is not None:
+                self._recover(query, failure, verify_topics)
+        if all(query.is_initialized for query in queries):
+            self._health.ready("start")
 
     def _take_in(self, query: SupervisedQuery) -> None:
         for progress in query.new_progress():
@@ -94,13 +140,13 @@ class Operation:
                     batch_id=progress.batch_id,
                 )
 
-    def _recover(self, query: SupervisedQuery, failure: str, verify_topics: Callable[[], None]) -> bool:
-        """Start a query again where that helps; False when it does not."""
+    def _recover(self, query: SupervisedQuery, failure: str, verify_topics: Callable[[], None]) -> None:
+        """Start a query again where that helps. Raises QueryFailedError where it does not."""
         cause = cause_of(failure)
         if cause is Cause.FAILURE:
             self._health.not_ready(query.name, "the query failed")
             _log.error("query failed, ending", query=query.name, trace=failure)
-            return False
+            raise QueryFailedError(f"query {query.name} failed: {failure}")
         self._metrics.query_restarts.labels(query.name, cause.value).inc()
         if cause is Cause.NEW_SCHEMA:
             new_ids = wire.new_schema_ids(failure)
@@ -112,7 +158,6 @@ class Operation:
             self._waiting.pause(self._backoff.next_ms() / 1000)
             self._waiting.until("kafka", verify_topics)
         query.start()
-        return True
 
     def _probe(self, windows: SupervisedQuery, rejects: SupervisedQuery) -> None:
         """Ask Kafka for the ends of the partitions: for the lag, for readiness, and to let time go on."""
@@ -131,7 +176,8 @@ class Operation:
         for query in (windows, rejects):
             if query.read_to is not None:
                 self._metrics.set_lag(query.name, query.read_to, ends)
-        self._advance_clock(windows, asked_at_ms, ends)
+        if windows.is_running:
+            self._advance_clock(windows, asked_at_ms, ends)
 
     def _advance_clock(self, windows: SupervisedQuery, asked_at_ms: int, ends: Mapping[Partition, int]) -> None:
         last, read_to = windows.last, windows.read_to
@@ -147,9 +193,9 @@ class Operation:
             self._folder.tick(self._ticks.tick_ms(reached))
             self._ticked_watermark_ms = self._ticks.watermark_ms(reached)
 
-    def _stop(self, queries: tuple[SupervisedQuery, ...]) -> None:
-        _log.info("stopping after the current batches")
-        self._health.not_ready("stop", "stopping")
+    def _halt(self, queries: _Both) -> None:
+        """Stop the queries between two batches, as far as there is time; their checkpoints know where to go on."""
         deadline_s = time.monotonic() + self._settings.shutdown_timeout_ms / 1000 * _DRAIN_SHARE
         for query in queries:
             query.stop_after_batch(deadline_s)
+            self._take_in(query)

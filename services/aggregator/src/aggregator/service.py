@@ -8,13 +8,16 @@ from aggregator.broker import Broker
 from aggregator.checkpoint import CheckpointFolder, CheckpointMismatchError, fingerprint
 from aggregator.kafka_options import java_options, redacted
 from aggregator.metrics import Metrics
-from aggregator.operation import Operation
+from aggregator.operation import Operation, QueryFailedError
 from aggregator.queries import DevicesTable, Queries, WindowSink
 from aggregator.schema_book import SchemaBook
 from aggregator.settings import AggregatorSettings
+from aggregator.status import Status
 from aggregator.supervision import SupervisedQuery
 from aggregator.waiting import StopRequested, Waiting
 from aggregator.windows import AGGREGATE, GROUP
+from connector.reporting import Reporter, reported
+from connector.targets import TargetFollower
 from servicekit import logs
 from servicekit.avro import SchemaRegistry
 from servicekit.health import Health, MonitoringServer
@@ -35,20 +38,37 @@ class Aggregator:
         self._folder = CheckpointFolder(settings.checkpoint_dir)
         self._health = Health()
         self._metrics = Metrics()
+        self._status = Status(self._health, self._metrics)
+        self._target = TargetFollower(settings.kafka, settings.registry, settings.name)
 
     def run(self, stop: Stop) -> int:
         """Run until the stop is asked for or a query fails for good; returns the exit code. Raises SettingsError."""
         monitoring = MonitoringServer(self._settings.http, self._health, self._metrics.registry)
         monitoring.start()
         _log.info("monitoring answers", port=monitoring.port)
+        self._target.start()
         try:
-            return self._run(Waiting(stop, self._health))
-        except StopRequested:
-            return Exit.OK
+            with reported(self._reporter()):
+                return self._run(Waiting(stop, self._health))
+        except QueryFailedError:
+            return Exit.FAILED
         except CheckpointMismatchError as error:
             raise SettingsError([f"checkpoint_dir: {error}"]) from error
         finally:
+            self._target.close()
             monitoring.stop()
+
+    def _reporter(self) -> Reporter:
+        settings, status = self._settings, self._status
+        return Reporter(
+            settings.kafka,
+            settings.registry,
+            connector=settings.name,
+            task=0,
+            state=status.state,
+            counts=status.counts,
+            lag=status.lag,
+        )
 
     def _run(self, waiting: Waiting) -> int:
         settings, folder = self._settings, self._folder
@@ -57,29 +77,40 @@ class Aggregator:
             lock = waiting.until("checkpoint", folder.lock)
         except OSError as error:
             raise SettingsError([f"checkpoint_dir: {str(folder.folder)!r} cannot be used: {error}"]) from error
+        except StopRequested:
+            return Exit.OK
         broker, registry = Broker(settings.kafka), SchemaRegistry(settings.registry)
         try:
-            waiting.until("kafka", lambda: self._verify_topics(broker))
-            book = SchemaBook(registry, folder)
-            output_ids = waiting.until("registry", lambda: self._look_up_schemas(registry, book))
-            spark = session.Spark(settings, folder.spark, lock)
-            _log.info("spark started", jvm_pid=spark.jvm_pid, master=settings.spark.master)
-            try:
-                devices = DevicesTable(settings, self._kafka_options, broker, registry, folder)
-                sink = WindowSink(settings, self._kafka_options, output_ids, devices, self._metrics)
-                queries = Queries(spark.session, settings, self._kafka_options, folder, sink)
-                operation = Operation(settings, folder, broker, book, self._health, self._metrics, waiting)
-                return operation.run(
-                    SupervisedQuery(streaming.WINDOWS, lambda: queries.start_windows(book.ids), self._redact),
-                    SupervisedQuery(streaming.REJECTS, lambda: queries.start_rejects(book.ids), self._redact),
-                    lambda: self._verify_topics(broker),
-                )
-            finally:
-                spark.stop()
-                _log.info("spark stopped")
+            self._operate(waiting, broker, registry, lock)
+        except StopRequested:
+            _log.info("stopped before it had begun")
         finally:
             broker.close()
             registry.close()
+        return Exit.OK
+
+    def _operate(self, waiting: Waiting, broker: Broker, registry: SchemaRegistry, lock: int) -> None:
+        settings, folder = self._settings, self._folder
+        waiting.until("kafka", lambda: self._verify_topics(broker))
+        book = SchemaBook(registry, folder)
+        output_ids = waiting.until("registry", lambda: self._look_up_schemas(registry, book))
+        spark = session.Spark(settings, folder.spark, lock)
+        _log.info("spark started", jvm_pid=spark.jvm_pid, master=settings.spark.master)
+        try:
+            devices = DevicesTable(settings, self._kafka_options, broker, registry, folder)
+            sink = WindowSink(settings, self._kafka_options, output_ids, devices, self._metrics)
+            queries = Queries(spark.session, settings, self._kafka_options, folder, sink)
+            operation = Operation(
+                settings, folder, broker, book, self._health, self._metrics, waiting, self._status, self._target
+            )
+            operation.run(
+                SupervisedQuery(streaming.WINDOWS, lambda: queries.start_windows(book.ids), self._redact),
+                SupervisedQuery(streaming.REJECTS, lambda: queries.start_rejects(book.ids), self._redact),
+                lambda: self._verify_topics(broker),
+            )
+        finally:
+            spark.stop()
+            _log.info("spark stopped")
 
     def _redact(self, text: str) -> str:
         return redacted(text, self._kafka_options)

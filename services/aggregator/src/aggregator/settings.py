@@ -32,6 +32,11 @@ class SparkSettings(Settings):
 class AggregatorSettings(ServiceSettings):
     """Settings of the aggregator; times are in ms."""
 
+    name: str = Field(
+        "aggregator",
+        min_length=1,
+        description="Its name on the control topics: what it reports as, and is paused by. One aggregator, one name.",
+    )
     input_topics: list[str] = Field(["thermostat.data"], min_length=1, description="Topics with readings.")
     output_topic: str = Field("temperatures.aggregated", description="Aggregates of each device and metric.")
     grouped_topic: str = Field("temperatures.grouped", description="Aggregates of each group of devices.")
@@ -62,7 +67,7 @@ class AggregatorSettings(ServiceSettings):
         "(its producer's `delivery.timeout.ms`).",
     )
     trigger_ms: int = Field(2_000, ge=0, description="Distance of two micro-batches; 0: one right after the other.")
-    max_offsets_per_trigger: int = Field(500_000, ge=1, description="Most records of one micro-batch.")
+    max_offsets_per_trigger: int = Field(2_000_000, ge=1, description="Most records of one micro-batch.")
     shuffle_partitions: int = Field(2, ge=1, le=1_000, description="Partitions of the windows' state.")
     idle_flush: bool = Field(
         True,

@@ -40,6 +40,7 @@ DEADLINE_S = 240.0
 SPAN_MS = 120_000
 READINGS = 20_000
 DEVICES = 40
+TEN_YEARS_MS = 315_360_000_000
 
 Header = tuple[str, bytes]
 
@@ -93,7 +94,7 @@ class Topics:
             self.grouped: ("TemperatureGroup", [schema("TemperatureGroup", 1)]),
             self.devices: ("Device", [schema("Device", 1)]),
         }
-        config = {self.devices: {"cleanup.policy": "compact"}}
+        config = {self.devices: {"cleanup.policy": "compact"}, self.output: topic("temperatures.aggregated").config}
         shared = [(topic(name), record) for name, record in CONTROL_TOPICS.items()]
         apply(
             self.kafka,
@@ -224,21 +225,34 @@ def wait_for(condition: Callable[[], bool], what: str, process: Process | None =
         time.sleep(0.2)  # between two questions to another process, which has no way to call us
 
 
-def make_records(encode: Callable[[Mapping[str, Any]], bytes], begin_ms: int) -> list[Record]:
-    """Readings of two minutes, seeded: out of order, late, in the future, and bytes that are no readings."""
+def make_records(
+    encode: Callable[[Mapping[str, Any]], bytes],
+    begin_ms: int,
+    *,
+    readings: int = READINGS,
+    span_ms: int = SPAN_MS,
+    late_share: float = 0.05,
+    years_ahead: str = "",
+) -> list[Record]:
+    """Readings in the order in which they were taken in, seeded: out of order, late, in the future, and no readings.
+
+    The clock of the device `years_ahead` is ten years ahead.
+    """
     chance = random.Random(7)
     records = []
-    for number in range(READINGS):
-        ingest_ms = begin_ms + number * SPAN_MS // READINGS
+    for number in range(readings):
+        ingest_ms = begin_ms + number * span_ms // readings
         device_id = f"device|{chance.randrange(DEVICES)}%"
         kind = chance.random()
         delay_ms = chance.randrange(2_000) if kind < 0.9 else -chance.randrange(1, 2_000)
-        if kind < 0.05:
+        if kind < late_share:
             delay_ms = chance.randrange(5_001, 60_000)
-        elif kind < 0.06:
-            delay_ms = -chance.choice([2_001, 60_000, 315_360_000_000])
-        elif kind < 0.08:
+        elif kind < late_share + 0.01:
+            delay_ms = -chance.choice([2_001, 60_000, TEN_YEARS_MS])
+        elif kind < late_share + 0.03:
             delay_ms = chance.choice([5_000, -2_000])  # the very edge, which is on time
+        if device_id == years_ahead:
+            delay_ms -= TEN_YEARS_MS
         reading = {
             "device_id": device_id,
             "metric": chance.choice(["temperature", "brightness"]),

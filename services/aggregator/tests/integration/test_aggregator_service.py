@@ -62,6 +62,7 @@ class Run:
     late: list[Message] = field(default_factory=list)
     dead: list[Message] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
+    statuses: list[dict[str, Any]] = field(default_factory=list)
     exit_code: int = -1
     log: str = ""
     windows_before_kill: int = 0
@@ -212,6 +213,7 @@ def run(
         run.metrics = second.metrics()
         run.exit_code = second.terminate()
         run.log = second.log_text()
+        run.statuses = topics.statuses(decoder, second.pid)
         run.out, run.grouped = topics.read(topics.output), topics.read(topics.grouped)
         run.late, run.dead = topics.read(topics.late), topics.read(topics.dead)
         yield run
@@ -294,6 +296,19 @@ def test_metrics_show_the_work(run: Run) -> None:
     assert run.metrics['isotherm_aggregator_query_restarts_total{cause="new schema id",query="windows"}'] >= 1
 
 
+def test_the_status_tells_of_the_work(run: Run) -> None:
+    assert run.statuses[-1]["state"] == "UNASSIGNED"
+    assert "RUNNING" in {status["state"] for status in run.statuses}
+    counts = run.statuses[-1]["counts"]
+    expected = {r.fate for r in run.records} - {"on-time", "late"}
+    assert counts["late_records"] > 0
+    assert 0 < counts["dead_letters"] <= sum(r.fate in expected for r in run.records)
+    assert counts["watermark_ms"] > 1_700_000_000_000
+    assert {"windows_batch_ms", "windows_rows_per_second", "state_rows", "rejects_batch_ms"} <= counts.keys()
+    told = next(status["lag"] for status in reversed(run.statuses) if status["lag"])
+    assert told.keys() == {f"{run.topics.input}-{number}" for number in range(4)}
+
+
 def test_a_second_instance_waits_for_the_checkpoint(run: Run) -> None:
     assert "still holds" in run.second_instance_said
 
@@ -346,7 +361,11 @@ def test_recompute_puts_the_late_readings_into_their_windows(run: Run) -> None:
 def test_a_checkpoint_of_another_configuration_is_refused(run: Run, free_port: Callable[[], int]) -> None:
     other = Process(run.topics, run.folder, free_port(), window_ms=20_000)
     assert other.wait() == 2
-    assert "window_ms: the checkpoint has 10000, the configuration 20000" in other.log_text()
+    difference = "window_ms: the checkpoint has 10000, the configuration 20000"
+    assert difference in other.log_text()
+    last = run.topics.statuses(avro.Decoder(SchemaRegistry(run.topics.registry)), other.pid)[-1]
+    assert last["state"] == "FAILED"
+    assert difference in last["trace"]
 
 
 @pytest.mark.parametrize(

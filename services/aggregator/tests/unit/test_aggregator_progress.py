@@ -7,7 +7,10 @@ import pytest
 
 from aggregator import wire
 from aggregator.metrics import Metrics, Progress
+from aggregator.status import Status
 from aggregator.supervision import Cause, cause_of
+from connector.status import State
+from servicekit.health import Health
 
 
 def progress(**changes: Any) -> str:
@@ -71,6 +74,31 @@ def test_metrics_add_up_what_queries_did() -> None:
     assert sample("watermark_seconds") == 1_795_274_050.5
     assert sample("lag_records", query="windows", topic="t", partition="0") == 4
     assert sample("lag_records", query="windows", topic="t", partition="1") == 4
+
+
+def test_the_status_tells_of_each_query_and_of_the_one_behind() -> None:
+    metrics, health = Metrics(), Health()
+    status = Status(health, metrics)
+    assert status.state() is State.UNASSIGNED
+    health.ready("start")
+    assert status.state() is State.RUNNING
+    health.not_ready("windows", "Kafka went away")
+    assert status.state() is State.RESTARTING
+    status.halted = State.PAUSED
+    assert status.state() is State.PAUSED
+
+    metrics.add("windows", Progress.parse(progress()))
+    metrics.add("rejects", Progress.parse(progress(eventTime={}, batchDuration=500, observedMetrics={"refused": {}})))
+    counts = status.counts()
+    assert (counts["windows_batch_ms"], counts["windows_rows_per_second"]) == (1379, 15)
+    assert (counts["rejects_batch_ms"], counts["rejects_rows_per_second"]) == (500, 42)
+    assert (counts["input_records"], counts["state_rows"]) == (42, 7)
+    assert counts["watermark_ms"] == 1_795_274_050_500
+    assert "lag_records" not in counts
+
+    metrics.set_lag("windows", {("t", 0): 5}, {("t", 0): 9, ("t", 1): 4})
+    metrics.set_lag("rejects", {("t", 0): 9, ("t", 1): 0}, {("t", 0): 9, ("t", 1): 6})
+    assert status.lag() == {"t-0": 4, "t-1": 6}
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,18 @@ def test_own_spark_properties_win(tmp_path: Path) -> None:
     assert properties["spark.driver.extraJavaOptions"].endswith(" -Xss2m")
 
 
+@pytest.mark.parametrize(
+    ("given", "collectors"),
+    [("-Xss2m", ["-XX:+UseParallelGC"]), ("-XX:+UseSerialGC", ["-XX:+UseSerialGC"])],
+)
+def test_the_jvm_gets_one_collector(tmp_path: Path, given: str, collectors: list[str]) -> None:
+    for jar in JARS:
+        (tmp_path / f"{jar}1.jar").touch()
+    settings = load(f"jars_dir={tmp_path}", f"spark.java_options={given}")
+    options = configuration(settings, tmp_path, tmp_path / "log4j2.properties")["spark.driver.extraJavaOptions"]
+    assert [option for option in options.split() if "GC" in option] == collectors
+
+
 def test_a_refusal_is_exit_code_2() -> None:
     command = [sys.executable, "-m", "aggregator", "run", "--set", "window_ms=1"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
