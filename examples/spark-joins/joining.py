@@ -1,0 +1,124 @@
+"""What the jobs of this folder share: their settings, the topics as data frames, and the life of a job."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+
+from pydantic import Field
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+from pyspark.sql.streaming.query import StreamingQuery
+
+from aggregator import corrections, queries, readings, session, windows
+from aggregator.broker import Broker
+from aggregator.kafka_options import java_options, redacted
+from aggregator.settings import AggregatorSettings
+from aggregator.wire import SchemaIds
+from isotherm_schemas import schema, versions
+from servicekit import lifecycle, logs
+from servicekit.avro import SchemaRegistry
+from servicekit.command import ServiceCommand
+from servicekit.lifecycle import Exit, Stop
+
+_log = logs.logger(__name__)
+
+_POLL_S = 1.0
+
+
+class JoinSettings(AggregatorSettings):
+    """Those of the aggregator, and where the joined rows go."""
+
+    result_topic: str = Field(description="Topic of the joined rows, as JSON.")
+
+
+class Topics:
+    """The suite's topics as data frames."""
+
+    def __init__(self, spark: SparkSession, settings: JoinSettings) -> None:
+        self.settings = settings
+        self._spark = spark
+        self._kafka = java_options(settings.kafka)
+        self._registry = SchemaRegistry(settings.registry)
+
+    def readings(self) -> DataFrame:
+        """The readings that are on time, as a stream. Raises RegistryUnavailableError, SchemaNotRegisteredError."""
+        settings = self.settings
+        records = (
+            self._spark.readStream.format("kafka")
+            .options(**self._kafka, **queries.READ)
+            .option("startingOffsets", "earliest")
+            .option("subscribe", ",".join(settings.input_topics))
+            .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
+            .load()
+        )
+        ids = self._ids_of_readings()
+        verdict = readings.verdict(ids, settings.allowed_lateness_ms, settings.max_skew_ms)
+        return readings.on_time(readings.decode(records, ids), verdict)
+
+    def devices(self) -> DataFrame:
+        """`device_id`, `home` and `room` of every device that is known now. Raises BrokerError."""
+        topic = self.settings.devices_topic
+        broker = Broker(self.settings.kafka)
+        try:
+            ends = {str(number): end for (_, number), end in broker.ends([topic], committed=True).items()}
+        finally:
+            broker.close()
+        return queries.read_devices(self._spark, self._kafka, self._registry, topic, ends, ["home", "room"])
+
+    def aggregates(self, from_ms: int, to_ms: int) -> DataFrame:
+        """The windows that the aggregator published between two moments (epoch ms), each in its highest revision."""
+        records = (
+            self._spark.read.format("kafka")
+            .options(**self._kafka, **queries.READ)
+            .option("subscribe", self.settings.output_topic)
+            .option("startingTimestamp", str(max(0, from_ms)))
+            .option("endingTimestamp", str(max(0, to_ms)))
+            .option("startingOffsetsByTimestampStrategy", "latest")
+            .load()
+        )
+        ids = queries.ids_in(records, self._registry)
+        return corrections.published(records, ids, windows.AGGREGATE, corrections.AGGREGATE_IDENTITY)
+
+    def to_result(self, rows: DataFrame) -> DataFrame:
+        """Rows for Kafka's sink: the device's id and everything as JSON."""
+        return rows.select(F.col("device_id").alias("key"), F.to_json(F.struct(*rows.columns)).alias("value"))
+
+    def result_options(self) -> dict[str, str]:
+        """Options of Kafka's sink."""
+        return {**self._kafka, **queries.WRITE, "topic": self.settings.result_topic}
+
+    def _ids_of_readings(self) -> SchemaIds:
+        """Closed: a value with an id that no version of today bears is left out instead of ending the query."""
+        record = readings.READER["name"]
+        known = {
+            self._registry.schema_id(f"{topic}-value", schema(record, version)): json.dumps(schema(record, version))
+            for topic in self.settings.input_topics
+            for version in versions(record)
+        }
+        return SchemaIds(known, closed=True)
+
+
+def main(description: str, start: Callable[[Topics], StreamingQuery]) -> int:
+    """Run a job until SIGTERM, or until its query fails."""
+
+    def run(settings: JoinSettings, _arguments: argparse.Namespace) -> int:
+        return lifecycle.run(lambda stop: _run(settings, stop, start), shutdown_timeout_ms=settings.shutdown_timeout_ms)
+
+    return ServiceCommand("aggregator", description, JoinSettings, run).main()
+
+
+def _run(settings: JoinSettings, stop: Stop, start: Callable[[Topics], StreamingQuery]) -> int:
+    spark = session.Spark(settings, settings.checkpoint_dir.absolute() / "spark")
+    try:
+        query = start(Topics(spark.session, settings))
+        while query.isActive and not stop.wait(_POLL_S):
+            pass
+        if not query.isActive:
+            _log.error("query failed", trace=redacted(str(query.exception()), java_options(settings.kafka)))
+            return Exit.FAILED
+        query.stop()
+        return Exit.OK
+    finally:
+        spark.stop()
