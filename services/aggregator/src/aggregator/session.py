@@ -67,7 +67,7 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
         f"-Dorg.apache.avro.limits.bytes.maxLength={MAX_AVRO_FIELD_BYTES}",
         f"-Dorg.apache.avro.limits.collectionItems.maxLength={MAX_AVRO_FIELD_BYTES}",
     )
-    # Throughput before pauses (ADR 33); the JVM refuses to start with two collectors.
+    # Throughput before pauses (ADR 34); the JVM refuses to start with two collectors.
     collector = () if _COLLECTOR.search(settings.spark.java_options) else ("-XX:+UseParallelGC",)
     return {
         "spark.app.name": "isotherm-aggregator",
