@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from isotherm_schemas import schema
@@ -31,7 +31,7 @@ class StreamsProcess(Watched):
     """One run; state and change log begin empty because `name`, the application id, is new."""
 
     def __init__(
-        self, folder: Path, classes: Path, name: str, java_options: list[str], arguments: Mapping[str, object]
+        self, folder: Path, classes: Path, name: str, java_options: Sequence[str], arguments: Mapping[str, object]
     ) -> None:
         for record in ("SensorReading", "TemperatureAggregate"):
             (folder / f"{record}.avsc").write_text(json.dumps(schema(record, 1)), encoding="utf-8")
