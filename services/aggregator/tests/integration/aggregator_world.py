@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka import Message, Producer, TopicPartition
 
@@ -162,7 +162,7 @@ def settings_of(topics: Topics, folder: Path, **settings: object) -> list[str]:
 
 
 class Process:
-    """One `aggregator run`."""
+    """One `aggregator run`; as a context it is killed at the end, if it still runs."""
 
     def __init__(self, topics: Topics, folder: Path, port: int, **settings: object) -> None:
         self.port = port
@@ -172,6 +172,13 @@ class Process:
         command = [sys.executable, "-m", "aggregator", "run", *arguments]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_failure: object) -> None:
+        if self.is_running():
+            self.kill()
 
     @property
     def pid(self) -> int:

@@ -31,15 +31,13 @@ def world(
     folder: Path = tmp_path_factory.mktemp("outages") / "checkpoint"
     settings = {"idle_flush": False, "registry.timeout_ms": 1_000, "shutdown_timeout_ms": SHUTDOWN_TIMEOUT_MS}
     registry.pause()
-    process = Process(topics, folder, free_port(), group_attributes="", **settings)
     try:
-        wait_for(lambda: "registry" in process.ready().get("problems", {}), "the missing registry", process)
-        registry.resume()
-        yield Steps(topics, process)
+        with Process(topics, folder, free_port(), group_attributes="", **settings) as process:
+            wait_for(lambda: "registry" in process.ready().get("problems", {}), "the missing registry", process)
+            registry.resume()
+            yield Steps(topics, process)
     finally:
         registry.resume()
-        if process.is_running():
-            process.kill()
 
 
 def test_it_waits_for_the_registry_and_goes_on(world: Steps) -> None:
