@@ -206,7 +206,7 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, default=30_000)
-    parser.add_argument("--readings", type=int, default=10_000_000)
+    parser.add_argument("--readings", type=int, default=20_000_000, help="of one run: some two minutes at this default")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=(OURS, STREAMS))
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the aggregator")
