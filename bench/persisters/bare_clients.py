@@ -2,8 +2,8 @@
 
 Run by `compare.py` as a process of its own: reads a topic, makes the rows with the persister's own projection, says
 that it is ready, and then writes them once for each line `{"form": .., "target": ..}` on its standard input. Rows are
-prepared in the very form in which the persister's sink hands them to the client: bytes for Elasticsearch, tuples for
-Cassandra, JSON values for Hazelcast. Nothing of that is measured.
+prepared in the form that the client's interface takes: bytes for Elasticsearch, tuples for Cassandra, JSON values for
+Hazelcast (the sink hands over the bytes that the client makes of these). Nothing of that is measured.
 """
 
 from __future__ import annotations

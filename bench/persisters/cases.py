@@ -48,7 +48,7 @@ CASES = (
         "elasticsearch",
         "elasticsearch",
         "TemperatureAggregate",
-        120_000,
+        100_000,
         2_000,
         ("bulk",),
         0.8,
