@@ -153,7 +153,10 @@ class Broker:
 
         A partition that did not answer in time is missing from the result.
         """
-        self._consumer.assign([TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()])
+        partitions = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
+        self._consumer.assign(partitions)
+        # The client keeps a partition paused that was taken away while it was, also when it comes back.
+        self._consumer.resume(partitions)
         found: dict[Partition, Message | None] = {}
         deadline = time.monotonic() + _REQUEST_TIMEOUT_S
         try:

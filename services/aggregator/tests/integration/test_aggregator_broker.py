@@ -1,0 +1,33 @@
+"""What the driver asks Kafka itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from aggregator.broker import Broker
+from aggregator.clock import Unread
+from connector.dead_letters import ensure_topic
+from servicekit import kafka as clients
+from servicekit.settings import KafkaSettings
+from stack.kafka import Kafka
+
+pytestmark = pytest.mark.integration
+
+TOPIC = "aggregator-broker"
+
+
+def test_what_is_unread_is_seen_as_often_as_it_is_asked_for(kafka: Kafka) -> None:
+    """Under a steady load there is always something unread; time must go on all the same."""
+    settings = KafkaSettings(bootstrap_servers=kafka.bootstrap_servers)
+    ensure_topic(clients.admin(settings, TOPIC), TOPIC)
+    producer = clients.producer(settings, TOPIC)
+    for number in range(3):
+        producer.produce(TOPIC, value=str(number))
+    assert producer.flush(60) == 0
+    broker = Broker(settings)
+    try:
+        ends = broker.ends([TOPIC], committed=False)
+        asked = [broker.unread({(TOPIC, 0): number}, ends, lambda value: int(value or b"")) for number in range(3)]
+    finally:
+        broker.close()
+    assert asked == [[Unread(0)], [Unread(1)], [Unread(2)]]
