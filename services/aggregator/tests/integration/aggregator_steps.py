@@ -91,6 +91,10 @@ class Steps:
         said = self.topics.statuses(self.decode, self.process.pid)
         return said[-1] if said else {"state": "", "lag": {}, "counts": {}}
 
+    def wait_for_state(self, state: str) -> None:
+        """Wait until it says that this is its state."""
+        wait_for(lambda: bool(self.status()["state"] == state), state, self.process)
+
     def found(self) -> dict[Any, Any]:
         rows = [dict(self.decode(message.value() or b"").record) for message in self.topics.read(self.topics.output)]
         found, problems = checker.latest((checker.window_key(row), row) for row in rows)

@@ -61,14 +61,34 @@ def test_known_ids_go_on_without_the_registry_and_a_new_one_waits_for_it(world: 
 def test_paused_it_reads_nothing_and_resumed_nothing_is_missing(world: Steps) -> None:
     before = world.found()
     world.want("PAUSED")
-    wait_for(lambda: world.status()["state"] == "PAUSED", "PAUSED", world.process)
+    world.wait_for_state("PAUSED")
     waiting = world.send(version=1)
     wait_for(lambda: sum(world.status()["lag"].values()) >= waiting, "the lag of a paused query", world.process)
     assert world.status()["state"] == "PAUSED"
     assert world.found() == before
     world.want("STARTED")
     world.wait_for_windows()
-    wait_for(lambda: world.status()["state"] == "RUNNING", "RUNNING", world.process)
+    world.wait_for_state("RUNNING")
+
+
+def test_a_pause_outlasts_the_process(
+    kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]
+) -> None:
+    topics = Topics(kafka.bootstrap_servers, registry.url, "aggregator-paused")
+    topics.declare(list(SCHEMAS))
+    settings = {"group_attributes": "", "idle_flush": False}
+    with Process(topics, tmp_path / "checkpoint", free_port(), **settings) as process:
+        steps = Steps(topics, process)
+        steps.want("PAUSED")
+        steps.wait_for_state("PAUSED")
+        assert process.terminate() == 0
+    with Process(topics, tmp_path / "checkpoint", free_port(), **settings) as process:
+        steps = Steps(topics, process)
+        steps.send(version=1)
+        steps.wait_for_state("PAUSED")
+        assert process.ready()["ready"]
+        assert process.terminate() == 0
+    assert steps.found() == {}
 
 
 def test_restarted_it_goes_on(world: Steps) -> None:
