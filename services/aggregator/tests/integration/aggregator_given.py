@@ -1,0 +1,63 @@
+"""Readings of which the fate is known, and what an aggregator has to make of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from aggregator_world import READING, RULES, Record, Topics, make_records, produce
+
+from servicekit import avro
+from servicekit import kafka as clients
+from servicekit.avro import SchemaRegistry
+from simulators import checker
+
+LATER_MS = 600_000
+SETTINGS = {"idle_flush": False, "group_attributes": ""}
+"""Of an aggregator whose time goes on by these readings alone."""
+
+
+class Given:
+    """The readings of a test, and what has to become of them."""
+
+    def __init__(self, topics: Topics, readings: int, span_ms: int, late_share: float, years_ahead: str = "") -> None:
+        self.topics = topics
+        registry = SchemaRegistry(topics.registry)
+        self.decode = avro.Decoder(registry)
+        self._encode = registry.encoder(topics.input, READING)
+        self._producer = clients.producer(topics.kafka, topics.name)
+        begin_ms = time.time_ns() // 1_000_000 - span_ms - LATER_MS
+        self.end_ms = begin_ms + span_ms
+        self.records = make_records(
+            self._encode, begin_ms, readings=readings, span_ms=span_ms, late_share=late_share, years_ahead=years_ahead
+        )
+
+    def put(self, records: list[Record]) -> None:
+        """Produce some of them."""
+        produce(self._producer, self.topics.input, records)
+        assert self._producer.flush(120) == 0
+
+    def complete(self) -> None:
+        """Produce a reading of ten minutes later, which finishes every window but its own."""
+        at_ms = self.end_ms + LATER_MS
+        reading = {
+            "device_id": "clock",
+            "metric": "temperature",
+            "value": 0.0,
+            "unit": "Cel",
+            "event_time": at_ms,
+            "ingest_time": at_ms,
+            "sequence": 0,
+            "attributes": {},
+        }
+        self.put([Record("clock", b"clock", self._encode(reading), "on-time")])
+
+    def windows(self, rules: checker.Rules = RULES) -> dict[Any, Any]:
+        """The recount."""
+        return checker.expected_windows((r.reading for r in self.records if r.reading is not None), rules)
+
+    def published(self) -> list[tuple[Any, Mapping[str, Any]]]:
+        """Key and row of all that is in the output topic."""
+        rows = [dict(self.decode(message.value() or b"").record) for message in self.topics.read(self.topics.output)]
+        return [(checker.window_key(row), row) for row in rows]
