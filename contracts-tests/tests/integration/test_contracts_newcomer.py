@@ -16,7 +16,7 @@ import pytest
 
 from contracts.places import ROOT
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 COPIED = ("schemas", "contracts-tests", "examples", "docs", "pyproject.toml", "conftest.py")
 RECORDINGS = "contracts-tests/recordings"
