@@ -127,26 +127,15 @@ def plugins(endpoint: EndpointOption = None, format_: FormatOption = None) -> No
     """List the connector classes."""
     with _connected(endpoint) as connect:
         found = connect.plugins()
-    match _chosen(format_):
-        case Format.TABLE:
-            formats.show_plugins(found, Console())
-        case Format.JSON:
-            _write(formats.as_json(found))
-        case Format.PROPERTIES:
-            _write("".join(f"{plugin['class']}\n" for plugin in found))
+    names = "".join(f"{plugin['class']}\n" for plugin in found)
+    _show(found, format_, names, lambda console: formats.show_plugins(found, console))
 
 
 def describe(class_: ClassArgument, endpoint: EndpointOption = None, format_: FormatOption = None) -> None:
     """Print the configuration keys of a class; as properties it is a file to fill in."""
     with _connected(endpoint) as connect:
         found = connect.definitions(class_)
-    match _chosen(format_):
-        case Format.TABLE:
-            formats.show_definitions(found, Console())
-        case Format.JSON:
-            _write(formats.as_json(found))
-        case Format.PROPERTIES:
-            _write(formats.definitions(found))
+    _show(found, format_, formats.definitions(found), lambda console: formats.show_definitions(found, console))
 
 
 def validate(class_: ClassArgument, endpoint: EndpointOption = None, format_: FormatOption = None) -> None:
@@ -201,13 +190,9 @@ def task_ps(name: NameArgument, endpoint: EndpointOption = None, format_: Format
     """List a connector's tasks: their numbers, on a terminal with their states."""
     with _connected(endpoint) as connect:
         tasks = connect.status(name)["tasks"]
-    match _chosen(format_):
-        case Format.TABLE:
-            formats.show_states([(f"task {task['id']}", task) for task in tasks], Console())
-        case Format.JSON:
-            _write(formats.as_json(tasks))
-        case Format.PROPERTIES:
-            _write("".join(f"{task['id']}\n" for task in tasks))
+    states = [(f"task {task['id']}", task) for task in tasks]
+    numbers = "".join(f"{task['id']}\n" for task in tasks)
+    _show(tasks, format_, numbers, lambda console: formats.show_states(states, console))
 
 
 def task_status(
@@ -334,23 +319,23 @@ def _show_configuration(info: Mapping[str, Any], format_: Format | None) -> None
 
 
 def _show_status(said: Mapping[str, Any], format_: Format | None) -> None:
-    match _chosen(format_):
-        case Format.TABLE:
-            formats.show_status(said, Console())
-        case Format.JSON:
-            _write(formats.as_json(said))
-        case Format.PROPERTIES:
-            _write(formats.status(said))
+    _show(said, format_, formats.status(said), lambda console: formats.show_status(said, console))
 
 
 def _show_task(said: Mapping[str, Any], format_: Format | None) -> None:
+    states = [(f"task {said['id']}", said)]
+    _show(said, format_, formats.task_status(said), lambda console: formats.show_states(states, console))
+
+
+def _show(value: Any, format_: Format | None, text: str, table: Callable[[Console], None]) -> None:
+    """The answer itself as JSON, or what stands for it in a pipe or on a terminal."""
     match _chosen(format_):
         case Format.TABLE:
-            formats.show_states([(f"task {said['id']}", said)], Console())
+            table(Console())
         case Format.JSON:
-            _write(formats.as_json(said))
+            _write(formats.as_json(value))
         case Format.PROPERTIES:
-            _write(formats.task_status(said))
+            _write(text)
 
 
 def _write(text: str) -> None:
