@@ -286,7 +286,7 @@ def _settled(connect: Connect, name: str, state: str) -> Mapping[str, Any]:
         states = {of["state"] for of in (said["connector"], *said["tasks"])}
         if states <= {state, "FAILED"} or time.monotonic() >= deadline:
             return said
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # between two questions: the server has no way to call us
 
 
 def _given(name: str) -> dict[str, str]:
