@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import httpx
 
+from stack.kafka import CONSOLE_LOGGING
 from stack.ports import LOOPBACK
 from stack.server import Launch, Runtime, Server, java_command
 
@@ -32,14 +33,7 @@ offset.flush.interval.ms=1000
 scheduled.rebalance.max.delay.ms=0
 """
 
-_LOGGING = """\
-appender.console.type=Console
-appender.console.name=console
-appender.console.layout.type=PatternLayout
-appender.console.layout.pattern=%d{ISO8601} %p %m (%c)%n%throwable
-rootLogger.level=WARN
-rootLogger.appenderRef.console.ref=console
-"""
+_LOGGING = f"{CONSOLE_LOGGING}rootLogger.level=WARN\n"
 
 
 class Connect(Server):

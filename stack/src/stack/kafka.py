@@ -64,13 +64,18 @@ log.segment.bytes=134217728
 log.index.size.max.bytes=1048576
 """
 
-_LOGGING = """\
+CONSOLE_LOGGING = """\
 appender.console.type=Console
 appender.console.name=console
 appender.console.layout.type=PatternLayout
 appender.console.layout.pattern=%d{ISO8601} %p %m (%c)%n%throwable
-rootLogger.level=INFO
 rootLogger.appenderRef.console.ref=console
+"""
+"""Log4j 2's properties for a server of Kafka's artifacts; the root logger's level is still to be given."""
+
+_LOGGING = f"""\
+{CONSOLE_LOGGING}\
+rootLogger.level=INFO
 logger.config.name=org.apache.kafka.common.config.AbstractConfig
 logger.config.level=WARN
 """
