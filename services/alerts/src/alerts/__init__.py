@@ -1,0 +1,1 @@
+"""Reacts to readings at once: rules per device, alerts that open once and close once."""
