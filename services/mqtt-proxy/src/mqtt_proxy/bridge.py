@@ -77,7 +77,7 @@ class Bridge:
         self.metrics = metrics
         self._health = health
         self._connected = 0
-        metrics.gauges["connections"] = ("Connections that are open.", lambda: self._connected)
+        metrics.gauges["connections"] = lambda: self._connected
 
     async def run(self, stop: Stop) -> None:
         """Subscribe, and again after every loss, until told to stop; then acknowledge what is in flight and leave."""

@@ -83,15 +83,12 @@ class FrontDoor:
         self._not_stored = SparseLog("publishes were not stored")
         self._delayed_wills: dict[str, tuple[asyncio.TimerHandle, Publish]] = {}
         metrics.gauges |= {
-            "connections": ("Connections that are open.", lambda: len(self.connections)),
-            "connections_authenticated": (
-                "Those of them whose user name was verified.",
-                lambda: self.admission.authenticated,
-            ),
-            "sessions": ("Sessions that are kept.", lambda: len(self._sessions)),
-            "outstanding_records": ("Records between PUBLISH and Kafka's report.", lambda: self.outstanding_records),
-            "outstanding_bytes": ("Payload bytes of them.", lambda: self.outstanding_bytes),
-            "connections_waiting": ("Connections not read until Kafka catches up.", lambda: len(self._waiting)),
+            "connections": lambda: len(self.connections),
+            "connections_authenticated": lambda: self.admission.authenticated,
+            "sessions": lambda: len(self._sessions),
+            "outstanding_records": lambda: self.outstanding_records,
+            "outstanding_bytes": lambda: self.outstanding_bytes,
+            "connections_waiting": lambda: len(self._waiting),
         }
 
     # -- bounds

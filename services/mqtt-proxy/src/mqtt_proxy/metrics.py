@@ -16,6 +16,16 @@ _QOS = ("0", "1", "2")
 _BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
+GAUGES = {
+    "connections": "Connections that are open.",
+    "connections_authenticated": "Those of them whose user name was verified.",
+    "sessions": "Sessions that are kept.",
+    "outstanding_records": "Records between PUBLISH and Kafka's report.",
+    "outstanding_bytes": "Payload bytes of them.",
+    "connections_waiting": "Connections not read until Kafka catches up.",
+}
+"""What is read from the front door or the bridge when Prometheus asks; the bridge has connections only."""
+
 Samples = list[tuple[Sequence[str], int]]
 
 
@@ -45,7 +55,8 @@ class Metrics(Collector):
         self.congestions = 0
         self.transactions: Counter[str] = Counter()
         self.recoveries = 0
-        self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        self.gauges: dict[str, Callable[[], float]] = {}
+        """By a name of GAUGES."""
         self._latency = [0] * (len(_BOUNDS_S) + 1)
         self._latency_sum_s = 0.0
 
@@ -107,8 +118,8 @@ class Metrics(Collector):
             for values, count in samples:
                 counter.add_metric(list(values), count)
             yield counter
-        for name, (text, value) in self.gauges.items():
-            gauge = GaugeMetricFamily(f"{PREFIX}_{name}", text)
+        for name, value in self.gauges.items():
+            gauge = GaugeMetricFamily(f"{PREFIX}_{name}", GAUGES[name])
             gauge.add_metric([], value())
             yield gauge
         yield self._histogram()

@@ -19,7 +19,7 @@ def page(collector: Metrics | Totals) -> str:
 def process(messages: int, connections: int) -> str:
     metrics = Metrics()
     metrics.messages_received[1] = messages
-    metrics.gauges["connections"] = ("Connections that are open.", lambda: connections)
+    metrics.gauges["connections"] = lambda: connections
     for _ in range(messages):
         metrics.count_stored(Translated(readings=[("thermostat.data", 2)]), 1, 0.004)
     return page(metrics)
