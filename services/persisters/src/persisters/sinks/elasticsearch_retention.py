@@ -65,6 +65,23 @@ def running(config: Validated, registry: CollectorRegistry) -> Iterator[None]:
         client.close()
 
 
+def meters(registry: CollectorRegistry) -> tuple[Gauge, Counter]:
+    """What retention counts: expired indices by connector, actions by connector and action."""
+    expired = Gauge(
+        "isotherm_persisters_retention_expired_indices",
+        "Indices that the last pass found past their time.",
+        ["connector"],
+        registry=registry,
+    )
+    actions = Counter(
+        "isotherm_persisters_retention_actions",
+        "What retention did: indices closed and deleted, passes that failed.",
+        ["connector", "action"],
+        registry=registry,
+    )
+    return expired, actions
+
+
 class Retention:
     """One pass after the other; the first one of a task only tells what is past its time."""
 
@@ -82,18 +99,8 @@ class Retention:
         self._client = client
         self._clock_ms = clock_ms
         self._has_told = False
-        self._expired = Gauge(
-            "isotherm_persisters_retention_expired_indices",
-            "Indices that the last pass found past their time.",
-            ["connector"],
-            registry=registry,
-        ).labels(config.name)
-        self._actions = Counter(
-            "isotherm_persisters_retention_actions",
-            "What retention did: indices closed and deleted, passes that failed.",
-            ["connector", "action"],
-            registry=registry,
-        )
+        expired, self._actions = meters(registry)
+        self._expired = expired.labels(config.name)
         self._closed, self._deleted, self._failed = (
             self._actions.labels(config.name, action) for action in ("closed", "deleted", "failed")
         )
