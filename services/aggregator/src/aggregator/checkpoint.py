@@ -118,6 +118,31 @@ class CheckpointFolder:
         for old in sorted(self._devices.glob("*.json"), key=lambda path: int(path.stem))[:-_KEPT_SNAPSHOTS]:
             old.unlink()
 
+    def last_planned_batch(self) -> int:
+        """The number of the windowed query's newest batch, which may be running still; -1 before the first."""
+        try:
+            names = [path.name for path in (self.windows / "offsets").iterdir()]
+        except FileNotFoundError:
+            return -1
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def last_plan(self) -> tuple[int, dict[tuple[str, int], int]] | None:
+        """The newest batch of the windowed query, and where it ends in every partition of the input.
+
+        From Spark's offset log, which is written before a batch begins: a line with its version, one with metadata,
+        then the end offset of each source. None before the first batch.
+        """
+        batch_id = self.last_planned_batch()
+        try:
+            lines = (self.windows / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return None
+        # The clock comes before Kafka; "-" stands for a source that had nothing yet.
+        if lines[-1] == "-":
+            return None
+        topics: dict[str, dict[str, int]] = json.loads(lines[-1])
+        return batch_id, {(t, int(number)): end for t, ends in topics.items() for number, end in ends.items()}
+
     def tick(self, event_time_ms: int) -> None:
         """Hand a tick to the windowed query, whose clock reads the files of the folder `clock/`."""
         # Spark passes over names with a leading dot, so it never sees half a file.

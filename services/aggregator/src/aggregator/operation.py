@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from aggregator import wire
 from aggregator.broker import Broker, BrokerError
-from aggregator.checkpoint import CheckpointFolder
-from aggregator.clock import Ticks, reached_ms
-from aggregator.metrics import Metrics, Partition
+from aggregator.metrics import Metrics
 from aggregator.schema_book import SchemaBook
 from aggregator.settings import AggregatorSettings
 from aggregator.status import Status
 from aggregator.supervision import Cause, SupervisedQuery, cause_of
+from aggregator.ticking import Ticking
 from aggregator.waiting import StopRequested, Waiting
 from connector.status import State
 from connector.targets import Target, TargetFollower, TargetState
@@ -23,7 +22,8 @@ from servicekit.health import Health
 
 _log = logs.logger(__name__)
 
-_POLL_S = 0.5
+_POLL_S = 0.1
+_PROGRESS_INTERVAL_S = 0.5
 _PROBE_INTERVAL_S = 1.0
 _DRAIN_SHARE = 0.6
 """Share of the shutdown deadline that running batches may use; the rest is for Spark to stop."""
@@ -44,9 +44,9 @@ class Operation:
     def __init__(
         self,
         settings: AggregatorSettings,
-        folder: CheckpointFolder,
         broker: Broker,
         book: SchemaBook,
+        ticking: Ticking,
         health: Health,
         metrics: Metrics,
         waiting: Waiting,
@@ -54,9 +54,9 @@ class Operation:
         target: TargetFollower,
     ) -> None:
         self._settings = settings
-        self._folder = folder
         self._broker = broker
         self._book = book
+        self._ticking = ticking
         self._health = health
         self._metrics = metrics
         self._waiting = waiting
@@ -64,13 +64,7 @@ class Operation:
         self._target = target
         self._obeyed: Target | None = None
         self._backoff = Backoff(base_ms=500, cap_ms=10_000)
-        self._ticks = Ticks(
-            settings.window_ms,
-            settings.slide_ms or settings.window_ms,
-            settings.max_skew_ms,
-            settings.watermark_delay_ms,
-        )
-        self._ticked_watermark_ms = 0
+        self._next_look_s = 0.0
         self._next_probe_s = 0.0
 
     def run(self, windows: SupervisedQuery, rejects: SupervisedQuery, verify_topics: Callable[[], None]) -> None:
@@ -118,6 +112,9 @@ class Operation:
             self._health.ready("start")
 
     def _look_after(self, queries: _Both, verify_topics: Callable[[], None]) -> None:
+        if time.monotonic() < self._next_look_s:
+            return
+        self._next_look_s = time.monotonic() + _PROGRESS_INTERVAL_S
         for query in queries:
             self._take_in(query)
             failure = query.failure()
@@ -161,7 +158,7 @@ class Operation:
 
     def _probe(self, windows: SupervisedQuery, rejects: SupervisedQuery) -> None:
         """Ask Kafka for the ends of the partitions: for the lag, for readiness, and to let time go on."""
-        if time.monotonic() < self._next_probe_s:
+        if time.monotonic() < self._next_probe_s and not self._ticking.is_worth_asking(windows):
             return
         self._next_probe_s = time.monotonic() + _PROBE_INTERVAL_S
         asked_at_ms = time.time_ns() // 1_000_000
@@ -177,21 +174,7 @@ class Operation:
             if query.read_to is not None:
                 self._metrics.set_lag(query.name, query.read_to, ends)
         if windows.is_running:
-            self._advance_clock(windows, asked_at_ms, ends)
-
-    def _advance_clock(self, windows: SupervisedQuery, asked_at_ms: int, ends: Mapping[Partition, int]) -> None:
-        last, read_to = windows.last, windows.read_to
-        # Without an open window there is nothing to finish: an idle service makes no batches.
-        if last is None or read_to is None or last.watermark_ms is None or last.state_rows == 0:
-            return
-        watermark_ms = max(last.watermark_ms, self._ticked_watermark_ms)
-        if not self._ticks.is_due(asked_at_ms, watermark_ms):
-            return
-        unread = self._broker.unread(read_to, ends, self._book.ingest_time_ms)
-        reached = reached_ms(asked_at_ms, unread, windows.newest_ingest_ms, idle_flush=self._settings.idle_flush)
-        if reached is not None and self._ticks.is_due(reached, watermark_ms):
-            self._folder.tick(self._ticks.tick_ms(reached))
-            self._ticked_watermark_ms = self._ticks.watermark_ms(reached)
+            self._ticking.advance(windows, asked_at_ms, ends)
 
     def _halt(self, queries: _Both) -> None:
         """Stop the queries between two batches, as far as there is time; their checkpoints know where to go on."""

@@ -14,6 +14,7 @@ from aggregator.schema_book import SchemaBook
 from aggregator.settings import AggregatorSettings
 from aggregator.status import Status
 from aggregator.supervision import SupervisedQuery
+from aggregator.ticking import Ticking
 from aggregator.waiting import StopRequested, Waiting
 from aggregator.windows import AGGREGATE, GROUP
 from connector.reporting import Reporter, reported
@@ -101,7 +102,15 @@ class Aggregator:
             sink = WindowSink(settings, self._kafka_options, output_ids, devices, self._metrics)
             queries = Queries(spark.session, settings, self._kafka_options, folder, sink)
             operation = Operation(
-                settings, folder, broker, book, self._health, self._metrics, waiting, self._status, self._target
+                settings,
+                broker,
+                book,
+                Ticking(settings, folder, broker, book),
+                self._health,
+                self._metrics,
+                waiting,
+                self._status,
+                self._target,
             )
             operation.run(
                 SupervisedQuery(streaming.WINDOWS, lambda: queries.start_windows(book.ids), self._redact),

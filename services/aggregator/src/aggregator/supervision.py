@@ -75,9 +75,14 @@ class SupervisedQuery:
         """What it has done since the last call."""
         if self._query is None:
             return []
-        # The JSON in one call: StreamingQueryProgress of pyspark takes a round trip to the JVM for every field.
-        texts = [progress.json() for progress in self._query._jsq.recentProgress()]
-        new = [p for p in map(Progress.parse, texts) if (p.batch_id, p.timestamp) > self._seen]
+        new: list[Progress] = []
+        # The newest first, as far as needed, and the JSON in one call: every call is a round trip to the JVM.
+        for reported in reversed(self._query._jsq.recentProgress()):
+            progress = Progress.parse(reported.json())
+            if (progress.batch_id, progress.timestamp) <= self._seen:
+                break
+            new.append(progress)
+        new.reverse()
         for progress in new:
             self._seen = (progress.batch_id, progress.timestamp)
             self.last = progress

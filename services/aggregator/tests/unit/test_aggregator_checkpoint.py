@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -97,3 +98,25 @@ def test_a_batch_finds_its_devices_again_and_old_ones_go(folder: CheckpointFolde
 def test_a_tick_is_a_file_with_its_time(folder: CheckpointFolder) -> None:
     folder.tick(1_700_000_000_123)
     assert [path.read_text() for path in folder.clock.iterdir()] == ["1700000000123\n"]
+
+
+def test_the_last_plan_is_that_of_the_newest_batch(folder: CheckpointFolder) -> None:
+    assert (folder.last_planned_batch(), folder.last_plan()) == (-1, None)
+    offsets = folder.windows / "offsets"
+    offsets.mkdir(parents=True)
+    for number, end in [(9, 90), (10, 100)]:
+        plan = [
+            "v1",
+            '{"batchWatermarkMs":0}',
+            '{"logOffset":3}',
+            json.dumps({"t-1": {"0": end, "1": 7}, "t-2": {"0": 1}}),
+        ]
+        (offsets / str(number)).write_text("\n".join(plan))
+        (offsets / f".{number}.crc").write_bytes(b"\xff")
+    assert folder.last_plan() == (10, {("t-1", 0): 100, ("t-1", 1): 7, ("t-2", 0): 1})
+
+
+def test_a_batch_of_the_clock_alone_has_no_plan_for_kafka(folder: CheckpointFolder) -> None:
+    (folder.windows / "offsets").mkdir(parents=True)
+    (folder.windows / "offsets" / "0").write_text('v1\n{}\n{"logOffset":3}\n-')
+    assert folder.last_plan() is None

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from aggregator.broker import Broker
+from aggregator.checkpoint import CheckpointFolder
+from aggregator.clock import Unread
+from aggregator.metrics import Partition, Progress
+from aggregator.schema_book import SchemaBook
+from aggregator.settings import AggregatorSettings
+from aggregator.supervision import SupervisedQuery
+from aggregator.ticking import Ticking
+
+BATCH = 7
+PLANNED: dict[Partition, int] = {("readings", 0): 50, ("readings", 1): 60}
+WINDOW_MS, DELAY_MS, SKEW_MS = 10_000, 15_000, 5_000
+WATERMARK_MS = 100_000
+DUE_MS = WATERMARK_MS + WINDOW_MS + DELAY_MS - SKEW_MS
+"""When the wall clock has come so far, the next window may end."""
+
+
+@dataclass
+class Log:
+    """A topic as the broker shows it: the ingest time of each record that is there, by offset."""
+
+    ingest_ms: Mapping[Partition, Mapping[int, int]]
+    asked: list[Mapping[Partition, int]] = field(default_factory=list)
+
+    def ends(self) -> dict[Partition, int]:
+        return {partition: max(records, default=-1) + 1 for partition, records in self.ingest_ms.items()}
+
+    def unread(
+        self, read_to: Mapping[Partition, int], ends: Mapping[Partition, int], _: Callable[..., object]
+    ) -> list[Unread]:
+        self.asked.append(read_to)
+        return [Unread(self.ingest_ms[p][read_to[p]]) for p in ends if read_to[p] < ends[p]]
+
+
+@dataclass
+class Book:
+    """What the ticking takes from the schema book."""
+
+    ingest_time_ms: Callable[..., object] = lambda _: None
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CheckpointFolder:
+    folder = CheckpointFolder(tmp_path)
+    folder.create()
+    (folder.windows / "offsets").mkdir(parents=True)
+    return folder
+
+
+def plan(folder: CheckpointFolder, batch_id: int, ends: Mapping[Partition, int]) -> None:
+    """Write what Spark writes before the batch begins."""
+    line = json.dumps({"readings": {str(number): end for (_, number), end in ends.items()}})
+    (folder.windows / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n-\n{line}")
+
+
+def query(*, state_rows: int = 1) -> SupervisedQuery:
+    """The windowed query after its batch 6, of which nothing but the watermark and the open windows count."""
+    windows = SupervisedQuery("windows", lambda: pytest.fail("nobody starts it"))
+    windows.last = Progress(BATCH - 1, "t", 10, 1, WATERMARK_MS, {}, state_rows, 0, {})
+    return windows
+
+
+def ticking(folder: CheckpointFolder, log: Log) -> Ticking:
+    settings = AggregatorSettings(
+        checkpoint_dir=folder.folder,
+        jars_dir=folder.folder,
+        window_ms=WINDOW_MS,
+        allowed_lateness_ms=5_000,
+        max_skew_ms=SKEW_MS,
+        read_slack_ms=5_000,
+    )
+    return Ticking(settings, folder, cast(Broker, log), cast(SchemaBook, Book()))
+
+
+def ticks(folder: CheckpointFolder) -> list[int]:
+    return sorted(int(path.name) for path in folder.clock.iterdir())
+
+
+def test_a_plan_of_a_running_batch_is_enough(folder: CheckpointFolder) -> None:
+    log = Log({("readings", 0): {49: DUE_MS - 1}, ("readings", 1): {59: DUE_MS - 1, 60: DUE_MS + 5}})
+    plan(folder, BATCH, PLANNED)
+    ticking(folder, log).advance(query(), DUE_MS + 100, log.ends())
+    assert log.asked == [PLANNED]
+    assert ticks(folder) == [DUE_MS + 5 + SKEW_MS]
+
+
+def test_a_record_taken_in_before_that_no_plan_has_holds_time_back(folder: CheckpointFolder) -> None:
+    log = Log({("readings", 0): {49: 1, 50: DUE_MS - 1}, ("readings", 1): {60: DUE_MS + 5}})
+    plan(folder, BATCH, PLANNED)
+    clock = ticking(folder, log)
+    clock.advance(query(), DUE_MS + 100, log.ends())
+    assert ticks(folder) == []
+    plan(folder, BATCH + 1, {**PLANNED, ("readings", 0): 51})
+    clock.advance(query(), DUE_MS + 200, log.ends())
+    assert ticks(folder) == [DUE_MS + 5 + SKEW_MS]
+
+
+def test_one_tick_ends_one_window(folder: CheckpointFolder) -> None:
+    log = Log({("readings", 0): {49: 1}, ("readings", 1): {59: 1}})
+    plan(folder, BATCH, PLANNED)
+    clock = ticking(folder, log)
+    for asked_at_ms in (DUE_MS - 1, DUE_MS, DUE_MS + 100):
+        clock.advance(query(), asked_at_ms, log.ends())
+    assert ticks(folder) == [DUE_MS + SKEW_MS]
+
+
+def test_without_a_plan_or_an_open_window_time_stands_still(folder: CheckpointFolder) -> None:
+    log = Log({("readings", 0): {}})
+    ticking(folder, log).advance(query(), DUE_MS, log.ends())
+    plan(folder, BATCH, PLANNED)
+    ticking(folder, log).advance(query(state_rows=0), DUE_MS, log.ends())
+    assert ticks(folder) == []
+
+
+def test_it_is_worth_asking_once_for_each_batch(folder: CheckpointFolder) -> None:
+    log = Log({("readings", 0): {49: 1, 50: 1}, ("readings", 1): {}})
+    clock = ticking(folder, log)
+    plan(folder, BATCH, PLANNED)
+    assert clock.is_worth_asking(query())
+    assert not clock.is_worth_asking(query(state_rows=0))
+    clock.advance(query(), DUE_MS, log.ends())
+    assert not clock.is_worth_asking(query())
+    plan(folder, BATCH + 1, PLANNED)
+    assert clock.is_worth_asking(query())
