@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest
 # The contract tests' verifier would report its use to its makers.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy demo faults soak bench-persisters bench-aggregator lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy demo faults soak bench-persisters bench-aggregator bench-reaction lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -46,8 +46,8 @@ types: setup ## Check types, sources and tests in one strict run
 unit: setup ## Run the tests that need no server
 	@$(PYTEST) -q -m "not integration and not e2e and not faults and not long"
 
-test: lint types ## Run everything: lint, types, and all tests on real servers except the long ones
-	@$(PYTEST) -m "not long"
+test: lint types ## Run everything: lint, types, and all tests on real servers except the long ones; PROCESSES=1 for small machines
+	@$(PYTEST) -n $(or $(PROCESSES),2) --dist loadgroup --no-loadscope-reorder -m "not long"
 
 contracts: setup ## Check every promise between the services; needs no server
 	@$(PYTEST) -q -m "not integration" schemas contracts-tests
@@ -79,6 +79,10 @@ bench-aggregator: setup ## Compare the aggregator with Kafka Streams, for 30,000
 		tools/record-section docs/results/bench-aggregator.txt "$$devices devices" \
 			$(BIN)/python bench/aggregator/catch_up.py --devices "$$devices" $(OPTIONS); \
 	done
+
+bench-reaction: setup ## How soon after it became final a window's aggregates are in Kafka, at 20,000 readings/s
+	@tools/record-section docs/results/bench-aggregator.txt reaction \
+		$(BIN)/python bench/aggregator/reaction.py $(OPTIONS)
 
 lock: ## Resolve the dependencies anew (for maintainers; needs uv)
 	@tools/lock

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,9 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
     """A stack of its own: free ports, a folder of its own, no server started yet."""
     folder = Path(tempfile.mkdtemp(prefix="isotherm-stack-"))
-    # One documented example says `localhost` without a port, so Hazelcast takes its own if it can be had.
-    chosen = {"hazelcast": DOCUMENTED_HAZELCAST_PORT} if ports.hold(DOCUMENTED_HAZELCAST_PORT) else {}
-    session_stack = Stack(folder, Ports.free(**chosen))
+    session_stack = Stack(folder, Ports.free())
     pytestconfig.stash[_started_stack] = session_stack
     yield session_stack
     session_stack.down()
@@ -115,12 +114,24 @@ def hazelcast_second(stack: Stack, hazelcast: Hazelcast) -> Iterator[Hazelcast]:
     stack.hazelcast_second.stop()
 
 
-@pytest.fixture
-def hazelcast_default_port(hazelcast: Hazelcast) -> Hazelcast:
-    """The session's Hazelcast member on 5701; the test fails when another process has that port."""
-    if hazelcast.port != DOCUMENTED_HAZELCAST_PORT:
-        pytest.fail(f"port {DOCUMENTED_HAZELCAST_PORT} is taken by another process; this test needs it", pytrace=False)
-    return hazelcast
+@pytest.fixture(scope="module")
+def hazelcast_default_port(stack: Stack) -> Iterator[Hazelcast]:
+    """A member of its own on 5701 for the tests of one module; they fail when another process has that port.
+
+    One documented example says `localhost` without a port. Tests that run side by side cannot all have it, so the
+    session's member is on another.
+    """
+    port = DOCUMENTED_HAZELCAST_PORT
+    if not ports.hold(port):
+        pytest.fail(f"port {port} is taken by another process; this test needs it", pytrace=False)
+    folder, runtime = stack.folder / "hazelcast-default-port", stack.hazelcast.runtime
+    member = Hazelcast(folder, runtime, port=port, member_ports=(port,))
+    member.start()
+    try:
+        member.wait_ready()
+        yield member
+    finally:
+        member.stop()
 
 
 @pytest.fixture(scope="session")
@@ -161,6 +172,19 @@ def pytest_runtest_makereport(
             if not server.alive():
                 report.sections.append((f"{server.name} does not run, its last log lines", server.log_tail()))
     return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over from one of pytest-xdist's processes what it has to tell."""
+    node.config.stash[_repairs] += getattr(node, "workeroutput", {}).get("stack_repairs", [])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that leads what this one, of several, has found."""
+    told = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["stack_repairs"] = session.config.stash[_repairs]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -102,7 +102,7 @@ class Queries:
             # A dead letter is larger than its record.
             .option("kafka.max.request.size", str(MAX_MESSAGE_BYTES))
             .option("checkpointLocation", str(self._folder.rejects))
-            .trigger(processingTime=f"{settings.trigger_ms} milliseconds")
+            .trigger(processingTime=f"{settings.rejects_trigger_ms} milliseconds")
             .start()
         )
 

@@ -150,6 +150,7 @@ def settings_of(topics: Topics, folder: Path, **settings: object) -> list[str]:
         "max_skew_ms": RULES.max_skew_ms,
         "read_slack_ms": READ_SLACK_MS,
         "trigger_ms": 500,
+        "rejects_trigger_ms": 500,
         "max_offsets_per_trigger": 4_000,
         "checkpoint_dir": folder,
         "jars_dir": Artifacts().folder("spark"),
