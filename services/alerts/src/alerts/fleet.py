@@ -1,0 +1,103 @@
+"""The devices of the partitions that this process owns: their memories, their clocks, and who is due when.
+
+A memory that was recovered stays in the changelog's bytes until its device is needed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from alerts import memory as changelog
+from alerts.memory import DeviceMemory
+
+
+@dataclass
+class Partition:
+    """One partition's part of the fleet."""
+
+    memories: dict[str, DeviceMemory | bytes] = field(default_factory=dict)
+    clock_ms: int = 0
+    """Up to here everything that was taken in has been read. Never goes back."""
+    _queue: list[tuple[int, str]] = field(default_factory=list)
+    _scheduled: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.memories)
+
+    def memory(self, device_id: str) -> DeviceMemory:
+        """What is remembered of a device; a new memory for a new one."""
+        found = self.memories.get(device_id)
+        if isinstance(found, DeviceMemory):
+            return found
+        made = DeviceMemory() if found is None else changelog.decode(found)
+        self.memories[device_id] = made
+        return made
+
+    def restore(self, device_id: str, value: bytes) -> None:
+        """Take a value of the changelog, unless what is remembered is newer.
+
+        A process that lost the partition may have written after the one that took it over.
+        """
+        known = self.memories.get(device_id)
+        if known is not None:
+            revision = known.revision if isinstance(known, DeviceMemory) else changelog.revision_of(known)
+            if revision >= changelog.revision_of(value):
+                return
+        self.memories[device_id] = value
+
+    def forget(self, device_id: str) -> None:
+        """Remember a device no more."""
+        self.memories.pop(device_id, None)
+        self._scheduled.pop(device_id, None)
+
+    def schedule(self, device_id: str, due_ms: int | None) -> None:
+        """Say when a device is due; `due` gives it back then at the latest.
+
+        A later time than the one known takes effect when that comes: one entry a device is enough.
+        """
+        if due_ms is None:
+            return
+        known = self._scheduled.get(device_id)
+        if known is None or due_ms < known:
+            self._scheduled[device_id] = due_ms
+            heapq.heappush(self._queue, (due_ms, device_id))
+
+    def schedule_all(self) -> None:
+        """Schedule every device that was recovered; those with alerts that may not have left are due at once."""
+        for device_id, memory in self.memories.items():
+            if isinstance(memory, bytes):
+                self.schedule(device_id, changelog.due_of(memory))
+
+    def due(self, now_ms: int) -> Iterator[str]:
+        """The devices that were scheduled up to `now_ms`; each has to be scheduled anew."""
+        while self._queue and self._queue[0][0] <= now_ms:
+            due_ms, device_id = heapq.heappop(self._queue)
+            if self._scheduled.get(device_id) == due_ms:
+                del self._scheduled[device_id]
+                yield device_id
+
+
+class Fleet:
+    """The partitions that this process owns."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[int, Partition] = {}
+
+    def __len__(self) -> int:
+        return sum(len(partition) for partition in self.partitions.values())
+
+    def restore(self, partition: int, device_id: str, value: bytes | None) -> None:
+        """Take a record of the changelog; None forgets the device."""
+        part = self.partitions.setdefault(partition, Partition())
+        if value is None:
+            part.forget(device_id)
+        else:
+            part.restore(device_id, value)
+
+    def own(self, partitions: Iterable[int]) -> None:
+        """From now on these partitions are ours, and no others; what was recovered of them is scheduled."""
+        self.partitions = {number: self.partitions.get(number, Partition()) for number in partitions}
+        for partition in self.partitions.values():
+            partition.schedule_all()

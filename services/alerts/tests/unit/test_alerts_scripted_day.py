@@ -1,0 +1,118 @@
+"""A scripted day through the pure core: twelve incidents, twelve alerts, whatever happens to the readings."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import astuple
+from typing import Any
+
+import pytest
+
+from alerts import memory as changelog
+from alerts.engine import Engine
+from alerts.fleet import Fleet
+from alerts.known import KnownDevices
+from alerts.reading import reading_of
+from alerts.settings import AlertsSettings
+from simulators.scripted_day import ScriptedDay
+
+PARTITIONS = 4
+QUIET = ScriptedDay(interval_ms=1_200_000)
+DISTURBED = ScriptedDay(interval_ms=1_200_000, late_share=0.1, twice_share=0.05)
+
+
+class PureService:
+    """The core as the service drives it, without Kafka; `crash` loses all but the changelog."""
+
+    def __init__(self, day: ScriptedDay) -> None:
+        rules = AlertsSettings.model_validate({"rules": day.rules()}).rule_book()
+        self.known = KnownDevices(rules, {})
+        self.engine = Engine(rules, self.known.default_bounds, day.reorder_ms)
+        self.fleet = Fleet()
+        self.fleet.own(range(PARTITIONS))
+        self.changelog: dict[tuple[int, str], bytes] = {}
+        self.alerts: list[dict[str, Any]] = []
+
+    def crash(self) -> None:
+        self.fleet = Fleet()
+        for (partition, device_id), value in self.changelog.items():
+            self.fleet.restore(partition, device_id, value)
+        self.fleet.own(range(PARTITIONS))
+
+    def read(self, records: Iterable[dict[str, Any]]) -> None:
+        for record in records:
+            reading = reading_of(record)
+            number = int(reading.device_id[-2:]) % PARTITIONS
+            partition = self.fleet.partitions[number]
+            memory = partition.memory(reading.device_id)
+            self._keep(number, reading.device_id, self.engine.take(memory, reading, self.known.get(reading.device_id)))
+            partition.clock_ms = max(partition.clock_ms, reading.ingest_time_ms)
+            for device_id in list(partition.due(partition.clock_ms)):
+                memory = partition.memory(device_id)
+                decided = self.engine.tick(memory, device_id, self.known.get(device_id), partition.clock_ms)
+                self._keep(number, device_id, decided)
+                partition.schedule(device_id, self.engine.due_ms(memory, self.known.get(device_id)))
+
+    def _keep(self, number: int, device_id: str, decided: list[dict[str, Any]] | None) -> None:
+        memory = self.fleet.partitions[number].memory(device_id)
+        due_ms = self.engine.due_ms(memory, self.known.get(device_id))
+        self.fleet.partitions[number].schedule(device_id, due_ms)
+        if decided is not None:
+            memory.outbox.clear()
+            self.changelog[number, device_id] = changelog.encode(memory, due_ms)
+            self.alerts += decided
+
+
+def live(day: ScriptedDay, crashes: int = 0) -> PureService:
+    """The day as it goes, noon included; after a crash a part of the readings is read again."""
+    service = PureService(day)
+    readings = day.readings()
+    for record in day.devices_records(after_noon=False):
+        service.known.put(record["device_id"], record)
+    noon = next(at for at, reading in enumerate(readings) if reading["ingest_time"] >= day.noon_ms)
+    chance = random.Random(day.seed)
+    stops = sorted(chance.randrange(noon, len(readings)) for _ in range(crashes))
+    service.read(readings[:noon])
+    for record in day.devices_records(after_noon=True):
+        service.known.put(record["device_id"], record)
+    begin = noon
+    for stop in stops:
+        service.read(readings[begin:stop])
+        service.crash()
+        begin = chance.randrange(max(noon, stop - 3_000), stop + 1)
+    service.read(readings[begin:])
+    return service
+
+
+def incidents(alerts: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """What the closed states say, one line an alert."""
+    found = {(a["alert_id"], a["state"]): a for a in alerts}
+    assert {key[1] for key in found} == {"opened", "closed"}
+    opened = sorted(key[0] for key in found if key[1] == "opened")
+    closed = [found[alert, "closed"] for alert in opened]
+    return sorted((a["device_id"], a["rule"], a["opened_at"], a["closed_at"]) for a in closed)
+
+
+@pytest.mark.parametrize(
+    ("day", "crashes"), [(QUIET, 0), (DISTURBED, 0), (DISTURBED, 5)], ids=["quiet", "disturbed", "crashes"]
+)
+def test_twelve_incidents_are_twelve_alerts(day: ScriptedDay, crashes: int) -> None:
+    service = live(day, crashes)
+    assert len(day.incidents) == 12
+    assert incidents(service.alerts) == [astuple(incident) for incident in day.incidents]
+    once = {(a["alert_id"], a["state"]) for a in service.alerts}
+    assert len(once) == 24
+    assert len(service.alerts) == 24, "what the changelog holds is not decided again"
+
+
+def test_a_disturbed_day_is_disturbed() -> None:
+    quiet, disturbed = QUIET.readings(), DISTURBED.readings()
+    identities = [(r["device_id"], r["event_time"]) for r in disturbed]
+    assert set(identities) == {(r["device_id"], r["event_time"]) for r in quiet}
+    assert 0.04 < len(identities) / len(quiet) - 1 < 0.06
+    late, newest = 0, dict[str, int]()
+    for device_id, at_ms in identities:
+        late += at_ms < newest.get(device_id, 0)
+        newest[device_id] = max(at_ms, newest.get(device_id, 0))
+    assert late > len(quiet) * 0.1
