@@ -127,7 +127,7 @@ NEEDS = (
         scenario.CONNECTOR,
         CONNECTORS,
         "ConnectorConfig",
-        1,
+        2,
         key="coap-to-hazelcast",
         value={"name": "coap-to-hazelcast", "target_state": "STARTED", "restart_count": match.integer(0)},
         process=_obeys,

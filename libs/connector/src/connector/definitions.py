@@ -98,6 +98,29 @@ def common_keys(default_class: str) -> tuple[Key, ...]:
             ("class",),
         ),
         Key("tasks.max", Type.INT, "1", "Number of tasks (processes).", Importance.HIGH, ("max.tasks",), minimum=1),
+        Key(
+            "tasks.restart.max",
+            Type.INT,
+            "0",
+            "How often in a row a distributed worker restarts a task that failed; -1: without end.",
+            minimum=-1,
+        ),
+        Key(
+            "tasks.restart.backoff.ms",
+            Type.LONG,
+            "1000",
+            "Longest wait before the first such restart, ms; it doubles with each.",
+            Importance.LOW,
+            minimum=1,
+        ),
+        Key(
+            "tasks.restart.backoff.max.ms",
+            Type.LONG,
+            "60000",
+            "Longest wait before any such restart, ms; a task that ran longer begins to count anew.",
+            Importance.LOW,
+            minimum=1,
+        ),
     )
 
 

@@ -16,11 +16,19 @@ CONNECTORS = "isotherm.connectors"
 PLUGINS = "isotherm.plugins"
 MASK = "******"
 
-_SCHEMA_VERSION = 1
+_CONNECTOR_VERSION, _PLUGIN_VERSION = 2, 1
 
 
-def connector_record(config: ConnectorConfig, *, worker_group: str, now_ms: int) -> dict[str, Any]:
-    """The ConnectorConfig record of a connector whose file owns its configuration.
+def connector_record(
+    config: ConnectorConfig,
+    *,
+    worker_group: str,
+    now_ms: int,
+    target_state: str = "STARTED",
+    restart_count: int = 0,
+    task_restarts: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """The ConnectorConfig record of a connector whose file owns its configuration; what is wanted of it is kept.
 
     References to secrets stay references; a secret that is written out in the file is masked.
     """
@@ -28,8 +36,9 @@ def connector_record(config: ConnectorConfig, *, worker_group: str, now_ms: int)
         "name": config.name,
         "connector_class": config.klass,
         "config": {key: _shown(key, value) for key, value in config.config.items()},
-        "target_state": "STARTED",
-        "restart_count": 0,
+        "target_state": target_state,
+        "restart_count": restart_count,
+        "task_restarts": dict(task_restarts or {}),
         "mode": "standalone",
         "worker_group": worker_group,
         "updated_at": now_ms,
@@ -70,13 +79,13 @@ def announcements(
     connector = connector_record(config, worker_group=worker_group, now_ms=int(time.time() * 1000))
     plugin = plugin_record(definition, version)
     return [
-        (CONNECTORS, config.name, _encoder(registry, CONNECTORS, "ConnectorConfig")(connector)),
-        (PLUGINS, definition.klass, _encoder(registry, PLUGINS, "PluginDefinition")(plugin)),
+        (CONNECTORS, config.name, _encoder(registry, CONNECTORS, "ConnectorConfig", _CONNECTOR_VERSION)(connector)),
+        (PLUGINS, definition.klass, _encoder(registry, PLUGINS, "PluginDefinition", _PLUGIN_VERSION)(plugin)),
     ]
 
 
-def _encoder(registry: SchemaRegistry, topic: str, record: str) -> Callable[[Mapping[str, Any]], bytes]:
-    return registry.encoder(topic, isotherm_schemas.schema(record, _SCHEMA_VERSION))
+def _encoder(registry: SchemaRegistry, topic: str, record: str, version: int) -> Callable[[Mapping[str, Any]], bytes]:
+    return registry.encoder(topic, isotherm_schemas.schema(record, version))
 
 
 def _shown(key: str, value: str) -> str:

@@ -37,6 +37,16 @@ class State(StrEnum):
     RESTARTING = "RESTARTING"
 
 
+def this_process() -> str:
+    """How a process is named as a worker: its host and process id."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def key_of(connector: str, task: int, worker: str) -> str:
+    """The key of a status record."""
+    return f"{connector}/{task}/{worker}"
+
+
 class Heartbeat:
     """Says every INTERVAL_MS how a task is; never stands in the task's way when Kafka does not answer."""
 
@@ -48,9 +58,10 @@ class Heartbeat:
         connector: str,
         task: int,
         worker_group: str = "",
+        worker: str | None = None,
         clock_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
-        """`producer` is called once, when the schema is known.
+        """`producer` is called once, when the schema is known; `worker` is `this_process()` unless given.
 
         Raises SchemaNotRegisteredError before `isotherm apply` was run, RegistryUnavailableError.
         """
@@ -58,7 +69,7 @@ class Heartbeat:
         # Not before: a producer that is thrown away again takes half a minute to end.
         self._producer = producer()
         self._connector, self._task, self._group = connector, task, worker_group
-        self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        self._worker = worker or this_process()
         self._clock_ms = clock_ms
         self._next_ms = 0.0
 
@@ -88,9 +99,8 @@ class Heartbeat:
             "updated_at": int(time.time() * 1000),
         }
         try:
-            self._producer.produce(
-                TOPIC, key=f"{self._connector}/{self._task}/{self._worker}", value=self._encode(record)
-            )
+            key = key_of(self._connector, self._task, self._worker)
+            self._producer.produce(TOPIC, key=key, value=self._encode(record))
         except (BufferError, KafkaException) as error:
             _log.warning("status not sent", reason=str(error))
 

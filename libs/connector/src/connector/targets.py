@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-
 import isotherm_schemas
+from connector.following import Change, ConnectorTopic
 from connector.publishing import CONNECTORS
-from servicekit import kafka, logs
-from servicekit.avro import Decoder, RegistryUnavailableError, SchemaRegistry, WireFormatError
+from servicekit import logs
 from servicekit.settings import KafkaSettings, RegistrySettings
 
 _log = logs.logger(__name__)
 
-READER = isotherm_schemas.schema("ConnectorConfig", 1)
+READER = isotherm_schemas.schema("ConnectorConfig", 2)
 
 _POLL_S = 0.5
-_RETRY_S = 5.0
-_REQUEST_S = 10.0
 _JOIN_S = 2.0
 
 
@@ -40,11 +36,17 @@ class Target:
 
     state: TargetState = TargetState.STARTED
     restarts: int = 0
+    task_restarts: Mapping[str, int] = field(default_factory=dict)
+    """The same for single tasks, by number."""
+
+    def restarts_of(self, task: int) -> int:
+        """How often a restart of this task was asked for, alone or with all others."""
+        return self.restarts + self.task_restarts.get(str(task), 0)
 
 
 def target_of(record: Mapping[str, Any]) -> Target:
     """The target in a ConnectorConfig record. Raises ValueError for a state that nobody knows."""
-    return Target(TargetState(record["target_state"]), record["restart_count"])
+    return Target(TargetState(record["target_state"]), record["restart_count"], dict(record["task_restarts"]))
 
 
 class TargetFollower:
@@ -56,8 +58,7 @@ class TargetFollower:
 
     def __init__(self, kafka_settings: KafkaSettings, registry_settings: RegistrySettings, connector: str) -> None:
         self.target = Target()
-        self._kafka = kafka_settings
-        self._decode = Decoder(SchemaRegistry(registry_settings), READER)
+        self._kafka, self._registry = kafka_settings, registry_settings
         self._connector = connector
         self._current = threading.Event()
         self._ended = threading.Event()
@@ -78,56 +79,24 @@ class TargetFollower:
 
     def _run(self) -> None:
         name = f"{self._connector}-target"
-        consumer = kafka.consumer(self._kafka, name, name, enable_partition_eof=True)
+        topic = ConnectorTopic(self._kafka, self._registry, name, READER, lambda found: found == self._connector)
         try:
-            if self._has_assignment(consumer):
-                self._follow(consumer)
-        finally:
-            consumer.close()
-
-    def _has_assignment(self, consumer: Consumer) -> bool:
-        """Wait for the topic; False when the end came first."""
-        while not self._ended.is_set():
-            try:
-                found = consumer.list_topics(CONNECTORS, timeout=_REQUEST_S).topics[CONNECTORS]
-            except KafkaException as error:
-                _log.warning("target state not known yet", reason=str(error))
-            else:
-                if found.error is None:
-                    # The topic has one partition; the order of a connector's records rests on it.
-                    consumer.assign([TopicPartition(CONNECTORS, 0, 0)])
-                    return True
-                if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and not self._current.is_set():
+            while not self._ended.is_set():
+                change = topic.poll(_POLL_S)
+                if change is not None:
+                    self._take(change)
+                elif topic.is_current:
+                    self._current.set()
+                elif topic.is_missing and not self._current.is_set():
                     _log.warning("no control topic: nobody can pause or restart this service", topic=CONNECTORS)
                     self._current.set()
-            self._ended.wait(_RETRY_S)
-        return False
+                if topic.is_waiting:
+                    self._ended.wait(_POLL_S)
+        finally:
+            topic.close()
 
-    def _follow(self, consumer: Consumer) -> None:
-        while not self._ended.is_set():
-            message = consumer.poll(_POLL_S)
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                self._take(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self._current.set()
-
-    def _take(self, message: Message) -> None:
-        if message.key() != self._connector.encode():
-            return
-        value = message.value()
-        while not self._ended.is_set():
-            try:
-                self.target = Target() if value is None else target_of(self._decode(value).record)
-            except RegistryUnavailableError as error:
-                _log.warning("target state cannot be read yet", reason=str(error))
-                self._ended.wait(_RETRY_S)
-            except (WireFormatError, ValueError) as error:
-                _log.error(
-                    "target state cannot be read, the last one stays", offset=message.offset(), reason=str(error)
-                )
-                return
-            else:
-                return
+    def _take(self, change: Change) -> None:
+        try:
+            self.target = Target() if change.record is None else target_of(change.record)
+        except ValueError as error:
+            _log.error("target state cannot be read, the last one stays", reason=str(error))

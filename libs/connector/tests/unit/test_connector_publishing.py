@@ -30,7 +30,7 @@ def test_a_connector_fits_its_schema_and_tells_no_secret() -> None:
         {"name": "n", "connector.class": "x", "db.password": "hunter2", "api.key": "${env:KEY}", "topics": "t"}
     )
     record = connector_record(config, worker_group="g", now_ms=5)
-    assert encoder(isotherm_schemas.schema("ConnectorConfig", 1), 1)(record)
+    assert encoder(isotherm_schemas.schema("ConnectorConfig", 2), 1)(record)
     assert record["config"]["db.password"] == "******"
     assert record["config"]["api.key"] == "${env:KEY}"
     assert (record["mode"], record["target_state"], record["worker_group"]) == ("standalone", "STARTED", "g")

@@ -1,0 +1,109 @@
+"""What a distributed worker and the process of a task say to each other: the task over stdin, its fate over stdout.
+
+The configuration goes unresolved and never over the command line; stdin stays open, so that the process ends with its
+worker, however that ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from connector.config import ConfigError, ConnectorConfig
+from connector.tasks import stop_with_supervisor
+from servicekit import lifecycle, logs
+from servicekit.lifecycle import Exit, Stop
+
+_log = logs.logger(__name__)
+
+MAX_BYTES = 60_000
+"""A pipe takes so much at once: no worker waits for a process that does not read."""
+_MAX_TRACE_CHARACTERS = 16_000
+
+
+@dataclass(frozen=True)
+class Handover:
+    """One task, as its worker hands it to a process."""
+
+    config: ConnectorConfig
+    task: int
+    worker: str
+    """In whose name the process says its status."""
+    worker_group: str
+
+    def encoded(self) -> bytes:
+        """One line. Raises ConfigError for a configuration that is larger than MAX_BYTES."""
+        line = json.dumps(asdict(self)).encode() + b"\n"
+        if len(line) > MAX_BYTES:
+            raise ConfigError([f"the configuration has {len(line)} bytes, allowed are {MAX_BYTES}"])
+        return line
+
+    @staticmethod
+    def decoded(line: bytes) -> Handover:
+        """What `encoded` made."""
+        values: dict[str, Any] = json.loads(line)
+        return Handover(**{**values, "config": ConnectorConfig(**values["config"])})
+
+
+@dataclass
+class Fate:
+    """What a process said to its worker."""
+
+    http_port: int | None = None
+    trace: str | None = None
+
+    @staticmethod
+    def read(output: bytes) -> Fate:
+        """The last of everything that was said; lines that a library printed are passed over."""
+        fate = Fate()
+        for line in output.splitlines():
+            try:
+                said = json.loads(line)
+                fate = Fate(said.get("http_port", fate.http_port), said.get("trace", fate.trace))
+            except (ValueError, AttributeError):
+                continue
+        return fate
+
+
+def tell(*, http_port: int | None = None, trace: str | None = None) -> None:
+    """In a task's process: say where it answers, or why it fails."""
+    said = {"http_port": http_port, "trace": None if trace is None else trace[-_MAX_TRACE_CHARACTERS:]}
+    os.write(1, json.dumps({name: value for name, value in said.items() if value is not None}).encode() + b"\n")
+
+
+def run_handed_over(work: Callable[[Handover, Stop], int], *, shutdown_timeout_ms: int) -> int:
+    """In a task's process: do `work` until the worker, or its end, asks to stop; the exit code.
+
+    An exception is told to the worker as the task's trace; a ConfigError by its problems only.
+    """
+    # Before anything that takes time: the worker may end at any moment.
+    given = _first_line()
+
+    def main(stop: Stop) -> int:
+        stop_with_supervisor(stop)
+        try:
+            return work(Handover.decoded(given), stop)
+        except ConfigError as error:
+            _log.error("configuration cannot be used", problems=error.problems)
+            tell(trace=str(error))
+            return Exit.CONFIGURATION
+        except Exception as error:
+            _log.error("task failed", exc_info=error)
+            tell(trace="".join(traceback.format_exception(error)))
+            return Exit.FAILED
+
+    return lifecycle.run(main, shutdown_timeout_ms=shutdown_timeout_ms)
+
+
+def _first_line() -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        read = os.read(0, MAX_BYTES)
+        if not read:
+            raise SystemExit(Exit.OK)
+        line += read
+    return line

@@ -1,0 +1,61 @@
+"""What is wanted of a connector, as its record on `isotherm.connectors` says. Pure."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from connector.config import CLASS, CLASS_ALIASES, NAME, ConnectorConfig, from_mapping
+from connector.targets import Target, target_of
+
+DISTRIBUTED, STANDALONE = "distributed", "standalone"
+CONNECTOR_ITSELF = -1
+"""In the place of a task's number."""
+
+PARTITIONS = 16
+"""Of `isotherm.tasks`."""
+_STRIDE = 7
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One connector's record."""
+
+    name: str
+    klass: str
+    config: Mapping[str, str]
+    target: Target
+    is_distributed: bool
+    worker_group: str
+
+    def configuration(self) -> ConnectorConfig:
+        """The configuration; the record's name counts, and its class where the configuration has none.
+
+        Raises ConfigError when the name cannot be one.
+        """
+        has_class = any(self.config.get(key) for key in (CLASS, *CLASS_ALIASES))
+        config = {**({} if has_class else {CLASS: self.klass}), **self.config, NAME: self.name}
+        return from_mapping(config, origin=self.name)
+
+
+def wanted_of(name: str, record: Mapping[str, Any]) -> Wanted:
+    """Read a ConnectorConfig record whose key is `name`. Raises ValueError for a target state that nobody knows."""
+    return Wanted(
+        name,
+        record["connector_class"],
+        dict(record["config"]),
+        target_of(record),
+        record["mode"] == DISTRIBUTED,
+        record["worker_group"],
+    )
+
+
+def partition_of(connector: str, task: int) -> int:
+    """The partition of `isotherm.tasks` whose owner runs the task (CONNECTOR_ITSELF: answers for the connector).
+
+    The stride is odd, so that sixteen tasks are on sixteen partitions, and near half of their number, so that two tasks
+    are on two workers whether these own every other partition or one half each.
+    """
+    return (zlib.crc32(connector.encode()) + _STRIDE * task) % PARTITIONS
