@@ -47,10 +47,12 @@ class LoopProducer:
         value: bytes | None,
         headers: Headers = (),
         on_delivery: OnDelivery,
+        partition: int = -1,
     ) -> None:
         """Hand one record over; `on_delivery` is called once, on the loop, with None or the error.
 
-        Raises QueueFullError when the bound is reached, KafkaException when the record cannot be produced at all.
+        Partition -1 is the one that the key decides. Raises QueueFullError when the bound is reached, KafkaException
+        when the record cannot be produced at all.
         """
         if self.outstanding >= self.max_outstanding:
             raise QueueFullError
@@ -60,7 +62,9 @@ class LoopProducer:
             on_delivery(error)
 
         try:
-            self.producer.produce(topic, value=value, key=key, headers=list(headers), on_delivery=report)
+            self.producer.produce(
+                topic, value=value, key=key, headers=list(headers), on_delivery=report, partition=partition
+            )
         except BufferError:
             raise QueueFullError from None
         self.outstanding += 1
