@@ -11,7 +11,8 @@ from hazelcast.client import HazelcastClient
 from hazelcast.core import HazelcastJsonValue
 
 from persisters.sink import Row
-from persisters.sinks.structures import APPENDED, AppendingWriter, Entry, Source, TransactionalWriter
+from persisters.sinks.appending import AppendingWriter
+from persisters.sinks.structures import APPENDED, Entry, Source, TransactionalWriter
 
 CALLS = {
     "QUEUE": "commit",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hazelcast.client import HazelcastClient
@@ -12,11 +12,7 @@ from hazelcast.config import ReconnectMode, ReliableTopicConfig, TopicOverloadPo
 from hazelcast.errors import (
     AccessControlError,
     AuthenticationError,
-    ClassCastError,
     HazelcastError,
-    HazelcastSerializationError,
-    IllegalArgumentError,
-    MaxMessageSizeExceededError,
     SecurityError,
 )
 
@@ -27,13 +23,14 @@ from persisters.plan import Plan
 from persisters.project import null_behaviour
 from persisters.sink import Batch, Rejected, SinkConfigError, Unavailable
 from persisters.sinks import tls
+from persisters.sinks.appending import AppendingWriter
 from persisters.sinks.hazelcast_keys import PREFIX
 from persisters.sinks.items import FORMATS, encoder
 from persisters.sinks.structures import (
     APPENDED,
+    REFUSED,
     TRANSACTIONAL,
     TYPES,
-    AppendingWriter,
     Entry,
     MapWriter,
     QueueFullError,
@@ -47,13 +44,6 @@ _log = logs.logger(__name__)
 DEFAULT_TYPE = "RING_BUFFER"
 _KEYED = ("IMAP", "MULTI_MAP")
 _FULL_RETRY_MS = 500.0
-_REFUSED: Mapping[type[HazelcastError], str] = {
-    HazelcastSerializationError: "document",
-    ClassCastError: "type",
-    IllegalArgumentError: "type",
-    MaxMessageSizeExceededError: "too_large",
-}
-"""What the cluster raises because of an item, whenever it is offered, and the word that it is counted under."""
 _NOT_ALLOWED = (AuthenticationError, AccessControlError, SecurityError)
 _AMPLE_ROOM = 1_000_000
 """A queue with more room than all writers together fill at once."""
@@ -130,7 +120,7 @@ class HazelcastSink:
                 return self._offer(target, source, members)
             else:
                 self._transactional.write(kind, target, source, entries)
-        except tuple(_REFUSED) as error:
+        except tuple(REFUSED) as error:
             return self._refused(kind, target, batch, members, error)
         except _NOT_ALLOWED as error:
             raise SinkConfigError(f"Hazelcast: {error}") from error
@@ -146,7 +136,7 @@ class HazelcastSink:
         """The one record that the cluster refuses; of several, each half is written by itself to find it."""
         offsets = sorted({entry.row.offset for _, entry in members})
         if len(offsets) == 1:
-            return [Rejected(index, _REFUSED[type(error)], error) for index, _ in members]
+            return [Rejected(index, REFUSED[type(error)], error) for index, _ in members]
         # The rows of one record stay together, since a marker knows only offsets.
         middle = offsets[len(offsets) // 2]
         halves = (

@@ -1,46 +1,46 @@
-"""The structures of Hazelcast, each with the writing that keeps its promise. See docs/adr/0041.
+"""Maps, and the structures that Hazelcast writes in transactions. See docs/adr/0041.
 
 Maps: one entry a key, the highest revision wins. Queues, lists, sets and multimaps: each record once, by one
-transaction with a marker. Ring buffers and reliable topics: each record once, by an intent that is written first.
+transaction with a marker. Ring buffers and reliable topics, which know no transactions, are in `appending`.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hazelcast.client import HazelcastClient
-from hazelcast.errors import HazelcastError
-from hazelcast.future import Future
+from hazelcast.errors import (
+    ClassCastError,
+    HazelcastError,
+    HazelcastSerializationError,
+    IllegalArgumentError,
+    MaxMessageSizeExceededError,
+)
 from hazelcast.proxy.map import Map
-from hazelcast.proxy.reliable_topic import ReliableTopic
-from hazelcast.proxy.ringbuffer import OVERFLOW_POLICY_OVERWRITE
 from hazelcast.transaction import TWO_PHASE
 
 from persisters.decode import Decode
 from persisters.sink import Row, Unavailable
-from persisters.sinks import intents
-from persisters.sinks.items import Item, content, revision_of
+from persisters.sinks.items import Item, revision_of
 
 MARKERS = "isotherm.markers"
 """Map: connector, topic, partition and structure -> the offset of the last record that the structure holds."""
-INTENTS = "isotherm.intents"
-"""Map: connector and structure -> `intents.State` as JSON."""
 
 TRANSACTIONAL = ("QUEUE", "LIST", "SET", "MULTI_MAP")
 APPENDED = ("RING_BUFFER", "RELIABLE_TOPIC")
 TYPES = ("IMAP", *TRANSACTIONAL, *APPENDED)
 
-_MOST_ADDED = 1_000
-"""Hazelcast's bound of `add_all`."""
-_MOST_READ = 999
+REFUSED: Mapping[type[HazelcastError], str] = {
+    HazelcastSerializationError: "document",
+    ClassCastError: "type",
+    IllegalArgumentError: "type",
+    MaxMessageSizeExceededError: "too_large",
+}
+"""What the cluster raises because of an item, whenever it is offered, and the word that it is counted under."""
 _COMPARE_ROUNDS = 10
-_SETTLE_S = 1.0
-"""So long a member that answers again may still be at what a broken connection had left with it."""
 
 
 class QueueFullError(Exception):
@@ -74,18 +74,20 @@ class MapWriter:
     def __init__(self, client: HazelcastClient, decode: Decode) -> None:
         self._client = client
         self._decode = decode
+        self._mostly_known: dict[str, bool] = {}
+        """By map, whether most of the keys of the last write were there already."""
 
     def write(self, target: str, entries: Sequence[Entry]) -> None:
         """Put the last entry of each key, or the one of the highest revision where there are revisions."""
         latest: dict[str, Entry] = {}
         for entry in entries:
             known = latest.get(entry.row.id)
-            if known is None or (entry.row.revision or 0) >= (known.row.revision or 0):
+            if known is None or entry.item is None or (entry.row.revision or 0) >= (known.row.revision or 0):
                 latest[entry.row.id] = entry
         if any(entry.row.revision is not None for entry in latest.values()):
-            self._put_higher(target, latest)
-        else:
-            self._put(target, latest)
+            self._put_higher(target, {key: entry for key, entry in latest.items() if entry.item is not None})
+            latest = {key: entry for key, entry in latest.items() if entry.item is None}
+        self._put(target, latest)
 
     def _put(self, target: str, latest: Mapping[str, Entry]) -> None:
         proxy: Map[str, Any] = self._client.get_map(target)
@@ -103,23 +105,41 @@ class MapWriter:
         """Compare and set: another writer of the same key, were there one, could not be overwritten unseen."""
         proxy: Map[str, Any] = self._client.get_map(target)
         waiting = dict(latest)
-        for _ in range(_COMPARE_ROUNDS):
-            stored = proxy.get_all(list(waiting)).result()
-            attempts = {
-                key: self._replace(proxy, key, entry, stored.get(key))
-                for key, entry in waiting.items()
-                if self._is_higher(entry, stored.get(key))
-            }
-            done = {key for key, (future, worked) in attempts.items() if worked(future.result())}
-            for key in done:
-                ttl_s = _ttl_s(waiting[key].row)
-                if ttl_s is not None and stored.get(key) is not None:
-                    # Replacing keeps the life of what was replaced.
-                    proxy.set_ttl(key, ttl_s).result()
-            waiting = {key: waiting[key] for key in attempts if key not in done}
+        # Asking first pays off only for keys that are there: of a new one, `put_if_absent` tells in the same call.
+        stored = proxy.get_all(list(waiting)).result() if self._mostly_known.get(target) else {}
+        for number in range(_COMPARE_ROUNDS):
+            changed = self._compare_and_set(proxy, waiting, stored)
+            if not number:
+                self._mostly_known[target] = 2 * len(stored) > len(latest)
             if not waiting:
                 return
+            if changed:
+                stored = {key: item for key, item in stored.items() if key not in changed}
+                stored |= proxy.get_all(changed).result()
         raise Unavailable(f"map {target}: {len(waiting)} keys are being changed by somebody else")
+
+    def _compare_and_set(self, proxy: Any, waiting: dict[str, Entry], stored: dict[str, Any]) -> list[str]:
+        """One attempt at every key that waits, where `stored` says what the map holds.
+
+        Keys that are done leave `waiting`; what turns out to be there is added to `stored`. Returns the keys that
+        somebody else has changed, so that it is not known what they hold.
+        """
+        for key in [key for key, entry in waiting.items() if not self._is_higher(entry, stored.get(key))]:
+            del waiting[key]
+        calls = [(key, _replace(proxy, key, entry, stored.get(key))) for key, entry in waiting.items()]
+        changed = []
+        for key, call in calls:
+            answer, before = call.result(), stored.get(key)
+            if before is None and answer is not None:
+                stored[key] = answer
+            elif before is not None and not answer:
+                changed.append(key)
+            else:
+                ttl_s = _ttl_s(waiting.pop(key).row)
+                if ttl_s is not None and before is not None:
+                    # Replacing keeps the life of what was replaced.
+                    proxy.set_ttl(key, ttl_s).result()
+        return changed
 
     def _is_higher(self, entry: Entry, stored: Any) -> bool:
         if stored is None or entry.row.revision is None:
@@ -127,11 +147,12 @@ class MapWriter:
         known = revision_of(stored, entry.row.plan, self._decode)
         return known is None or entry.row.revision > known
 
-    def _replace(self, proxy: Any, key: str, entry: Entry, stored: Any) -> tuple[Any, Callable[[Any], bool]]:
-        ttl_s = _ttl_s(entry.row)
-        if stored is None:
-            return proxy.put_if_absent(key, entry.item, ttl=ttl_s), lambda previous: previous is None
-        return proxy.replace_if_same(key, stored, entry.item), bool
+
+def _replace(proxy: Any, key: str, entry: Entry, stored: Any) -> Any:
+    """The call that writes the entry unless the map holds something else by then."""
+    if stored is None:
+        return proxy.put_if_absent(key, entry.item, ttl=_ttl_s(entry.row))
+    return proxy.replace_if_same(key, stored, entry.item)
 
 
 class TransactionalWriter:
@@ -147,7 +168,7 @@ class TransactionalWriter:
 
         Raises QueueFullError when a bounded queue has no room; what was committed before stays, with its marker.
         """
-        for chunk in _chunks(entries, self._size):
+        for chunk in chunks(entries, self._size):
             self._write(kind, target, source, chunk)
 
     def _write(self, kind: str, target: str, source: Source, entries: Sequence[Entry]) -> None:
@@ -192,122 +213,22 @@ class TransactionalWriter:
         return int(self._client.get_queue(target).remaining_capacity().result())
 
 
-class AppendingWriter:
-    """RING_BUFFER and RELIABLE_TOPIC, which know no transactions: the intent says what is about to be added."""
-
-    def __init__(self, client: HazelcastClient) -> None:
-        self._client = client
-        self._states: dict[str, tuple[str | None, intents.State]] = {}
-        """By structure, the state as the cluster holds it and as it is by now."""
-        self._tails: dict[str, Future[int]] = {}
-        """By structure, its tail as it was asked for behind the last append; others may have appended since."""
-        self._locks: dict[str, threading.Lock] = {}
-        self._guard = threading.Lock()
-
-    def write(self, kind: str, target: str, source: Source, entries: Sequence[Entry]) -> None:
-        """Append what the structure does not hold yet; one write at a time for each structure."""
-        key = f"{source.connector}|{kind}|{target}"
-        with self._guard:
-            lock = self._locks.setdefault(key, threading.Lock())
-        with lock:
-            try:
-                for chunk in _chunks(entries, _MOST_ADDED):
-                    self._append(key, kind, target, source, chunk)
-            except BaseException:
-                # What the cluster holds is not known any more: the next write reads it.
-                self._states.pop(key, None)
-                self._tails.pop(key, None)
-                raise
-
-    def _append(self, key: str, kind: str, target: str, source: Source, entries: Sequence[Entry]) -> None:
-        state = self._state(key, kind, target)
-        last = state.markers.get(source.lane, -1)
-        fresh = [entry for entry in entries if entry.row.offset > last]
-        if not fresh:
-            return
-        items = [entry.item for entry in fresh]
-        ring = self._ring(kind, target)
-        tail = int((self._tails.get(key) or ring.tail_sequence()).result())
-        intent = intents.Intent(source.lane, fresh[-1].row.offset, tail, [_checksum(item) for item in items])
-        state = self._save(key, state.intending(intent))
-        if kind == "RING_BUFFER":
-            ring.add_all(items, OVERFLOW_POLICY_OVERWRITE).result()
-        else:
-            topic: ReliableTopic[Any] = self._client.get_reliable_topic(target)
-            topic.publish_all(items).result()
-        # Saved with the next intent: until then the structure itself tells that this one is done.
-        self._states[key] = (self._states[key][0], state.done())
-        self._tails[key] = ring.tail_sequence()
-
-    def _state(self, key: str, kind: str, target: str) -> intents.State:
-        if key in self._states:
-            return self._states[key][1]
-        states: Map[str, str] = self._client.get_map(INTENTS)
-        text = states.get(key).result()
-        state = intents.State.from_json(text)
-        self._states[key] = (text, state)
-        if state.intent is None:
-            return state
-        # The last writer did not come to its end: did its items?
-        was_done = self._is_there(kind, target, state.intent)
-        if not was_done:
-            time.sleep(_SETTLE_S)
-            was_done = self._is_there(kind, target, state.intent)
-        return self._save(key, state.done() if was_done else state.abandoned())
-
-    def _is_there(self, kind: str, target: str, intent: intents.Intent) -> bool:
-        first, seen = self._seen_after(kind, target, intent.tail)
-        return intents.is_done(intent, first, seen)
-
-    def _save(self, key: str, state: intents.State) -> intents.State:
-        """Replace the state that this writer knows; another writer's change is never overwritten."""
-        before, _ = self._states[key]
-        after = state.to_json()
-        states: Map[str, str] = self._client.get_map(INTENTS)
-        if before is None:
-            was_saved = states.put_if_absent(key, after).result() is None
-        else:
-            was_saved = bool(states.replace_if_same(key, before, after).result())
-        if not was_saved:
-            raise Unavailable(f"{key}: another task is writing to the same structure")
-        self._states[key] = (after, state)
-        return state
-
-    def _ring(self, kind: str, target: str) -> Any:
-        return self._client.get_ringbuffer(target if kind == "RING_BUFFER" else f"_hz_rb_{target}")
-
-    def _seen_after(self, kind: str, target: str, tail: int) -> tuple[int, list[int]]:
-        """The first sequence after `tail` that is still there, and the checksums from it on."""
-        ring = self._ring(kind, target)
-        last = int(ring.tail_sequence().result())
-        # Behind its former tail the structure was begun anew.
-        first = max(int(ring.head_sequence().result()), tail + 1 if tail <= last else 0)
-        seen: list[int] = []
-        at = first
-        while at <= last:
-            found = ring.read_many(at, 1, min(_MOST_READ, last - at + 1)).result()
-            for index in range(found.size):
-                item = found[index]
-                seen.append(_checksum(item.payload if kind == "RELIABLE_TOPIC" else item))
-            at = found.next_sequence_to_read_from
-        return first, seen
-
-
 def _marker_key(kind: str, target: str, source: Source) -> str:
     return f"{source.connector}|{source.lane}|{kind}|{target}"
 
 
-def _checksum(item: Any) -> int:
-    return zlib.crc32(content(item))
-
-
-def _chunks(entries: Sequence[Entry], size: int) -> Iterator[Sequence[Entry]]:
-    """Parts of about `size` entries; the rows of one record stay together, since a marker knows only offsets."""
+def chunks(entries: Sequence[Entry], size: int) -> Iterator[Sequence[Entry]]:
+    """Parts of at most `size` entries; the rows of one record stay together, since a marker knows only offsets."""
     start = 0
     while start < len(entries):
         end = min(start + size, len(entries))
-        while end < len(entries) and entries[end].row.offset == entries[end - 1].row.offset:
-            end += 1
+        while start < end < len(entries) and entries[end].row.offset == entries[end - 1].row.offset:
+            end -= 1
+        if end == start:
+            # One record alone has more rows than that.
+            end = start + size
+            while end < len(entries) and entries[end].row.offset == entries[end - 1].row.offset:
+                end += 1
         yield entries[start:end]
         start = end
 
@@ -326,15 +247,3 @@ def _roll_back(transaction: Any) -> None:
     except (HazelcastError, OSError):
         # The connection is gone, and with it the transaction: the member rolls it back itself.
         return
-
-
-__all__ = [
-    "APPENDED",
-    "TRANSACTIONAL",
-    "TYPES",
-    "AppendingWriter",
-    "Entry",
-    "MapWriter",
-    "Source",
-    "TransactionalWriter",
-]

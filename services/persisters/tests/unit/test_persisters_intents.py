@@ -1,0 +1,96 @@
+"""Intents: after a crash the structure itself tells which appends happened, however they arrived."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from persisters.sinks.intents import Append, Intent, State, landed
+
+ONE = Append("t|0", 41, [1, 2, 3])
+TWO = Append("t|1", 7, [4, 5])
+INTENT = Intent(9, [ONE])
+BOTH = Intent(9, [ONE, TWO])
+
+
+def test_states_round_trip() -> None:
+    state = State({"t|1": 5, "t|2": 6}).intending(BOTH)
+    assert State.from_json(state.to_json()) == state
+    assert State.from_json(State({"t|1": 5}).to_json()) == State({"t|1": 5})
+    assert State.from_json(None) == State()
+    assert state.settled([ONE, TWO]) == State({"t|0": 41, "t|1": 7, "t|2": 6})
+    assert state.settled([ONE]) == State({"t|0": 41, "t|1": 5, "t|2": 6})
+    assert state.settled([]) == State({"t|1": 5, "t|2": 6})
+
+
+@pytest.mark.parametrize(
+    ("first", "seen", "expected"),
+    [
+        (10, [1, 2, 3], True),
+        (10, [], False),
+        (10, [1, 2, 3, 8], True),
+        (10, [8, 1, 2, 3], True),
+        (10, [8, 9], False),
+        (10, [1, 2], False),
+        # The ring has gone round: only the end of what was appended is left.
+        (12, [3, 8], True),
+        (12, [8, 3], False),
+        (13, [8], False),
+        # The ring was begun anew.
+        (0, [1, 2, 3], True),
+        (0, [8], False),
+    ],
+)
+def test_after_a_crash_the_structure_tells_whether_the_items_arrived(
+    first: int, seen: list[int], expected: bool
+) -> None:
+    assert landed(INTENT, first, seen) == ([ONE] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("first", "seen", "expected"),
+    [
+        (10, [1, 2, 3, 4, 5], [ONE, TWO]),
+        (10, [4, 5, 1, 2, 3], [ONE, TWO]),
+        (10, [8, 4, 5, 9, 1, 2, 3], [ONE, TWO]),
+        (10, [1, 2, 3], [ONE]),
+        (10, [1, 2, 3, 8], [ONE]),
+        (10, [4, 5], [TWO]),
+        (10, [8], []),
+        # The ring has gone round: what stands behind the first append in its place says that it came before.
+        (12, [3, 4, 5], [ONE, TWO]),
+        (13, [4, 5], [ONE, TWO]),
+        (14, [5], [ONE, TWO]),
+        (13, [8, 9], []),
+        (15, [8], []),
+    ],
+)
+def test_each_of_several_appends_is_looked_for(first: int, seen: list[int], expected: list[Append]) -> None:
+    assert landed(BOTH, first, seen) == expected
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    arrived=st.randoms(use_true_random=False),
+    others=st.booleans(),
+    room=st.integers(1, 30),
+)
+def test_nothing_that_can_be_seen_whole_is_added_twice(
+    sizes: list[int], arrived: object, others: bool, room: int
+) -> None:
+    """Whichever of them arrived, in whatever order, with somebody else's items between: a whole one is found."""
+    numbers = iter(range(100))
+    appends = [Append(f"t|{lane}", 1, [next(numbers) for _ in range(size)]) for lane, size in enumerate(sizes)]
+    done = [one for one in appends if arrived.random() < 0.5]
+    arrived.shuffle(done)
+    ring: list[int] = []
+    for one in done:
+        ring += [1_000] * (others and arrived.randrange(2))
+        ring += one.checksums
+    first = 10 + max(0, len(ring) - room)
+    seen = ring[-room:]
+    found = landed(Intent(9, appends), first, seen)
+    whole = [one for one in done if set(one.checksums) <= set(seen)]
+    assert set(map(id, whole)) <= set(map(id, found))
+    assert all(one in done for one in found if set(one.checksums) & set(seen))
