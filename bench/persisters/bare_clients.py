@@ -34,7 +34,7 @@ from persisters.decode import AvroDecoder, key_decoder
 from persisters.documents import to_json
 from persisters.project import Projector
 from persisters.sink import Row
-from persisters.sinks.cassandra import write_time_us
+from persisters.sinks.binding import write_time_us
 from servicekit.avro import SchemaRegistry
 from servicekit.settings import KafkaSettings, RegistrySettings
 

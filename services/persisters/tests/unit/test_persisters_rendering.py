@@ -23,8 +23,9 @@ from persisters.decode import Decoded, WriterSchema
 from persisters.documents import NotADocumentError, to_json
 from persisters.plan import Plan, compile_plan
 from persisters.sink import Row, SinkConfigError
-from persisters.sinks import cql, intents, items, mapping
-from persisters.sinks.cassandra import primary_key_columns, ttl_s, write_time_us
+from persisters.sinks import cql, items, mapping
+from persisters.sinks.binding import ttl_s, write_time_us
+from persisters.sinks.cassandra import primary_key_columns
 from servicekit.avro import parse
 
 AGGREGATE = isotherm_schemas.schema("TemperatureAggregate", 1)
@@ -211,38 +212,6 @@ def test_revisions_of_whole_records_and_of_strangers() -> None:
     whole = plan("INSERT INTO a SELECT * FROM t")
     assert items.revision_of(bytearray(b"\x00..."), whole, lambda _data: Decoded({"revision": 4})) == 4
     assert items.revision_of("somebody's text", whole, lambda _data: Decoded({})) is None
-
-
-INTENT = intents.Intent("t|0", 41, 9, [1, 2, 3])
-
-
-def test_states_round_trip() -> None:
-    state = intents.State({"t|1": 5}).intending(INTENT)
-    assert intents.State.from_json(state.to_json()) == state
-    assert intents.State.from_json(None) == intents.State()
-    assert state.done() == intents.State({"t|1": 5, "t|0": 41})
-    assert state.abandoned() == intents.State({"t|1": 5})
-
-
-@pytest.mark.parametrize(
-    ("first", "seen", "expected"),
-    [
-        (10, [1, 2, 3], True),
-        (10, [], False),
-        (10, [1, 2, 3, 8], True),
-        (10, [8, 1, 2, 3], True),
-        (10, [8, 9], False),
-        (10, [1, 2], False),
-        # The ring has gone round: only the end of what was appended is left.
-        (12, [3, 8], True),
-        (12, [8, 3], False),
-        (13, [8], False),
-    ],
-)
-def test_after_a_crash_the_structure_tells_whether_the_items_arrived(
-    first: int, seen: list[int], expected: bool
-) -> None:
-    assert intents.is_done(INTENT, first, seen) is expected
 
 
 @pytest.mark.parametrize(

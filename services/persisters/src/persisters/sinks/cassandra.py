@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from cassandra import (
     AuthenticationFailed,
@@ -25,38 +24,18 @@ from cassandra.policies import (
     RoundRobinPolicy,
     TokenAwarePolicy,
 )
-from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStatement
+from cassandra.query import BatchStatement, BatchType
 
 from connector.validation import Problem, Validated
 from kcql.model import Statement
 from persisters.project import null_behaviour
 from persisters.sink import Batch, Rejected, Row, SinkConfigError, Unavailable
 from persisters.sinks import cql, tls
+from persisters.sinks.binding import NO_COLUMNS, Binder, Write
 from persisters.sinks.cassandra_keys import PREFIX
 
 _BATCH_BYTES = 32 * 1024
 """Cassandra refuses batches above 50 KiB (batch_size_fail_threshold) by default."""
-_US_PER_MS = 1_000
-TTL_FIELD, WRITE_TIME_FIELD = "message_internal_ttl", "message_internal_timestamp"
-_NO_COLUMNS = (TTL_FIELD, WRITE_TIME_FIELD)
-"""Fields that are no columns: what is selected under these names is the row's TTL (s) and its write time (us)."""
-
-
-class _Prepared(NamedTuple):
-    table: cql.Table
-    converters: dict[str, Callable[[Any], Any]]
-    insert: Any
-    insert_with_ttl: Any
-    delete: Any
-
-
-class _Write(NamedTuple):
-    """One row, bound, and its place in the batch."""
-
-    place: int
-    statement: BoundStatement
-    partition: tuple[Any, ...]
-    size_bytes: int
 
 
 class CassandraSink:
@@ -69,7 +48,7 @@ class CassandraSink:
         self._slots = threading.BoundedSemaphore(config.integer(f"{PREFIX}.max.concurrent.requests"))
         self._cluster: Cluster | None = None
         self._session: Session | None = None
-        self._tables: dict[str, _Prepared] = {}
+        self._tables: dict[str, Binder] = {}
         self._lock = threading.Lock()
 
     def open(self) -> None:
@@ -78,15 +57,15 @@ class CassandraSink:
             self._connect()
         for statement in self._config.statements:
             if statement.target_from is None and statement.target is not None and not statement.autocreate:
-                self._prepared(statement.target, None)
+                self._binder(statement.target, None)
 
     def write(self, batch: Batch) -> Sequence[Rejected]:
         """Write the rows, those of one partition together."""
         rejected: list[Rejected] = []
-        writes: list[_Write] = []
+        writes: list[Write] = []
         for index, row in enumerate(batch.rows):
             try:
-                writes.append(self._bind(index, row))
+                writes.append(self._binder(row.target, row).bind(index, row))
             except (ValueError, TypeError, OverflowError) as error:
                 reason = "column" if isinstance(error, cql.NotAColumnError) else "type"
                 rejected.append(Rejected(index, reason, error))
@@ -136,43 +115,7 @@ class CassandraSink:
             raise Unavailable(f"Cassandra: {error}") from error
         self._cluster = cluster
 
-    def _bind(self, index: int, row: Row) -> _Write:
-        prepared = self._prepared(row.target, row)
-        table = prepared.table
-        if row.values is None:
-            written_us = row.event_time_ms * _US_PER_MS + _US_PER_MS - 1
-            if len(row.pk) != len(table.primary_key):
-                raise cql.NotAColumnError(f"PK has {len(row.pk)} parts, {table.qualified} has {table.primary_key}")
-            key = tuple(row.pk[: len(table.partition_key)])
-            return _Write(index, prepared.delete.bind((written_us, *row.pk)), key, 100)
-        values, size_bytes = self._values(prepared, row)
-        lifetime_s = ttl_s(row)
-        if lifetime_s is not None:
-            left_s = row.event_time_ms // 1000 + lifetime_s - int(time.time())
-            bound = prepared.insert_with_ttl.bind((*values.values(), write_time_us(row), max(1, left_s)))
-        else:
-            bound = prepared.insert.bind((*values.values(), write_time_us(row)))
-        return _Write(index, bound, tuple(values[name] for name in table.partition_key), size_bytes)
-
-    def _values(self, prepared: _Prepared, row: Row) -> tuple[dict[str, Any], int]:
-        table = prepared.table
-        # A null of a revisioned record is data: it must hide what a lower revision wrote there.
-        absent = UNSET_VALUE if row.revision is None else None
-        values: dict[str, Any] = dict.fromkeys(table.columns, UNSET_VALUE)
-        size_bytes = 100
-        for field, value in (row.values or {}).items():
-            if field in _NO_COLUMNS:
-                continue
-            column = cql.column_of(table, field)
-            convert = prepared.converters.get(column)
-            values[column] = absent if value is None else value if convert is None else convert(value)
-            size_bytes += 16 + (len(value) if isinstance(value, (str, bytes, dict, list)) else 0)
-        for column in table.primary_key:
-            if values[column] is None or values[column] is UNSET_VALUE:
-                raise cql.NotAColumnError(f"no value for {column!r}, a part of the primary key of {table.qualified}")
-        return values, size_bytes
-
-    def _prepared(self, target: str, row: Row | None) -> _Prepared:
+    def _binder(self, target: str, row: Row | None) -> Binder:
         known = self._tables.get(target)
         if known is not None:
             return known
@@ -181,7 +124,7 @@ class CassandraSink:
                 self._tables[target] = self._ask(lambda session: self._look_up(session, target, row))
             return self._tables[target]
 
-    def _look_up(self, session: Session, target: str, row: Row | None) -> _Prepared:
+    def _look_up(self, session: Session, target: str, row: Row | None) -> Binder:
         keyspace, name = cql.split_target(target, self._keyspace)
         table = _table(session, keyspace, name)
         if table is None and row is not None and row.plan.statement.autocreate:
@@ -189,14 +132,15 @@ class CassandraSink:
             table = _table(session, keyspace, name)
         if table is None:
             raise SinkConfigError(f"there is no table {keyspace}.{name}; create it, or say AUTOCREATE with PK")
-        converters = {
-            column: convert for column, type_ in table.columns.items() if (convert := cql.converter(type_)) is not None
+        texts = {
+            "insert": cql.insert(table, ttl=False),
+            "insert_with_ttl": cql.insert(table, ttl=True),
+            "delete": cql.delete(table),
         }
-        statements = [cql.insert(table, ttl=False), cql.insert(table, ttl=True), cql.delete(table)]
-        prepared = [session.prepare(statement) for statement in statements]
-        for one in prepared:
+        statements = {name: session.prepare(text) for name, text in texts.items()}
+        for one in statements.values():
             one.is_idempotent = True
-        return _Prepared(table, converters, *prepared)
+        return Binder(table, **statements)
 
     def _create(self, session: Session, keyspace: str, name: str, row: Row) -> None:
         if not row.plan.columns:
@@ -209,13 +153,13 @@ class CassandraSink:
                 )
             session.execute(cql.create_keyspace(keyspace, factor))
         try:
-            columns = {field: avro for field, avro in row.plan.columns.items() if field not in _NO_COLUMNS}
+            columns = {field: avro for field, avro in row.plan.columns.items() if field not in NO_COLUMNS}
             session.execute(cql.create_table(keyspace, name, columns, primary_key_columns(row)))
         except cql.NotAColumnError as error:
             raise SinkConfigError(f"AUTOCREATE of {keyspace}.{name}: {error}") from error
         session.cluster.refresh_table_metadata(keyspace, name)
 
-    def _ask(self, request: Callable[[Session], _Prepared]) -> _Prepared:
+    def _ask(self, request: Callable[[Session], Binder]) -> Binder:
         session = self._session
         if session is None:
             raise Unavailable("Cassandra: not connected")
@@ -228,13 +172,13 @@ class CassandraSink:
         except RequestExecutionException as error:
             raise Unavailable(f"Cassandra: {error}") from error
 
-    def _groups(self, writes: Sequence[_Write]) -> list[list[_Write]]:
+    def _groups(self, writes: Sequence[Write]) -> list[list[Write]]:
         """Rows that go together: of one partition, as many as one batch may hold."""
-        open_groups: dict[tuple[Any, ...], list[_Write]] = {}
+        open_groups: dict[tuple[Any, ...], list[Write]] = {}
         sizes: dict[tuple[Any, ...], int] = {}
-        groups: list[list[_Write]] = []
+        groups: list[list[Write]] = []
         for write in writes:
-            place = (write.statement.keyspace, write.statement.prepared_statement.query_id, *map(str, write.partition))
+            place = write.partition
             group = open_groups.get(place)
             is_full = group is not None and (
                 len(group) >= self._largest_batch or sizes[place] + write.size_bytes > _BATCH_BYTES
@@ -247,7 +191,7 @@ class CassandraSink:
             sizes[place] += write.size_bytes
         return groups
 
-    def _execute(self, groups: Sequence[list[_Write]]) -> list[tuple[list[_Write], Exception]]:
+    def _execute(self, groups: Sequence[list[Write]]) -> list[tuple[list[Write], Exception]]:
         """Write all groups, a bounded number at once; those that failed with their errors.
 
         Raises Unavailable when no server could be asked.
@@ -261,7 +205,7 @@ class CassandraSink:
             future = session.execute_async(_statement(group))
             future.add_callbacks(self._release, self._release)
             pending.append((group, future))
-        failed: list[tuple[list[_Write], Exception]] = []
+        failed: list[tuple[list[Write], Exception]] = []
         for group, future in pending:
             try:
                 future.result()
@@ -281,39 +225,6 @@ class CassandraSink:
 
 
 _TRANSIENT = (OperationTimedOut, ConnectionException, RequestExecutionException)
-
-
-def write_time_us(row: Row) -> int:
-    """CQL's write time: the field for it, else the revision, else the event time with the offset as its microseconds.
-
-    Of two records of the same millisecond the later one in the topic wins, also when they are read again.
-
-    Raises ValueError for a field that holds no whole number.
-    """
-    given = _number(row, WRITE_TIME_FIELD)
-    if given is not None:
-        return given
-    if row.revision is not None:
-        return row.revision * _US_PER_MS
-    return row.event_time_ms * _US_PER_MS + row.offset % _US_PER_MS
-
-
-def ttl_s(row: Row) -> int | None:
-    """How long the row lives from its event time on: as its field says, else as TTL does; None for ever.
-
-    Raises ValueError for a field that holds no whole number from 1 on.
-    """
-    given = _number(row, TTL_FIELD)
-    if given is not None and given < 1:
-        raise ValueError(f"{TTL_FIELD}: {given} is not allowed; expected seconds from 1 on")
-    return row.plan.statement.ttl if given is None else given
-
-
-def _number(row: Row, field: str) -> int | None:
-    value = (row.values or {}).get(field)
-    if value is not None and type(value) is not int:
-        raise ValueError(f"{field}: {value!r} is not allowed; expected a whole number")
-    return value
 
 
 def load_balancing(config: Validated) -> LoadBalancingPolicy:
@@ -371,7 +282,7 @@ def _table(session: Session, keyspace: str, name: str) -> cql.Table | None:
     )
 
 
-def _statement(group: Sequence[_Write]) -> Any:
+def _statement(group: Sequence[Write]) -> Any:
     if len(group) == 1:
         return group[0].statement
     batch = BatchStatement(BatchType.UNLOGGED)
