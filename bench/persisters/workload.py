@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 import isotherm_schemas
 from isotherm_cli.apply import apply, declared_subjects, declared_topics
 from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
-from persisters.reading import record_of
+from persisters.reading import records_of
 from persisters.work import Record
 from servicekit import kafka
 from servicekit.avro import SchemaRegistry
@@ -113,9 +113,9 @@ def _partition(kafka_settings: KafkaSettings, topic: str, number: int) -> Iterat
     consumer.assign([TopicPartition(topic, number, 0)])
     try:
         while True:
-            for message in consumer.consume(10_000, 5.0):
-                if message.error() is not None:
-                    return
-                yield record_of(message)
+            messages = consumer.consume(10_000, 5.0)
+            yield from records_of([message for message in messages if message.error() is None])
+            if any(message.error() is not None for message in messages):
+                return
     finally:
         consumer.close()

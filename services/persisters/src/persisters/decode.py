@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import fastavro
@@ -20,7 +20,7 @@ from servicekit.avro import JsonSchema, SchemaRegistry, WireFormatError, parse, 
 _WIRE_HEADER_BYTES = 5
 _MAGIC = b"\x00"
 _MILLIS = ("timestamp-millis", "local-timestamp-millis")
-_read = fastavro.schemaless_reader
+_read_schemaless = fastavro.schemaless_reader
 _BAD_BODY = (ValueError, TypeError, EOFError, IndexError, KeyError, OverflowError, AssertionError)
 
 CONVERTERS: Mapping[str, str] = {
@@ -121,15 +121,40 @@ class AvroDecoder:
             except flat.UNUSUAL:
                 # For fastavro to read, or to say what is wrong.
                 pass
+        return Decoded(self._read(data, writer), writer)
+
+    def flat_values(self, batch: Sequence[bytes | None]) -> tuple[list[Any], WriterSchema] | None:
+        """The values of a batch that was written with one flat schema, known already; None for any other batch.
+
+        None also when one of them cannot be decoded: `__call__` says which, and why.
+        """
+        header = (batch[0] or b"")[:_WIRE_HEADER_BYTES]
+        writer, read_flat = self._known.get(header, (None, None))
+        if writer is None or read_flat is None:
+            return None
+        values: list[Any] = []
+        for data in batch:
+            if data is None or data[:_WIRE_HEADER_BYTES] != header:
+                return None
+            try:
+                values.append(read_flat(data))
+            except flat.UNUSUAL:
+                try:
+                    values.append(self._read(data, writer))
+                except WireFormatError:
+                    return None
+        return values, writer
+
+    def _read(self, data: bytes, writer: WriterSchema) -> Any:
         body = io.BytesIO(data)
         body.seek(_WIRE_HEADER_BYTES)
         try:
-            value = _read(body, writer.parsed, None)
+            value = _read_schemaless(body, writer.parsed, None)
         except _BAD_BODY as error:
             raise WireFormatError(f"the body does not fit schema id {writer.schema_id}: {error!r}") from error
         if left := len(body.read()):
             raise WireFormatError(f"{left} bytes are left over after schema id {writer.schema_id}")
-        return Decoded(value, writer)
+        return value
 
     def _writer(self, schema_id: int) -> WriterSchema:
         schema = self._registry.schema(schema_id).json

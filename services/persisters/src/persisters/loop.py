@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from connector.policies import ErrorPolicy
 from persisters import offsets
 from persisters.accounting import Counts
 from persisters.lanes import Lane, Lanes, Limits, Partition
-from persisters.reading import record_of
-from persisters.sink import Batch, Sink, Unavailable
+from persisters.reading import records_of
+from persisters.sink import Batch, Row, Sink, Unavailable
 from persisters.work import Prepared, Record, Refusal, Work
 from servicekit import kafka, logs
 from servicekit.avro import RegistryUnavailableError
@@ -93,6 +93,7 @@ class Loop:
         consumer: Consumer,
         sink: Sink,
         project: Callable[[Record], Prepared],
+        usual: Callable[[Sequence[Record]], list[Row] | None],
         policy: ErrorPolicy,
         send_dead_letters: Callable[[Sequence[Refusal]], None],
         health: Health,
@@ -103,6 +104,7 @@ class Loop:
         self._consumer = consumer
         self._sink = sink
         self._project = project
+        self._usual = usual
         self._policy = policy
         self._send_dead_letters = send_dead_letters
         self._health = health
@@ -181,18 +183,23 @@ class Loop:
         if first is None:
             return
         messages = [first, *self._consumer.consume(self._settings.limits.batch_records, 0)]
-        records = []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                records.append(record_of(message))
-            elif error.code() == KafkaError._PARTITION_EOF:
-                lane = self.lanes.by_partition.get((str(message.topic()), int(message.partition() or 0)))
-                if lane is not None:
-                    lane.end_of_partition = message.offset()
-            elif error.fatal() or not error.retriable():
-                self._kafka_error(error)
-        self.lanes.offer(records, _now_ms())
+        if any(map(Message.error, messages)):
+            for message in messages:
+                self._note(message)
+            messages = [message for message in messages if message.error() is None]
+        self.lanes.offer(records_of(messages), _now_ms())
+
+    def _note(self, message: Message) -> None:
+        """Take note of a message that is an event: the end of a partition, an error."""
+        error = message.error()
+        if error is None:
+            return
+        if error.code() == KafkaError._PARTITION_EOF:
+            lane = self.lanes.by_partition.get((str(message.topic()), int(message.partition() or 0)))
+            if lane is not None:
+                lane.end_of_partition = message.offset()
+        elif error.fatal() or not error.retriable():
+            self._kafka_error(error)
 
     def _kafka_error(self, error: KafkaError) -> None:
         if error.fatal():
@@ -211,7 +218,7 @@ class Loop:
 
     def _prepare(self, lane: Lane, now_ms: float) -> bool:
         try:
-            work = Work.prepare(lane.next_batch(self._settings.limits), self._policy, self._project)
+            work = Work.prepare(lane.next_batch(self._settings.limits), self._policy, self._project, self._usual)
         except RegistryUnavailableError as away:
             self._without_schema.add(lane.partition)
             self._health.not_ready("registry", str(away))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import kcql
 from kcql.dates import epoch_ms
 from kcql.model import SYS_TIME, Part, Statement
-from persisters.decode import Decode, Decoded, WriterSchema
+from persisters.decode import AvroDecoder, Decode, Decoded, WriterSchema
 from persisters.plan import Plan, compile_plan
 from persisters.sink import Row
+from persisters.whole import UNREAD, MakeRows, id_template, is_its_own_row, rows_maker, values_of
 from persisters.work import Prepared, Record, Refusal
 from servicekit.avro import RegistryUnavailableError, UnknownSchemaError, WireFormatError
 
@@ -70,7 +70,7 @@ class Projector:
         of_topic = self._by_topic.get(record.topic)
         if of_topic is None:
             of_topic = self._by_topic[record.topic] = _TopicMakers(
-                [statement for statement in self._statements if statement.matches(record.topic)], {}
+                [statement for statement in self._statements if statement.matches(record.topic)], {}, {}
             )
         if not of_topic.statements:
             return Prepared(filtered="no_statement")
@@ -96,10 +96,32 @@ class Projector:
             return Prepared(filtered="tombstone" if value is None else "expired")
         return Prepared(rows)
 
+    def usual(self, records: Sequence[Record]) -> list[Row] | None:
+        """The rows of records of one topic where each makes one in the usual way; None where `__call__` has to look.
+
+        Never so for the first records of a schema.
+        """
+        of_topic = self._by_topic.get(records[0].topic)
+        decode = self._decode_value
+        if of_topic is None or not of_topic.of_batches or not isinstance(decode, AvroDecoder):
+            return None
+        found = values_of(decode, records)
+        if found is None:
+            return None
+        values, writer = found
+        make = of_topic.of_batches.get(writer.schema_id)
+        return None if make is None else make(records, values)
+
     def _makers(self, of_topic: _TopicMakers, writer: WriterSchema | None) -> list[_Make]:
         plans = [compile_plan(one, writer, self._conventions.pk_separator) for one in of_topic.statements]
         makers = [_row_maker(plan, self._conventions, self._clock_ms) for plan in plans]
-        of_topic.by_schema[None if writer is None else writer.schema_id] = makers
+        schema_id = None if writer is None else writer.schema_id
+        of_topic.by_schema[schema_id] = makers
+        if len(plans) == 1:
+            conventions = self._conventions
+            of_topic.of_batches[schema_id] = rows_maker(
+                plans[0], conventions.lifetime_ms, conventions.pk_separator, self._clock_ms
+            )
         return makers
 
 
@@ -113,6 +135,8 @@ class _TopicMakers(NamedTuple):
     """That read the topic."""
     by_schema: dict[int | None, list[_Make]]
     """Their makers by the id of the writer's schema; None for values without one."""
+    of_batches: dict[int | None, MakeRows | None]
+    """Where a single statement makes rows of whole batches, its maker."""
 
 
 def _row_maker(plan: Plan, conventions: Conventions, clock_ms: Callable[[], float]) -> _Make:
@@ -150,13 +174,11 @@ def _whole_row_maker(plan: Plan, otherwise: _Make, conventions: Conventions, clo
 
     For every other statement it is `otherwise`, which also gets whatever is not the usual case.
     """
-    statement, revision, event_time = plan.statement, plan.revision, plan.event_time
-    is_named = statement.target_from is None and statement.dynamic_target is None
-    is_declared = plan.identity and event_time and not statement.primary_key and statement.timestamp is None
-    if not (plan.is_whole and is_named and is_declared):
+    if not is_its_own_row(plan):
         return otherwise
-    text, take = _id_template(plan.identity, conventions.pk_separator)
-    target, lifetime_ms = plan.projection.target, conventions.lifetime_ms(statement)
+    revision, event_time = plan.revision, plan.event_time
+    text, take = id_template(plan.identity, conventions.pk_separator)
+    target, lifetime_ms = plan.projection.target, conventions.lifetime_ms(plan.statement)
 
     def make(record: Record, key: Any, value: Any) -> Row | None:
         try:
@@ -164,7 +186,7 @@ def _whole_row_maker(plan: Plan, otherwise: _Make, conventions: Conventions, clo
             is_usual = type(time_ms) is int and None not in parts
             if is_usual and (lifetime_ms is None or time_ms + lifetime_ms > clock_ms()):
                 number = None if revision is None else int(value[revision])
-                place = target(_UNREAD, time_ms)
+                place = target(UNREAD, time_ms)
                 return Row(record.offset, place, text % parts, value, time_ms, number, plan, record.value)
         except (TypeError, KeyError, ValueError, OverflowError):
             # For `otherwise` to say what is wrong.
@@ -172,10 +194,6 @@ def _whole_row_maker(plan: Plan, otherwise: _Make, conventions: Conventions, clo
         return otherwise(record, key, value)
 
     return make
-
-
-_UNREAD = kcql.Record()
-"""Of the record a fixed target reads nothing."""
 
 
 def _deletion(plan: Plan, identify: _Identify, record: Record, source: kcql.Record) -> Row | None:
@@ -210,7 +228,7 @@ def _identity(plan: Plan, separator: str) -> _Identify:
     if not names:
         return lambda source: f"{source.topic}-{source.partition}-{source.offset}"
 
-    text, take = _id_template(names, separator)
+    text, take = id_template(names, separator)
 
     def identify(source: kcql.Record) -> str:
         parts = take(source.value)
@@ -220,13 +238,6 @@ def _identity(plan: Plan, separator: str) -> _Identify:
         return text % parts
 
     return identify
-
-
-def _id_template(names: Sequence[str], separator: str) -> tuple[str, Callable[[Any], tuple[Any, ...]]]:
-    """The text to fill, and the function that takes what fills it from a value."""
-    # Of one name alone itemgetter would give the bare value.
-    take = itemgetter(*names) if len(names) > 1 else lambda value: (value[names[0]],)
-    return separator.replace("%", "%%").join(["%s"] * len(names)), take
 
 
 def _event_time(plan: Plan) -> Callable[[kcql.Record, int], int]:

@@ -76,9 +76,20 @@ class Work:
     """By offset, what became of records that are not written and why."""
 
     @classmethod
-    def prepare(cls, records: Sequence[Record], policy: ErrorPolicy, project: Callable[[Record], Prepared]) -> Work:
-        """Project `records` (of one partition, in order, at least one) and decide about those that cannot be."""
-        work = cls(records, [], records[-1].offset + 1)
+    def prepare(
+        cls,
+        records: Sequence[Record],
+        policy: ErrorPolicy,
+        project: Callable[[Record], Prepared],
+        usual: Callable[[Sequence[Record]], list[Row] | None] = lambda _: None,
+    ) -> Work:
+        """Project `records` (of one partition, in order, at least one) and decide about those that cannot be.
+
+        `usual` makes the rows of all of them at once, or says with None that each is to be projected by itself.
+        """
+        work = cls(records, usual(records) or [], records[-1].offset + 1)
+        if work.rows:
+            return work
         for record in records:
             rows, refusal, filtered = project(record)
             if refusal is not None:

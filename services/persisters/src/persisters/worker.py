@@ -146,6 +146,7 @@ class _Task:
         kind, config, settings = self._kind, self._config, self._settings
         build = kind.load().build
         policy = error_policy(kind, config)
+        project = projector(kind, config, self._schemas)
         letters = self._dead_letters(stop)
         if stop.is_set():
             return None
@@ -165,7 +166,8 @@ class _Task:
             ),
             consumer=self._consumer(),
             sink=build(config, AvroDecoder(self._schemas), settings.writers),
-            project=projector(kind, config, self._schemas),
+            project=project,
+            usual=project.usual,
             policy=policy,
             send_dead_letters=lambda refusals: self._send(letters, refusals),
             health=self._health,

@@ -1,0 +1,172 @@
+"""Rows of whole batches are those that the records make one by one; any other batch is left to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kcql
+from connector.policies import ErrorPolicy, Policy
+from persisters.decode import key_decoder, value_decoder
+from persisters.project import Conventions, Projector
+from persisters.sink import Row
+from persisters.work import Record, Work
+from servicekit.avro import JsonSchema, SchemaRegistry, UnknownSchemaError, WriterSchema, encoder, parse
+
+NOW_MS = 1_767_225_660_000
+SELECT = "INSERT INTO a SELECT * FROM t"
+DATED = f"{SELECT} WITHINDEXSUFFIX -{{YYYY.MM.DD}}"
+DECLARED: Mapping[str, Any] = {
+    "type": "record",
+    "name": "Declared",
+    "fields": [
+        {"name": "name", "type": "string"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "n", "type": "long"},
+        {"name": "note", "type": ["null", "string"]},
+        {"name": "tags", "type": {"type": "map", "values": "string"}},
+    ],
+    "isotherm.identity": "name,at",
+    "isotherm.event_time": "at",
+    "isotherm.revision": "n",
+}
+NESTED: Mapping[str, Any] = {
+    **DECLARED,
+    "fields": [*DECLARED["fields"], {"name": "list", "type": {"type": "array", "items": "long"}, "default": []}],
+}
+KNOWN = {7: DECLARED, 8: NESTED, 9: {**DECLARED, "isotherm.identity": "name,note"}}
+
+values: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {
+        "name": st.text(max_size=80),
+        "at": st.integers(NOW_MS - 100_000, NOW_MS),
+        "n": st.integers(-(2**63), 2**63 - 1),
+        "note": st.none() | st.text(max_size=80),
+        "tags": st.dictionaries(st.text(), st.text(), max_size=2),
+    }
+)
+
+
+class Schemas(SchemaRegistry):
+    """The registry's look-up by id, from memory."""
+
+    def __init__(self) -> None:
+        pass
+
+    def schema(self, schema_id: int) -> WriterSchema:
+        if schema_id not in KNOWN:
+            raise UnknownSchemaError(schema_id)
+        found: JsonSchema = dict(KNOWN[schema_id])
+        return WriterSchema(schema_id, found, parse(found))
+
+
+def projector(text: str = DATED, retention_ms: int | None = None) -> Projector:
+    schemas = Schemas()
+    decoders = value_decoder("auto", schemas), key_decoder("auto", schemas)
+    return Projector(kcql.parse(text), *decoders, Conventions(retention_ms=retention_ms), lambda: float(NOW_MS))
+
+
+def records(data: list[bytes | None]) -> list[Record]:
+    return [Record("t", 2, 30 + place, 1_111, b"k", one, ()) for place, one in enumerate(data)]
+
+
+def written(value: Mapping[str, Any], schema_id: int = 7) -> bytes:
+    return encoder(dict(KNOWN[schema_id]), schema_id)({**value, "list": []} if schema_id == 8 else value)
+
+
+def one_by_one(project: Projector, batch: list[Record]) -> list[Row]:
+    """Which also tells the projector of the schema."""
+    return [row for record in batch for row in project(record).rows]
+
+
+def essence(rows: list[Row]) -> object:
+    return [(one.offset, one.target, one.id, one.values, one.event_time_ms, one.revision, one.raw) for one in rows]
+
+
+@settings(deadline=None)
+@given(
+    batch=st.lists(values, min_size=1, max_size=5),
+    text=st.sampled_from([SELECT, DATED, f"{SELECT} WITHINDEXSUFFIX -{{HH}}"]),
+    retention_ms=st.sampled_from([None, 50_000]),
+)
+def test_rows_of_a_batch_are_those_of_its_records(
+    batch: list[dict[str, Any]], text: str, retention_ms: int | None
+) -> None:
+    project, read = projector(text, retention_ms), records([written(value) for value in batch])
+    expected = one_by_one(project, read)
+    found = project.usual(read)
+    if len(expected) < len(read):
+        assert found is None, "some of them are past their time"
+    else:
+        assert found is not None
+        assert essence(found) == essence(expected)
+
+
+USUAL = written({"name": "x", "at": NOW_MS, "n": 1, "note": None, "tags": {}})
+LONG = written({"name": "x" * 70, "at": NOW_MS, "n": 1, "note": "y" * 5_000, "tags": {}})
+
+
+def test_texts_that_fastavro_has_to_read_are_usual_too() -> None:
+    project = projector()
+    one_by_one(project, records([USUAL]))
+    found = project.usual(records([USUAL, LONG]))
+    assert found is not None
+    assert [len(row.id) for row in found] == [15, 84]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        None,
+        b"",
+        b"\x00\x00",
+        USUAL[:-1],
+        USUAL + b"\x00",
+        b"{}",
+        written({"name": "x", "at": 1, "n": 1, "note": None, "tags": {}}, 8),
+        written({"name": "x", "at": 300_000_000_000_000, "n": 1, "note": None, "tags": {}}),
+    ],
+    ids=["no value", "empty", "short", "cut", "too long", "JSON", "another schema", "a time without a date"],
+)
+def test_a_batch_with_anything_else_is_left_to_single_records(other: bytes | None) -> None:
+    project = projector()
+    one_by_one(project, records([USUAL]))
+    assert project.usual(records([USUAL, other])) is None
+    assert project.usual(records([other, USUAL])) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "schema_id"),
+    [
+        ("INSERT INTO a SELECT name, at, n FROM t", 7),
+        (f"{SELECT} PK name", 7),
+        (f"{SELECT} WITHTIMESTAMP n", 7),
+        ("INSERT INTO a SELECT * FROM t IGNORE note", 7),
+        (f"{SELECT}; INSERT INTO b SELECT * FROM t", 7),
+        (SELECT, 8),
+        (SELECT, 9),
+    ],
+)
+def test_other_statements_and_schemas_are_left_to_single_records(text: str, schema_id: int) -> None:
+    project = projector(text)
+    batch = records([written({"name": "x", "at": NOW_MS, "n": 1, "note": "z", "tags": {}}, schema_id)])
+    assert one_by_one(project, batch)
+    assert project.usual(batch) is None
+
+
+def test_work_is_prepared_from_a_batch_and_from_single_records_alike() -> None:
+    project, batch = projector(), records([USUAL, USUAL])
+    policy = ErrorPolicy(Policy.THROW)
+    assert project.usual(batch) is None, "the schema is not known yet"
+    first = Work.prepare(batch, policy, project, project.usual)
+    assert project.usual(batch) is not None
+    second = Work.prepare(batch, policy, project, project.usual)
+    assert essence(first.rows) == essence(second.rows)
+    assert (first.end, second.end) == (32, 32)
+    third = Work.prepare(records([USUAL, b"\x00", USUAL]), policy, project, project.usual)
+    assert third.stop is not None
+    assert (len(third.rows), third.end) == (1, 31)
