@@ -77,7 +77,7 @@ def test_each_of_several_appends_is_looked_for(first: int, seen: list[int], expe
     room=st.integers(1, 30),
 )
 def test_nothing_that_can_be_seen_whole_is_added_twice(
-    sizes: list[int], arrived: object, others: bool, room: int
+    sizes: list[int], arrived: random.Random, others: bool, room: int
 ) -> None:
     """Whichever of them arrived, in whatever order, with somebody else's items between: a whole one is found."""
     numbers = iter(range(100))
