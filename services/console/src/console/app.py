@@ -1,0 +1,106 @@
+"""The application: Kafka Connect's REST API, our additions and the pages, behind one guard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from console import additions, connect_api
+from console.access import Access, Guard
+from console.control import Control
+from console.errors import RestError
+from console.fleet import Fleet
+from console.letters import Letters
+from console.offsets import Offsets
+from console.reading import Read
+from console.settings import ConsoleSettings
+from servicekit import logs
+from servicekit.health import Health
+
+_log = logs.logger(__name__)
+_NEEDED = "topics"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the application works with."""
+
+    settings: ConsoleSettings
+    fleet: Fleet
+    control: Control
+    offsets: Offsets
+    letters: Letters
+    read: Read
+    cluster_id: Callable[[], str]
+    now_ms: Callable[[], int]
+    health: Health
+
+
+def application(parts: Parts) -> Guard:
+    """The ASGI application."""
+    app = FastAPI(title="Isotherm console", docs_url=None, redoc_url=None, openapi_url=None)
+    more = FastAPI(
+        title="Isotherm's additions to Kafka Connect's REST API",
+        version=connect_api.VERSION,
+        docs_url=None,
+        redoc_url=None,
+    )
+    more.include_router(
+        additions.router(parts.control, parts.fleet, parts.offsets, parts.letters, parts.read, parts.now_ms)
+    )
+    app.include_router(connect_api.router(parts.control, parts.fleet, parts.offsets, parts.cluster_id, parts.now_ms))
+    for one in (app, more):
+        one.add_exception_handler(RestError, _refused)
+        one.add_exception_handler(RequestValidationError, _not_valid)
+        one.add_exception_handler(HTTPException, _not_served)
+    app.mount("/isotherm", more)
+    app.add_middleware(_UntilReady, parts.health)
+    access = Access(parts.settings.listen, parts.settings.auth)
+    return Guard(app, access, most_bytes=parts.settings.listen.request_bytes)
+
+
+def error_body(status: int, message: str) -> dict[str, object]:
+    """An error as Connect words it (`ErrorMessage`)."""
+    return {"error_code": status, "message": message}
+
+
+def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RestError)
+    if error.status >= 500:
+        _log.warning("request not served", status=error.status, reason=str(error))
+    return JSONResponse(error_body(error.status, str(error)), error.status)
+
+
+def _not_valid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    problems = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()]
+    return JSONResponse(error_body(400, "; ".join(problems)), 400)
+
+
+def _not_served(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    phrase = HTTPStatus(error.status_code).phrase
+    return JSONResponse(
+        error_body(error.status_code, f"HTTP {error.status_code} {phrase}"), error.status_code, error.headers
+    )
+
+
+class _UntilReady:
+    """Answers 503 as long as the control topics were not read to their end: half of the truth would be shown."""
+
+    def __init__(self, app: ASGIApp, health: Health) -> None:
+        self._app, self._health = app, health
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = self._health.problems().get(_NEEDED)
+        if scope["type"] != "http" or problem is None:
+            await self._app(scope, receive, send)
+        else:
+            await JSONResponse(error_body(503, problem), 503, {"Retry-After": "1"})(scope, receive, send)

@@ -1,0 +1,122 @@
+"""Dead letters as a work list: what a letter says, which are done, and what a replayed one looks like. Pure.
+
+Which letters are done is kept where Kafka keeps positions: in a consumer group's commits, the ones before its offset,
+and the ranges that the commit's metadata names (as the persisters keep their counts, docs/adr/0042).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from connector.dead_letters import PREFIX, DeadLetter, Headers
+
+GROUP = "isotherm-dead-letters"
+SUFFIX = ".dead-letters"
+MOST_METADATA = 4_000
+"""Characters; the broker takes 4096 bytes unless told otherwise (`offset.metadata.max.bytes`)."""
+_DONE = re.compile(r"done=((?:\d+(?:-\d+)?)(?:,\d+(?:-\d+)?)*)?")
+
+
+class TooScatteredError(Exception):
+    """So many separate letters are done that they cannot be remembered."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Which letters of one partition are done: all before `position`, and those in `ranges` (both ends in)."""
+
+    position: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    def is_done(self, offset: int) -> bool:
+        """Whether the letter at `offset` needs no more work."""
+        return offset < self.position or any(first <= offset <= last for first, last in self.ranges)
+
+    def beyond(self, low: int) -> Progress:
+        """The same when the topic begins at `low` only."""
+        return self if low <= self.position else _progress(low, self.ranges)
+
+    def with_done(self, stretches: Iterable[tuple[int, int]]) -> Progress:
+        """With these stretches (both ends in) done too."""
+        return _progress(self.position, (*self.ranges, *stretches))
+
+    def metadata(self) -> str:
+        """The commit's metadata. Raises TooScatteredError."""
+        text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in self.ranges)
+        if len(text) > MOST_METADATA:
+            raise TooScatteredError(
+                f"{len(self.ranges)} separate stretches of letters are done, more than can be remembered: "
+                "replay or discard the oldest open ones first"
+            )
+        return f"done={text}" if text else ""
+
+
+def progress_of(position: int, metadata: str) -> Progress:
+    """What a commit says. Metadata that is not ours says nothing."""
+    found = _DONE.fullmatch(metadata)
+    if not found or not found.group(1):
+        return Progress(position)
+    ends = [part.partition("-") for part in found.group(1).split(",")]
+    return _progress(position, [(int(first), int(last or first)) for first, _, last in ends])
+
+
+def _progress(position: int, ranges: Iterable[tuple[int, int]]) -> Progress:
+    """Ranges joined where they touch, and swallowed by the position where they touch that."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if last < position:
+            continue
+        if first <= position:
+            position = last + 1
+        elif joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
+        else:
+            joined.append((first, last))
+    return Progress(position, tuple(joined))
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One record of a dead-letter topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    def why(self, name: str) -> str:
+        """What the header `__connect.errors.<name>` says; empty without it."""
+        return next((_text(value) for key, value in self.headers if key == PREFIX + name), "")
+
+    @property
+    def origin(self) -> tuple[str, int] | None:
+        """Topic and partition that the record was read from; None for what was never in a topic."""
+        topic, partition = self.why("topic"), self.why("partition")
+        return (topic, int(partition)) if topic and partition.isdecimal() else None
+
+    @property
+    def own_headers(self) -> Headers:
+        """The headers of the record itself."""
+        return [(name, value) for name, value in self.headers if not name.startswith(PREFIX)]
+
+    def as_record(self) -> DeadLetter:
+        """The record as it was: bytes, headers and time."""
+        return DeadLetter(self.key, self.value, self.own_headers, self.timestamp_ms)
+
+
+def _text(value: str | bytes | None) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""
+
+
+def reasons(letters: Sequence[Letter]) -> dict[str, int]:
+    """How many letters failed with which exception, the most frequent first."""
+    found: dict[str, int] = {}
+    for letter in letters:
+        kind = letter.why("exception.class.name").rpartition(".")[2] or "unknown"
+        found[kind] = found.get(kind, 0) + 1
+    return dict(sorted(found.items(), key=lambda item: -item[1]))

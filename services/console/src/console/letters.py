@@ -1,0 +1,285 @@
+"""Dead letters in Kafka: listed, replayed to where they came from, discarded."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from connector.dead_letters import DeadLetters, DeadLettersUnavailableError, producer_overrides
+from connector.replay import TIMEOUT_S
+from console.dead_letters import GROUP, SUFFIX, Letter, Progress, TooScatteredError, progress_of
+from console.errors import ConflictError, NotFoundError, UnavailableError
+from servicekit import kafka
+from servicekit.settings import KafkaSettings
+
+_NAME = "console-dead-letters"
+_BATCH = 500
+
+
+class Where(NamedTuple):
+    """One letter of a topic."""
+
+    partition: int
+    offset: int
+
+
+class Handled(NamedTuple):
+    """What became of the letters of a request."""
+
+    done: int
+    left: int
+    """Letters that could not be replayed, because they were never in a topic; they stay open."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A dead-letter topic."""
+
+    topic: str
+    most_open: int
+    """Letters that are open at most; places in the topic that hold no record count too."""
+
+
+class Letters(Protocol):
+    """The work list. Everything raises UnavailableError; NotFoundError for a topic that is none."""
+
+    def boxes(self, also: Collection[str]) -> list[Box]:
+        """Every dead-letter topic: those of that ending, and those in `also` that exist."""
+
+    def open(self, topic: str, after: Where | None, limit: int) -> list[Letter]:
+        """Letters that are not done, by partition and offset, those behind `after`."""
+
+    def letter(self, topic: str, where: Where) -> Letter:
+        """One letter. Raises NotFoundError."""
+
+    def replay(self, topic: str, chosen: Collection[Where] | None) -> Handled:
+        """Write letters (None: all that are open now) to where they came from, then count them as done.
+
+        Raises ConflictError when so many separate ones are done that they cannot be remembered.
+        """
+
+    def discard(self, topic: str, chosen: Collection[Where] | None) -> Handled:
+        """Count letters as done without a replay. Raises ConflictError as `replay`."""
+
+
+class KafkaLetters:
+    """The work list as it is in Kafka."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        admin: AdminClient,
+        *,
+        timeout_ms: int,
+        most: int,
+        box_names: Callable[[], Collection[str]],
+    ) -> None:
+        """`most` bounds the letters of one request; `box_names` are topics that are configured to hold dead letters."""
+        self._settings, self._admin, self._timeout_s, self._most = settings, admin, timeout_ms / 1000, most
+        self._box_names = box_names
+        self._one_at_a_time = threading.Lock()
+        self._producer: Producer | None = None
+
+    def boxes(self, also: Collection[str]) -> list[Box]:
+        """As `Letters.boxes`."""
+        with _answering():
+            known = self._admin.list_topics(timeout=self._timeout_s).topics
+            names = sorted(name for name in known if name.endswith(SUFFIX) or name in also)
+            with self._consumer() as consumer:
+                return [Box(name, self._most_open(consumer, name)) for name in names]
+
+    def open(self, topic: str, after: Where | None, limit: int) -> list[Letter]:
+        """As `Letters.open`."""
+        with _answering(), self._consumer() as consumer:
+            progress = self._progress(consumer, topic)
+            starts = {
+                partition: of.position if after is None or partition > after.partition else after.offset + 1
+                for partition, of in progress.items()
+                if after is None or partition >= after.partition
+            }
+            found: list[Letter] = []
+            for partition in sorted(starts):
+                for letter in self._read(consumer, topic, partition, starts[partition]):
+                    if not progress[partition].is_done(letter.offset):
+                        found.append(letter)
+                    if len(found) == limit:
+                        return found
+            return found
+
+    def letter(self, topic: str, where: Where) -> Letter:
+        """As `Letters.letter`."""
+        with _answering(), self._consumer() as consumer:
+            if where.partition in self._progress(consumer, topic):
+                found = next(self._read(consumer, topic, where.partition, where.offset), None)
+                if found is not None and found.offset == where.offset:
+                    return found
+        raise NotFoundError(f"{topic} has no letter {where.partition}/{where.offset}")
+
+    def replay(self, topic: str, chosen: Collection[Where] | None) -> Handled:
+        """As `Letters.replay`."""
+        return self._handle(topic, chosen, self._send)
+
+    def discard(self, topic: str, chosen: Collection[Where] | None) -> Handled:
+        """As `Letters.discard`."""
+        return self._handle(topic, chosen, lambda letters: letters)
+
+    def _handle(
+        self,
+        topic: str,
+        chosen: Collection[Where] | None,
+        work: Callable[[Sequence[Letter]], Sequence[Letter]],
+    ) -> Handled:
+        done = left = 0
+        with self._one_at_a_time, _answering(), self._consumer() as consumer:
+            for partition, progress in self._progress(consumer, topic).items():
+                wanted = None if chosen is None else {one.offset for one in chosen if one.partition == partition}
+                if wanted == set():
+                    continue
+                for batch in self._batches(consumer, topic, partition, progress, wanted):
+                    settled = {one.offset for one in work([entry.letter for entry in batch])}
+                    # Before the work would be lost work at a crash; after it is a letter that is replayed once more.
+                    progress = progress.with_done(
+                        (entry.first, entry.letter.offset) for entry in batch if entry.letter.offset in settled
+                    )
+                    self._commit(topic, partition, progress)
+                    done, left = done + len(settled), left + len(batch) - len(settled)
+                    if done + left >= self._most:
+                        return Handled(done, left)
+        return Handled(done, left)
+
+    def _batches(
+        self, consumer: Consumer, topic: str, partition: int, progress: Progress, wanted: set[int] | None
+    ) -> Iterator[list[_Open]]:
+        """The letters that are to be handled, bounded lists of them."""
+        start = progress.position if wanted is None else max(progress.position, min(wanted))
+        last = None if wanted is None else max(wanted)
+        batch: list[_Open] = []
+        before = start
+        for letter in self._read(consumer, topic, partition, start):
+            if last is not None and letter.offset > last:
+                break
+            # Where every letter is meant, places without a record (transaction markers) are done with the next one.
+            first, before = (before if wanted is None else letter.offset), letter.offset + 1
+            if not progress.is_done(letter.offset) and (wanted is None or letter.offset in wanted):
+                batch.append(_Open(letter, first))
+            if len(batch) == _BATCH:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def _send(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        """Write them where they came from; those that went."""
+        self._producer = self._producer or kafka.producer(self._settings, _NAME, **producer_overrides())
+        sendable = [letter for letter in letters if letter.origin is not None]
+        for target in {letter.origin[0] for letter in sendable if letter.origin is not None}:
+            chosen = [letter for letter in sendable if letter.origin is not None and letter.origin[0] == target]
+            try:
+                DeadLetters(self._producer, target).send([letter.as_record() for letter in chosen])
+            except DeadLettersUnavailableError as failure:
+                raise UnavailableError(f"not all letters were replayed: {failure}") from failure
+        return sendable
+
+    def _progress(self, consumer: Consumer, topic: str) -> dict[int, Progress]:
+        known = self._admin.list_topics(timeout=self._timeout_s).topics
+        if topic not in known or not (topic.endswith(SUFFIX) or topic in self._box_names()):
+            raise NotFoundError(f"There is no dead-letter topic {topic}")
+        wanted = [TopicPartition(topic, number) for number in sorted(known[topic].partitions)]
+        asked = self._admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(GROUP, wanted)], request_timeout=TIMEOUT_S
+        )
+        found = {one.partition: one for one in asked[GROUP].result().topic_partitions}
+        progress = {}
+        for number in sorted(found):
+            low, _ = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=self._timeout_s)
+            progress[number] = progress_of(max(found[number].offset, 0), found[number].metadata or "").beyond(low)
+        return progress
+
+    def _most_open(self, consumer: Consumer, topic: str) -> int:
+        most = 0
+        for number, progress in self._progress(consumer, topic).items():
+            _, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=self._timeout_s)
+            most += max(0, high - progress.position) - sum(last - first + 1 for first, last in progress.ranges)
+        return most
+
+    def _commit(self, topic: str, partition: int, progress: Progress) -> None:
+        try:
+            metadata = progress.metadata()
+        except TooScatteredError as error:
+            raise ConflictError(str(error)) from None
+        wanted = [TopicPartition(topic, partition, progress.position, metadata=metadata)]
+        asked = self._admin.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(GROUP, wanted)], request_timeout=TIMEOUT_S
+        )
+        for one in asked[GROUP].result().topic_partitions:
+            if one.error is not None:
+                raise KafkaException(one.error)
+
+    def _read(self, consumer: Consumer, topic: str, partition: int, start: int) -> Iterator[Letter]:
+        """The letters from `start` to what is the end now."""
+        consumer.assign([TopicPartition(topic, partition, start)])
+        patience_ends = time.monotonic() + self._timeout_s
+        while True:
+            message = consumer.poll(0.2)
+            if message is None:
+                if time.monotonic() > patience_ends:
+                    raise UnavailableError(f"Kafka did not give the letters of {topic} in {self._timeout_s:.0f} s")
+                continue
+            error = message.error()
+            if error is None:
+                patience_ends = time.monotonic() + self._timeout_s
+                yield _letter(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return
+            else:
+                raise KafkaException(error)
+
+    @contextmanager
+    def _consumer(self) -> Iterator[Consumer]:
+        consumer = kafka.consumer(self._settings, _NAME, GROUP, enable_partition_eof=True)
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+
+class _Open(NamedTuple):
+    letter: Letter
+    first: int
+    """Nothing else that is open lies from here to the letter."""
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as failure:
+        error = kafka.error_of(failure)
+        raise UnavailableError(f"Kafka: {error.str() if error is not None else failure}") from failure
+
+
+def _letter(message: Message) -> Letter:
+    return Letter(
+        message.topic() or "",
+        message.partition() or 0,
+        message.offset() or 0,
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        list(message.headers() or []),  # type: ignore[arg-type]  # always pairs when read
+    )

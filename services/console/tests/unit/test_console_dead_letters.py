@@ -1,0 +1,75 @@
+"""Which dead letters are done, and what a letter says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.dead_letters import Letter, Progress, TooScatteredError, progress_of, reasons
+
+OFFSETS = st.sets(st.integers(0, 60), max_size=40)
+
+
+@given(st.lists(OFFSETS, max_size=5), st.integers(0, 20))
+def test_what_is_done_is_what_was_said_to_be_done_and_survives_a_commit(steps: list[set[int]], position: int) -> None:
+    progress = Progress(position)
+    for step in steps:
+        progress = progress.with_done((one, one) for one in step)
+        progress = progress_of(progress.position, progress.metadata())
+    done = {one for step in steps for one in step} | set(range(position))
+    assert {one for one in range(80) if progress.is_done(one)} == done
+
+
+@given(OFFSETS)
+def test_ranges_are_as_few_as_can_be(offsets: set[int]) -> None:
+    progress = Progress().with_done((one, one) for one in offsets)
+    ends = [end for first, last in progress.ranges for end in (first, last)]
+    assert ends == sorted(ends)
+    assert all(
+        after > before + 1 for (_, before), (after, _) in zip(progress.ranges, progress.ranges[1:], strict=False)
+    )
+    assert all(first > progress.position for first, _ in progress.ranges)
+
+
+def test_what_the_topic_has_dropped_is_done() -> None:
+    assert Progress(3, ((7, 8),)).beyond(7) == Progress(9)
+    assert Progress(3).beyond(2) == Progress(3)
+
+
+def test_metadata_of_somebody_else_says_nothing() -> None:
+    assert progress_of(5, "written=3") == Progress(5)
+    assert progress_of(5, "") == Progress(5)
+
+
+def test_too_many_separate_stretches_are_refused() -> None:
+    scattered = Progress().with_done((one, one) for one in range(100_001, 110_001, 2))
+    with pytest.raises(TooScatteredError, match="oldest open ones first"):
+        scattered.metadata()
+
+
+def letter(**why: str) -> Letter:
+    headers: list[tuple[str, str | bytes | None]] = [("mqtt.topic", b"a")]
+    headers += [("__connect.errors." + name.replace("_", "."), text.encode()) for name, text in why.items()]
+    return Letter("c.dead-letters", 0, 4, 1_000, b"k", b"v", headers)
+
+
+def test_a_replayed_record_is_what_it_was() -> None:
+    record = letter(topic="t", partition="3", exception_message="no").as_record()
+    assert (record.key, record.value, record.headers, record.timestamp_ms) == (
+        b"k",
+        b"v",
+        [("mqtt.topic", b"a")],
+        1_000,
+    )
+
+
+def test_what_was_never_in_a_topic_has_no_origin() -> None:
+    assert letter(topic="t", partition="3").origin == ("t", 3)
+    assert letter(exception_message="no").origin is None
+    assert letter(topic="t", partition="x").origin is None
+
+
+def test_the_most_frequent_reason_comes_first() -> None:
+    letters = [letter(exception_class_name=f"a.b.{name}") for name in ("One", "Two", "Two")]
+    assert list(reasons(letters).items()) == [("Two", 2), ("One", 1)]

@@ -1,0 +1,177 @@
+"""What the fleet answers from the records of the control topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector.status import State
+from connector.targets import TargetState
+from console.fleet import FORGET_MS, STALE_MS, WORKERS, Fleet
+
+NOW = 1_800_000_000_000
+
+
+def wanted(name: str = "a", **more: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "connector_class": "C",
+        "config": {"name": name, "tasks.max": "2"},
+        "target_state": "STARTED",
+        "restart_count": 0,
+        "task_restarts": {},
+        "mode": "distributed",
+        "worker_group": "g",
+        "updated_at": NOW,
+        **more,
+    }
+
+
+def said(
+    connector: str = "a", task: int = 0, worker: str = "w:1", state: str = "RUNNING", **more: Any
+) -> dict[str, Any]:
+    return {
+        "connector": connector,
+        "task": task,
+        "worker": worker,
+        "worker_group": "g",
+        "state": state,
+        "trace": None,
+        "counts": {},
+        "lag": {},
+        "classes": [],
+        "updated_at": NOW,
+        **more,
+    }
+
+
+def fleet_of(*statuses: dict[str, Any], connector: dict[str, Any] | None = None) -> Fleet:
+    fleet = Fleet()
+    if connector is not None:
+        fleet.take_connector(connector["name"], connector, NOW)
+    for status in statuses:
+        fleet.take_status(f"{status['connector']}/{status['task']}/{status['worker']}", status)
+    return fleet
+
+
+def states(fleet: Fleet, now_ms: float = NOW, name: str = "a") -> tuple[State, ...]:
+    view = fleet.view(name, now_ms)
+    assert view is not None
+    return view.states
+
+
+def test_a_connector_has_as_many_tasks_as_it_wants() -> None:
+    assert states(fleet_of(connector=wanted())) == (State.UNASSIGNED, State.UNASSIGNED, State.UNASSIGNED)
+    assert states(fleet_of(said(), connector=wanted())) == (State.RUNNING, State.RUNNING, State.UNASSIGNED)
+
+
+def test_a_task_too_many_is_shown_as_long_as_it_lives() -> None:
+    fleet = fleet_of(said(task=5), connector=wanted())
+    assert len(states(fleet)) == 4
+    assert len(states(fleet, NOW + STALE_MS + 1)) == 3
+
+
+@pytest.mark.parametrize(
+    ("state", "late"), [("RUNNING", State.UNASSIGNED), ("PAUSED", State.UNASSIGNED), ("FAILED", State.FAILED)]
+)
+def test_a_beat_that_does_not_come_means_unassigned_but_a_failure_stays(state: str, late: State) -> None:
+    fleet = fleet_of(said(state=state), connector=wanted())
+    assert states(fleet, NOW + STALE_MS)[1] == State(state)
+    assert states(fleet, NOW + STALE_MS + 1)[1] == late
+
+
+@given(st.permutations(["w:1", "w:2", "w:3"]))
+def test_the_newest_word_of_several_workers_counts_whatever_the_order(order: list[str]) -> None:
+    at = {"w:1": ("FAILED", 1), "w:2": ("RUNNING", 3), "w:3": ("UNASSIGNED", 2)}
+    fleet = fleet_of(
+        *(said(worker=one, state=at[one][0], updated_at=NOW + at[one][1]) for one in order), connector=wanted()
+    )
+    view = fleet.view("a", NOW)
+    assert view is not None
+    assert (view.tasks[0].state, view.worker) == (State.RUNNING, "w:2")
+
+
+def test_a_status_taken_back_counts_no_more() -> None:
+    fleet = fleet_of(said(), connector=wanted())
+    fleet.take_status("a/0/w:1", None)
+    assert states(fleet)[1] == State.UNASSIGNED
+
+
+def test_a_stopped_connector_is_stopped_when_its_last_task_is() -> None:
+    stopped = wanted(target_state="STOPPED")
+    assert states(fleet_of(said(), connector=stopped)) == (State.RUNNING, State.RUNNING)
+    assert states(fleet_of(said(state="STOPPED"), connector=stopped)) == (State.STOPPED,)
+    assert states(fleet_of(connector=stopped)) == (State.STOPPED,)
+
+
+def test_a_connector_is_paused_when_all_of_its_tasks_are() -> None:
+    paused = wanted(target_state="PAUSED")
+    assert states(fleet_of(said(state="PAUSED"), said(task=1), connector=paused))[0] == State.RUNNING
+    assert states(fleet_of(said(state="PAUSED"), said(task=1, state="PAUSED"), connector=paused))[0] == State.PAUSED
+
+
+def test_what_a_worker_says_of_the_connector_itself_counts() -> None:
+    own = said(task=-1, state="FAILED", trace="why")
+    view = fleet_of(own, said(), connector=wanted()).view("a", NOW)
+    assert view is not None
+    assert (view.state, view.trace, len(view.tasks)) == (State.FAILED, "why", 2)
+
+
+def test_a_service_that_only_speaks_of_itself_is_a_standalone_connector() -> None:
+    fleet = fleet_of(said("aggregator"), said("aggregator", 1))
+    assert fleet.names() == ["aggregator"]
+    found = fleet.connector("aggregator")
+    assert found is not None
+    assert (found.is_standalone, found.target) == (True, TargetState.STARTED)
+    assert len(states(fleet, name="aggregator")) == 3
+
+
+def test_the_echo_of_a_deleted_connector_is_none() -> None:
+    fleet = fleet_of(said(updated_at=NOW + STALE_MS), connector=wanted())
+    fleet.take_connector("a", None, NOW)
+    assert fleet.names() == []
+    assert fleet.view("a", NOW) is None
+    fleet.take_status("a/0/w:1", said(updated_at=NOW + STALE_MS + 1))
+    assert fleet.names() == ["a"], "what goes on running is not hidden"
+
+
+def test_workers_say_which_classes_they_can_run() -> None:
+    fleet = fleet_of(
+        said(WORKERS, -1, "w:1", worker_group="one", classes=["C"]),
+        said(WORKERS, -1, "w:2", worker_group="two", classes=["C", "D"]),
+    )
+    assert fleet.names() == []
+    assert fleet.groups_for("C") == ["one", "two"]
+    assert fleet.groups_for("D") == ["two"]
+    assert [one.state for one in fleet.workers(NOW + STALE_MS + 1)] == [State.UNASSIGNED, State.UNASSIGNED]
+
+
+def test_old_statuses_are_removed_but_not_the_failure_that_a_connector_ended_with() -> None:
+    fleet = fleet_of(
+        said(state="FAILED"),
+        said(task=1),
+        said("gone", state="FAILED"),
+        said("a", 0, "w:2", updated_at=NOW - 1),
+        connector=wanted(),
+    )
+    assert fleet.outdated(NOW + FORGET_MS - 1) == []
+    assert sorted(fleet.outdated(NOW + FORGET_MS + 1)) == ["a/0/w:2", "a/1/w:1", "gone/0/w:1"]
+
+
+def test_the_history_of_lag_is_bounded() -> None:
+    fleet = fleet_of(said(lag={"t-0": 3, "t-1": 4}), connector=wanted())
+    for at in range(1_000):
+        fleet.sample(NOW + at)
+    history = fleet.lag_history("a")
+    assert len(history) < 1_000
+    assert (history[-1].lag, history[-1].at_ms) == (7, NOW + 999)
+
+
+def test_a_state_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ValueError, match="DREAMING"):
+        fleet_of(connector=wanted(target_state="DREAMING"))
+    with pytest.raises(ValueError, match="DREAMING"):
+        fleet_of(said(state="DREAMING"))
