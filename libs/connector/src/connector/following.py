@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from connector.publishing import CONNECTORS
 from servicekit import kafka, logs
 from servicekit.avro import Decoder, JsonSchema, RegistryUnavailableError, SchemaRegistry, WireFormatError
 from servicekit.settings import KafkaSettings, RegistrySettings
 
 _log = logs.logger(__name__)
+
+TOPIC = "isotherm.connectors"
 
 _RETRY_S = 5.0
 _REQUEST_S = 10.0
@@ -82,13 +83,13 @@ class ConnectorTopic:
         if time.monotonic() < self._next_try_s:
             return False
         try:
-            found = self._consumer.list_topics(CONNECTORS, timeout=_REQUEST_S).topics[CONNECTORS]
+            found = self._consumer.list_topics(TOPIC, timeout=_REQUEST_S).topics[TOPIC]
         except KafkaException as error:
             _log.warning("connectors not known yet", reason=str(error))
         else:
             if found.error is None:
                 # The topic has one partition; the order of a connector's records rests on it.
-                self._consumer.assign([TopicPartition(CONNECTORS, 0, 0)])
+                self._consumer.assign([TopicPartition(TOPIC, 0, 0)])
                 self._is_assigned, self.is_missing = True, False
                 return True
             self.is_missing = found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART

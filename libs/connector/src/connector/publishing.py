@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import isotherm_schemas
+from connector import following
 from connector.config import ConnectorConfig
 from connector.definitions import Definition
+from connector.targets import Target
 from servicekit import secrets
 from servicekit.avro import SchemaRegistry
 
-CONNECTORS = "isotherm.connectors"
+CONNECTORS = following.TOPIC
 PLUGINS = "isotherm.plugins"
 MASK = "******"
 
@@ -20,25 +22,20 @@ _CONNECTOR_VERSION, _PLUGIN_VERSION = 2, 1
 
 
 def connector_record(
-    config: ConnectorConfig,
-    *,
-    worker_group: str,
-    now_ms: int,
-    target_state: str = "STARTED",
-    restart_count: int = 0,
-    task_restarts: Mapping[str, int] | None = None,
+    config: ConnectorConfig, *, worker_group: str, now_ms: int, target: Target | None = None
 ) -> dict[str, Any]:
-    """The ConnectorConfig record of a connector whose file owns its configuration; what is wanted of it is kept.
+    """The ConnectorConfig record of a connector whose file owns its configuration; `target` is what is wanted of it.
 
     References to secrets stay references; a secret that is written out in the file is masked.
     """
+    wanted = target or Target()
     return {
         "name": config.name,
         "connector_class": config.klass,
         "config": {key: _shown(key, value) for key, value in config.config.items()},
-        "target_state": target_state,
-        "restart_count": restart_count,
-        "task_restarts": dict(task_restarts or {}),
+        "target_state": wanted.state.value,
+        "restart_count": wanted.restarts,
+        "task_restarts": dict(wanted.task_restarts),
         "mode": "standalone",
         "worker_group": worker_group,
         "updated_at": now_ms,
@@ -70,13 +67,20 @@ def plugin_record(definition: Definition, version: str) -> dict[str, Any]:
 
 
 def announcements(
-    registry: SchemaRegistry, config: ConnectorConfig, definition: Definition, *, version: str, worker_group: str = ""
+    registry: SchemaRegistry,
+    config: ConnectorConfig,
+    definition: Definition,
+    *,
+    version: str,
+    worker_group: str = "",
+    target: Target | None = None,
 ) -> list[tuple[str, str, bytes]]:
-    """Topic, key and value of what is to be published when the connector starts.
+    """Topic, key and value of what is to be published when the connector starts; `target` is what is wanted of it.
 
     Raises SchemaNotRegisteredError before `isotherm apply` was run, RegistryUnavailableError.
     """
-    connector = connector_record(config, worker_group=worker_group, now_ms=int(time.time() * 1000))
+    now_ms = int(time.time() * 1000)
+    connector = connector_record(config, worker_group=worker_group, now_ms=now_ms, target=target)
     plugin = plugin_record(definition, version)
     return [
         (CONNECTORS, config.name, _encoder(registry, CONNECTORS, "ConnectorConfig", _CONNECTOR_VERSION)(connector)),

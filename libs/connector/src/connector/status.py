@@ -72,13 +72,14 @@ class Heartbeat:
         self._worker = worker or this_process()
         self._clock_ms = clock_ms
         self._next_ms = 0.0
+        self._said: State | None = None
 
     def beat(self, state: State, counts: Callable[[], Mapping[str, int]], lag: Callable[[], Mapping[str, int]]) -> None:
-        """Say how the task is, if it is time; `counts` and `lag` are asked only then."""
+        """Say how the task is, if it is time or another state; `counts` and `lag` are asked only then."""
         self._producer.poll(0)
-        if self._clock_ms() < self._next_ms:
+        if self._clock_ms() < self._next_ms and state is self._said:
             return
-        self._next_ms = self._clock_ms() + INTERVAL_MS
+        self._next_ms, self._said = self._clock_ms() + INTERVAL_MS, state
         self._say(state, None, counts(), lag())
 
     def last_word(self, state: State, counts: Mapping[str, int], trace: str | None = None) -> None:

@@ -9,8 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 import isotherm_schemas
-from connector.following import Change, ConnectorTopic
-from connector.publishing import CONNECTORS
+from connector.following import TOPIC, Change, ConnectorTopic
 from servicekit import logs
 from servicekit.settings import KafkaSettings, RegistrySettings
 
@@ -88,7 +87,7 @@ class TargetFollower:
                 elif topic.is_current:
                     self._current.set()
                 elif topic.is_missing and not self._current.is_set():
-                    _log.warning("no control topic: nobody can pause or restart this service", topic=CONNECTORS)
+                    _log.warning("no control topic: nobody can pause or restart this service", topic=TOPIC)
                     self._current.set()
                 if topic.is_waiting:
                     self._ended.wait(_POLL_S)

@@ -1,0 +1,106 @@
+"""A task handed to a process of its own: what it gets, what it says, how it ends."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from connector.config import ConfigError, ConnectorConfig
+from connector.handover import MAX_BYTES, Fate, Handover
+from connector.processes import TaskProcess
+
+PATIENCE_S = 120.0
+HANDED = Handover(ConnectorConfig("c", "x", {"name": "c", "password": "${env:P}"}), 3, "host:1", "g")
+
+
+def process(body: str, stop_timeout_ms: int = 60_000) -> TaskProcess:
+    script = (
+        "import sys\nfrom connector.config import ConfigError\nfrom connector.handover import run_handed_over, tell\n"
+    )
+    script += f"def work(handover, stop):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
+    script += "sys.exit(run_handed_over(work, shutdown_timeout_ms=60_000))\n"
+    return TaskProcess([sys.executable, "-c", script], HANDED, stop_timeout_ms=stop_timeout_ms)
+
+
+def until_port(task: TaskProcess) -> int:
+    deadline = time.monotonic() + PATIENCE_S
+    while task.http_port is None and time.monotonic() < deadline:
+        assert task.failure() is None
+        threading.Event().wait(0.02)
+    assert task.http_port is not None
+    return task.http_port
+
+
+def until_over(task: TaskProcess) -> str:
+    deadline = time.monotonic() + PATIENCE_S
+    while (failure := task.failure()) is None and time.monotonic() < deadline:
+        threading.Event().wait(0.02)
+    assert failure is not None
+    return failure
+
+
+def test_a_task_gets_its_configuration_with_its_references_unresolved() -> None:
+    task = process("raise ValueError(repr(handover))")
+    trace = until_over(task)
+    assert repr(HANDED) in trace
+    assert "Traceback" in trace
+
+
+def test_a_configuration_that_cannot_be_used_is_told_by_its_problems() -> None:
+    assert until_over(process('raise ConfigError(["topics: missing", "class: missing"])')) == (
+        "topics: missing\nclass: missing"
+    )
+
+
+def test_a_task_tells_its_port_and_ends_when_it_is_asked_to() -> None:
+    task = process("tell(http_port=4711)\nprint('a library says something')\nstop.wait()\nreturn 0")
+    assert until_port(task) == 4711
+    task.end()
+    assert "exit code 0" in until_over(task)
+
+
+def test_a_task_that_does_not_end_is_killed() -> None:
+    task = process("tell(http_port=1)\nimport threading\nthreading.Event().wait()", stop_timeout_ms=100)
+    until_port(task)
+    task.end()
+    assert "SIGKILL" in until_over(task)
+
+
+WORKER = """
+import sys, threading
+sys.path.insert(0, sys.argv[1])
+import test_connector_processes as tests
+task = tests.process("import os; tell(http_port=os.getpid()); stop.wait(); return 0")
+with open(sys.argv[2], "w") as told:
+    told.write(str(tests.until_port(task)))
+threading.Event().wait()
+"""
+
+
+def test_a_task_ends_with_its_worker(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    with psutil.Popen([sys.executable, "-c", WORKER, str(Path(__file__).parent), str(told)]) as worker:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (told.exists() and told.read_text()) and time.monotonic() < deadline:
+            assert worker.poll() is None
+            threading.Event().wait(0.02)
+        task = psutil.Process(int(told.read_text()))
+        worker.kill()
+    assert psutil.wait_procs([task], timeout=PATIENCE_S)[1] == []
+
+
+def test_a_configuration_that_no_pipe_takes_is_refused() -> None:
+    with pytest.raises(ConfigError, match=f"allowed are {MAX_BYTES}"):
+        Handover(ConnectorConfig("c", "x", {"topics": "t" * MAX_BYTES}), 0, "w", "g").encoded()
+
+
+def test_only_what_was_meant_for_the_worker_is_read() -> None:
+    said = b'{"http_port": 1}\nnoise\n[1]\n7\n\xff\n{"trace": "t"}\n'
+    assert Fate.read(said) == Fate(1, "t")
+    assert Fate.read(b"") == Fate()

@@ -1,0 +1,113 @@
+"""What a distributed worker says on the status topic, and the metrics of its tasks."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from confluent_kafka import Producer
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.exposition import generate_latest
+
+from connector.controller import Report, TaskId
+from connector.status import State
+from connector.task_metrics import TaskMetricsCollector, WorkerMetrics
+from connector.worker_status import SCHEMA, WorkerStatus
+from servicekit.avro import encoder
+from servicekit.health import Health, MonitoringServer
+from servicekit.settings import HttpSettings
+
+COUNTS = {"connectors": 1, "tasks": 1, "running": 0, "failed": 1, "restarting": 0, "paused": 0}
+FAILED = Report(TaskId("c", 0), State.FAILED, "trace")
+
+
+class Topic:
+    """Stands where the producer stands."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, Any]] = []
+
+    def produce(self, _topic: str, key: str, value: Any) -> None:
+        self.said.append((key, value))
+
+    def poll(self, _timeout_s: float) -> int:
+        return 0
+
+    flush = poll
+
+
+class World:
+    def __init__(self) -> None:
+        self.topic, self.now_ms = Topic(), 0.0
+        self.status = WorkerStatus(
+            cast(Producer, self.topic),
+            cast(Any, lambda record: record),
+            worker="h:1",
+            worker_group="g",
+            classes=["x"],
+            clock_ms=lambda: self.now_ms,
+        )
+
+    def say(self, *reports: Report) -> list[tuple[str, Any]]:
+        self.topic.said.clear()
+        self.status.say(reports, COUNTS)
+        return [(key, value and value["state"]) for key, value in self.topic.said]
+
+
+def test_changes_are_said_at_once_and_all_of_it_every_five_seconds() -> None:
+    world = World()
+    assert world.say(FAILED) == [("*/-1/h:1", "RUNNING"), ("c/0/h:1", "FAILED")]
+    world.now_ms = 4_999
+    assert world.say(FAILED) == []
+    assert world.say(FAILED._replace(state=State.RESTARTING)) == [("c/0/h:1", "RESTARTING")]
+    world.now_ms = 5_000
+    assert world.say(FAILED._replace(state=State.RESTARTING)) == [("*/-1/h:1", "RUNNING")]
+    # It has a process meanwhile, and failed in the same way again.
+    assert world.say() == []
+    assert world.say(FAILED) == [("c/0/h:1", "FAILED")]
+
+
+def test_what_is_over_is_taken_back() -> None:
+    world = World()
+    world.say(FAILED)
+    world.topic.said.clear()
+    world.status.forget(FAILED.id)
+    world.status.close()
+    assert world.topic.said == [("c/0/h:1", None), ("*/-1/h:1", None)]
+
+
+def test_every_record_fits_the_schema_and_only_a_workers_own_names_classes() -> None:
+    world = World()
+    world.say(FAILED)
+    for _, record in world.topic.said:
+        assert encoder(SCHEMA, 1)(record)
+    own, task = (record for _, record in world.topic.said)
+    assert (own["classes"], own["counts"], own["worker_group"]) == (["x"], COUNTS, "g")
+    assert (task["classes"], task["trace"]) == ([], "trace")
+
+
+def test_the_metrics_of_tasks_are_on_one_page_with_connector_and_task() -> None:
+    servers, ports = [], {}
+    for number, label in ((0, {"connector": "mine"}), (1, {})):
+        registry = CollectorRegistry()
+        counter = Counter("records", "Records.", list(label), registry=registry)
+        (counter.labels(**label) if label else counter).inc(number + 1)
+        servers.append(MonitoringServer(HttpSettings(host="127.0.0.1", port=0), Health(), registry))
+        servers[-1].start()
+        ports[TaskId("c", number)] = servers[-1].port
+    # One that is not there any more is passed over.
+    gone = MonitoringServer(HttpSettings(host="127.0.0.1", port=0), Health(), CollectorRegistry())
+    gone.start()
+    gone.stop()
+    ports[TaskId("c", 2)] = gone.port
+    registry = CollectorRegistry()
+    WorkerMetrics(registry, lambda: COUNTS)
+    registry.register(TaskMetricsCollector(lambda: ports))
+    try:
+        page = generate_latest(registry).decode()
+    finally:
+        for server in servers:
+            server.stop()
+    assert 'records_total{connector="mine",task="0"} 1.0' in page
+    assert 'records_total{connector="c",task="1"} 2.0' in page
+    assert page.count("# TYPE records_total counter") == 1
+    assert 'kafka_connect_worker_task_count{state="failed"} 1.0' in page
