@@ -1,0 +1,47 @@
+{{/* settings: the service's own; what global.settings says holds where they say nothing. */}}
+{{- define "isotherm.settings" -}}
+{{- mergeOverwrite (deepCopy .root.Values.global.settings) (deepCopy .settings) | toToml -}}
+{{- end -}}
+
+{{/*
+A connector as a file of its own.
+  job       name, topics, kcql, errorPolicy, deadLetters, properties
+  prefix    of keys that have one: "" or "connect.coap."
+  base      keys that every such connector has
+*/}}
+{{- define "isotherm.connector" -}}
+{{- $own := dict "name" .job.name (printf "%skcql" .prefix) .job.kcql -}}
+{{- with .job.errorPolicy -}}
+{{- $_ := set $own (printf "%serror.policy" $.prefix) . -}}
+{{- end -}}
+{{- if .job.deadLetters -}}
+{{- $_ := set $own "errors.deadletterqueue.enable" "true" -}}
+{{- end -}}
+{{- $all := mergeOverwrite (dict) (deepCopy .base) $own (deepCopy (default (dict) .job.properties)) -}}
+{{- $texts := dict -}}
+{{- range $key, $value := $all -}}
+{{- $_ := set $texts $key (toString $value) -}}
+{{- end -}}
+{{- toPrettyJson $texts -}}
+{{- end -}}
+
+{{- define "isotherm.configMap" -}}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ .name }}
+  labels: {{- include "isotherm.labels" . | nindent 4 }}
+data:
+  settings.toml: |
+    {{- include "isotherm.settings" . | nindent 4 }}
+  {{- range $name, $text := .files }}
+  {{ $name }}: |
+    {{- $text | nindent 4 }}
+  {{- end }}
+{{- end -}}
+
+{{/* What a pod is given longer than the service gives itself: a supervisor's own grace, and the time of preStop. */}}
+{{- define "isotherm.gracePeriodSeconds" -}}
+{{- $shutdown := int (default 25000 .settings.shutdown_timeout_ms) -}}
+{{- add (div $shutdown 1000) 10 (default 0 .drainSeconds) -}}
+{{- end -}}
