@@ -18,13 +18,22 @@ class Partition:
     """One partition's part of the fleet."""
 
     memories: dict[str, DeviceMemory | bytes] = field(default_factory=dict)
-    clock_ms: int = 0
-    """Up to here everything that was taken in has been read. Never goes back."""
+    clocks: dict[str, int] = field(default_factory=dict)
+    """By topic: up to here everything that was taken in has been read."""
     _queue: list[tuple[int, str]] = field(default_factory=list)
     _scheduled: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.memories)
+
+    def hear(self, topic: str, taken_in_ms: int) -> None:
+        """A topic has been read up to readings that were taken in then; its clock never goes back."""
+        if taken_in_ms > self.clocks.get(topic, 0):
+            self.clocks[topic] = taken_in_ms
+
+    def clock_ms(self) -> int:
+        """Up to here all topics have been read."""
+        return min(self.clocks.values(), default=0)
 
     def memory(self, device_id: str) -> DeviceMemory:
         """What is remembered of a device; a new memory for a new one."""

@@ -47,10 +47,10 @@ class PureService:
             partition = self.fleet.partitions[number]
             memory = partition.memory(reading.device_id)
             self._keep(number, reading.device_id, self.engine.take(memory, reading, self.known.get(reading.device_id)))
-            partition.clock_ms = max(partition.clock_ms, reading.ingest_time_ms)
-            for device_id in list(partition.due(partition.clock_ms)):
+            partition.hear("in", reading.ingest_time_ms)
+            for device_id in list(partition.due(partition.clock_ms())):
                 memory = partition.memory(device_id)
-                decided = self.engine.tick(memory, device_id, self.known.get(device_id), partition.clock_ms)
+                decided = self.engine.tick(memory, device_id, self.known.get(device_id), partition.clock_ms())
                 self._keep(number, device_id, decided)
                 partition.schedule(device_id, self.engine.due_ms(memory, self.known.get(device_id)))
 

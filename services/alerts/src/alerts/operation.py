@@ -1,0 +1,202 @@
+"""One run of Faust: from its start until it crashes, is to be restarted, or the service is to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from enum import StrEnum
+
+from faust.types.tuples import Message
+
+from alerts.fleet import Fleet
+from alerts.intake import Intake
+from alerts.known_follower import KnownFollower
+from alerts.metrics import Metrics
+from alerts.processor import Processor
+from alerts.settings import AlertsSettings
+from alerts.streaming import Streaming
+from connector.targets import TargetFollower, TargetState
+from servicekit import logs
+from servicekit.health import Health
+from servicekit.lifecycle import Stop
+
+_TICK_S = 1.0
+_ASK_S = 5.0
+_STOP_S = 15.0
+
+_log = logs.logger(__name__)
+
+
+class Ended(StrEnum):
+    """Why a run has ended."""
+
+    STOPPED = "stopped"
+    RESTART = "restart"
+    CRASHED = "crashed"
+    FAILED = "failed"
+    """It cannot go on by being started again: something was refused for good."""
+
+
+class Operation:
+    """Runs Faust and lets time pass beside it; what Faust calls its owner."""
+
+    def __init__(
+        self,
+        settings: AlertsSettings,
+        partitions: int,
+        intake: Intake,
+        processor: Processor,
+        known: KnownFollower,
+        target: TargetFollower,
+        health: Health,
+        metrics: Metrics,
+    ) -> None:
+        """Raises SettingsError."""
+        self._settings, self._intake, self._processor = settings, intake, processor
+        self._known, self._target, self._health, self._metrics = known, target, health, metrics
+        self._fleet: Fleet = processor.fleet
+        self._streaming = Streaming(settings, partitions, self._fleet, self)
+        self._failure: Exception | None = None
+        self._recovered = False
+        self._recovering_since = time.monotonic()
+        self._paused = False
+
+    async def run(self, stop: Stop) -> Ended:
+        """Run until it ends; whatever the reason, Faust has been stopped then."""
+        restarts = self._target.target.restarts
+        start = asyncio.create_task(self._streaming.start())
+        stopping = asyncio.create_task(stop.wait_async())
+        try:
+            while True:
+                self._health.beat()
+                await asyncio.wait([stopping], timeout=_TICK_S)
+                if stop.is_set():
+                    return Ended.STOPPED
+                if self._failure is not None:
+                    return Ended.FAILED
+                if self._streaming.should_stop or (start.done() and start.exception() is not None):
+                    _log.error("the stream has ended", reason=repr(self._reason(start)))
+                    return Ended.CRASHED
+                if self._target.target.restarts != restarts:
+                    return Ended.RESTART
+                await self._tick()
+        finally:
+            stopping.cancel()
+            await self._end(start)
+
+    def is_paused(self) -> bool:
+        """Whether nothing is read because the target state says so."""
+        return self._paused
+
+    def is_recovered(self) -> bool:
+        """Whether the memories of all our devices are there."""
+        return self._recovered
+
+    def on_revoked(self) -> None:
+        self._recovered = False
+        self._recovering_since = time.monotonic()
+        self._health.not_ready("recovery", "the partitions are being shared out")
+
+    def on_recovered(self, partitions: set[int]) -> None:
+        self._fleet.own(partitions)
+        self._recovered = True
+        self._metrics.recoveries.inc()
+        seconds = time.monotonic() - self._recovering_since
+        self._metrics.recovery_seconds.set(seconds)
+        self._metrics.recovery_remaining.set(0)
+        self._health.ready("recovery")
+        _log.info("recovered", partitions=sorted(partitions), devices=len(self._fleet), seconds=round(seconds, 3))
+
+    async def take(self, message: Message) -> None:
+        try:
+            reading = await self._intake.reading(message)
+            if reading is not None:
+                await self._processor.take(message.topic, message.partition, reading)
+        except Exception as failure:
+            self._fail(failure)
+            # Returning would let Faust take the reading for done.
+            await asyncio.Event().wait()
+
+    async def settle(self) -> bool:
+        if self._failure is not None:
+            return False
+        try:
+            await self._processor.settle()
+        except Exception as failure:
+            self._fail(failure)
+            return False
+        return True
+
+    def _fail(self, failure: Exception) -> None:
+        if self._failure is None:
+            self._failure = failure
+            _log.error("cannot go on", exc_info=failure)
+
+    async def _tick(self) -> None:
+        if not self._recovered:
+            left = self._streaming.remaining()
+            self._metrics.recovery_remaining.set(left)
+            self._health.not_ready("recovery", f"{left} records of the changelog are still to be read")
+            return
+        self._obey()
+        self._processor.reschedule(self._known.changed())
+        try:
+            if not self._paused:
+                await self._let_time_pass()
+            if not await self._streaming.consumer.commit():
+                await self.settle()
+        except Exception as failure:
+            self._fail(failure)
+        self._metrics.devices.set(len(self._fleet))
+
+    def _obey(self) -> None:
+        """Pause or go on; a rebalance lets Faust go on by itself, so a pause is said again and again."""
+        wanted = self._target.target.state != TargetState.STARTED
+        consumer, partitions = self._streaming.consumer, self._streaming.input_partitions()
+        if wanted:
+            consumer.pause_partitions(partitions)
+        elif self._paused:
+            consumer.resume_partitions(partitions)
+        if wanted != self._paused:
+            _log.info("paused" if wanted else "resumed")
+        self._paused = wanted
+
+    async def _let_time_pass(self) -> None:
+        """Let each partition's clock go on to where its topics are read, and see who is due."""
+        now_ms = time.time_ns() // 1_000_000
+        inputs = self._streaming.input_partitions()
+        try:
+            ends = await asyncio.wait_for(self._streaming.ends(inputs), _ASK_S)
+        except Exception as failure:
+            # Whoever cannot ask Kafka cannot know that a device is silent.
+            self._health.not_ready("kafka", f"does not say how far its topics go: {failure!r}")
+            ends = {}
+        else:
+            self._health.ready("kafka")
+        behind_ms = 0
+        for tp in inputs:
+            partition = self._fleet.partitions.get(tp.partition)
+            if partition is None:
+                continue
+            if tp in ends and await self._streaming.is_read(tp, ends[tp]):
+                if self._settings.idle_clock:
+                    partition.hear(tp.topic, now_ms)
+            elif tp.topic in partition.clocks:
+                behind_ms = max(behind_ms, now_ms - partition.clocks[tp.topic])
+        self._metrics.lag_seconds.set(max(behind_ms, 0) / 1000)
+        for number, partition in list(self._fleet.partitions.items()):
+            await self._processor.sweep(number, partition.clock_ms() - self._settings.read_slack_ms)
+
+    async def _end(self, start: asyncio.Task[None]) -> None:
+        self._health.not_ready("recovery", "stopped")
+        try:
+            await asyncio.wait_for(self._streaming.stop(), _STOP_S)
+        except Exception as failure:
+            _log.warning("Faust did not stop cleanly; what is not committed is read again", reason=repr(failure))
+        start.cancel()
+        await asyncio.wait([start])
+
+    def _reason(self, start: asyncio.Task[None]) -> BaseException | None:
+        if start.done() and not start.cancelled():
+            return start.exception() or self._streaming.crash_reason
+        return self._streaming.crash_reason

@@ -1,0 +1,149 @@
+"""Readings in, memories and alerts out, in the order that survives a crash at any point.
+
+First the changelog has a device's new memory, with the alerts that it has decided inside; then the alerts leave; only
+then may the reading's offset be committed. Who takes over finds either the old memory, and decides the same again, or
+the new one, and repeats the alerts in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from alerts import memory as changelog
+from alerts.engine import Engine
+from alerts.fleet import Fleet, Partition
+from alerts.known import KnownDevices
+from alerts.memory import DeviceMemory
+from alerts.metrics import Metrics
+from alerts.outputs import Outputs
+from alerts.reading import Reading, refusal
+
+_SWEEP_AT_ONCE = 500
+
+
+class Place(NamedTuple):
+    """A device's place in the fleet."""
+
+    partition: int
+    device_id: str
+
+
+class Processor:
+    """Drives the engine. One thing at a time: a reading, a sweep or a settlement."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        known: KnownDevices,
+        fleet: Fleet,
+        outputs: Outputs,
+        metrics: Metrics,
+        max_skew_ms: int,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.fleet = fleet
+        self._engine, self._known, self._outputs, self._metrics = engine, known, outputs, metrics
+        self._max_skew_ms = max_skew_ms
+        self._now_ms = now_ms
+        self._unshown: set[Place] = set()
+        """Devices whose newest state is not written yet."""
+        self._turn = asyncio.Lock()
+
+    async def take(self, topic: str, number: int, reading: Reading) -> None:
+        """Let a reading from a partition have its effects; they are in Kafka's hands, `settle` waits for them.
+
+        Alerts are in Kafka when it returns. Raises OutputRefusedError.
+        """
+        async with self._turn:
+            partition = self.fleet.partitions.get(number)
+            if partition is None:
+                return  # the partition was lost meanwhile: its new owner reads it
+            partition.hear(topic, reading.ingest_time_ms)
+            reason = refusal(reading, self._max_skew_ms)
+            if reason is not None:
+                self._metrics.filtered.labels(reason).inc()
+                return
+            await self._outputs.room()
+            place = Place(number, reading.device_id)
+            # Before anything else: what was read before a crash may never have been shown.
+            self._unshown.add(place)
+            memory = partition.memory(reading.device_id)
+            decided = self._engine.take(memory, reading, self._known.get(reading.device_id))
+            if decided is None:
+                self._metrics.filtered.labels("stale").inc()
+                return
+            self._keep(partition, place, memory)
+            if decided:
+                await self._send([(place, memory)])
+                self._metrics.reaction.observe(max(self._now_ms() - reading.ingest_time_ms, 0) / 1000)
+
+    async def sweep(self, number: int, now_ms: int) -> None:
+        """Let time pass in a partition: `now_ms` is a time up to which everything taken in was read.
+
+        Raises OutputRefusedError.
+        """
+        async with self._turn:
+            partition = self.fleet.partitions.get(number)
+            if partition is None:
+                return
+            due = list(partition.due(now_ms))
+            for begin in range(0, len(due), _SWEEP_AT_ONCE):
+                await self._tick(partition, number, due[begin : begin + _SWEEP_AT_ONCE], now_ms)
+
+    def reschedule(self, device_ids: Iterable[str]) -> None:
+        """What is known of these devices has changed: they may be due at another time."""
+        for device_id in device_ids:
+            for partition in self.fleet.partitions.values():
+                if device_id in partition.memories:
+                    memory = partition.memory(device_id)
+                    partition.schedule(device_id, self._engine.due_ms(memory, self._known.get(device_id)))
+
+    async def settle(self) -> None:
+        """Write the states that are not shown yet, and return when Kafka has everything. Raises OutputRefusedError."""
+        async with self._turn:
+            unshown, self._unshown = self._unshown, set()
+            for place in unshown:
+                partition = self.fleet.partitions.get(place.partition)
+                if partition is not None and place.device_id in partition.memories:
+                    await self._outputs.room()
+                    self._outputs.state(place.device_id, partition.memory(place.device_id), self._now_ms())
+            await self._outputs.stored()
+
+    async def _tick(self, partition: Partition, number: int, device_ids: Sequence[str], now_ms: int) -> None:
+        to_send: list[tuple[Place, DeviceMemory]] = []
+        for device_id in device_ids:
+            if device_id not in partition.memories:
+                continue
+            memory, device = partition.memory(device_id), self._known.get(device_id)
+            place = Place(number, device_id)
+            if self._engine.tick(memory, device_id, device, now_ms) is not None:
+                await self._outputs.room()
+                self._keep(partition, place, memory)
+                self._unshown.add(place)
+            else:
+                partition.schedule(device_id, self._engine.due_ms(memory, device))
+            # Also what a process before this one may not have sent.
+            if memory.outbox:
+                to_send.append((place, memory))
+        if to_send:
+            await self._send(to_send)
+
+    def _keep(self, partition: Partition, place: Place, memory: DeviceMemory) -> None:
+        due_ms = self._engine.due_ms(memory, self._known.get(place.device_id))
+        partition.schedule(place.device_id, due_ms)
+        # Who recovers it has to look at once whether its alerts have left.
+        recovered_due_ms = 0 if memory.outbox else due_ms
+        self._outputs.change(place.partition, place.device_id, changelog.encode(memory, recovered_due_ms))
+
+    async def _send(self, decided: Sequence[tuple[Place, DeviceMemory]]) -> None:
+        await self._outputs.stored()
+        for _place, memory in decided:
+            for alert in memory.outbox:
+                await self._outputs.room()
+                self._outputs.alert(alert)
+        await self._outputs.stored()
+        for _place, memory in decided:
+            memory.outbox.clear()

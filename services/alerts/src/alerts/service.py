@@ -1,0 +1,169 @@
+"""The life of the alerts service: wait for its servers, run Faust, start it anew when it crashes, end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from alerts import kafka_auth
+from alerts.engine import Engine
+from alerts.fleet import Fleet
+from alerts.intake import Intake
+from alerts.known import KnownDevices
+from alerts.known_follower import KnownFollower
+from alerts.metrics import PREFIX, Metrics
+from alerts.operation import Ended, Operation
+from alerts.outputs import Outputs
+from alerts.preparation import NotPreparedError, UnfitTopicsError, prepare
+from alerts.processor import Processor
+from alerts.settings import AlertsSettings
+from alerts.webhook import Webhook
+from connector.dead_letters import producer_overrides
+from connector.reporting import Reporter, counts_of, reported
+from connector.status import State
+from connector.targets import TargetFollower
+from servicekit import kafka, logs
+from servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
+from servicekit.backoff import Backoff
+from servicekit.health import Health, MonitoringServer
+from servicekit.lifecycle import Exit, Stop
+from servicekit.settings import SettingsError
+
+_PASSING = (NotPreparedError, RegistryUnavailableError, SchemaNotRegisteredError)
+_POLL_S = 0.1
+
+T = TypeVar("T")
+
+_log = logs.logger(__name__)
+
+
+class StopRequestedError(Exception):
+    """The service is to stop while it waits."""
+
+
+class StreamFailedError(Exception):
+    """Something was refused for good; the log says what."""
+
+
+class Alerts:
+    """One run of the service. Raises SettingsError for what can be told without a server."""
+
+    def __init__(self, settings: AlertsSettings) -> None:
+        kafka_auth.credentials(settings.kafka)
+        self._settings = settings
+        self._health, self._metrics = Health(), Metrics()
+        rules = settings.rule_book()
+        overrides = {str(attribute): by_value for attribute, by_value in settings.overrides.items()}
+        self._known = KnownDevices(rules, overrides)
+        self._engine = Engine(rules, self._known.default_bounds, settings.reorder_ms)
+        self._target = TargetFollower(settings.kafka, settings.registry, settings.name)
+        self._follower = KnownFollower(
+            settings.kafka, settings.registry, settings.devices_topic, settings.name, self._known, self._metrics
+        )
+        self._operation: Operation | None = None
+
+    async def run(self, stop: Stop) -> int:
+        """Run until the stop is asked for or something is refused for good; returns the exit code.
+
+        Raises SettingsError.
+        """
+        monitoring = MonitoringServer(self._settings.http, self._health, self._metrics.registry)
+        monitoring.start()
+        _log.info("monitoring answers", port=monitoring.port)
+        self._target.start()
+        self._follower.start()
+        webhook = Webhook(self._settings, self._metrics, self._health) if self._settings.webhook.url else None
+        try:
+            with reported(self._reporter()):
+                await self._run(stop, webhook)
+        except StopRequestedError:
+            _log.info("stopped before it had begun")
+        except StreamFailedError:
+            return Exit.FAILED
+        except UnfitTopicsError as error:
+            raise SettingsError([str(error)]) from error
+        finally:
+            for part in (webhook, self._follower, self._target):
+                if part is not None:
+                    part.close()
+            monitoring.stop()
+        return Exit.OK
+
+    async def _run(self, stop: Stop, webhook: Webhook | None) -> None:
+        settings = self._settings
+        registry = SchemaRegistry(settings.registry)
+        partitions = await self._until(stop, "kafka", lambda: prepare(settings))
+        outputs = await self._until(stop, "registry", lambda: Outputs(settings, registry, self._metrics))
+        await self._until(stop, "devices", self._devices_are_known)
+        if webhook is not None:
+            webhook.start()
+        dead = kafka.producer(settings.kafka, f"{settings.name}-dead-letters", **producer_overrides())
+        intake = Intake(registry, dead, settings.dead_letter_topic, settings.name, self._metrics, self._health)
+        self._health.ready()
+        backoff = Backoff(base_ms=1_000)
+        while not stop.is_set():
+            # Each run has a fleet of its own: the changelog is the truth.
+            processor = Processor(
+                self._engine, self._known, Fleet(), outputs, self._metrics, max_skew_ms=settings.max_skew_ms
+            )
+            self._operation = Operation(
+                settings,
+                partitions,
+                intake,
+                processor,
+                self._follower,
+                self._target,
+                self._health,
+                self._metrics,
+            )
+            ended = await self._operation.run(stop)
+            _log.info("run ended", reason=ended.value)
+            if ended is Ended.FAILED:
+                raise StreamFailedError
+            if ended is Ended.CRASHED:
+                await self._pause(stop, backoff.next_ms() / 1000)
+            else:
+                backoff.reset()
+
+    def _devices_are_known(self) -> None:
+        if not self._follower.is_current():
+            raise NotPreparedError(f"topic {self._settings.devices_topic} is still being read")
+
+    async def _until(self, stop: Stop, part: str, attempt: Callable[[], T]) -> T:
+        """Repeat `attempt` in a thread until the server that it needs is there; `part` is not ready meanwhile."""
+        backoff = Backoff(base_ms=200, cap_ms=10_000)
+        while True:
+            try:
+                result = await asyncio.to_thread(attempt)
+            except _PASSING as error:
+                self._health.not_ready(part, str(error))
+                _log.warning("waiting", part=part, reason=str(error))
+            else:
+                self._health.ready(part)
+                return result
+            await self._pause(stop, backoff.next_ms() / 1000)
+            if stop.is_set():
+                raise StopRequestedError
+
+    async def _pause(self, stop: Stop, seconds: float) -> None:
+        left_s = seconds
+        while left_s > 0 and not stop.is_set():
+            self._health.beat()
+            await asyncio.sleep(min(left_s, _POLL_S))
+            left_s -= _POLL_S
+
+    def _state(self) -> State:
+        if self._operation is None or not self._operation.is_recovered():
+            return State.RESTARTING if self._operation is not None else State.UNASSIGNED
+        return State.PAUSED if self._operation.is_paused() else State.RUNNING
+
+    def _reporter(self) -> Reporter:
+        return Reporter(
+            self._settings.kafka,
+            self._settings.registry,
+            connector=self._settings.name,
+            task=0,
+            state=self._state,
+            counts=lambda: counts_of(self._metrics.registry, PREFIX),
+        )

@@ -1,0 +1,187 @@
+"""Faust, bent to what the service promises: the group, its partitions, recovery from the changelog, one agent.
+
+Faust's own way to write a table is not used: it does not say when the changelog has a record, and costs most of an
+agent's time (docs/adr/0071). Its consumer reads read_committed here, and commits nothing that is not settled.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import faust
+from faust.stores.memory import Store
+from faust.tables.table import Table
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+from faust.types.tuples import Message
+from yarl import URL
+
+from alerts import kafka_auth
+from alerts.fleet import Fleet
+from alerts.settings import AlertsSettings
+from servicekit.settings import KafkaSettings
+
+_REBALANCE_S = 60.0
+_REQUEST_S = 90.0
+_NEVER_S = 86_400.0
+_BUFFERED_READINGS = 1_024
+
+
+class Owner(Protocol):
+    """Who is told what Faust does."""
+
+    def on_revoked(self) -> None:
+        """The partitions are given back; nothing of them may be written until they are recovered."""
+
+    def on_recovered(self, partitions: set[int]) -> None:
+        """These partitions are ours, and the fleet remembers what the changelog held."""
+
+    async def take(self, message: Message) -> None:
+        """Have the effects of one record of the input. Never raises: what it cannot do stops the process."""
+
+    async def settle(self) -> bool:
+        """Return True when the effects of all records that were taken are in Kafka, False when they cannot be."""
+
+
+class _ConsumerThread(driver.AIOKafkaConsumerThread):
+    def _create_worker_consumer(self, transport: driver.Transport) -> Any:
+        consumer = super()._create_worker_consumer(transport)
+        # Faust reads so only with exactly_once, which has lost updates. aiokafka takes it when it is started.
+        consumer._isolation_level = "read_committed"
+        return consumer
+
+    async def _fetch_records(self, *arguments: Any, **more: Any) -> Any:
+        records = await super()._fetch_records(*arguments, **more)
+        app = self.app
+        assert isinstance(app, Streaming)
+        app.fetched.update({TP(*tp): found[-1].offset for tp, found in records.items() if found})
+        return records
+
+
+class _Consumer(driver.Consumer):
+    def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
+        return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
+
+    def ack(self, message: Message) -> bool:
+        # What was read before a rebalance is read again after it: only then its offset may be committed.
+        if message.generation_id != self.app.consumer_generation_id:
+            return False
+        return super().ack(message)
+
+    async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
+        app = self.app
+        assert isinstance(app, Streaming)
+        if not await app.owner.settle():
+            return False
+        return await super()._commit_offsets(offsets, start_new_transaction)
+
+
+class _Transport(driver.Transport):
+    Consumer = _Consumer
+
+
+class _FleetStore(Store[Any, Any]):
+    """Gives what is read from the changelog to the fleet, which knows the newer of two values."""
+
+    def apply_changelog_batch(self, batch: Iterable[Any], to_key: Callable[[Any], Any], to_value: Any) -> None:
+        app = self.app
+        assert isinstance(app, Streaming)
+        for event in batch:
+            message = event.message
+            app.fleet.restore(message.partition, message.key.decode(), message.value)
+
+    async def on_recovery_completed(self, active_tps: set[TP], standby_tps: set[TP]) -> None:
+        app = self.app
+        assert isinstance(app, Streaming)
+        app.owner.on_recovered({tp.partition for tp in active_tps})
+
+
+class _FleetTable(Table[Any, Any]):
+    def _new_store_by_url(self, url: str | URL) -> Any:
+        return _FleetStore(url, self.app, self, table_name=self.name, loop=self.loop)
+
+
+class Streaming(faust.App):
+    """The Faust application of one run."""
+
+    def __init__(self, settings: AlertsSettings, partitions: int, fleet: Fleet, owner: Owner) -> None:
+        """`partitions` is the number that every input topic has. Raises SettingsError."""
+        self.fleet, self.owner = fleet, owner
+        self.fetched: dict[TP, int] = {}
+        """The last offset that was fetched of each partition; written by the consumer's thread."""
+        self._taken: dict[TP, int] = {}
+        session_s = settings.session_timeout_ms / 1000
+        super().__init__(
+            settings.name,
+            broker=_broker(settings.kafka),
+            broker_credentials=kafka_auth.credentials(settings.kafka),
+            broker_client_id=settings.name,
+            # Committed when the service says so, once a second.
+            broker_commit_interval=_NEVER_S,
+            broker_session_timeout=session_s,
+            broker_heartbeat_interval=session_s / 10,
+            broker_request_timeout=max(_REQUEST_S, session_s + 1),
+            broker_rebalance_timeout=_REBALANCE_S,
+            consumer_auto_offset_reset="earliest",
+            datadir=tempfile.mkdtemp(prefix="alerts-"),
+            store="memory://",
+            stream_buffer_maxsize=_BUFFERED_READINGS,
+            stream_wait_empty=False,
+            table_standby_replicas=0,
+            topic_allow_declare=False,
+            topic_disable_leader=True,
+            topic_partitions=partitions,
+            web_enabled=False,
+        )
+        changelog = self.topic(settings.changelog, **_RAW, partitions=partitions, internal=True)
+        self.tables.add(_FleetTable(self, name="devices", changelog_topic=changelog, partitions=partitions))
+        self.on_partitions_revoked.connect(self._on_revoked, weak=False)
+        self.agent(self.topic(*settings.input_topics, **_RAW))(self._read)
+
+    def _new_transport(self) -> Any:
+        return _Transport(self.conf.broker_consumer, self)
+
+    async def _read(self, stream: Any) -> None:
+        async for event in stream.events():
+            message = event.message
+            await self.owner.take(message)
+            self._taken[message.tp] = message.offset
+
+    async def _on_revoked(self, *_arguments: Any, **_more: Any) -> None:
+        await self.owner.settle()
+        self.owner.on_revoked()
+        self.fetched.clear()
+        self._taken.clear()
+
+    def remaining(self) -> int:
+        """Records of the changelog that are still to be read."""
+        recovery = self.tables.recovery  # type: ignore[attr-defined]  # of the class, not of the interface
+        return sum(max(left, 0) for left in recovery.active_remaining().values())
+
+    def input_partitions(self) -> set[TP]:
+        """The partitions of the input that are assigned to this process."""
+        return {tp for tp in self.consumer.assignment() if tp.topic not in self.tables.changelog_topics}
+
+    async def ends(self, partitions: set[TP]) -> Mapping[TP, int]:
+        """The end offsets of partitions, as Kafka says now."""
+        found: Mapping[TP, int] = await self.consumer.highwaters(*partitions)
+        return found
+
+    async def is_read(self, partition: TP, end: int) -> bool:
+        """Whether everything before the offset `end` of a partition was read and taken."""
+        position = await self.consumer.position(partition)
+        # The position alone runs ahead: records wait in queues between the fetch and the agent.
+        return (
+            position is not None
+            and position >= end
+            and self.fetched.get(partition, -1) <= self._taken.get(partition, -1)
+        )
+
+
+_RAW: dict[str, Any] = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
+
+
+def _broker(settings: KafkaSettings) -> list[URL]:
+    return [URL(f"kafka://{server.strip()}") for server in settings.bootstrap_servers.split(",")]

@@ -1,0 +1,146 @@
+"""Posts alerts to a webhook: a reader of the alerts topic with a group of its own, so that nothing waits for it.
+
+An alert is posted at least once; `Idempotency-Key` is the same for a repeat. What may yet succeed is repeated, what
+cannot is a dead letter, and only then the next alert has its turn.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import cast
+
+import httpx
+from confluent_kafka import KafkaException, Message
+
+import isotherm_schemas
+from alerts.metrics import Metrics
+from alerts.settings import AlertsSettings
+from connector.dead_letters import (
+    DeadLetter,
+    DeadLetters,
+    DeadLettersUnavailableError,
+    Headers,
+    dead_letter_headers,
+    producer_overrides,
+)
+from servicekit import kafka, logs
+from servicekit.avro import Decoder, RegistryUnavailableError, SchemaRegistry, WireFormatError
+from servicekit.backoff import Backoff
+from servicekit.health import Health
+
+READER = isotherm_schemas.schema("Alert", 1)
+
+_POLL_S = 0.5
+_JOIN_S = 5.0
+_MARGIN_MS = 300_000
+_REPEATABLE = (408, 425, 429)
+"""Answers below 500 that ask for a repeat (RFC 9110, RFC 8470, RFC 6585)."""
+
+_log = logs.logger(__name__)
+
+
+class RefusedError(Exception):
+    """The webhook does not want this alert, or has not wanted it for too long."""
+
+
+class Webhook:
+    """Posts alerts from a thread until it is closed."""
+
+    def __init__(self, settings: AlertsSettings, metrics: Metrics, health: Health) -> None:
+        self._settings, self._metrics, self._health = settings, metrics, health
+        self._name = f"{settings.name}-webhook"
+        self._decode = Decoder(SchemaRegistry(settings.registry), READER)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
+
+    def start(self) -> None:
+        """Begin to post."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Post no more; what is not committed is posted by the next one."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        settings = self._settings
+        patience_ms = settings.webhook.retry_for_ms + settings.webhook.timeout_ms + _MARGIN_MS
+        consumer = kafka.consumer(settings.kafka, self._name, self._name, max_poll_interval_ms=patience_ms)
+        producer = kafka.producer(settings.kafka, f"{self._name}-dead-letters", **producer_overrides())
+        dead_letters = DeadLetters(producer, settings.dead_letter_topic)
+        token = settings.webhook.authorization_token
+        headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
+        client = httpx.Client(headers=headers, timeout=settings.webhook.timeout_ms / 1000)
+        consumer.subscribe([settings.alerts_topic])
+        try:
+            while not self._ended.is_set():
+                message = consumer.poll(_POLL_S)
+                if message is not None and message.error() is None and self._deliver(client, dead_letters, message):
+                    consumer.commit(message=message, asynchronous=False)
+        except (KafkaException, DeadLettersUnavailableError) as error:
+            self._health.not_ready("webhook", f"posts no more: {error}")
+            _log.error("the webhook has ended", reason=str(error))
+        finally:
+            client.close()
+            consumer.close()
+
+    def _deliver(self, client: httpx.Client, dead_letters: DeadLetters, message: Message) -> bool:
+        """Post an alert or bury it; False when the end came first."""
+        try:
+            posted = self._post(client, message.value() or b"")
+        except (RefusedError, WireFormatError) as error:
+            dead_letters.send([_letter(message, error, self._name)])
+            self._metrics.webhook.labels("dead-lettered").inc()
+            _log.warning("dead letter", topic=message.topic(), offset=message.offset(), reason=str(error))
+            return True
+        return posted
+
+    def _post(self, client: httpx.Client, value: bytes) -> bool:
+        backoff = Backoff(base_ms=200, cap_ms=30_000)
+        give_up = time.monotonic() + self._settings.webhook.retry_for_ms / 1000
+        while not self._ended.is_set():
+            problem = self._attempt(client, value)
+            if problem is None:
+                self._metrics.webhook.labels("posted").inc()
+                return True
+            if time.monotonic() >= give_up:
+                raise RefusedError(problem)
+            self._metrics.webhook.labels("repeated").inc()
+            self._ended.wait(backoff.next_ms() / 1000)
+        return False
+
+    def _attempt(self, client: httpx.Client, value: bytes) -> str | None:
+        """Post once; returns why it has to be repeated. Raises RefusedError, WireFormatError."""
+        try:
+            alert = self._decode(value).record
+        except RegistryUnavailableError as error:
+            return str(error)
+        key = f"{alert['alert_id']}/{alert['state']}"
+        body = json.dumps(alert, default=lambda at: at.isoformat()).encode()
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+        try:
+            status = client.post(str(self._settings.webhook.url), content=body, headers=headers).status_code
+        except httpx.TransportError as error:
+            return f"no answer: {error!r}"
+        if 200 <= status < 300:
+            return None
+        if status >= 500 or status in _REPEATABLE:
+            return f"answered {status}"
+        raise RefusedError(f"answered {status}")
+
+
+def _letter(message: Message, error: Exception, name: str) -> DeadLetter:
+    headers = dead_letter_headers(
+        error,
+        stage="TASK_PUT",
+        connector=name,
+        class_name=f"{__name__}.Webhook",
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        original=cast(Headers, message.headers() or []),
+    )
+    return DeadLetter(message.key(), message.value(), headers)
