@@ -5,13 +5,18 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 STACK := $(BIN)/isotherm-stack
-SOURCES := $(wildcard conftest.py libs schemas services cli stack simulators contracts-tests demo examples tests bench)
+SOURCES := $(wildcard conftest.py libs schemas services cli stack simulators contracts-tests demo deploy examples tests bench)
 PYTEST := $(BIN)/pytest
+
+# Where helm and kubeconform are (`make charts-tools`), `make test` renders the charts too.
+CHART_TOOLS := $(shell PATH="$$PATH:$${ISOTHERM_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/isotherm}/bin"; \
+	command -v helm && command -v kubeconform)
+LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)
 
 # The contract tests' verifier would report its use to its makers.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy demo faults soak bench-persisters bench-aggregator bench-reaction lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy charts charts-tools charts-update charts-package images demo faults soak bench-persisters bench-aggregator bench-reaction lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -44,10 +49,10 @@ types: setup ## Check types, sources and tests in one strict run
 	@find $(SOURCES) -name '*.py' -not -path '*/build/*' -print0 | xargs -0 -n 100000 $(BIN)/mypy --strict
 
 unit: setup ## Run the tests that need no server
-	@$(PYTEST) -q -m "not integration and not e2e and not faults and not long"
+	@$(PYTEST) -q -m "not integration and not e2e and not faults and not long and not charts"
 
 test: lint types ## Run everything: lint, types, and all tests on real servers except the long ones; PROCESSES=1 for small machines
-	@$(PYTEST) -n $(or $(PROCESSES),2) --dist loadgroup --no-loadscope-reorder -m "not long"
+	@$(PYTEST) -n $(or $(PROCESSES),2) --dist loadgroup --no-loadscope-reorder -m "not ($(LEFT_OUT))"
 
 contracts: setup ## Check every promise between the services; needs no server
 	@$(PYTEST) -q -m "not integration" schemas contracts-tests
@@ -58,6 +63,21 @@ contracts-update: setup ## Write pacts, recordings and the AsyncAPI document ane
 can-deploy: setup ## Does a service fit what is deployed? make can-deploy S=aggregator DEPLOYED=tag-or-folder
 	@$(BIN)/python -m contracts can-deploy $(or $(S),$(error say which service: make can-deploy S=aggregator)) \
 		--deployed "$(DEPLOYED)"
+
+charts: setup ## Lint and render the charts and every example, check them against Kubernetes' schemas
+	@$(PYTEST) -q tests/deploy/test_charts_values.py tests/deploy/test_charts_rendered.py tests/deploy/test_monitoring.py
+
+charts-tools: ## Build helm and kubeconform into the cache, pinned; needs Go
+	@tools/charts-tools
+
+charts-update: setup ## Write values schemas, dashboards and alert rules anew
+	@$(BIN)/python -m isotherm_deploy update
+
+charts-package: setup ## Pack the umbrella and every service's chart into deploy/dist
+	@$(BIN)/python -m isotherm_deploy pack deploy/dist
+
+images: ## Build every image and list their sizes: make images, or N="mqtt-proxy cli"; needs docker or buildah
+	@tools/images $(N)
 
 demo: setup ## Run the whole suite on this machine; DEMO_SECONDS=90 make demo ends and checks by itself
 	@JAVA_HOME="$$($(STACK) java-home)" exec $(BIN)/isotherm-demo
