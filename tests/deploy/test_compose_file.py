@@ -15,7 +15,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
-PROFILES = {"sim"}
+PROFILES = {"sinks", "sim", "observability", "kibana", "scylla-cluster"}
 HARDENED = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"]}
 _PINNED = re.compile(r".+/?[^:]+:[\w.-]*\d[\w.-]*")
 
@@ -93,8 +93,14 @@ def _dependencies(name: str, service: Service, services: dict[str, Service]) -> 
         wanted = "service_completed_successfully" if is_one_shot(services[other]) else "service_healthy"
         if how["condition"] != wanted:
             yield f"{name}: waits for {other} by {how['condition']}, not {wanted}"
-        if set(services[other].get("profiles", [])) - set(service.get("profiles", [])):
+        if "profiles" in services[other] and not _started_with(service, services[other]):
             yield f"{name}: depends on {other}, which another profile starts"
+
+
+def _started_with(service: Service, other: Service) -> bool:
+    """Whether every profile that starts a service starts another one, too."""
+    profiles = set(service.get("profiles", []))
+    return bool(profiles) and profiles <= set(other["profiles"])
 
 
 def _built(name: str, service: Service) -> Iterator[str]:
