@@ -25,6 +25,7 @@ from hazelcast.transaction import TWO_PHASE
 from persisters.decode import Decode
 from persisters.sink import Row, Unavailable
 from persisters.sinks.items import Item, revision_of
+from persisters.sinks.map_keys import MapKey
 
 MARKERS = "isotherm.markers"
 """Map: connector, topic, partition and structure -> the offset of the last record that the structure holds."""
@@ -52,6 +53,9 @@ class Entry(NamedTuple):
 
     row: Row
     item: Item | None
+
+
+_Keyed = tuple[MapKey, Entry]
 
 
 @dataclass(frozen=True)
@@ -90,23 +94,23 @@ class MapWriter:
         self._put(target, latest)
 
     def _put(self, target: str, latest: Mapping[str, Entry]) -> None:
-        proxy: Map[str, Any] = self._client.get_map(target)
-        plain = {k: e.item for k, e in latest.items() if e.item is not None and _ttl_s(e.row) is None}
+        proxy: Any = self._client.get_map(target)
+        plain = {MapKey(k): e.item for k, e in latest.items() if e.item is not None and _ttl_s(e.row) is None}
         futures = [proxy.put_all(plain)] if plain else []
         for key, entry in latest.items():
             if entry.item is None:
-                futures.append(proxy.delete(key))
+                futures.append(proxy.delete(MapKey(key)))
             elif (ttl_s := _ttl_s(entry.row)) is not None:
-                futures.append(proxy.set(key, entry.item, ttl_s))
+                futures.append(proxy.set(MapKey(key), entry.item, ttl_s))
         for future in futures:
             future.result()
 
     def _put_higher(self, target: str, latest: Mapping[str, Entry]) -> None:
         """Compare and set: another writer of the same key, were there one, could not be overwritten unseen."""
-        proxy: Map[str, Any] = self._client.get_map(target)
-        waiting = dict(latest)
+        proxy: Any = self._client.get_map(target)
+        waiting = {key: (MapKey(key), entry) for key, entry in latest.items()}
         # Asking first pays off only for keys that are there: of a new one, `put_if_absent` tells in the same call.
-        stored = proxy.get_all(list(waiting)).result() if self._mostly_known.get(target) else {}
+        stored = _get_all(proxy, waiting) if self._mostly_known.get(target) else {}
         for number in range(_COMPARE_ROUNDS):
             changed = self._compare_and_set(proxy, waiting, stored)
             if not number:
@@ -115,18 +119,18 @@ class MapWriter:
                 return
             if changed:
                 stored = {key: item for key, item in stored.items() if key not in changed}
-                stored |= proxy.get_all(changed).result()
+                stored |= _get_all(proxy, {key: waiting[key] for key in changed})
         raise Unavailable(f"map {target}: {len(waiting)} keys are being changed by somebody else")
 
-    def _compare_and_set(self, proxy: Any, waiting: dict[str, Entry], stored: dict[str, Any]) -> list[str]:
+    def _compare_and_set(self, proxy: Any, waiting: dict[str, _Keyed], stored: dict[str, Any]) -> list[str]:
         """One attempt at every key that waits, where `stored` says what the map holds.
 
         Keys that are done leave `waiting`; what turns out to be there is added to `stored`. Returns the keys that
         somebody else has changed, so that it is not known what they hold.
         """
-        for key in [key for key, entry in waiting.items() if not self._is_higher(entry, stored.get(key))]:
+        for key in [key for key, (_, entry) in waiting.items() if not self._is_higher(entry, stored.get(key))]:
             del waiting[key]
-        calls = [(key, _replace(proxy, key, entry, stored.get(key))) for key, entry in waiting.items()]
+        calls = [(key, _replace(proxy, *keyed, stored.get(key))) for key, keyed in waiting.items()]
         changed = []
         for key, call in calls:
             answer, before = call.result(), stored.get(key)
@@ -135,10 +139,11 @@ class MapWriter:
             elif before is not None and not answer:
                 changed.append(key)
             else:
-                ttl_s = _ttl_s(waiting.pop(key).row)
+                serialized, entry = waiting.pop(key)
+                ttl_s = _ttl_s(entry.row)
                 if ttl_s is not None and before is not None:
                     # Replacing keeps the life of what was replaced.
-                    proxy.set_ttl(key, ttl_s).result()
+                    proxy.set_ttl(serialized, ttl_s).result()
         return changed
 
     def _is_higher(self, entry: Entry, stored: Any) -> bool:
@@ -148,7 +153,12 @@ class MapWriter:
         return known is None or entry.row.revision > known
 
 
-def _replace(proxy: Any, key: str, entry: Entry, stored: Any) -> Any:
+def _get_all(proxy: Any, keyed: Mapping[str, _Keyed]) -> dict[str, Any]:
+    found: dict[str, Any] = proxy.get_all([key for key, _ in keyed.values()]).result()
+    return found
+
+
+def _replace(proxy: Any, key: MapKey, entry: Entry, stored: Any) -> Any:
     """The call that writes the entry unless the map holds something else by then."""
     if stored is None:
         return proxy.put_if_absent(key, entry.item, ttl=_ttl_s(entry.row))
