@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import fastavro
+import orjson
 import pytest
 from hazelcast.config import Config
 from hazelcast.core import HazelcastJsonValue
@@ -26,6 +27,7 @@ from persisters.sink import Row, SinkConfigError
 from persisters.sinks import cql, items, mapping
 from persisters.sinks.binding import ttl_s, write_time_us
 from persisters.sinks.cassandra import primary_key_columns
+from persisters.sinks.elasticsearch import quoted_id
 from servicekit.avro import parse
 
 AGGREGATE = isotherm_schemas.schema("TemperatureAggregate", 1)
@@ -229,6 +231,20 @@ def test_collections_stay_collections_with_nested_records_as_text(type_: str, va
     assert convert is not None
     assert convert(value) == expected
     assert cql.converter("map<text, double>") is None
+
+
+@pytest.mark.parametrize("id_", ["a", "é" * 256, "a" * 512, '"' * 512])
+def test_an_id_is_quoted(id_: str) -> None:
+    assert orjson.loads(quoted_id(id_)) == id_
+
+
+@pytest.mark.parametrize(
+    ("id_", "words"),
+    [("", "has 0"), ("a" * 513, "has 513"), ("é" * 257, "has 514"), ('"' * 513, "has 513"), ("\ud800", "Unicode")],
+)
+def test_an_id_that_elasticsearch_does_not_take(id_: str, words: str) -> None:
+    with pytest.raises(NotADocumentError, match=words):
+        quoted_id(id_)
 
 
 def test_ttl_and_write_time_of_fields() -> None:

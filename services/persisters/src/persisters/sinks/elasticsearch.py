@@ -86,13 +86,7 @@ class ElasticsearchSink:
         Put together as text: a dictionary for each row would cost more than the rest of it. The index is said only
         where it is another one, so that the server need not read it in every row.
         """
-        try:
-            size = len(row.id.encode())
-        except UnicodeEncodeError as error:
-            raise NotADocumentError(f"the id is not Unicode: {error}") from error
-        if not 0 < size <= _LONGEST_ID_BYTES:
-            raise NotADocumentError(f"an id has 1 to {_LONGEST_ID_BYTES} bytes, this one has {size}")
-        place = b'"_id":' + orjson.dumps(row.id)
+        place = b'"_id":' + quoted_id(row.id)
         if row.target != usual:
             place += b',"_index":%b' % orjson.dumps(self._prefix + row.target)
         if row.values is None:
@@ -243,6 +237,18 @@ def check_revision(plan: Plan) -> None:
 
 def _arguments(template: Mapping[str, Any]) -> dict[str, Any]:
     return {("meta" if name == "_meta" else name): value for name, value in template.items()}
+
+
+def quoted_id(id_: str) -> bytes:
+    """The id as JSON. Raises NotADocumentError for one that Elasticsearch does not take."""
+    try:
+        quoted = orjson.dumps(id_)
+    except orjson.JSONEncodeError as error:
+        raise NotADocumentError(f"the id is not Unicode: {error}") from error
+    # Quoted it has two bytes more, or more than that: the usual id need not be looked at any closer.
+    if not 2 < len(quoted) <= _LONGEST_ID_BYTES and not 0 < (size := len(id_.encode())) <= _LONGEST_ID_BYTES:
+        raise NotADocumentError(f"an id has 1 to {_LONGEST_ID_BYTES} bytes, this one has {size}")
+    return quoted
 
 
 def _fixed_target(row: Row) -> str | None:
