@@ -218,6 +218,17 @@ class Lanes:
         return sum(1 for lane in self.by_partition.values() if lane.in_flight is not None)
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether there is anything to write."""
+        return any(lane.waiting or lane.prepared or lane.retrying for lane in self.by_partition.values())
+
+    @property
+    def is_sated(self) -> bool:
+        """Whether more than half of its share waits in every lane."""
+        share = self.limits.shared_by(len(self.by_partition))
+        return bool(self.by_partition) and not any(lane.has_room(share) for lane in self.by_partition.values())
+
+    @property
     def all_full(self) -> bool:
         """Whether reading more would bring nothing: every lane is paused."""
         return bool(self.by_partition) and all(lane.paused for lane in self.by_partition.values())

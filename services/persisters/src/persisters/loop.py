@@ -28,6 +28,9 @@ _log = logs.logger(__name__)
 
 _IDLE_WAIT_S = 0.2
 _BUSY_WAIT_S = 0.005
+_CONTENT_MS = 2_000.0
+"""So long after a write nothing is read, and no partition is paused, while all lanes have enough: the client throws
+away what it has fetched of a partition that is paused."""
 
 
 class TaskFailedError(Exception):
@@ -114,6 +117,7 @@ class Loop:
         self._attempts: queue.SimpleQueue[_Attempt] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(settings.writers, thread_name_prefix="writer")
         self._next_commit_ms = 0.0
+        self._read_again_ms = 0.0
         self._failure: BaseException | None = None
         self._is_ending = False
         self._stop = Stop()
@@ -159,24 +163,23 @@ class Loop:
 
     def _turn(self) -> None:
         self._health.beat()
-        if self.lanes.all_full:
-            # Only a finished write makes room; reading now would only keep the processor busy.
+        # Only a finished write makes room; reading now would only keep the processor busy.
+        is_content = self.lanes.is_sated and _now_ms() < self._read_again_ms
+        if is_content or self.lanes.all_full:
             self._collect(wait_s=_IDLE_WAIT_S / 4)
-            self._read(0.0)
-        else:
-            self._read(_BUSY_WAIT_S if self.lanes.in_flight else _IDLE_WAIT_S if not self._is_waiting() else 0.02)
+        if not is_content:
+            is_idle = not (self.lanes.in_flight or self.lanes.is_waiting)
+            self._read(0.0 if self.lanes.all_full else _IDLE_WAIT_S if is_idle else _BUSY_WAIT_S)
             self._collect()
         self._prepare_and_start()
-        self._pause_and_resume()
+        if not is_content:
+            self._pause_and_resume()
         if _now_ms() >= self._next_commit_ms:
             self._commit(self.lanes.to_commit())
             # Here and not where they are asked for: a call from another thread waits for a gap between our polls.
             self._watermarks.look(self.lanes.by_partition.values())
             self._next_commit_ms = _now_ms() + self._settings.commit_interval_ms
         self._on_turn()
-
-    def _is_waiting(self) -> bool:
-        return any(lane.waiting or lane.prepared or lane.retrying for lane in self.lanes.by_partition.values())
 
     def _read(self, timeout_s: float) -> None:
         first = self._consumer.poll(timeout_s)
@@ -299,6 +302,7 @@ class Loop:
             if waiting <= self._without_schema:
                 self._health.ready("sink")
             self._observer.settled(lane.partition, settled)
+            self._read_again_ms = _now_ms() + _CONTENT_MS
         if work is not None and work.stop is not None and settled is not None:
             self._failure = self._failure or TaskFailedError(work.stop)
 

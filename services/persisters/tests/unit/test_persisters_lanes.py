@@ -263,12 +263,14 @@ def test_lanes_pause_at_their_share_and_resume_at_half_of_it() -> None:
     lane = lanes.by_partition[(TOPIC, 0)]
     lanes.offer([record(offset) for offset in range(5)], 0.0)
     assert lanes.to_pause() == []
+    assert lanes.is_sated
     lanes.offer([record(5)], 0.0)
     assert lanes.to_pause() == [lane]
     assert lanes.all_full
     lane.accept(Work.prepare(lane.next_batch(LIMITS), NOOP_WITH_LETTERS, projecting(set(), set())), 0.0)
     assert lanes.to_resume() == [lane]
     assert not lanes.all_full
+    assert not lanes.is_sated
 
 
 def test_records_of_partitions_that_are_gone_are_dropped() -> None:
