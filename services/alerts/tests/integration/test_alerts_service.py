@@ -1,0 +1,259 @@
+"""One running service: what it reads, what it refuses, what it is told while it runs."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from alerts_world import Topics, Worker, reading, until
+from confluent_kafka import Message
+
+from connector.dead_letters import PREFIX
+from servicekit import kafka as clients
+from stack.kafka import Kafka
+from stack.registry import Registry
+
+pytestmark = pytest.mark.integration
+
+RULES = [
+    {"kind": "above", "metric": "temperature", "threshold": 30, "hysteresis": 1, "severity": "critical"},
+    {"kind": "silent", "intervals": 3, "min_ms": 1_000},
+    {"kind": "unknown-device", "for_ms": 3_600_000},
+]
+OVERRIDES = {"model": {"T9": {"temperature.above": 50}}, "home": {"sauna": {"temperature.above": 90}}}
+POISON = [b"", b"no frame", b"\x00\x00\x0f\x12\x06rest", None]
+
+
+class Hook:
+    """A webhook that answers what it is told and keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.answers: list[int] = []
+        self.posts: list[tuple[str, dict[str, Any]]] = []
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                hook.posts.append((self.headers["Idempotency-Key"], json.loads(body)))
+                self.send_response(hook.answers.pop(0) if hook.answers else 200)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """The posts themselves are kept."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def posted(self, device_id: str) -> list[str]:
+        return [key for key, alert in self.posts if alert["device_id"] == device_id and alert["rule"] == "above"]
+
+
+class World:
+    """A running service, its topics and its webhook."""
+
+    def __init__(self, topics: Topics, worker: Worker, hook: Hook) -> None:
+        self.topics, self.worker, self.hook = topics, worker, hook
+
+    def read(self, device_id: str, *values: float, sequence: int = 1, **overrides: Any) -> int:
+        """Publish values of a device, one a second until now; returns the time of the last one."""
+        now_ms = time.time_ns() // 1_000_000
+        times = [now_ms - 1_000 * (len(values) - index - 1) for index in range(len(values))]
+        found = [reading(device_id, v, at, sequence + i) for i, (v, at) in enumerate(zip(values, times, strict=True))]
+        self.topics.publish(self.topics.input, found, **overrides)
+        return times[-1]
+
+    def alerts(self, device_id: str, states: list[str], rule: str = "above") -> list[dict[str, Any]]:
+        """Wait for the alerts of a device, in these states; returns them."""
+        until(f"{device_id} has {states}", lambda: len(self.topics.alerts_of(device_id, rule)) >= len(states))
+        found = self.topics.alerts_of(device_id, rule)
+        assert [one["state"] for one in found] == states
+        return found
+
+    def know(self, device_id: str, **known: Any) -> None:
+        """Make a device known, and wait until the service has read it."""
+        before = self.worker.counted("device_records_total")
+        record: dict[str, Any] = {
+            "device_id": device_id,
+            "home": None,
+            "room": None,
+            "region": None,
+            "model": None,
+            "thresholds": {},
+        }
+        self.topics.publish(self.topics.devices, [record | known])
+        until(f"{device_id} is known", lambda: self.worker.counted("device_records_total") > before)
+
+
+@pytest.fixture(scope="module")
+def world(
+    kafka: Kafka,
+    registry: Registry,
+    tmp_path_factory: pytest.TempPathFactory,
+    free_port: Callable[[], int],
+) -> Iterator[World]:
+    topics = Topics(kafka.bootstrap_servers, registry.url)
+    topics.declare()
+    hook = Hook()
+    folder: Path = tmp_path_factory.mktemp("alerts")
+    worker = Worker(
+        topics,
+        folder,
+        free_port(),
+        rules=RULES,
+        overrides=OVERRIDES,
+        read_slack_ms=0,
+        reorder_ms=500,
+        webhook__url=hook.url,
+        webhook__retry_for_ms=60_000,
+    )
+    try:
+        yield World(topics, worker.start(), hook)
+    finally:
+        worker.kill()
+        hook.close()
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "lz4", "snappy", "zstd"])
+def test_readings_come_in_every_compression(world: World, codec: str) -> None:
+    at_ms = world.read(f"packed-{codec}", 20, 31, compression_type=codec)
+    (opened,) = world.alerts(f"packed-{codec}", ["opened"])
+    assert opened["alert_id"] == f"packed-{codec}/above/temperature/{at_ms}"
+    assert (opened["value"], opened["threshold"], opened["severity"]) == (31.0, 30.0, "critical")
+    assert (opened["opened_at"], opened["updated_at"], opened["closed_at"]) == (at_ms, at_ms, None)
+
+
+def test_an_aborted_transaction_has_no_effect(world: World) -> None:
+    producer = clients.producer(world.topics.kafka, "aborts", transactional_id=f"{world.topics.name}-aborts")
+    producer.init_transactions(60)
+    for device_id, value, commits in (("aborted", 99.0, False), ("committed", 99.0, True), ("aborted", 20.0, True)):
+        producer.begin_transaction()
+        now_ms = time.time_ns() // 1_000_000
+        record = reading(device_id, value, now_ms, 1)
+        producer.produce(world.topics.input, key=device_id, value=world.topics.encode(world.topics.input, record))
+        assert producer.flush(60) == 0
+        (producer.commit_transaction if commits else producer.abort_transaction)(60)
+    world.alerts("committed", ["opened"])
+
+    def states() -> list[dict[str, Any]]:
+        return [one for one in world.topics.records(world.topics.latest) if one["device_id"] == "aborted"]
+
+    until("the committed reading is shown", lambda: bool(states()))
+    assert {one["latest"]["temperature"]["value"] for one in states()} == {20.0}
+    assert world.topics.alerts_of("aborted", "above") == []
+
+
+def test_a_threshold_takes_effect_with_the_next_reading(world: World) -> None:
+    pid = world.worker.pid
+    world.know("told")
+    world.read("told", 25, sequence=1)
+    world.know("told", thresholds={"temperature.above": 20.0})
+    at_ms = world.read("told", 25, sequence=2)
+    (opened,) = world.alerts("told", ["opened"])
+    assert (opened["opened_at"], opened["threshold"]) == (at_ms, 20.0)
+    world.know("told", thresholds={"temperature.above": 40.0})
+    at_ms = world.read("told", 25, sequence=3)
+    _, closed = world.alerts("told", ["opened", "closed"])
+    assert (closed["closed_at"], closed["threshold"]) == (at_ms, 40.0)
+    assert world.worker.pid == pid
+
+
+def test_the_nearest_override_counts(world: World) -> None:
+    world.know("model", model="T9", home="flat")
+    world.know("home", model="T9", home="sauna")
+    world.know("own", model="T9", home="sauna", thresholds={"temperature.above": 10.0})
+    for device_id in ("model", "home", "own"):
+        world.read(device_id, 60)
+    assert world.alerts("model", ["opened"])[0]["threshold"] == 50.0
+    assert world.alerts("own", ["opened"])[0]["threshold"] == 10.0
+    world.read("home", 95, sequence=2)
+    assert world.alerts("home", ["opened"])[0]["value"] == 95.0
+
+
+def test_poison_is_buried_and_the_next_reading_counts(world: World) -> None:
+    producer = clients.producer(world.topics.kafka, "poison")
+    for value in POISON:
+        producer.produce(world.topics.input, key="poisoned", value=value, headers=[("from", b"a device")])
+    assert producer.flush(60) == 0
+    world.read("poisoned", 31)
+    world.alerts("poisoned", ["opened"])
+    buried = [one for one in world.topics.messages(world.topics.dead) if one.key() == b"poisoned"]
+    assert [one.value() for one in buried] == POISON
+    for one in buried:
+        headers = _headers(one)
+        assert headers["from"] == b"a device"
+        assert headers[f"{PREFIX}topic"] == world.topics.input.encode()
+        assert headers[f"{PREFIX}exception.message"]
+    assert _headers(buried[2])[f"{PREFIX}exception.class.name"].endswith(b".UnknownSchemaError")
+
+
+def test_a_device_is_silent_by_the_wall_clock(world: World) -> None:
+    at_ms = world.read("silent", 20, 20, 20, 20, 20, 20, 20)
+    (opened,) = world.alerts("silent", ["opened"], rule="silent")
+    assert opened["opened_at"] == at_ms + 3_000
+    at_ms = world.read("silent", 20, sequence=8)
+    _, closed = world.alerts("silent", ["opened", "closed"], rule="silent")
+    assert closed["closed_at"] == at_ms
+
+
+def test_the_webhook_is_posted_to_until_it_answers(world: World) -> None:
+    world.hook.answers = [503, 429]
+    world.read("posted", 31)
+    (alert,) = world.alerts("posted", ["opened"])
+    key = f"{alert['alert_id']}/opened"
+    until("the alert is posted", lambda: key in world.hook.posted("posted") and not world.hook.answers)
+
+
+def test_what_the_webhook_refuses_is_a_dead_letter(world: World) -> None:
+    until("earlier alerts are posted", lambda: world.worker.counted("webhook_posts_total") > 0)
+
+    def buried() -> list[Message]:
+        found = world.topics.messages(world.topics.dead)
+        return [one for one in found if _headers(one)[f"{PREFIX}topic"] == world.topics.alerts.encode()]
+
+    world.hook.answers = [400]
+    world.read("refused", 31)
+    world.alerts("refused", ["opened"])
+    until("an alert is buried", lambda: bool(buried()))
+    values = {message.value() for message in world.topics.messages(world.topics.alerts)}
+    assert buried()[0].value() in values
+
+
+def test_a_paused_service_reads_on_when_it_is_resumed(world: World) -> None:
+    world.topics.want("PAUSED")
+    until("it says that it is paused", lambda: "PAUSED" in world.topics.said())
+    world.read("paused", 31)
+    resumed_ms = time.time_ns() // 1_000_000
+    world.topics.want("STARTED")
+    world.alerts("paused", ["opened"])
+    (message,) = [one for one in world.topics.messages(world.topics.alerts) if one.key() == b"paused"]
+    assert message.timestamp()[1] >= resumed_ms
+
+
+def test_a_restart_recovers_and_decides_nothing_again(world: World) -> None:
+    before = world.topics.distinct_alerts()
+    recoveries = world.worker.counted("recoveries_total")
+    pid = world.worker.pid
+    world.topics.want("STARTED", restarts=1)
+    until("it has recovered", lambda: world.worker.counted("recoveries_total") > recoveries)
+    until("it is ready", world.worker.is_ready)
+    at_ms = world.read("packed-none", 20, sequence=3)
+    (_, closed) = world.alerts("packed-none", ["opened", "closed"])
+    assert closed["closed_at"] == at_ms
+    assert world.worker.pid == pid
+    assert before.items() <= world.topics.distinct_alerts().items()
+
+
+def _headers(message: Message) -> dict[str, bytes]:
+    return dict(cast(list[tuple[str, bytes]], message.headers() or []))

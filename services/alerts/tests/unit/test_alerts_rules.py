@@ -1,0 +1,163 @@
+"""Each rule on single devices, and what may be said differently for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from alerts.engine import Engine
+from alerts.known import KnownDevice, KnownDevices
+from alerts.memory import AlertRecord, DeviceMemory
+from alerts.reading import Reading, refusal
+from alerts.settings import AlertsSettings
+
+MINUTE = 60_000
+ABOVE = {"kind": "above", "metric": "temperature", "threshold": 30, "hysteresis": 1}
+
+
+class Device:
+    """One device that numbers its readings, one a minute."""
+
+    def __init__(self, *rules: dict[str, Any], known: KnownDevice | None = None) -> None:
+        book = AlertsSettings.model_validate({"rules": list(rules)}).rule_book()
+        self.engine = Engine(book, KnownDevices(book, {}).default_bounds, reorder_ms=5_000)
+        self.memory = DeviceMemory()
+        self.known = known
+        self.minute = self.count = 0
+
+    def read(self, *values: float) -> list[tuple[str, int, int]]:
+        """The alerts that follow from values: state, minute of opening, minute of this state."""
+        found: list[AlertRecord] = []
+        for value in values:
+            self.minute += 1
+            self.count += 1
+            at_ms = self.minute * MINUTE
+            taken = Reading("d", "temperature", value, "Cel", at_ms, at_ms + 50, self.count)
+            found += self.engine.take(self.memory, taken, self.known) or []
+        return [(one["state"], one["opened_at"] // MINUTE, one["updated_at"] // MINUTE) for one in found]
+
+
+def test_above_opens_at_once_and_closes_below_the_hysteresis() -> None:
+    device = Device(ABOVE)
+    assert device.read(29, 30, 30.5) == [("opened", 3, 3)]
+    assert device.read(29.5, 31) == []
+    assert device.read(29) == [("closed", 3, 6)]
+
+
+def test_above_for_a_while_begins_where_it_began() -> None:
+    device = Device(ABOVE | {"for_ms": 2 * MINUTE})
+    assert device.read(31, 31, 29, 31, 31) == []
+    assert device.read(31) == [("opened", 4, 6)]
+
+
+def test_below_is_the_mirror_of_above() -> None:
+    device = Device(ABOVE | {"kind": "below", "threshold": 10})
+    assert device.read(10, 9.9) == [("opened", 2, 2)]
+    assert device.read(10.9, 11) == [("closed", 2, 4)]
+
+
+def test_a_rate_is_measured_over_its_window() -> None:
+    rate = {"kind": "rate", "metric": "temperature", "threshold": 5, "hysteresis": 3, "window_ms": 3 * MINUTE}
+    device = Device(rate)
+    assert device.read(20, 22, 24, 25, 27, 29) == []
+    assert device.read(32) == [("opened", 7, 7)]
+    assert device.read(32, 32) == []
+    assert device.read(32) == [("closed", 7, 10)]
+
+
+def test_a_flat_line_opens_where_it_became_flat() -> None:
+    device = Device({"kind": "flat", "metric": "temperature", "tolerance": 0.1, "for_ms": 3 * MINUTE})
+    assert device.read(20, 21, 21.05, 20.95) == []
+    assert device.read(21) == [("opened", 2, 5)]
+    assert device.read(21.2) == [("closed", 2, 6)]
+
+
+def test_an_unknown_device_is_told_of_until_it_is_known() -> None:
+    device = Device({"kind": "unknown-device", "for_ms": MINUTE})
+    assert device.read(20, 20) == [("opened", 1, 2)]
+    device.known = KnownDevice({}, device.engine.default_bounds)
+    assert device.read(20) == [("closed", 1, 3)]
+    assert device.read(20) == []
+
+
+def test_silence_is_told_by_time_or_by_the_reading_that_ends_it() -> None:
+    by_time = Device({"kind": "silent", "intervals": 3, "min_ms": 1_000})
+    by_reading = Device({"kind": "silent", "intervals": 3, "min_ms": 1_000})
+    for device in (by_time, by_reading):
+        assert device.read(*[20.0] * 8) == []
+    due_ms = by_time.engine.due_ms(by_time.memory, None)
+    assert due_ms == 11 * MINUTE
+    assert by_time.engine.tick(by_time.memory, "d", None, due_ms - 1) is None
+    (opened,) = by_time.engine.tick(by_time.memory, "d", None, due_ms) or []
+    assert opened["opened_at"] == due_ms
+    assert by_time.engine.due_ms(by_time.memory, None) is None
+    for device in (by_time, by_reading):
+        device.minute = 19
+    assert by_time.read(20) == [("closed", 11, 20)]
+    assert by_reading.read(20) == [("opened", 11, 11), ("closed", 11, 20)]
+
+
+def test_nobody_is_silent_of_whom_the_interval_is_not_known() -> None:
+    device = Device({"kind": "silent"})
+    device.read(20, 20)
+    assert device.engine.due_ms(device.memory, None) is None
+
+
+def test_an_alert_closes_when_its_rule_is_gone() -> None:
+    device = Device(ABOVE)
+    device.read(31)
+    without = Device()
+    without.memory, without.minute, without.count = device.memory, device.minute, device.count
+    assert without.read(31) == [("closed", 1, 2)]
+    assert device.memory.open_alerts("d") == []
+
+
+def test_the_id_says_what_happened_where_and_when() -> None:
+    device = Device(ABOVE)
+    device.read(31)
+    assert device.memory.open_alerts("d") == ["d/above/temperature/60000"]
+    assert device.memory.outbox[0]["message"] == "temperature 31 Cel is above 30.0 Cel"
+
+
+@pytest.mark.parametrize(
+    ("value", "ahead_ms", "reason"),
+    [(20.0, 60_000, None), (20.0, 60_001, "future"), (float("nan"), 0, "not-finite"), (float("inf"), 0, "not-finite")],
+)
+def test_what_no_rule_may_see(value: float, ahead_ms: int, reason: str | None) -> None:
+    assert refusal(Reading("d", "temperature", value, "Cel", 1_000_000 + ahead_ms, 1_000_000), 60_000) == reason
+
+
+def known(**record: Any) -> KnownDevice:
+    """A device with overrides for its model and its home."""
+    book = AlertsSettings.model_validate({"rules": [ABOVE]}).rule_book()
+    overrides = {
+        "model": {"T9": {"temperature.above": 50.0, "temperature.above.hysteresis": 5.0}},
+        "home": {"sauna": {"temperature.above.threshold": 90.0}},
+    }
+    devices = KnownDevices(book, overrides)
+    empty: dict[str, Any] = {"home": None, "room": None, "region": None, "model": None, "thresholds": {}}
+    devices.put("d", empty | record)
+    found = devices.get("d")
+    assert found is not None
+    return found
+
+
+def test_device_beats_home_beats_model_beats_default() -> None:
+    def bounds(**record: Any) -> tuple[float, float]:
+        found = known(**record).bounds["temperature.above"]
+        return found["threshold"], found["hysteresis"]
+
+    assert bounds() == (30, 1)
+    assert bounds(model="T9") == (50, 5)
+    assert bounds(model="T9", home="sauna") == (90, 5)
+    assert bounds(model="T9", home="sauna", thresholds={"temperature.above": 12.0}) == (12, 5)
+
+
+def test_thresholds_that_no_rule_has_are_told() -> None:
+    book = AlertsSettings.model_validate({"rules": [ABOVE]}).rule_book()
+    devices = KnownDevices(book, {})
+    record = {"home": None, "region": None, "model": None, "thresholds": {"temperature.abvoe": 1.0}}
+    assert devices.put("d", record) == ["temperature.abvoe"]
+    assert devices.put("d", None) == []
+    assert devices.get("d") is None
