@@ -29,7 +29,7 @@ _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _HEADERS = (
     (
         b"content-security-policy",
-        b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+        b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
         b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     ),
     (b"x-content-type-options", b"nosniff"),

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, ConfigDict, Field
 
 import kcql
+from connector import config as config_files
 from connector import replay
+from connector.config import ConfigError
 from connector.targets import TargetState
 from console import plugins, shapes
+from console.answers import (
+    BoxAnswer,
+    CheckedAnswer,
+    Choice,
+    Explained,
+    HandledAnswer,
+    Kcql,
+    LagAt,
+    LetterAnswer,
+    Move,
+    Overview,
+    Replay,
+    Task,
+    Worker,
+    Written,
+)
 from console.bodies import json_body
 from console.connect_api import group_of
 from console.control import Control
@@ -22,153 +39,6 @@ from console.fleet import ConnectorView, Fleet, Status
 from console.letters import Handled, Letters, Where
 from console.offsets import Offsets
 from console.reading import Read
-
-
-class _Answer(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Task(_Answer):
-    """One task: what it does, counted and has not read yet."""
-
-    id: int
-    state: str
-    worker_id: str
-    trace: str | None
-    counts: dict[str, int] = Field(description="Cumulative, as the worker counts.")
-    lag: dict[str, int] = Field(description="Records not read yet, by topic-partition.")
-    updated_at: int = Field(description="When the worker said so, epoch milliseconds; 0 when it never did.")
-
-
-class Overview(_Answer):
-    """One connector: what is wanted, what is, and its tasks."""
-
-    name: str
-    connector_class: str
-    type: str
-    mode: str
-    worker_group: str
-    target_state: str
-    state: str
-    lag: int
-    tasks: list[Task]
-
-
-class Worker(_Answer):
-    """One distributed worker, as it speaks of itself."""
-
-    worker_id: str
-    worker_group: str
-    state: str
-    counts: dict[str, int]
-    classes: list[str]
-    updated_at: int
-
-
-class LagAt(_Answer):
-    """A connector's lag at one time."""
-
-    at: int
-    lag: int
-
-
-class Replay(BaseModel):
-    """A replay that is asked for."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    to: str = Field(description=f"Where its tasks go on: {replay.EXPECTED}.")
-    topic: str | None = Field(None, description="One of the connector's topics; all when left out.")
-    partition: int | None = Field(None, ge=0, description="One partition of `topic`.")
-    dry_run: bool = Field(False, description="Say what would be done, and do nothing.")
-
-
-class Move(_Answer):
-    """One partition's new position."""
-
-    topic: str
-    partition: int
-    before: int | None
-    after: int
-    records_to_read: int = Field(description="Places between the new position and the end.")
-
-
-class BoxAnswer(_Answer):
-    """A dead-letter topic."""
-
-    topic: str
-    most_open: int = Field(description="Letters that are open at most: places that hold no record count too.")
-
-
-class LetterAnswer(_Answer):
-    """A dead letter."""
-
-    partition: int
-    offset: int
-    timestamp: int
-    connector: str
-    task: str
-    stage: str
-    exception: str
-    message: str
-    trace: str
-    origin_topic: str
-    origin_partition: str
-    origin_offset: str
-    is_replayable: bool
-    key: str | None = Field(description="Decoded for reading.")
-    value: Any = Field(description="Decoded for reading.")
-    format: str = Field(description="How the value was decoded: avro, json, text, binary or null.")
-    key_base64: str | None
-    value_base64: str | None
-    headers: dict[str, str]
-
-
-class Place(BaseModel):
-    """Where a letter is."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    partition: int = Field(ge=0)
-    offset: int = Field(ge=0)
-
-
-class Choice(BaseModel):
-    """Which letters are meant."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    all: bool = Field(False, description="Every letter that is open now.")
-    letters: list[Place] = Field(default_factory=list, max_length=10_000)
-
-    def places(self) -> set[Where] | None:
-        """The chosen letters, None for all. Raises BadRequestError when neither or both are said."""
-        if self.all == bool(self.letters):
-            raise BadRequestError("say either all or letters")
-        return None if self.all else {Where(one.partition, one.offset) for one in self.letters}
-
-
-class HandledAnswer(_Answer):
-    """What became of the letters."""
-
-    done: int
-    left: int = Field(description="Letters that stay open: they were never in a topic, so they cannot be replayed.")
-
-
-class Kcql(BaseModel):
-    """KCQL to be explained."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    kcql: str = Field(max_length=100_000)
-
-
-class Explained(_Answer):
-    """What statements do, in words, or why they are refused, with a caret under the place."""
-
-    statements: list[str]
-    error: str | None
-
 
 # A body without a JSON media type can be sent by a form of any page.
 _only_json = [Depends(json_body)]
@@ -185,6 +55,17 @@ def router(
     @routes.post("/connectors/{name}/replay", dependencies=_only_json, summary="Let a stopped sink read again")
     def replay_connector(name: str, asked: Replay) -> list[Move]:
         return replay_of(control, offsets, name, asked)
+
+    @routes.post("/check", dependencies=_only_json, summary="Check a configuration while it is written")
+    def check(written: Written) -> CheckedAnswer:
+        try:
+            given = config_files.entries(written.text, origin="configuration")
+            checked = control.check_written(written.name or given.get(config_files.NAME, ""), given)
+        except (ConfigError, BadRequestError) as error:
+            return CheckedAnswer(problems=[str(error)], notices=[])
+        return CheckedAnswer(
+            problems=[str(one) for one in checked.problems], notices=[str(one) for one in checked.notices]
+        )
 
     @routes.post("/kcql/explain", dependencies=_only_json, summary="Say what KCQL does")
     def explain(given: Kcql) -> Explained:

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from console import additions, connect_api
+from console import additions, connect_api, pages
 from console.access import Access, Guard
 from console.control import Control
 from console.errors import RestError
@@ -61,9 +61,22 @@ def application(parts: Parts) -> Guard:
         one.add_exception_handler(RequestValidationError, _not_valid)
         one.add_exception_handler(HTTPException, _not_served)
     app.mount("/isotherm", more)
+    app.mount("/ui", pages.application(_ui(parts)))
     app.add_middleware(_UntilReady, parts.health)
     access = Access(parts.settings.listen, parts.settings.auth)
     return Guard(app, access, most_bytes=parts.settings.listen.request_bytes)
+
+
+def _ui(parts: Parts) -> pages.Ui:
+    return pages.Ui(
+        parts.control,
+        parts.fleet,
+        parts.offsets,
+        parts.letters,
+        parts.read,
+        parts.now_ms,
+        page_letters=parts.settings.page_letters,
+    )
 
 
 def error_body(status: int, message: str) -> dict[str, object]:

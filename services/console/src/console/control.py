@@ -20,6 +20,7 @@ from console.masking import restored, still_masked
 from console.plugins import TOPICS, TOPICS_REGEX, WORKER_GROUP, Checked, Plugin, check, find
 
 _DEAD_LETTER_KEYS = ("errors.deadletterqueue.topic.name", "dead.letters.topic")
+_DEAD_LETTERS_ENABLED = ("errors.deadletterqueue.enable", "dead.letters")
 _VALIDATE = "/connector-plugins/{connectorType}/config/validate"
 
 
@@ -145,10 +146,16 @@ class Control:
         named = view.connector.config.get(TOPICS, "")
         return [f"^({pattern})$"] if pattern else [one.strip() for one in named.split(",") if one.strip()]
 
+    def dead_letter_topic(self, view: ConnectorView) -> str:
+        """The topic that a connector is configured to put its dead letters into; empty when it does not say."""
+        config = view.connector.config
+        named = next((config[key] for key in _DEAD_LETTER_KEYS if config.get(key)), "")
+        is_enabled = any(config.get(key, "").lower() == "true" for key in _DEAD_LETTERS_ENABLED)
+        return named or (f"{view.connector.name}.dead-letters" if is_enabled else "")
+
     def dead_letter_topics(self) -> set[str]:
         """The topics that connectors are configured to put their dead letters into."""
-        views = self._fleet.views(self._clock_ms())
-        named = {view.connector.config.get(key, "") for view in views for key in _DEAD_LETTER_KEYS}
+        named = {self.dead_letter_topic(view) for view in self._fleet.views(self._clock_ms())}
         return named - {""}
 
     def check(self, name: str, config: Mapping[str, str]) -> Checked:
@@ -164,6 +171,11 @@ class Control:
                 f"available connectors are: {known}"
             )
         return check(plugin, {**config, config_files.NAME: name})
+
+    def check_written(self, name: str, config: Mapping[str, str]) -> Checked:
+        """As `check`, with masked secrets put back for a connector that exists."""
+        known = self._fleet.connector(name)
+        return self.check(name, config if known is None else self.meant(known, config))
 
     def _configured(self, known: Connector, config: Mapping[str, str]) -> Connector:
         if config.get(config_files.NAME, known.name) != known.name:

@@ -25,6 +25,8 @@ WORKERS = "*"
 _TASKS_KEYS = ("tasks.max", "max.tasks")
 _MOST_TASKS = 1_000
 _HISTORY = 240
+_THROUGHPUT = ("read", "input_records", "readings", "notifications", "records", "written")
+"""Counters of what went through a task, as the services name them; the first that a task has counts."""
 _ACTIVE = (State.RUNNING, State.PAUSED, State.RESTARTING)
 
 
@@ -138,6 +140,7 @@ class Fleet:
         self._connectors: dict[str, Connector] = {}
         self._deleted: dict[str, int] = {}
         self._statuses: dict[str, dict[str, Status]] = {}
+        self._before: dict[str, Status] = {}
         self._plugins: dict[str, Mapping[str, Any]] = {}
         self._lag: dict[str, deque[Sample]] = {}
 
@@ -157,8 +160,12 @@ class Fleet:
         name = key.rsplit("/", 2)[0]
         with self._lock:
             if record is not None:
-                self._statuses.setdefault(name, {})[key] = status_of(record)
+                status, known = status_of(record), self._statuses.setdefault(name, {})
+                if key in known:
+                    self._before[key] = known[key]
+                known[key] = status
                 return
+            self._before.pop(key, None)
             self._statuses.get(name, {}).pop(key, None)
             if not self._statuses.get(name):
                 self._statuses.pop(name, None)
@@ -230,6 +237,16 @@ class Fleet:
         """The lag of a connector as far as it was watched."""
         with self._lock:
             return list(self._lag.get(name, ()))
+
+    def rate(self, task: Status) -> float | None:
+        """Records a second of a task between its last two beats; None when they do not say."""
+        with self._lock:
+            before = self._before.get(f"{task.connector}/{task.task}/{task.worker}")
+        name = next((one for one in _THROUGHPUT if one in task.counts), None)
+        if before is None or name is None or task.state not in _ACTIVE or name not in before.counts:
+            return None
+        elapsed_ms, grown = task.updated_at_ms - before.updated_at_ms, task.counts[name] - before.counts[name]
+        return grown * 1_000 / elapsed_ms if elapsed_ms > 0 and grown >= 0 else None
 
     def outdated(self, now_ms: float) -> list[str]:
         """Keys of statuses that nobody needs any more, to be removed from the topic.
@@ -318,7 +335,9 @@ def _view(connector: Connector, own: Status | None, tasks: tuple[Status, ...]) -
     worker = max(active, key=lambda task: task.updated_at_ms).worker if active else ""
     state, trace = _derived(connector, tasks, active), None
     if own is not None and own.state is not State.UNASSIGNED and connector.target is not TargetState.STOPPED:
-        state, trace, worker = own.state, own.trace, own.worker
+        trace, worker = own.trace, own.worker
+        # What its tasks do says more than that somebody answers for it, unless it cannot have any.
+        state = own.state if own.state is State.FAILED or not active else state
     return ConnectorView(connector, state, worker, trace, tasks)
 
 

@@ -1,0 +1,61 @@
+"""What each connector reads and writes, for the picture: from its configuration, or from the book of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import isotherm_schemas
+from connector.status import State
+from console import shapes
+from console.control import Control
+from console.fleet import ConnectorView, Fleet
+from console.picture import Flow
+
+_CONTROL = "isotherm."
+
+
+def of(control: Control, fleet: Fleet, views: Iterable[ConnectorView]) -> list[Flow]:
+    """The flow of every connector."""
+    return [_flow(control, fleet, view) for view in views]
+
+
+def rate(fleet: Fleet, view: ConnectorView) -> float | None:
+    """Records a second of all tasks of a connector together; None when none of them says."""
+    rates = [found for task in view.tasks if (found := fleet.rate(task)) is not None]
+    return sum(rates) if rates else None
+
+
+def _flow(control: Control, fleet: Fleet, view: ConnectorView) -> Flow:
+    reads, writes = _topics(control, view)
+    lag: dict[str, int] = {}
+    for task in view.tasks:
+        for partition, count in task.lag.items():
+            topic = partition.rpartition("-")[0]
+            lag[topic] = lag.get(topic, 0) + count
+    return Flow(
+        view.connector.name,
+        reads,
+        writes,
+        view.state.value,
+        State.FAILED in view.states or State.UNASSIGNED in view.states,
+        lag,
+        rate(fleet, view),
+    )
+
+
+def _topics(control: Control, view: ConnectorView) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What it reads and what it writes."""
+    kind = shapes.kind(control, view)
+    if kind == "sink":
+        return tuple(shapes.topics(control, view)), ()
+    if kind == "source":
+        return (), tuple(shapes.topics(control, view))
+    # A service: the book of messages knows it by its name; `mqtt-proxy-bridge` is an mqtt-proxy.
+    book = [topic for topic in isotherm_schemas.topics() if not topic.name.startswith(_CONTROL)]
+    name = view.connector.name
+    services = {service for topic in book for service in (*topic.writers, *(one.service for one in topic.readers))}
+    service = next((one for one in (name, name.rpartition("-")[0]) if one in services), name)
+    return (
+        tuple(topic.name for topic in book if service in {one.service for one in topic.readers}),
+        tuple(topic.name for topic in book if service in topic.writers),
+    )

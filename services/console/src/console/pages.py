@@ -1,0 +1,313 @@
+"""The web console: pages rendered here, a little script, nothing from elsewhere. Mounted at `/ui`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import jinja2
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+
+import kcql
+from connector import config as config_files
+from connector.config import ConfigError
+from connector.targets import TargetState
+from console import flows, plugins, shapes
+from console.additions import letter_answer, place_of, replay_of
+from console.answers import Replay
+from console.control import Control
+from console.errors import BadRequestError, NotFoundError, RestError
+from console.fleet import ConnectorView, Fleet
+from console.letters import Letters, Where
+from console.offsets import Offsets
+from console.picture import NODE_HEIGHT, NODE_WIDTH, draw
+from console.reading import Read
+
+_SPARK_WIDTH, _SPARK_HEIGHT = 480, 60
+_ACTIONS = {
+    "pause": "Its tasks stop reading and keep their place.",
+    "resume": "Its tasks go on where they were.",
+    "stop": "Its tasks end and free what they hold. It stays stopped until it is resumed.",
+    "restart": "Its tasks are ended and started again.",
+    "restart-failed": "Only the tasks that failed are started again.",
+    "delete": "Its configuration is removed and its tasks end. Its offsets, and what it wrote, stay.",
+}
+
+
+class Ui:
+    """What every page needs."""
+
+    def __init__(
+        self,
+        control: Control,
+        fleet: Fleet,
+        offsets: Offsets,
+        letters: Letters,
+        read: Read,
+        now_ms: Callable[[], int],
+        *,
+        page_letters: int,
+    ) -> None:
+        self.control, self.fleet, self.offsets, self.letters = control, fleet, offsets, letters
+        self.read, self.now_ms, self.page_letters = read, now_ms, page_letters
+        self._templates = jinja2.Environment(
+            loader=jinja2.PackageLoader("console"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+        )
+        self._templates.filters |= {"ago": self._ago, "time": _time, "segment": lambda text: quote(str(text), safe="")}
+
+    def page(self, template: str, status: int = 200, **values: Any) -> Response:
+        """A page."""
+        return HTMLResponse(self._templates.get_template(template).render(**values), status)
+
+    def _ago(self, at_ms: int) -> str:
+        if not at_ms:
+            return "never"
+        seconds = max(0, self.now_ms() - at_ms) // 1000
+        return f"{seconds} s ago" if seconds < 120 else f"{seconds // 60} min ago"
+
+
+def application(ui: Ui) -> FastAPI:
+    """The pages."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.mount("/static", StaticFiles(packages=[("console", "static")]), name="static")
+    _add_fleet(app, ui)
+    _add_editor(app, ui)
+    _add_actions(app, ui)
+    _add_letters(app, ui)
+
+    def refused(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, RestError)
+        return ui.page("error.html", error.status, title=HTTPStatus(error.status).phrase, message=str(error))
+
+    def not_served(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        phrase = HTTPStatus(error.status_code).phrase
+        return ui.page("error.html", error.status_code, title=phrase, message="There is no such page.")
+
+    app.add_exception_handler(RestError, refused)
+    app.add_exception_handler(HTTPException, not_served)
+    return app
+
+
+async def _form(request: Request) -> dict[str, list[str]]:
+    form = await request.form()
+    return {name: [str(value) for value in form.getlist(name)] for name in form}
+
+
+Form = Annotated[dict[str, list[str]], Depends(_form)]
+
+
+def _add_fleet(app: FastAPI, ui: Ui) -> None:
+    @app.get("/")
+    def overview() -> Response:
+        views = ui.fleet.views(ui.now_ms())
+        return ui.page(
+            "overview.html",
+            picture=draw(flows.of(ui.control, ui.fleet, views)),
+            node_width=NODE_WIDTH,
+            node_height=NODE_HEIGHT,
+            rows=[(view, shapes.kind(ui.control, view), flows.rate(ui.fleet, view)) for view in views],
+            workers=ui.fleet.workers(ui.now_ms()),
+        )
+
+    @app.get("/connectors/{name}")
+    def connector(name: str) -> Response:
+        view = ui.control.view(name)
+        history = ui.fleet.lag_history(name)
+        return ui.page(
+            "connector.html",
+            view=view,
+            kind=shapes.kind(ui.control, view),
+            said=shapes.status(ui.control, view),
+            config=shapes.config(ui.control, view),
+            explained=[kcql.explain_words(one) for one in shapes.statements(ui.control, view)],
+            rates=[ui.fleet.rate(task) for task in view.tasks],
+            lag_line=spark([sample.lag for sample in history]),
+            lag_most=max((sample.lag for sample in history), default=0),
+            spark_width=_SPARK_WIDTH,
+            spark_height=_SPARK_HEIGHT,
+            letters=ui.control.dead_letter_topic(view),
+            actions=_possible(view),
+        )
+
+
+def _add_editor(app: FastAPI, ui: Ui) -> None:
+    def editor(name: str, text: str, problems: list[str], notices: list[str], klass: str = "") -> Response:
+        found = ui.control.plugin(klass) if klass else None
+        return ui.page(
+            "editor.html",
+            400 if problems else 200,
+            name=name,
+            text=text,
+            problems=problems,
+            notices=notices,
+            plugin=found,
+            keys=plugins.key_infos(found) if found else [],
+            classes=[record["connector_class"] for record in ui.fleet.plugins()],
+        )
+
+    @app.get("/new")
+    def new(klass: str = "") -> Response:
+        found = ui.control.plugin(klass) if klass else None
+        return editor("", template_of(found) if found else "", [], [], klass)
+
+    @app.post("/new")
+    def create(form: Form) -> Response:
+        text, name = _only(form, "text"), _only(form, "name").strip()
+        try:
+            config = config_files.entries(text, form="properties", origin="configuration")
+            name = name or config.get(config_files.NAME, "")
+            ui.control.create(name, config, TargetState.STARTED)
+        except (ConfigError, BadRequestError) as error:
+            return editor(name, text, [str(error)], [])
+        return _to(f"/ui/connectors/{quote(name, safe='')}")
+
+    @app.get("/connectors/{name}/edit")
+    def edit(name: str) -> Response:
+        view = ui.control.view(name)
+        text = config_files.to_properties(shapes.config(ui.control, view))
+        return editor(name, text, [], [], view.connector.klass)
+
+    @app.post("/connectors/{name}/edit")
+    def change(name: str, form: Form) -> Response:
+        text = _only(form, "text")
+        try:
+            ui.control.put(name, config_files.entries(text, form="properties", origin="configuration"))
+        except (ConfigError, BadRequestError) as error:
+            return editor(name, text, [str(error)], [])
+        return _to(f"/ui/connectors/{quote(name, safe='')}")
+
+
+def _add_actions(app: FastAPI, ui: Ui) -> None:
+    @app.get("/connectors/{name}/replay")
+    def ask_replay(name: str) -> Response:
+        return ui.page("replay.html", view=ui.control.view(name), to="", moves=[], problem="", is_done=False)
+
+    @app.post("/connectors/{name}/replay")
+    def replay(name: str, form: Form) -> Response:
+        to, is_planned = _only(form, "to"), _only(form, "plan") == "yes"
+        moves, problem = [], ""
+        try:
+            asked = Replay(to=to, topic=None, partition=None, dry_run=is_planned)
+            moves = replay_of(ui.control, ui.offsets, name, asked)
+        except RestError as error:
+            problem = str(error)
+        view = ui.control.view(name)
+        return ui.page(
+            "replay.html",
+            view=view,
+            to=to,
+            moves=moves,
+            problem=problem,
+            is_done=bool(moves) and not is_planned,
+        )
+
+    @app.get("/connectors/{name}/{action}")
+    def ask(name: str, action: str) -> Response:
+        if action not in _ACTIONS:
+            raise NotFoundError("There is no such page.")
+        return ui.page("confirm.html", view=ui.control.view(name), action=action, what=_ACTIONS[action])
+
+    @app.post("/connectors/{name}/tasks/{task}/restart")
+    def restart_task(name: str, task: int) -> Response:
+        ui.control.restart_task(name, task)
+        return _to(f"/ui/connectors/{quote(name, safe='')}")
+
+    @app.post("/connectors/{name}/{action}")
+    def act(name: str, action: str) -> Response:
+        _do(ui.control, name, action)
+        return _to("/ui/" if action == "delete" else f"/ui/connectors/{quote(name, safe='')}")
+
+
+def _add_letters(app: FastAPI, ui: Ui) -> None:
+    @app.get("/dead-letters")
+    def boxes() -> Response:
+        return ui.page("boxes.html", boxes=ui.letters.boxes(ui.control.dead_letter_topics()))
+
+    @app.get("/dead-letters/{topic}")
+    def letters(topic: str, after: str = "", done: str = "") -> Response:
+        found = ui.letters.open(topic, _place(after), ui.page_letters)
+        return ui.page(
+            "letters.html",
+            topic=topic,
+            letters=[letter_answer(one, ui.read) for one in found],
+            after=f"{found[-1].partition}/{found[-1].offset}" if len(found) == ui.page_letters else "",
+            done=done,
+        )
+
+    @app.get("/dead-letters/{topic}/{partition}/{offset}")
+    def letter(topic: str, partition: int, offset: int) -> Response:
+        found = letter_answer(ui.letters.letter(topic, Where(partition, offset)), ui.read)
+        return ui.page("letter.html", topic=topic, letter=found)
+
+    @app.post("/dead-letters/{topic}")
+    def handle(topic: str, form: Form) -> Response:
+        verb, is_all = _only(form, "verb"), _only(form, "which") == "all"
+        chosen = None if is_all else {place for text in form.get("letter", []) if (place := _place(text)) is not None}
+        if verb not in ("replay", "discard") or chosen == set():
+            raise BadRequestError("Choose letters, and what is to become of them.")
+        handled = ui.letters.replay(topic, chosen) if verb == "replay" else ui.letters.discard(topic, chosen)
+        left = f", {handled.left} cannot be replayed" if handled.left else ""
+        said = f"{handled.done} {'replayed' if verb == 'replay' else 'discarded'}{left}"
+        return _to(f"/ui/dead-letters/{quote(topic, safe='')}?done={quote(said)}")
+
+
+def _do(control: Control, name: str, action: str) -> None:
+    targets = {"pause": TargetState.PAUSED, "resume": TargetState.STARTED, "stop": TargetState.STOPPED}
+    if action in targets:
+        control.change_target(name, targets[action])
+    elif action in ("restart", "restart-failed"):
+        control.restart(name, include_tasks=True, only_failed=action == "restart-failed")
+    elif action == "delete":
+        control.delete(name)
+    else:
+        raise NotFoundError("There is no such page.")
+
+
+def _possible(view: ConnectorView) -> list[str]:
+    """What can be asked of a connector as it is."""
+    is_started = view.connector.target is TargetState.STARTED
+    states = ["pause", "stop"] if is_started else ["resume"]
+    return [*states, "restart", "restart-failed", *([] if view.connector.is_standalone else ["delete"])]
+
+
+def template_of(plugin: plugins.Plugin) -> str:
+    """A properties file to fill in: required keys blank, what is usual to set with its default."""
+    keys = [key for key in plugin.definition.keys if key.required or key.importance == "HIGH"]
+    given = {key.name: key.default or "" for key in keys if key.name not in (config_files.NAME, config_files.CLASS)}
+    return config_files.to_properties({config_files.CLASS: plugin.klass, **given})
+
+
+def spark(values: list[int]) -> str:
+    """The points of a line through values, the newest at the right; empty for fewer than two."""
+    if len(values) < 2:
+        return ""
+    most = max(values) or 1
+    step = _SPARK_WIDTH / (len(values) - 1)
+    return " ".join(f"{n * step:.1f},{_SPARK_HEIGHT * (1 - value / most):.1f}" for n, value in enumerate(values))
+
+
+def _place(text: str) -> Where | None:
+    try:
+        return place_of(text)
+    except ValueError:
+        raise BadRequestError(f"{text!r} is no place of a letter; expected partition/offset") from None
+
+
+def _only(form: dict[str, list[str]], name: str) -> str:
+    return (form.get(name) or [""])[0]
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds") if at_ms else ""
+
+
+def _to(path: str) -> Response:
+    # 303: the browser asks for the page with GET, and a reload repeats nothing.
+    return RedirectResponse(path, 303)

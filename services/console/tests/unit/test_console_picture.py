@@ -1,0 +1,43 @@
+"""The picture of the flow."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.picture import NODE_WIDTH, Flow, draw
+
+TOPICS = st.lists(st.sampled_from("abcdef"), unique=True, max_size=3).map(tuple)
+FLOWS = st.lists(st.tuples(TOPICS, TOPICS), max_size=8).map(
+    lambda ends: [Flow(f"c{n}", reads, writes, "RUNNING", False) for n, (reads, writes) in enumerate(ends)]
+)
+
+
+def test_records_go_from_left_to_right() -> None:
+    flows = [
+        Flow("proxy", (), ("readings",), "RUNNING", False),
+        Flow("aggregator", ("readings",), ("windows",), "RUNNING", False, {"readings": 1_200}),
+        Flow("sink", ("windows",), (), "FAILED", True),
+    ]
+    picture = draw(flows)
+    columns = {node.name: node.column for node in picture.nodes}
+    assert [columns[name] for name in ("proxy", "readings", "aggregator", "windows", "sink")] == [0, 1, 2, 3, 4]
+    assert [(arrow.label, arrow.is_hurt) for arrow in picture.arrows] == [
+        ("", False),
+        ("lag 1,200", False),
+        ("", False),
+        ("", True),
+    ]
+    assert picture.sentences == ["aggregator: RUNNING", "proxy: RUNNING", "sink: FAILED"]
+
+
+@given(FLOWS)
+def test_nothing_lies_on_anything_else_and_all_of_it_is_inside(flows: list[Flow]) -> None:
+    picture = draw(flows)
+    assert len({(node.x, node.y) for node in picture.nodes}) == len(picture.nodes)
+    assert all(node.x + NODE_WIDTH <= picture.width and node.y <= picture.height for node in picture.nodes)
+    assert len(picture.arrows) == sum(len(flow.reads) + len(flow.writes) for flow in flows)
+
+
+def test_nothing_is_a_picture_too() -> None:
+    assert draw([]).nodes == ()
