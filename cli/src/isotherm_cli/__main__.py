@@ -63,6 +63,7 @@ def apply_command(
         report = applying.apply(
             settings.kafka,
             settings.registry,
+            topics=applying.declared_topics(settings.partitions),
             dry_run=dry_run,
             timeout_ms=settings.timeout_ms if timeout_ms is None else timeout_ms,
             on_step=_print_step,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -81,9 +81,13 @@ class NotReachableError(ConnectionError):
     """Kafka or the registry did not answer within the time given."""
 
 
-def declared_topics() -> tuple[DeclaredTopic, ...]:
-    """Every topic that the schemas package declares."""
-    return tuple(DeclaredTopic(topic.name, topic.partitions, topic.config) for topic in isotherm_schemas.topics())
+def declared_topics(partitions: Mapping[str, int] | None = None) -> tuple[DeclaredTopic, ...]:
+    """Every topic that the schemas package declares, with another number of partitions where `partitions` has one."""
+    counts = partitions or {}
+    return tuple(
+        DeclaredTopic(topic.name, counts.get(topic.name, topic.partitions), topic.config)
+        for topic in isotherm_schemas.topics()
+    )
 
 
 def declared_subjects() -> tuple[DeclaredSubject, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import typer
-from pydantic import Field, SecretStr
+from pydantic import Field, PositiveInt, SecretStr, model_validator
 
+import isotherm_schemas
 from servicekit import settings
 from servicekit.settings import KafkaSettings, LogSettings, RegistrySettings, Settings
 
@@ -21,6 +22,7 @@ SetOption = Annotated[
 ]
 
 
+_CONTROL_TOPICS = "isotherm."
 _ENDPOINT_VARIABLE = "ISOTHERM_CLI__CONNECT__URL"
 _OLD_ENDPOINT_VARIABLE = "KAFKA_CONNECT_REST"
 
@@ -48,6 +50,18 @@ class CliSettings(Settings):
     connect: ConnectSettings = ConnectSettings()
     log: LogSettings = LogSettings(level="warning", format="text")
     timeout_ms: int = Field(60_000, ge=0, description="How long to wait for servers that do not answer yet.")
+    partitions: dict[str, PositiveInt] = Field(
+        default_factory=dict,
+        description="Partitions of topics in place of the declared ones, for `isotherm apply`: `thermostat.data=32`.",
+    )
+
+    @model_validator(mode="after")
+    def _partitions_of_known_topics(self) -> Self:
+        # What workers agree on by hash keeps its count.
+        known = {topic.name for topic in isotherm_schemas.topics() if not topic.name.startswith(_CONTROL_TOPICS)}
+        if unknown := sorted(self.partitions.keys() - known):
+            raise ValueError(f"partitions: {unknown[0]!r} is not one of {', '.join(sorted(known))}")
+        return self
 
 
 def read(

@@ -1,0 +1,33 @@
+"""What the command's settings take and refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from isotherm_cli import options
+from isotherm_cli.apply import declared_topics
+from servicekit.settings import SettingsError
+
+
+def test_a_topic_is_declared_with_the_partitions_that_the_fleet_needs() -> None:
+    settings = options.read(overrides=["partitions=thermostat.data=32,temperatures.aggregated=16"])
+
+    counts = {topic.name: topic.partitions for topic in declared_topics(settings.partitions)}
+
+    assert (counts["thermostat.data"], counts["temperatures.aggregated"]) == (32, 16)
+    declared = {topic.name: topic.partitions for topic in declared_topics()}
+    assert {name for name in counts if counts[name] != declared[name]} == {"thermostat.data", "temperatures.aggregated"}
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ("thermostat.dat=32", "'thermostat.dat' is not one of alerts, brightness"),
+        ("isotherm.tasks=32", "'isotherm.tasks' is not one of"),
+        ("thermostat.data=0", "greater than 0"),
+        ("thermostat.data=many", "valid integer"),
+    ],
+)
+def test_partitions_of_no_topic_or_of_none_are_refused(given: str, part: str) -> None:
+    with pytest.raises(SettingsError, match=part):
+        options.read(overrides=[f"partitions={given}"])
