@@ -199,18 +199,12 @@ class CassandraSink:
         session = self._session
         if session is None:
             raise Unavailable("Cassandra: not connected")
-        pending = []
-        for group in groups:
+        answers = _Answers(groups, self._slots)
+        for number, group in enumerate(groups):
             self._slots.acquire()
             future = session.execute_async(_statement(group))
-            future.add_callbacks(self._release, self._release)
-            pending.append((group, future))
-        failed: list[tuple[list[Write], Exception]] = []
-        for group, future in pending:
-            try:
-                future.result()
-            except Exception as error:
-                failed.append((group, error))
+            future.add_callbacks(answers.done, answers.failed, callback_args=(number,), errback_args=(number,))
+        failed = answers.wait()
         for _, failure in failed:
             if isinstance(failure, NoHostAvailable):
                 raise Unavailable(f"Cassandra: {_told(failure)}") from failure
@@ -220,8 +214,43 @@ class CassandraSink:
                 raise failure
         return failed
 
-    def _release(self, _answer: object) -> None:
+
+class _Answers:
+    """Waits for the answers to some requests; each of them frees a slot.
+
+    Counted in the driver's thread: whoever waits for one future after the other is woken up for each of them.
+    """
+
+    def __init__(self, groups: Sequence[list[Write]], slots: threading.BoundedSemaphore) -> None:
+        self._groups = groups
+        self._slots = slots
+        self._waiting = set(range(len(groups)))
+        self._failures: list[tuple[list[Write], Exception]] = []
+        self._lock = threading.Lock()
+        self._all_there = threading.Event()
+
+    def done(self, _answer: object, number: int) -> None:
+        """The request for a group is over."""
+        with self._lock:
+            if number not in self._waiting:
+                # Known already: nothing may be counted twice.
+                return
+            self._waiting.remove(number)
+            is_last = not self._waiting
         self._slots.release()
+        if is_last:
+            self._all_there.set()
+
+    def failed(self, error: Exception, number: int) -> None:
+        """The request for a group has failed."""
+        self._failures.append((self._groups[number], error))
+        self.done(error, number)
+
+    def wait(self) -> list[tuple[list[Write], Exception]]:
+        """Block until all are answered; what failed and why."""
+        if self._groups:
+            self._all_there.wait()
+        return self._failures
 
 
 _TRANSIENT = (OperationTimedOut, ConnectionException, RequestExecutionException)
