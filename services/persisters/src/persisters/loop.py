@@ -22,7 +22,7 @@ from servicekit import kafka, logs
 from servicekit.avro import RegistryUnavailableError
 from servicekit.backoff import Backoff
 from servicekit.health import Health
-from servicekit.lifecycle import Stop
+from servicekit.lifecycle import Stop, collect_rarely
 
 _log = logs.logger(__name__)
 
@@ -135,6 +135,7 @@ class Loop:
         try:
             if not self._open(stop):
                 return
+            collect_rarely()
             self._consumer.subscribe(
                 list(self._settings.topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
             )
