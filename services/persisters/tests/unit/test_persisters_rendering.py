@@ -194,6 +194,7 @@ def test_json_items_are_what_the_client_would_make_of_them(values: dict[str, Any
     assert isinstance(as_json, Data)
     assert bytes(as_json.buffer) == bytes(of_client.buffer)
     assert items.content(as_json) == items.content(client.to_object(as_json)) == to_json(values)
+    assert items.checksum(as_json) == items.checksum(client.to_object(as_json)) == zlib.crc32(to_json(values))
 
 
 def test_avro_of_a_part_carries_its_schema() -> None:

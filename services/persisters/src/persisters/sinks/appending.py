@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from hazelcast.proxy.ringbuffer import MAX_BATCH_SIZE, OVERFLOW_POLICY_OVERWRITE
 
 from persisters.sink import Unavailable
 from persisters.sinks.intents import Append, Intent, State, landed
-from persisters.sinks.items import content
+from persisters.sinks.items import checksum
 from persisters.sinks.structures import REFUSED, Entry, Source, chunks
 
 INTENTS = "isotherm.intents"
@@ -116,7 +115,7 @@ class _Structure:
         tail = (self._tail or self._ring().tail_sequence()).result()
         items = [[entry.item for entry in entries] for _, entries in missing]
         appends = [
-            Append(lane, entries[-1].row.offset, [_checksum(item) for item in each])
+            Append(lane, entries[-1].row.offset, [checksum(item) for item in each])
             for (lane, entries), each in zip(missing, items, strict=True)
         ]
         state = self._save(state.intending(Intent(tail, appends)))
@@ -199,10 +198,6 @@ class _Structure:
             found = ring.read_many(at, 1, min(_MOST_READ, last - at + 1)).result()
             for index in range(found.size):
                 item = found[index]
-                seen.append(_checksum(item.payload if self._kind == "RELIABLE_TOPIC" else item))
+                seen.append(checksum(item.payload if self._kind == "RELIABLE_TOPIC" else item))
             at = found.next_sequence_to_read_from
         return first, seen
-
-
-def _checksum(item: Any) -> int:
-    return zlib.crc32(content(item))

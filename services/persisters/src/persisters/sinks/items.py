@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ _CONTAINER = b"Obj\x01"
 
 _NO_PARTITION_HASH = 0
 _LENGTH_BYTES = 4
+_CONTENT_OFFSET: int = DATA_OFFSET + _LENGTH_BYTES
 _json_header = struct.Struct(">iii").pack
 """Partition hash, type and length, big-endian, as the client writes them before the text's UTF-8."""
 
@@ -39,12 +41,18 @@ def encoder(format_: str) -> Encode:
 def content(item: Any) -> bytes:
     """The bytes of an item, to tell items apart, whether it is still to be written or was read."""
     if isinstance(item, Data):
-        return bytes(item.buffer[DATA_OFFSET + _LENGTH_BYTES :])
+        return bytes(item.buffer[_CONTENT_OFFSET:])
     if isinstance(item, HazelcastJsonValue):
         return item.to_string().encode()
     if isinstance(item, str):
         return item.encode()
     return bytes(item)
+
+
+def checksum(item: Any) -> int:
+    """CRC-32 of an item's bytes."""
+    # What is to be written is nearly always this, and thousands at once.
+    return zlib.crc32(item.buffer[_CONTENT_OFFSET:] if type(item) is Data else content(item))
 
 
 def revision_of(item: Any, plan: Plan, decode: Decode) -> int | None:
