@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zlib
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
