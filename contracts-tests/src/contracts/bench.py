@@ -75,6 +75,7 @@ class RecordingProducer:
         key: str | bytes | None = None,
         headers: object = (),
         on_delivery: Callable[[None, object], object] | None = None,
+        **_more: object,
     ) -> None:
         """Take one record, as `confluent_kafka.Producer.produce` does."""
         self.messages.append(message(topic, key, value, headers))
