@@ -63,7 +63,7 @@ class Operation:
 
     async def run(self, stop: Stop) -> Ended:
         """Run until it ends; whatever the reason, Faust has been stopped then."""
-        restarts = self._target.target.restarts
+        restarts = self._target.target.restarts_of(0)
         start = asyncio.create_task(self._streaming.start())
         stopping = asyncio.create_task(stop.wait_async())
         try:
@@ -77,7 +77,7 @@ class Operation:
                 if self._streaming.should_stop or (start.done() and start.exception() is not None):
                     _log.error("the stream has ended", reason=repr(self._reason(start)))
                     return Ended.CRASHED
-                if self._target.target.restarts != restarts:
+                if self._target.target.restarts_of(0) != restarts:
                     return Ended.RESTART
                 await self._tick()
         finally:

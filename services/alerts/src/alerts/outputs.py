@@ -5,7 +5,7 @@ Kafka may be away for any time: the producer goes on trying, and what is handed 
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 
 import isotherm_schemas
 from alerts import wording
@@ -26,16 +26,22 @@ class OutputRefusedError(Exception):
     """Kafka refuses a record for good: going on would lose it."""
 
 
+def producer(settings: AlertsSettings) -> Producer:
+    """A producer that never gives a record up: whatever is not written in the end would have to end the process."""
+    return kafka.producer(settings.kafka, f"{settings.name}-outputs", delivery_timeout_ms=0, linger_ms=2)
+
+
 class Outputs:
     """Owns the producer; to be used on one event loop."""
 
-    def __init__(self, settings: AlertsSettings, registry: SchemaRegistry, metrics: Metrics) -> None:
-        """Raises SchemaNotRegisteredError before `isotherm apply` was run, RegistryUnavailableError."""
+    def __init__(self, settings: AlertsSettings, registry: SchemaRegistry, metrics: Metrics, made: Producer) -> None:
+        """`made` is such a producer as `producer` makes.
+
+        Raises SchemaNotRegisteredError before `isotherm apply` was run, RegistryUnavailableError.
+        """
         self._encode_alert = registry.encoder(settings.alerts_topic, ALERT)
         self._encode_state = registry.encoder(settings.latest_topic, DEVICE_STATE)
-        # 0: without end. A record that is given up would have to end the process, whatever its reason.
-        producer = kafka.producer(settings.kafka, f"{settings.name}-outputs", delivery_timeout_ms=0, linger_ms=2)
-        self._producer = LoopProducer(producer, max_outstanding=_MAX_OUTSTANDING)
+        self._producer = LoopProducer(made, max_outstanding=_MAX_OUTSTANDING)
         self._settings = settings
         self._metrics = metrics
         self._refused: KafkaError | None = None

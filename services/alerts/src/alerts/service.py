@@ -15,6 +15,7 @@ from alerts.known_follower import KnownFollower
 from alerts.metrics import PREFIX, Metrics
 from alerts.operation import Ended, Operation
 from alerts.outputs import Outputs
+from alerts.outputs import producer as outputs_producer
 from alerts.preparation import NotPreparedError, UnfitTopicsError, prepare
 from alerts.processor import Processor
 from alerts.settings import AlertsSettings
@@ -94,7 +95,8 @@ class Alerts:
         settings = self._settings
         registry = SchemaRegistry(settings.registry)
         partitions = await self._until(stop, "kafka", lambda: prepare(settings))
-        outputs = await self._until(stop, "registry", lambda: Outputs(settings, registry, self._metrics))
+        made = outputs_producer(settings)
+        outputs = await self._until(stop, "registry", lambda: Outputs(settings, registry, self._metrics, made))
         await self._until(stop, "devices", self._devices_are_known)
         if webhook is not None:
             webhook.start()

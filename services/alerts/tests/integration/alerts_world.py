@@ -21,7 +21,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Message, TopicPartitio
 
 from isotherm_cli.apply import apply
 from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
-from isotherm_schemas import schema, topic
+from isotherm_schemas import schema, topic, versions
 from servicekit import kafka as clients
 from servicekit.avro import Decoder, SchemaRegistry
 from servicekit.settings import KafkaSettings, RegistrySettings
@@ -70,9 +70,10 @@ class Topics:
                 *(DeclaredTopic(name, PARTITIONS, compacted if name == self.devices else {}) for name in self._records),
                 *(DeclaredTopic(one.name, one.partitions, one.config) for one in shared),
             ],
-            subjects=[
-                DeclaredSubject(f"{name}-value", [schema(record, 1)])
-                for name, record in (self._records | SHARED).items()
+            subjects=[DeclaredSubject(f"{name}-value", [schema(record, 1)]) for name, record in self._records.items()]
+            + [
+                DeclaredSubject(f"{name}-value", [schema(record, version) for version in versions(record)])
+                for name, record in SHARED.items()
             ],
         )
 
