@@ -15,7 +15,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
-PROFILES = {"sinks", "sim", "observability", "kibana", "scylla-cluster"}
+PROFILES = {"sinks", "sim", "workers", "observability", "kibana", "scylla-cluster"}
 HARDENED = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"]}
 _PINNED = re.compile(r".+/?[^:]+:[\w.-]*\d[\w.-]*")
 

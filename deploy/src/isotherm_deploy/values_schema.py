@@ -81,6 +81,13 @@ _JOB_OPTIONS: dict[str, Schema] = {
     "resources": _COMMON["resources"],
     "secretEnv": _SECRETS,
 }
+_WORKER: dict[str, Schema] = {
+    "name": _NAME,
+    "replicas": _COUNT,
+    "resources": _COMMON["resources"],
+    "secretEnv": _SECRETS,
+}
+_SINKS: Schema = {"enum": ["elasticsearch", "scylla", "hazelcast"]}
 _SINK = _object(("image", "properties"), image=_IMAGE, properties=_PROPERTIES)
 _OWN: dict[str, dict[str, Schema]] = {
     "mqtt-proxy": {
@@ -93,6 +100,7 @@ _OWN: dict[str, dict[str, Schema]] = {
     "coap-ingest": {
         "image": _IMAGE,
         "service": _SERVICE,
+        "workers": {"type": "array", "items": _object(("name",), **_WORKER)},
         "sources": {
             "type": "array",
             "items": _object(
@@ -127,13 +135,14 @@ _OWN: dict[str, dict[str, Schema]] = {
     "persisters": {
         "replicas": _COUNT,
         "autoscaling": _AUTOSCALING,
+        "workers": {"type": "array", "items": _object(("name", "sink"), sink=_SINKS, **_WORKER)},
         "sinks": _object(elasticsearch=_SINK, scylla=_SINK, hazelcast=_SINK),
         "jobs": {
             "type": "array",
             "items": _object(
                 ("name", "sink", "topics", "kcql"),
                 name=_NAME,
-                sink={"enum": ["elasticsearch", "scylla", "hazelcast"]},
+                sink=_SINKS,
                 topics={"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
                 kcql={"type": "string", "minLength": 1},
                 **_JOB_OPTIONS,
