@@ -99,7 +99,7 @@ class ScriptedDay:
                 if chance.random() < self.late_share:
                     reading["ingest_time"] += int(chance.uniform(1.1, 2.5) * self.interval_ms)
                 if chance.random() < self.twice_share:
-                    again = chance.randrange(1, 4 * self.interval_ms)
+                    again = chance.randrange(1, self.interval_ms)
                     found.append({**reading, "ingest_time": reading["ingest_time"] + again})
         found.sort(key=lambda reading: (reading["ingest_time"], reading["device_id"]))
         self.incidents.sort()

@@ -77,7 +77,7 @@ class Processor:
                 return
             self._keep(partition, place, memory)
             if decided:
-                await self._send([(place, memory)])
+                await self._send(partition, [(place, memory)])
                 self._metrics.reaction.observe(max(self._now_ms() - reading.ingest_time_ms, 0) / 1000)
 
     async def sweep(self, number: int, now_ms: int) -> None:
@@ -129,7 +129,7 @@ class Processor:
             if memory.outbox:
                 to_send.append((place, memory))
         if to_send:
-            await self._send(to_send)
+            await self._send(partition, to_send)
 
     def _keep(self, partition: Partition, place: Place, memory: DeviceMemory) -> None:
         due_ms = self._engine.due_ms(memory, self._known.get(place.device_id))
@@ -138,12 +138,16 @@ class Processor:
         recovered_due_ms = 0 if memory.outbox else due_ms
         self._outputs.change(place.partition, place.device_id, changelog.encode(memory, recovered_due_ms))
 
-    async def _send(self, decided: Sequence[tuple[Place, DeviceMemory]]) -> None:
+    async def _send(self, partition: Partition, decided: Sequence[tuple[Place, DeviceMemory]]) -> None:
         await self._outputs.stored()
         for _place, memory in decided:
             for alert in memory.outbox:
                 await self._outputs.room()
                 self._outputs.alert(alert)
         await self._outputs.stored()
-        for _place, memory in decided:
+        for place, memory in decided:
             memory.outbox.clear()
+            memory.revision += 1
+            await self._outputs.room()
+            # Nobody waits for this one: without it the alerts are repeated by who recovers the device.
+            self._keep(partition, place, memory)

@@ -54,7 +54,7 @@ class AlertsSettings(ServiceSettings):
     reorder_ms: int = Field(
         5_000,
         ge=0,
-        le=3_600_000,
+        le=86_400_000,
         description="How long a reading waits, in event time, for one that was measured before it; not at all when it "
         "continues the device's own numbering.",
     )

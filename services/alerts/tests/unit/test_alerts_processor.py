@@ -97,7 +97,9 @@ async def test_the_changelog_comes_before_its_alert() -> None:
     kinds = [name for name, _ in outputs.written]
     alerts = [at for at, name in enumerate(kinds) if name == "alert"]
     assert len(alerts) == 5
-    assert all(kinds[at - 1] == "change" for at in alerts)
+    before = [outputs.written[at - 1] for at in alerts]
+    assert all(kind == "change" and changelog.decode(one[2]).outbox for kind, one in before)
+    assert changelog.decode(outputs.of("change")[-1][2]).outbox == []
     assert outputs.of("state") == [("d", 9_000, ["d/silent/12000"])]
 
 
