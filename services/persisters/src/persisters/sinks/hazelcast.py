@@ -79,7 +79,7 @@ class HazelcastSink:
         """Write the rows of each statement to its structure."""
         self.open()
         rejected: list[Rejected] = []
-        groups: dict[tuple[str, str], list[tuple[int, Entry]]] = {}
+        groups: dict[tuple[str, str], list[Entry]] = {}
         plan, target = None, None
         for index, row in enumerate(batch.rows):
             if row.plan is not plan:
@@ -93,7 +93,7 @@ class HazelcastSink:
             except (ValueError, TypeError, OverflowError) as error:
                 rejected.append(Rejected(index, "document", error))
                 continue
-            members.append((index, Entry(row, item)))
+            members.append(Entry(row, item, index))
         for (kind, name), members in groups.items():
             rejected += self._write(kind, name, batch, members)
         return rejected
@@ -105,21 +105,20 @@ class HazelcastSink:
                 self._client.shutdown()
             self._client = None
 
-    def _write(self, kind: str, target: str, batch: Batch, members: Sequence[tuple[int, Entry]]) -> list[Rejected]:
+    def _write(self, kind: str, target: str, batch: Batch, members: Sequence[Entry]) -> list[Rejected]:
         assert self._maps is not None
         assert self._transactional is not None
         assert self._appending is not None
-        entries = [entry for _, entry in members]
         source = Source(self._config.name, batch.topic, batch.partition)
         try:
             if kind == "IMAP":
-                self._maps.write(target, entries)
+                self._maps.write(target, members)
             elif kind in APPENDED:
-                self._appending.write(kind, target, source, entries)
+                self._appending.write(kind, target, source, members)
             elif kind == "QUEUE":
                 return self._offer(target, source, members)
             else:
-                self._transactional.write(kind, target, source, entries)
+                self._transactional.write(kind, target, source, members)
         except tuple(REFUSED) as error:
             return self._refused(kind, target, batch, members, error)
         except _NOT_ALLOWED as error:
@@ -131,21 +130,21 @@ class HazelcastSink:
         return []
 
     def _refused(
-        self, kind: str, target: str, batch: Batch, members: Sequence[tuple[int, Entry]], error: HazelcastError
+        self, kind: str, target: str, batch: Batch, members: Sequence[Entry], error: HazelcastError
     ) -> list[Rejected]:
         """The one record that the cluster refuses; of several, each half is written by itself to find it."""
-        offsets = sorted({entry.row.offset for _, entry in members})
+        offsets = sorted({entry.row.offset for entry in members})
         if len(offsets) == 1:
-            return [Rejected(index, REFUSED[type(error)], error) for index, _ in members]
+            return [Rejected(entry.place, REFUSED[type(error)], error) for entry in members]
         # The rows of one record stay together, since a marker knows only offsets.
         middle = offsets[len(offsets) // 2]
         halves = (
-            [member for member in members if member[1].row.offset < middle],
-            [member for member in members if member[1].row.offset >= middle],
+            [entry for entry in members if entry.row.offset < middle],
+            [entry for entry in members if entry.row.offset >= middle],
         )
         return [rejected for half in halves for rejected in self._write(kind, target, batch, half)]
 
-    def _offer(self, target: str, source: Source, members: Sequence[tuple[int, Entry]]) -> list[Rejected]:
+    def _offer(self, target: str, source: Source, members: Sequence[Entry]) -> list[Rejected]:
         assert self._transactional is not None
         if self._transactional.room(target) > _AMPLE_ROOM:
             return self._offer_what_fits(target, source, members)
@@ -153,28 +152,26 @@ class HazelcastSink:
         with self._bounded_queues.setdefault(target, threading.Lock()):
             return self._offer_what_fits(target, source, members)
 
-    def _offer_what_fits(self, target: str, source: Source, members: Sequence[tuple[int, Entry]]) -> list[Rejected]:
+    def _offer_what_fits(self, target: str, source: Source, members: Sequence[Entry]) -> list[Rejected]:
         assert self._transactional is not None
         # What is there already needs no room, and is not to blame for a full queue.
         last = self._transactional.last_offset("QUEUE", target, source)
-        missing = [member for member in members if member[1].row.offset > last]
+        missing = [entry for entry in members if entry.row.offset > last]
         room = self._transactional.room(target)
         fitting = missing[:room]
-        while (
-            fitting and len(fitting) < len(missing) and missing[len(fitting)][1].row.offset == fitting[-1][1].row.offset
-        ):
+        while fitting and len(fitting) < len(missing) and missing[len(fitting)].row.offset == fitting[-1].row.offset:
             # The rows of one record go together or not at all.
             fitting.pop()
         full = QueueFullError(f"queue {target} is full")
         try:
             if fitting:
-                self._transactional.write("QUEUE", target, source, [entry for _, entry in fitting])
+                self._transactional.write("QUEUE", target, source, fitting)
         except QueueFullError as error:
             raise Unavailable(str(error), _FULL_RETRY_MS) from error
         rest = missing[len(fitting) :]
         if rest and self._blocks_when_full:
             raise Unavailable(str(full), _FULL_RETRY_MS)
-        return [Rejected(index, "queue_full", full) for index, _ in rest]
+        return [Rejected(entry.place, "queue_full", full) for entry in rest]
 
     def _connect(self) -> HazelcastClient:
         config = self._config

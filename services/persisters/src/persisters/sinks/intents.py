@@ -8,7 +8,7 @@ appends all or none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -50,7 +50,7 @@ class State:
 
     def to_json(self) -> str:
         """As text that `from_json` reads back."""
-        return orjson.dumps(asdict(self)).decode()
+        return orjson.dumps(self).decode()
 
     @classmethod
     def from_json(cls, text: str | None) -> State:

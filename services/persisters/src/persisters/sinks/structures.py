@@ -53,6 +53,8 @@ class Entry(NamedTuple):
 
     row: Row
     item: Item | None
+    place: int = 0
+    """Of the row in its batch."""
 
 
 _Keyed = tuple[MapKey, Entry]
