@@ -15,6 +15,8 @@ from isotherm_deploy.values import UMBRELLA
 from stack.artifacts import default_cache_folder
 
 _TIMEOUT_S = 120
+_KUBERNETES = ("--kube-version", "1.34.0")
+"""Of the committed schemas; a Helm built from source believes in another one."""
 
 
 class ChartError(Exception):
@@ -60,8 +62,13 @@ def pack(folder: Path) -> list[Path]:
 
 def render(chart: Path, *arguments: str) -> list[dict[str, Any]]:
     """The objects that a chart makes; release `isotherm` in namespace `home`. Raises ChartError."""
-    text = helm("template", "isotherm", str(chart), "--namespace", "home", *arguments)
+    text = helm("template", "isotherm", str(chart), "--namespace", "home", *_KUBERNETES, *arguments)
     return [document for document in yaml.safe_load_all(text) if document]
+
+
+def lint(chart: Path, *arguments: str) -> None:
+    """Helm's own rules, its recommendations too. Raises ChartError."""
+    helm("lint", "--strict", str(chart), *_KUBERNETES, *arguments)
 
 
 def helm(*arguments: str) -> str:

@@ -235,6 +235,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "Readings cannot be read: dead letters for {{ $labels.reason }}.",
             "0m",
         ),
+        Rule(
+            "AlertsNotDelivered",
+            _grows(f'{_ALERTS}webhook_posts_total{{outcome="dead-lettered"}}', "job"),
+            "The webhook has refused alerts: they are dead letters.",
+            "0m",
+            "critical",
+        ),
     ),
     "console": (
         Rule(

@@ -71,6 +71,8 @@ _COMMON: dict[str, Schema] = {
     "resources": _object(requests=_ANY_MAP, limits=_ANY_MAP),
     # The umbrella's switch; a chart by itself is always on.
     "enabled": _FLAG,
+    # Helm gives every dependency values, a library too.
+    "isotherm-library": _ANY_MAP,
 }
 _JOB_OPTIONS: dict[str, Schema] = {
     "errorPolicy": _POLICY,
@@ -168,7 +170,7 @@ def chart_schema(service: Service) -> Schema:
 
 def umbrella_schema() -> Schema:
     """The schema of the umbrella: each service's values are checked by its own chart."""
-    names = {name: _COMMON[name] for name in ("nameOverride", "fullnameOverride")}
+    names = {name: _COMMON[name] for name in ("nameOverride", "fullnameOverride", "isotherm-library")}
     services = {service.name: {"type": "object", "properties": {"enabled": _FLAG}} for service in SERVICES}
     return _root({"global": _global(), **names, **services})
 
