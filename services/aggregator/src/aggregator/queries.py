@@ -57,6 +57,7 @@ class Queries:
     def start_windows(self, ids: SchemaIds) -> StreamingQuery:
         """Start the windowed query: every batch's finished windows go to the sink."""
         settings = self._settings
+        self._schedule_by_itself(WINDOWS)
         decoded = readings.decode(self._records(with_headers=False), ids)
         on_time = readings.on_time(decoded, self._verdict(ids)).observe(
             READINGS_OBSERVED,
@@ -83,6 +84,7 @@ class Queries:
     def start_rejects(self, ids: SchemaIds) -> StreamingQuery:
         """Start the stateless query: late readings and dead letters go to their topics."""
         settings = self._settings
+        self._schedule_by_itself(REJECTS)
         decoded = readings.decode(self._records(with_headers=True), ids)
         refused = readings.refused(decoded, self._verdict(ids)).observe(
             REFUSED_OBSERVED,
@@ -105,6 +107,10 @@ class Queries:
             .trigger(processingTime=f"{settings.rejects_trigger_ms} milliseconds")
             .start()
         )
+
+    def _schedule_by_itself(self, query: str) -> None:
+        """Give the jobs of the query that this thread starts next their own share of the cores (Spark's FAIR mode)."""
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", query)
 
     def _records(self, *, with_headers: bool) -> DataFrame:
         return (

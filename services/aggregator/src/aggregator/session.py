@@ -80,6 +80,8 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(work_folder),
         "spark.sql.warehouse.dir": str(work_folder / "warehouse"),
+        # A large batch of rejects must not keep a small one of windows from the cores.
+        "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",

@@ -73,7 +73,7 @@ class AggregatorSettings(ServiceSettings):
         "in Kafka about four of them, or of the batches' own time if that is longer, after it became final.",
     )
     rejects_trigger_ms: int = Field(
-        4_000, ge=0, description="Distance of two micro-batches of what is in no window: late readings, dead letters."
+        2_000, ge=0, description="Distance of two micro-batches of what is in no window: late readings, dead letters."
     )
     max_offsets_per_trigger: int = Field(2_000_000, ge=1, description="Most records of one micro-batch.")
     shuffle_partitions: int = Field(2, ge=1, le=1_000, description="Partitions of the windows' state.")
