@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from hazelcast.client import HazelcastClient
@@ -24,52 +26,66 @@ CALLS = {
 }
 """For each structure, the call that makes the write."""
 BEFORE, AFTER = "before", "after"
-_SOURCE = Source("crash", "topic", 0)
 _TIMEOUT_S = 20.0
 
 
-def write(client: HazelcastClient, kind: str, target: str, records: int) -> None:
-    """Write the records with the offsets from 0 on, as a persister does that reads them from the beginning."""
-    entries = [
-        Entry(
-            Row(offset, target, "key", {}, 0, None, cast(Any, None)),  # no writer looks at the plan of such a row
-            HazelcastJsonValue(str(offset)),
-        )
-        for offset in range(records)
-    ]
-    if kind in APPENDED:
-        AppendingWriter(client).write(kind, target, _SOURCE, entries)
-    else:
-        TransactionalWriter(client, 500, _TIMEOUT_S).write(kind, target, _SOURCE, entries)
+def write(client: HazelcastClient, kind: str, target: str, records: int, partitions: int = 1) -> None:
+    """Write the records with the offsets from 0 on of each partition at once, as a persister does from the beginning.
+
+    Their items are `partition * 1000 + offset`.
+    """
+    appending = AppendingWriter(client)
+
+    def write_partition(partition: int) -> None:
+        source = Source("crash", "topic", partition)
+        entries = [
+            Entry(
+                Row(offset, target, "key", {}, 0, None, cast(Any, None)),  # no writer looks at the plan of such a row
+                HazelcastJsonValue(str(1_000 * partition + offset)),
+            )
+            for offset in range(records)
+        ]
+        if kind in APPENDED:
+            appending.write(kind, target, source, entries)
+        else:
+            TransactionalWriter(client, 500, _TIMEOUT_S).write(kind, target, source, entries)
+
+    with ThreadPoolExecutor(partitions) as pool:
+        for _ in pool.map(write_partition, range(partitions)):
+            pass
 
 
 class _Dying:
-    """The client, or a proxy of it, until the call: the process ends right before it, or when it is answered."""
+    """The client, or a proxy of it, until the last of `calls`: the process ends before it, or when it is answered."""
 
-    def __init__(self, inner: Any, call: str, when: str) -> None:
-        self._inner, self._call, self._when = inner, call, when
+    def __init__(self, inner: Any, call: str, when: str, calls: Iterator[int]) -> None:
+        self._inner, self._call, self._when, self._calls = inner, call, when, calls
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
         if name == self._call:
             return lambda *arguments: self._die(found, arguments)
         if name in ("get_ringbuffer", "get_reliable_topic", "new_transaction"):
-            return lambda *arguments, **named: _Dying(found(*arguments, **named), self._call, self._when)
+            return lambda *arguments, **named: _Dying(found(*arguments, **named), self._call, self._when, self._calls)
         return found
 
-    def _die(self, call: Any, arguments: Any) -> None:
+    def _die(self, call: Any, arguments: Any) -> Any:
+        if next(self._calls) > 1:
+            return call(*arguments)
         if self._when == AFTER:
             answer = call(*arguments)
             if answer is not None:
                 answer.result()
         os.kill(os.getpid(), signal.SIGKILL)
+        return None
 
 
 def main() -> None:
-    """`ADDRESS CLUSTER KIND TARGET RECORDS before|after`."""
-    address, cluster, kind, target, records, when = sys.argv[1:]
+    """`ADDRESS CLUSTER KIND TARGET RECORDS before|after PARTITIONS`: dies at the write of the last partition."""
+    address, cluster, kind, target, records, when, partitions = sys.argv[1:]
     client = HazelcastClient(cluster_name=cluster, cluster_members=[address])
-    write(cast(Any, _Dying(client, CALLS[kind], when)), kind, target, int(records))
+    calls = iter(range(int(partitions), 0, -1))
+    write(cast(Any, _Dying(client, CALLS[kind], when, calls)), kind, target, int(records), int(partitions))
 
 
 if __name__ == "__main__":

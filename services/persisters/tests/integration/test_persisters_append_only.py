@@ -63,12 +63,30 @@ def test_a_crash_right_before_and_after_the_write_is_made_good(
         return sorted(found) if kind in UNORDERED else found
 
     persisters_crash.write(client, kind, name, 3)
-    arguments = [structures.server.address, structures.server.cluster_name, kind, name, "10", when]
+    arguments = [structures.server.address, structures.server.cluster_name, kind, name, "10", when, "1"]
     died = subprocess.run([sys.executable, persisters_crash.__file__, *arguments], check=False)
     assert died.returncode == -signal.SIGKILL
     assert numbers() == list(range(10 if when == AFTER else 3))
     persisters_crash.write(client, kind, name, 15)
     assert numbers() == list(range(15))
+
+
+@pytest.mark.parametrize("when", [BEFORE, AFTER])
+@pytest.mark.parametrize("kind", ["RING_BUFFER", "RELIABLE_TOPIC"])
+def test_a_crash_between_the_appends_of_several_partitions_is_made_good(
+    kind: str, when: str, structures: HazelcastStore
+) -> None:
+    """Some of those that share an intent are there, some are not."""
+    client, name = structures.client, structures.name(kind)
+    arguments = [structures.server.address, structures.server.cluster_name, kind, name, "10", when, "4"]
+    died = subprocess.run([sys.executable, persisters_crash.__file__, *arguments], check=False)
+    assert died.returncode == -signal.SIGKILL
+    persisters_crash.write(client, kind, name, 15, 4)
+    found = [divmod(int(item.to_string()), 1_000) for item in items(client, kind, name)]
+    assert sorted(found) == [(partition, offset) for partition in range(4) for offset in range(15)]
+    for partition in range(4):
+        of_partition = [offset for each, offset in found if each == partition]
+        assert of_partition == sorted(of_partition), "each partition's items are in its order"
 
 
 def drain(queue: QueueStore, task: Persister, taken: list[Seen], written: list[Seen]) -> None:
