@@ -5,6 +5,10 @@ Kafka may be away for any time: the producer goes on trying, and what is handed 
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
 from confluent_kafka import KafkaError, Producer
 
 import isotherm_schemas
@@ -20,6 +24,21 @@ ALERT = isotherm_schemas.schema("Alert", 1)
 DEVICE_STATE = isotherm_schemas.schema("DeviceState", 1)
 
 _MAX_OUTSTANDING = 10_000
+_BY_KEY = -1
+
+Then = Callable[[], None]
+
+
+def _nothing() -> None:
+    """Nothing follows."""
+
+
+class _Record(NamedTuple):
+    topic: str
+    key: str
+    value: bytes | None
+    partition: int
+    then: Then
 
 
 class OutputRefusedError(Exception):
@@ -45,41 +64,59 @@ class Outputs:
         self._settings = settings
         self._metrics = metrics
         self._refused: KafkaError | None = None
+        self._waiting: deque[_Record] = deque()
 
     async def room(self) -> None:
         """Return when a record can be handed over. Raises OutputRefusedError."""
         await self._producer.room()
+        while self._waiting:
+            self._hand_over(self._waiting.popleft())
+            await self._producer.room()
         self._verify()
 
     async def stored(self) -> None:
-        """Return when Kafka has everything that was handed over. Raises OutputRefusedError."""
-        await self._producer.drain()
+        """Return when Kafka has everything that was handed over, and what followed from it.
+
+        Raises OutputRefusedError.
+        """
+        while self._waiting or self._producer.outstanding:
+            await self.room()
+            await self._producer.drain()
         self._verify()
 
-    def change(self, partition: int, device_id: str, value: bytes | None) -> None:
-        """Write a device's memory to the changelog, beside the readings of the device; None forgets it."""
-        self._produce(self._settings.changelog, device_id, value, partition)
+    def change(self, partition: int, device_id: str, value: bytes | None, then: Then = _nothing) -> None:
+        """Write a device's memory to the changelog, beside the readings of the device; None forgets it.
+
+        `then` is called when Kafka has it.
+        """
+        self._hand_over(_Record(self._settings.changelog, device_id, value, partition, then))
         self._metrics.changes.inc()
 
-    def alert(self, record: AlertRecord) -> None:
-        """Write one state of an alert."""
-        self._produce(self._settings.alerts_topic, record["device_id"], self._encode_alert(record))
+    def alert(self, record: AlertRecord, then: Then) -> None:
+        """Write one state of an alert; `then` is called when Kafka has it."""
+        value = self._encode_alert(record)
+        self._hand_over(_Record(self._settings.alerts_topic, record["device_id"], value, _BY_KEY, then))
         self._metrics.alerts.labels(record["rule"], record["state"]).inc()
 
     def state(self, device_id: str, memory: DeviceMemory, now_ms: int) -> None:
         """Write a device's newest state."""
-        record = wording.state_record(device_id, memory, now_ms)
-        self._produce(self._settings.latest_topic, device_id, self._encode_state(record))
+        value = self._encode_state(wording.state_record(device_id, memory, now_ms))
+        self._hand_over(_Record(self._settings.latest_topic, device_id, value, _BY_KEY, _nothing))
         self._metrics.latest.inc()
 
-    def _produce(self, topic: str, key: str, value: bytes | None, partition: int = -1) -> None:
-        try:
-            self._producer.produce(topic, key=key, value=value, partition=partition, on_delivery=self._report)
-        except QueueFullError as error:
-            raise OutputRefusedError("more records were handed over than there was room for") from error
+    def _hand_over(self, record: _Record) -> None:
+        def report(error: KafkaError | None) -> None:
+            if error is None:
+                record.then()
+            else:
+                self._refused = self._refused or error
 
-    def _report(self, error: KafkaError | None) -> None:
-        self._refused = self._refused or error
+        topic, key, value, partition, _then = record
+        try:
+            self._producer.produce(topic, key=key, value=value, partition=partition, on_delivery=report)
+        except QueueFullError:
+            # What follows from a report cannot wait for room where it is decided.
+            self._waiting.append(record)
 
     def _verify(self) -> None:
         if self._refused is not None:

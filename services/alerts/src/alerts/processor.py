@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from alerts import memory as changelog
 from alerts.engine import Engine
 from alerts.fleet import Fleet, Partition
 from alerts.known import KnownDevices
-from alerts.memory import DeviceMemory
+from alerts.memory import AlertRecord, DeviceMemory
 from alerts.metrics import Metrics
 from alerts.outputs import Outputs
 from alerts.reading import Reading, refusal
-
-_SWEEP_AT_ONCE = 500
 
 
 class Place(NamedTuple):
@@ -50,12 +50,14 @@ class Processor:
         self._now_ms = now_ms
         self._unshown: set[Place] = set()
         """Devices whose newest state is not written yet."""
+        self._leaving: Counter[Place] = Counter()
+        """How many alerts of a device are on their way to Kafka."""
         self._turn = asyncio.Lock()
 
     async def take(self, topic: str, number: int, reading: Reading) -> None:
-        """Let a reading from a partition have its effects; they are in Kafka's hands, `settle` waits for them.
+        """Let a reading from a partition have its effects; `settle` waits until Kafka has them.
 
-        Alerts are in Kafka when it returns. Raises OutputRefusedError.
+        Raises OutputRefusedError.
         """
         async with self._turn:
             partition = self.fleet.partitions.get(number)
@@ -75,10 +77,7 @@ class Processor:
             if decided is None:
                 self._metrics.filtered.labels("stale").inc()
                 return
-            self._keep(partition, place, memory)
-            if decided:
-                await self._send(partition, [(place, memory)])
-                self._metrics.reaction.observe(max(self._now_ms() - reading.ingest_time_ms, 0) / 1000)
+            self._keep(partition, place, memory, decided, reading.ingest_time_ms)
 
     async def sweep(self, number: int, now_ms: int) -> None:
         """Let time pass in a partition: `now_ms` is a time up to which everything taken in was read.
@@ -89,9 +88,7 @@ class Processor:
             partition = self.fleet.partitions.get(number)
             if partition is None:
                 return
-            due = list(partition.due(now_ms))
-            for begin in range(0, len(due), _SWEEP_AT_ONCE):
-                await self._tick(partition, number, due[begin : begin + _SWEEP_AT_ONCE], now_ms)
+            await self._tick(partition, number, list(partition.due(now_ms)), now_ms)
 
     def reschedule(self, device_ids: Iterable[str]) -> None:
         """What is known of these devices has changed: they may be due at another time."""
@@ -113,41 +110,80 @@ class Processor:
             await self._outputs.stored()
 
     async def _tick(self, partition: Partition, number: int, device_ids: Sequence[str], now_ms: int) -> None:
-        to_send: list[tuple[Place, DeviceMemory]] = []
         for device_id in device_ids:
             if device_id not in partition.memories:
                 continue
             memory, device = partition.memory(device_id), self._known.get(device_id)
             place = Place(number, device_id)
-            if self._engine.tick(memory, device_id, device, now_ms) is not None:
-                await self._outputs.room()
-                self._keep(partition, place, memory)
+            await self._outputs.room()
+            decided = self._engine.tick(memory, device_id, device, now_ms)
+            if decided is not None:
+                self._keep(partition, place, memory, decided, None)
                 self._unshown.add(place)
             else:
                 partition.schedule(device_id, self._engine.due_ms(memory, device))
-            # Also what a process before this one may not have sent.
-            if memory.outbox:
-                to_send.append((place, memory))
-        if to_send:
-            await self._send(partition, to_send)
+                if memory.outbox and place not in self._leaving:
+                    # What a process before this one may not have sent; the changelog has it.
+                    self._send(partition, place, memory, tuple(memory.outbox), None)
 
-    def _keep(self, partition: Partition, place: Place, memory: DeviceMemory) -> None:
+    def _keep(
+        self,
+        partition: Partition,
+        place: Place,
+        memory: DeviceMemory,
+        decided: Sequence[AlertRecord],
+        taken_in_ms: int | None,
+    ) -> None:
+        """Write a memory to the changelog; the alerts in it that were just decided leave when Kafka has it."""
         due_ms = self._engine.due_ms(memory, self._known.get(place.device_id))
         partition.schedule(place.device_id, due_ms)
         # Who recovers it has to look at once whether its alerts have left.
-        recovered_due_ms = 0 if memory.outbox else due_ms
-        self._outputs.change(place.partition, place.device_id, changelog.encode(memory, recovered_due_ms))
+        value = changelog.encode(memory, 0 if memory.outbox else due_ms)
+        to_send = tuple(decided) if place in self._leaving else tuple(memory.outbox)
+        if not to_send:
+            self._outputs.change(place.partition, place.device_id, value)
+            return
+        self._leaving[place] += len(to_send)
+        self._outputs.change(
+            place.partition,
+            place.device_id,
+            value,
+            lambda: self._send_counted(partition, place, memory, to_send, taken_in_ms),
+        )
 
-    async def _send(self, partition: Partition, decided: Sequence[tuple[Place, DeviceMemory]]) -> None:
-        await self._outputs.stored()
-        for _place, memory in decided:
-            for alert in memory.outbox:
-                await self._outputs.room()
-                self._outputs.alert(alert)
-        await self._outputs.stored()
-        for place, memory in decided:
-            memory.outbox.clear()
+    def _send(
+        self,
+        partition: Partition,
+        place: Place,
+        memory: DeviceMemory,
+        alerts: Sequence[AlertRecord],
+        taken_in_ms: int | None,
+    ) -> None:
+        self._leaving[place] += len(alerts)
+        self._send_counted(partition, place, memory, alerts, taken_in_ms)
+
+    def _send_counted(
+        self,
+        partition: Partition,
+        place: Place,
+        memory: DeviceMemory,
+        alerts: Sequence[AlertRecord],
+        taken_in_ms: int | None,
+    ) -> None:
+        def sent(alert: AlertRecord) -> None:
+            memory.outbox.remove(alert)
+            self._leaving[place] -= 1
+            if taken_in_ms is not None:
+                self._metrics.reaction.observe(max(self._now_ms() - taken_in_ms, 0) / 1000)
+            if not self._leaving[place]:
+                del self._leaving[place]
+                self._empty(partition, place, memory)
+
+        for alert in alerts:
+            self._outputs.alert(alert, partial(sent, alert))
+
+    def _empty(self, partition: Partition, place: Place, memory: DeviceMemory) -> None:
+        """Say in the changelog that the alerts have left: whoever recovers the device would repeat them."""
+        if self.fleet.partitions.get(place.partition) is partition:
             memory.revision += 1
-            await self._outputs.room()
-            # Nobody waits for this one: without it the alerts are repeated by who recovers the device.
-            self._keep(partition, place, memory)
+            self._keep(partition, place, memory, (), None)

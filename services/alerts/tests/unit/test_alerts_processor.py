@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from alerts import memory as changelog
@@ -38,11 +38,15 @@ class Outputs:
     async def stored(self) -> None:
         """It always is."""
 
-    def change(self, partition: int, device_id: str, value: bytes | None) -> None:
+    def change(
+        self, partition: int, device_id: str, value: bytes | None, then: Callable[[], None] = lambda: None
+    ) -> None:
         self._write("change", (partition, device_id, value))
+        then()
 
-    def alert(self, record: AlertRecord) -> None:
+    def alert(self, record: AlertRecord, then: Callable[[], None]) -> None:
         self._write("alert", dict(record))
+        then()
 
     def state(self, device_id: str, memory: DeviceMemory, now_ms: int) -> None:
         self._write("state", (device_id, memory.last_seen_ms, memory.open_alerts(device_id)))
