@@ -178,6 +178,8 @@ def test_every_service_takes_the_settings_that_it_is_given(
         loaded: Any = settings.load(service.settings, service.name, environ=image | environment, file=file)
 
         assert (loaded.http.host, loaded.http.port) == ("0.0.0.0", 8080)  # noqa: S104 - other pods ask there
+        # Every reference has led to a variable of the pod.
+        assert "${" not in repr(loaded.model_dump())
         # The pod is given longer than the service and its supervisor give themselves.
         drain_s = 5 if "lifecycle" in container else 0
         assert pod["terminationGracePeriodSeconds"] * 1000 >= loaded.shutdown_timeout_ms + 5_000 + drain_s * 1000

@@ -116,7 +116,7 @@ def load(
     problems: list[str] = []
     for key, value, origin in _entries(service, environ, file, overrides, problems):
         try:
-            _put(merged, key, secrets.resolve(value, environ) if isinstance(value, str) else value)
+            _put(merged, key, _resolved(value, environ))
             origins[key] = origin
         except (secrets.SecretError, KeyError) as error:
             problems.append(f"{key} ({origin}): {error.args[0]}")
@@ -150,6 +150,14 @@ def _entries(
             problems.append(f"--set {override}: expected key=value")
         else:
             yield key.strip(), value.strip(), "--set"
+
+
+def _resolved(value: Any, environ: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _resolved(inner, environ) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_resolved(inner, environ) for inner in value]
+    return secrets.resolve(value, environ) if isinstance(value, str) else value
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -90,6 +90,18 @@ def test_librdkafka_property_with_dots_comes_from_a_file(tmp_path: Path) -> None
     assert read(file=path).kafka.properties == {"security.protocol": "SSL", "client.rack": "a"}
 
 
+def test_secrets_within_maps_and_lists_are_resolved(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text(
+        'names = ["a", "${env:B}"]\n[kafka.properties]\n"sasl.password" = "${env:P}"\n"client.rack" = "a"\n'
+    )
+
+    settings = read(file=path, environ={"P": "secret", "B": "b"})
+
+    assert settings.kafka.properties == {"sasl.password": "secret", "client.rack": "a"}
+    assert settings.names == ["a", "b"]
+
+
 def test_secret_is_taken_from_where_its_reference_points(tmp_path: Path) -> None:
     secret = tmp_path / "secrets"
     secret.write_text("user = x\npassword = from file\n")
