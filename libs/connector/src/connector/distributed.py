@@ -53,9 +53,6 @@ class Classes(Protocol):
     def check(self, config: ConnectorConfig) -> TaskPlan:
         """Look at a configuration, its references unresolved. Raises ConfigError with every problem."""
 
-    def command(self) -> Sequence[str]:
-        """The command line of a task's process, which calls `handover.run_handed_over`."""
-
 
 @dataclass(frozen=True)
 class WorkerSettings:
@@ -64,6 +61,8 @@ class WorkerSettings:
     service: str
     group: str
     """The worker group; the workers of a group run the same classes."""
+    command: Sequence[str]
+    """Of a task's process, which calls `handover.run_handed_over`."""
     kafka: KafkaSettings
     registry: RegistrySettings
     http: HttpSettings
@@ -233,7 +232,7 @@ class DistributedWorker:
         handover = Handover(start.config, start.id.task, self._name, self._settings.group)
         timeout_ms = self._settings.task_stop_timeout_ms
         try:
-            process = TaskProcess(self._classes.command(), handover, stop_timeout_ms=timeout_ms)
+            process = TaskProcess(self._settings.command, handover, stop_timeout_ms=timeout_ms)
         except OSError as error:
             self._controller.ended(start.id, f"the task's process cannot be started: {error}", now_ms)
             return

@@ -10,7 +10,7 @@ import isotherm_schemas
 from connector import following
 from connector.config import ConnectorConfig
 from connector.definitions import Definition
-from connector.targets import Target
+from connector.targets import Target, target_of
 from servicekit import secrets
 from servicekit.avro import SchemaRegistry
 
@@ -73,19 +73,23 @@ def announcements(
     *,
     version: str,
     worker_group: str = "",
-    target: Target | None = None,
+    known: Mapping[str, Any] | None = None,
 ) -> list[tuple[str, str, bytes]]:
-    """Topic, key and value of what is to be published when the connector starts; `target` is what is wanted of it.
+    """Topic, key and value of what is to be published when the connector starts.
+
+    `known` is the connector's record on the topic: what is wanted of the connector is kept, and nothing is said of it
+    when all else is the same too, so that no start takes back what is asked for meanwhile.
 
     Raises SchemaNotRegisteredError before `isotherm apply` was run, RegistryUnavailableError.
     """
-    now_ms = int(time.time() * 1000)
-    connector = connector_record(config, worker_group=worker_group, now_ms=now_ms, target=target)
-    plugin = plugin_record(definition, version)
-    return [
-        (CONNECTORS, config.name, _encoder(registry, CONNECTORS, "ConnectorConfig", _CONNECTOR_VERSION)(connector)),
-        (PLUGINS, definition.klass, _encoder(registry, PLUGINS, "PluginDefinition", _PLUGIN_VERSION)(plugin)),
-    ]
+    target = None if known is None else target_of(known)
+    connector = connector_record(config, worker_group=worker_group, now_ms=int(time.time() * 1000), target=target)
+    plugin = _encoder(registry, PLUGINS, "PluginDefinition", _PLUGIN_VERSION)(plugin_record(definition, version))
+    messages = [(PLUGINS, definition.klass, plugin)]
+    if known is None or {**known, "updated_at": None} != {**connector, "updated_at": None}:
+        encode = _encoder(registry, CONNECTORS, "ConnectorConfig", _CONNECTOR_VERSION)
+        messages.insert(0, (CONNECTORS, config.name, encode(connector)))
+    return messages
 
 
 def _encoder(registry: SchemaRegistry, topic: str, record: str, version: int) -> Callable[[Mapping[str, Any]], bytes]:

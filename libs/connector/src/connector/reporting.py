@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 
 from connector.status import DeferredHeartbeat, Heartbeat, State
@@ -32,11 +33,19 @@ class Reporter:
         state: Callable[[], State],
         counts: Callable[[], Mapping[str, int]],
         lag: Callable[[], Mapping[str, int]] = dict,
+        worker: str | None = None,
+        worker_group: str = "",
+        announcements: Callable[[SchemaRegistry], Iterable[tuple[str, str, bytes]]] = lambda _schemas: (),
     ) -> None:
-        """The reporter's thread asks `state`, `counts` and `lag` (records not read yet, by `topic-partition`)."""
+        """The reporter's thread asks `state`, `counts` and `lag` (records not read yet, by `topic-partition`).
+
+        `announcements` are topic, key and value of what is said once, as soon as it can be; they may raise what
+        `connector.publishing.announcements` raises.
+        """
         self._kafka, self._registry = kafka_settings, registry_settings
         self._connector, self._task = connector, task
         self._state, self._counts, self._lag = state, counts, lag
+        self._worker, self._group, self._announcements = worker, worker_group, announcements
         self._ended = threading.Event()
         self._trace: str | None = None
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
@@ -53,16 +62,29 @@ class Reporter:
 
     def _run(self) -> None:
         schemas = SchemaRegistry(self._registry)
-        name = f"{self._connector}-{self._task}-status"
         heartbeat = DeferredHeartbeat(
             lambda: Heartbeat(
-                lambda: kafka.producer(self._kafka, name), schemas, connector=self._connector, task=self._task
+                lambda: self._producer(schemas),
+                schemas,
+                connector=self._connector,
+                task=self._task,
+                worker=self._worker,
+                worker_group=self._group,
             )
         )
+        heartbeat.beat(self._state(), self._counts, self._lag)
         while not self._ended.wait(_BEAT_S):
             heartbeat.beat(self._state(), self._counts, self._lag)
         state = State.UNASSIGNED if self._trace is None else State.FAILED
         heartbeat.last_word(state, self._counts(), self._trace)
+
+    def _producer(self, schemas: SchemaRegistry) -> Producer:
+        # Before the producer: one that is thrown away again, because a schema is missing, takes half a minute to end.
+        messages = list(self._announcements(schemas))
+        producer = kafka.producer(self._kafka, f"{self._connector}-{self._task}-status")
+        for topic, key, value in messages:
+            producer.produce(topic, key=key, value=value)
+        return producer
 
 
 @contextmanager
@@ -77,11 +99,20 @@ def reported(reporter: Reporter) -> Iterator[None]:
     reporter.close()
 
 
-def counts_of(registry: CollectorRegistry, prefix: str) -> dict[str, int]:
-    """Every counter and gauge whose name begins with `prefix`, by the rest of its name, summed over its labels."""
+def counts_of(registry: CollectorRegistry, prefix: str, connector: str | None = None) -> dict[str, int]:
+    """Every counter and gauge whose name begins with `prefix`, by the rest of its name, summed over its labels.
+
+    With `connector` only those that have a label of this name, and of them its samples.
+    """
     counts: dict[str, int] = {}
     for metric in registry.collect():
-        if metric.name.startswith(prefix) and metric.type in ("counter", "gauge"):
-            values = [sample.value for sample in metric.samples if not sample.name.endswith("_created")]
-            counts[metric.name.removeprefix(prefix)] = int(sum(values))
+        if not metric.name.startswith(prefix) or metric.type not in ("counter", "gauge"):
+            continue
+        samples = [
+            sample
+            for sample in metric.samples
+            if not sample.name.endswith("_created") and connector in (None, sample.labels.get("connector"))
+        ]
+        if samples or connector is None:
+            counts[metric.name.removeprefix(prefix)] = int(sum(sample.value for sample in samples))
     return counts

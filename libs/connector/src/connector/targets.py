@@ -57,6 +57,8 @@ class TargetFollower:
 
     def __init__(self, kafka_settings: KafkaSettings, registry_settings: RegistrySettings, connector: str) -> None:
         self.target = Target()
+        self.record: Mapping[str, Any] | None = None
+        """The whole record that says so; None where there is none."""
         self._kafka, self._registry = kafka_settings, registry_settings
         self._connector = connector
         self._current = threading.Event()
@@ -97,5 +99,6 @@ class TargetFollower:
     def _take(self, change: Change) -> None:
         try:
             self.target = Target() if change.record is None else target_of(change.record)
+            self.record = change.record
         except ValueError as error:
             _log.error("target state cannot be read, the last one stays", reason=str(error))

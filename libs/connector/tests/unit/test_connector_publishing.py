@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import isotherm_schemas
 from connector.config import from_mapping
 from connector.definitions import Definition, Importance, Key, Type, common_keys
-from connector.publishing import connector_record, plugin_record
+from connector.publishing import CONNECTORS, PLUGINS, announcements, connector_record, plugin_record
 from servicekit.avro import encoder
 
 DEFINITION = Definition(
@@ -34,3 +37,28 @@ def test_a_connector_fits_its_schema_and_tells_no_secret() -> None:
     assert record["config"]["db.password"] == "******"
     assert record["config"]["api.key"] == "${env:KEY}"
     assert (record["mode"], record["target_state"], record["worker_group"]) == ("standalone", "STARTED", "g")
+
+
+def test_a_start_keeps_what_is_wanted_and_repeats_nothing() -> None:
+    config = from_mapping({"name": "n", "connector.class": "x"})
+    said: dict[str, dict[str, Any]] = {}
+
+    class Registry:
+        def encoder(self, topic: str, _schema: object) -> Callable[[dict[str, Any]], bytes]:
+            def encode(record: dict[str, Any]) -> bytes:
+                said[topic] = record
+                return b""
+
+            return encode
+
+    def start(known: dict[str, Any] | None) -> list[str]:
+        said.clear()
+        return [
+            topic for topic, _, _ in announcements(cast(Any, Registry()), config, DEFINITION, version="1", known=known)
+        ]
+
+    assert start(None) == [CONNECTORS, PLUGINS]
+    paused = {**said[CONNECTORS], "target_state": "PAUSED", "restart_count": 2, "task_restarts": {"0": 1}}
+    assert start(paused) == [PLUGINS]
+    assert start({**paused, "config": {}}) == [CONNECTORS, PLUGINS]
+    assert {**said[CONNECTORS], "updated_at": paused["updated_at"]} == paused

@@ -1,4 +1,4 @@
-"""`persisters run|validate|offsets|replay FILE`: one file is one connector."""
+"""`persisters run|validate|offsets|replay FILE`: one file is one connector; a worker runs those of its group."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import sys
 from collections.abc import Sequence
 
 from connector.config import ConfigError
+from connector.hosting import TASK_FLAG, run_worker
 from connector.tasks import stop_with_supervisor, supervise
 from connector.validation import InvalidConfigError
-from persisters import replaying
+from persisters import hosting, replaying
 from persisters.catalog import MissingExtraError, load
 from persisters.settings import PersistersSettings
-from persisters.worker import run_task
+from persisters.worker import Assignment, run_task
 from servicekit import lifecycle
 from servicekit.command import ServiceCommand
 from servicekit.lifecycle import Exit, Stop
@@ -44,11 +45,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    replaying.add_file_arguments(parser)
+    replaying.add_file_arguments(parser, needs_file=False)
+    # Only our own processes give these to theirs.
     parser.add_argument("--task", type=int, help=argparse.SUPPRESS)
+    parser.add_argument(TASK_FLAG, action="store_true", help=argparse.SUPPRESS)
 
 
 def _run(settings: PersistersSettings, arguments: argparse.Namespace, given: list[str]) -> int:
+    if arguments.handed_over:
+        return hosting.run_handed_over_task(settings, _prepare)
+    if arguments.file is not None:
+        return _run_file(settings, arguments, given)
+    try:
+        return run_worker(SERVICE, settings, hosting.SinkClasses(arguments.sink), given)
+    except MissingExtraError as error:
+        raise SettingsError([str(error)]) from None
+
+
+def _prepare() -> None:
+    lifecycle.collect_rarely()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+
+
+def _run_file(settings: PersistersSettings, arguments: argparse.Namespace, given: list[str]) -> int:
     try:
         written, kind, validated = load(arguments.sink, arguments.file, resolve=True)
     except (ConfigError, MissingExtraError) as error:
@@ -67,11 +86,10 @@ def _run(settings: PersistersSettings, arguments: argparse.Namespace, given: lis
         )
 
     def work(stop: Stop) -> int:
-        lifecycle.collect_rarely()
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        _prepare()
         if arguments.task is not None:
             stop_with_supervisor(stop)
-        return run_task(settings, kind, written, validated, arguments.task or 0, stop)
+        return run_task(settings, Assignment(kind, written, validated, arguments.task or 0), stop)
 
     return lifecycle.run(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)
 
@@ -84,7 +102,7 @@ def _command(settings: PersistersSettings, given: list[str], task: int) -> list[
 
 def _validate(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"{SERVICE} validate", description="Check a connector's file.")
-    _add_arguments(parser)
+    replaying.add_file_arguments(parser)
     arguments = parser.parse_args(argv)
     try:
         _, _, validated = load(arguments.sink, arguments.file, resolve=False)

@@ -20,10 +20,12 @@ from servicekit.lifecycle import Exit
 from servicekit.settings import SettingsError
 
 
-def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+def add_file_arguments(parser: argparse.ArgumentParser, *, needs_file: bool = True) -> None:
     """The arguments that name a connector."""
     parser.add_argument("--sink", choices=sorted(KINDS), help="kind of the sink; must fit the file's connector.class")
-    parser.add_argument("file", type=Path, help="the connector's file: properties, JSON or TOML")
+    parser.add_argument(
+        "file", type=Path, nargs=None if needs_file else "?", help="the connector's file: properties, JSON or TOML"
+    )
 
 
 def _add_replay_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from servicekit.settings import ServiceSettings
+from connector.hosting import HostSettings
 
 
-class PersistersSettings(ServiceSettings):
+class PersistersSettings(HostSettings):
     """How to reach Kafka and the registry, and bounds that no connector may exceed."""
 
-    worker_group: str = Field("", description="Name of the worker's group in its status.")
     writers: int = Field(8, ge=1, le=256, description="Writes in flight at once in one task, over all partitions.")
     waiting_records: int = Field(20_000, ge=1, description="Records read and waiting in one task, over all partitions.")
     waiting_bytes: int = Field(32 * 1024 * 1024, ge=1024, description="Bytes of those records.")
     fetch_queue_kilobytes: int = Field(16_384, ge=64, description="Most that the Kafka client fetches ahead, KiB.")
-    session_timeout_ms: int = Field(
-        10_000, ge=1_000, description="After a kill, this long until another task has the partitions."
-    )
     commit_interval_ms: int = Field(1_000, ge=10, description="How often offsets are committed.")
     drain_timeout_ms: int = Field(
         15_000, ge=0, description="How long a rebalance or the shutdown waits for writes in flight."

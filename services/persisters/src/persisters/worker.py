@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -23,10 +23,13 @@ from connector.dead_letters import (
     ensure_topic,
     producer_overrides,
 )
+from connector.handover import Handover, tell
 from connector.limits import FailureLimitError, FailureWatch, failure_limits
+from connector.obeying import run_as_wanted
 from connector.policies import ErrorPolicy, Policy
 from connector.publishing import announcements
 from connector.status import DeferredHeartbeat, Heartbeat, State
+from connector.targets import Target, TargetFollower
 from connector.validation import Validated
 from persisters.accounting import Counts
 from persisters.catalog import SinkKind, subscription
@@ -49,17 +52,28 @@ _log = logs.logger(__name__)
 _CHATTY = ("elastic_transport", "elasticsearch", "cassandra", "hazelcast")
 """Clients that tell every request and reconnection; what matters of it is told by the loop."""
 _SAMPLE_INTERVAL_S = 1.0
+_ANNOUNCING_S = 5.0
 _MAX_SHOWN = 300
-_VERSION = version("isotherm-persisters")
+VERSION = version("isotherm-persisters")
 
 
-def run_task(
-    settings: PersistersSettings, kind: SinkKind, written: ConnectorConfig, config: Validated, task: int, stop: Stop
-) -> int:
-    """Run task number `task` of the connector until `stop`; the exit code.
+@dataclass(frozen=True)
+class Assignment:
+    """One task of a connector, and who gave it to this process."""
 
-    `written` is the configuration as its file has it, `config` has its references to secrets resolved.
-    """
+    kind: SinkKind
+    written: ConnectorConfig
+    """As its file or its record has it."""
+    config: Validated
+    """With its references to secrets resolved."""
+    task: int
+    handover: Handover | None = None
+    """From a distributed worker, which answers for the connector; None where its file owns it."""
+
+
+def run_task(settings: PersistersSettings, assignment: Assignment, stop: Stop) -> int:
+    """Run the task until `stop`, as it is wanted on `isotherm.connectors`; the exit code."""
+    config, task = assignment.config, assignment.task
     for chatty in _CHATTY:
         logging.getLogger(chatty).setLevel(logging.ERROR)
     for notice in config.notices:
@@ -69,9 +83,17 @@ def run_task(
     metrics = TaskMetrics(registry, config.name, task)
     monitoring = MonitoringServer(settings.http, health, registry)
     monitoring.start()
-    _log.info("task", connector=config.name, task=task, sink=kind.name, http_port=monitoring.port)
+    _log.info("task", connector=config.name, task=task, sink=assignment.kind.name, http_port=monitoring.port)
     try:
-        return _Task(settings, kind, config, task, health, metrics, written, registry).run(stop)
+        if assignment.handover is not None:
+            tell(http_port=monitoring.port)
+            return _Task(settings, assignment, health, metrics, registry, None).run(stop)
+        follower = TargetFollower(settings.kafka, settings.registry, config.name)
+        follower.start()
+        try:
+            return _Task(settings, assignment, health, metrics, registry, follower).run(stop)
+        finally:
+            follower.close()
     finally:
         monitoring.stop()
 
@@ -97,29 +119,25 @@ class _Task:
     def __init__(
         self,
         settings: PersistersSettings,
-        kind: SinkKind,
-        config: Validated,
-        task: int,
+        assignment: Assignment,
         health: Health,
         metrics: TaskMetrics,
-        written: ConnectorConfig,
         registry: CollectorRegistry,
+        follower: TargetFollower | None,
     ) -> None:
+        self._settings, self._assignment, self._follower = settings, assignment, follower
+        self._kind, self._config, self._number = assignment.kind, assignment.config, assignment.task
         self._registry = registry
-        self._settings, self._kind, self._config, self._number = settings, kind, config, task
         self._health, self._metrics = health, metrics
         self._schemas = SchemaRegistry(settings.registry)
-        self._status = DeferredHeartbeat(partial(self._heartbeat, written))
-        self._refusals = _RefusalLog(config, metrics.logged)
-        self._failures = FailureWatch(failure_limits(config))
+        self._status = DeferredHeartbeat(self._heartbeat)
+        self._refusals = _RefusalLog(self._config, metrics.logged)
+        self._failures = FailureWatch(failure_limits(self._config))
 
     def run(self, stop: Stop) -> int:
         """The exit code; every failure is logged and told in the status with its trace."""
         try:
-            loop = self._loop(stop)
-            if loop is not None:
-                with self._upkeep():
-                    loop.run(stop)
+            run_as_wanted(self._target, self._number, stop, self._work, self._idle)
         except TaskFailedError as failure:
             return self._failed("stopped by the error policy", failure, Exit.FAILED)
         except FailureLimitError as failure:
@@ -132,10 +150,39 @@ class _Task:
         _log.info("task stopped", connector=self._config.name, task=self._number, **self._metrics.totals())
         return Exit.OK
 
+    def _target(self) -> Target | None:
+        if self._follower is None:
+            return Target()
+        return self._follower.target if self._follower.is_current() else None
+
+    def _known(self) -> Mapping[str, Any] | None:
+        return None if self._follower is None else self._follower.record
+
+    def _work(self, stop: Stop) -> int:
+        self._health.ready("target")
+        self._status.beat(State.RUNNING, self._metrics.totals, self._metrics.lag)
+        loop = self._loop(stop)
+        if loop is not None:
+            with self._upkeep():
+                loop.run(stop)
+        return Exit.OK
+
+    def _idle(self, state: State | None) -> None:
+        self._health.beat()
+        if state is None:
+            self._health.not_ready("target", "not known yet whether the connector is to run")
+            return
+        # It does what it was told; and nothing waits for a paused sink.
+        for part in ("start", "target", "kafka", "sink", "registry"):
+            self._health.ready(part)
+        self._status.beat(state, self._metrics.totals, dict)
+
     def _failed(self, what: str, failure: Exception, code: Exit) -> int:
         trace = "".join(traceback.format_exception(failure))
         _log.error(what, connector=self._config.name, task=self._number, reason=str(failure), trace=trace)
         self._status.last_word(State.FAILED, self._metrics.totals(), trace)
+        if self._assignment.handover is not None:
+            tell(trace=trace)
         return code
 
     def _upkeep(self) -> AbstractContextManager[None]:
@@ -190,30 +237,47 @@ class _Task:
         self._status.beat(State.RUNNING, self._metrics.totals, self._metrics.lag)
         self._failures.check()
 
-    def _heartbeat(self, written: ConnectorConfig) -> Heartbeat:
+    def _heartbeat(self) -> Heartbeat:
+        handover = self._assignment.handover
         return Heartbeat(
-            partial(self._status_producer, written),
+            self._status_producer,
             self._schemas,
-            connector=written.name,
+            connector=self._config.name,
             task=self._number,
-            worker_group=self._settings.worker_group,
+            worker_group=self._settings.worker_group if handover is None else handover.worker_group,
+            worker=None if handover is None else handover.worker,
         )
 
-    def _status_producer(self, written: ConnectorConfig) -> Producer:
-        group = self._settings.worker_group
+    def _status_producer(self) -> Producer:
         # Before the producer: one that is thrown away again, because a schema is missing, takes half a minute to end.
-        messages = announcements(self._schemas, written, self._config.definition, version=_VERSION, worker_group=group)
-        producer = kafka.producer(self._settings.kafka, f"{written.name}-{self._number}-status")
-        # The connector's first task does it for all.
-        for topic, key, value in messages if self._number == 0 else ():
+        messages = self._announcements()
+        producer = kafka.producer(self._settings.kafka, f"{self._config.name}-{self._number}-status")
+        for topic, key, value in messages:
             producer.produce(topic, key=key, value=value)
+        # Before there is anything that somebody could want to pause.
+        producer.flush(_ANNOUNCING_S)
         return producer
+
+    def _announcements(self) -> list[tuple[str, str, bytes]]:
+        # The first task does it for all; a distributed worker's connectors are the console's to write.
+        if self._number or self._assignment.handover is not None:
+            return []
+        return announcements(
+            self._schemas,
+            self._assignment.written,
+            self._config.definition,
+            version=VERSION,
+            worker_group=self._settings.worker_group,
+            known=self._known(),
+        )
 
     def _consumer(self) -> Consumer:
         settings, config = self._settings, self._config
         overrides: dict[str, Any] = {
             "enable_partition_eof": True,
             "queued_max_messages_kbytes": settings.fetch_queue_kilobytes,
+            # Short runs of one partition after another, so that the lanes fill evenly and none has to be paused.
+            "max_partition_fetch_bytes": 256 * 1024,
             "session_timeout_ms": settings.session_timeout_ms,
             **{key.replace(".", "_"): value for key, value in config.under("consumer.override.").items()},
         }

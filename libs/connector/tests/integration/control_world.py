@@ -1,0 +1,254 @@
+"""The console's part in tests of workers: what is wanted of connectors is written, what is said of them is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+from confluent_kafka import TopicPartition
+
+from connector.publishing import CONNECTORS
+from connector.status import TOPIC as STATUS
+from connector.targets import READER
+from connector.wanted import CONNECTOR_ITSELF
+from connector.worker_status import EVERY_CONNECTOR, SCHEMA
+from isotherm_cli.apply import apply, declared_subjects, declared_topics
+from servicekit import kafka as clients
+from servicekit.avro import Decoder, SchemaRegistry
+from servicekit.settings import KafkaSettings, RegistrySettings
+
+PATIENCE_S = 240.0
+STALE_S = 15.0
+"""Three beats: what is older counts no more."""
+
+
+class Said(NamedTuple):
+    """One status record."""
+
+    state: str
+    worker: str
+    trace: str
+    counts: Mapping[str, int]
+    updated_at: Any
+    record: Mapping[str, Any]
+
+
+class Control:
+    """The control topics, as a console sees them."""
+
+    def __init__(self, bootstrap_servers: str, registry_url: str) -> None:
+        self.kafka = KafkaSettings(bootstrap_servers=bootstrap_servers)
+        self.registry = RegistrySettings(url=registry_url)
+        apply(
+            self.kafka,
+            self.registry,
+            topics=[one for one in declared_topics() if one.name.startswith("isotherm.")],
+            subjects=[one for one in declared_subjects() if one.name.startswith("isotherm.")],
+        )
+        schemas = SchemaRegistry(self.registry)
+        self._encode, self._decode = schemas.encoder(CONNECTORS, READER), Decoder(schemas, SCHEMA)
+        self._producer = clients.producer(self.kafka, "test-control")
+        self._consumer = clients.consumer(self.kafka, "test-control", f"test-{uuid.uuid4().hex}")
+        self._consumer.assign([TopicPartition(STATUS, 0, 0)])
+        self._said: dict[tuple[str, int, str], Said] = {}
+        self._wanted: dict[str, dict[str, Any]] = {}
+
+    def create(self, name: str, group: str, config: Mapping[str, str], *, mode: str = "distributed") -> None:
+        """A connector that nobody knew."""
+        self._wanted[name] = {
+            "name": name,
+            "connector_class": config["connector.class"],
+            "config": {"name": name, **config},
+            "target_state": "STARTED",
+            "restart_count": 0,
+            "task_restarts": {},
+            "mode": mode,
+            "worker_group": group,
+        }
+        self.change(name)
+
+    def change(self, name: str, **fields: Any) -> None:
+        """Write the connector's record with these fields changed."""
+        self._wanted[name] |= {**fields, "updated_at": int(time.time() * 1000)}
+        self._put(name, self._encode(self._wanted[name]))
+
+    def delete(self, name: str) -> None:
+        """The connector is wanted no more."""
+        del self._wanted[name]
+        self._put(name, None)
+
+    def _put(self, name: str, value: bytes | None) -> None:
+        self._producer.produce(CONNECTORS, key=name, value=value)
+        assert self._producer.flush(60) == 0
+
+    def look(self) -> None:
+        """Read what was said since."""
+        while messages := self._consumer.consume(500, 0.2):
+            for message in messages:
+                assert message.error() is None, message.error()
+                key = message.key()
+                assert key is not None
+                connector, task, worker = key.decode().split("/")
+                place, value = (connector, int(task), worker), message.value()
+                if value is None:
+                    self._said.pop(place, None)
+                    continue
+                record = self._decode(value).record
+                self._said[place] = Said(
+                    record["state"], worker, record["trace"] or "", record["counts"], record["updated_at"], record
+                )
+
+    def status(self, connector: str, task: int = CONNECTOR_ITSELF) -> Said | None:
+        """The newest word on a task, unless it is too old or says that nobody runs it."""
+        self.look()
+        found = [said for (name, number, _), said in self._said.items() if (name, number) == (connector, task)]
+        newest = max(found, key=lambda said: said.updated_at, default=None)
+        if newest is None or newest.state == "UNASSIGNED":
+            return None
+        return newest if time.time() - newest.updated_at.timestamp() <= STALE_S else None
+
+    def states(self, connector: str, tasks: int) -> list[str | None]:
+        """The states of the connector and its tasks, in this order; None where nobody says any."""
+        self.look()
+        told = [self.status(connector, task) for task in range(CONNECTOR_ITSELF, tasks)]
+        return [None if said is None else said.state for said in told]
+
+    def workers(self, connector: str, tasks: int) -> set[str]:
+        """Who runs the tasks."""
+        told = [self.status(connector, task) for task in range(tasks)]
+        return {said.worker for said in told if said is not None and said.state == "RUNNING"}
+
+    def of_workers(self) -> list[Said]:
+        """What the workers say of themselves."""
+        self.look()
+        return [said for (name, _, _), said in self._said.items() if name == EVERY_CONNECTOR]
+
+    def members(self, group: str) -> int:
+        """Members of a consumer group."""
+        admin = clients.admin(self.kafka, "test-control")
+        return len(admin.describe_consumer_groups([group], request_timeout=60)[group].result().members)
+
+
+class Worker:
+    """A service run as a distributed worker, a process."""
+
+    def __init__(self, control: Control, service: str, group: str, folder: Path, port: int, *more: str) -> None:
+        self._control, self._service, self._group, self._port = control, service, group, port
+        self._more = more
+        self._log = folder / f"{service}-{port}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, settings: Sequence[str] = ()) -> None:
+        """Start it; `settings` are `key=value`."""
+        chosen = [
+            f"kafka.bootstrap_servers={self._control.kafka.bootstrap_servers}",
+            f"registry.url={self._control.registry.url}",
+            f"http.port={self._port}",
+            f"worker_group={self._group}",
+            "session_timeout_ms=6000",
+            *settings,
+        ]
+        sets = [word for one in chosen for word in ("--set", one)]
+        module = self._service.replace("-", "_")
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen([sys.executable, "-m", module, "run", *self._more, *sets], stderr=log)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def tasks(self) -> list[psutil.Process]:
+        """The processes of its tasks."""
+        try:
+            return psutil.Process(self.pid).children()
+        except psutil.NoSuchProcess:
+            return []
+
+    def page(self, name: str) -> str:
+        """A page of its monitoring server; empty while it does not answer."""
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=30)
+        try:
+            connection.request("GET", f"/{name}")
+            return connection.getresponse().read().decode()
+        except OSError:
+            return ""
+        finally:
+            connection.close()
+
+    def log(self) -> str:
+        """Its last words."""
+        return self._log.read_text(encoding="utf-8")[-8_000:]
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """The log's lines with this event."""
+        lines = self._log.read_text(encoding="utf-8").splitlines()
+        found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        return [line for line in found if line.get("event") == event]
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_S)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None and self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+class Fleet:
+    """The workers of one group."""
+
+    def __init__(
+        self, control: Control, service: str, folder: Path, free_port: Callable[[], int], *arguments: str
+    ) -> None:
+        self.group = f"g-{uuid.uuid4().hex[:8]}"
+        self._control, self._service, self._folder = control, service, folder
+        self._free_port, self._arguments = free_port, arguments
+        self.workers: list[Worker] = []
+
+    def worker(self, *settings: str) -> Worker:
+        """One more, running; `settings` are `key=value`."""
+        port = self._free_port()
+        self.workers.append(Worker(self._control, self._service, self.group, self._folder, port, *self._arguments))
+        self.workers[-1].start(settings=settings)
+        return self.workers[-1]
+
+    def until(self, what: str, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` holds; the workers' logs tell why it does not."""
+        until(what, condition, lambda: "\n".join(worker.log() for worker in self.workers))
+
+    def of_workers(self) -> list[Said]:
+        """What the group's workers say of themselves."""
+        return [said for said in self._control.of_workers() if said.record["worker_group"] == self.group]
+
+    def close(self) -> None:
+        """End everything."""
+        tasks = [task for worker in self.workers for task in worker.tasks()]
+        for worker in self.workers:
+            worker.kill()
+        psutil.wait_procs(tasks, timeout=60)
+
+
+def until(what: str, condition: Callable[[], bool], told: Callable[[], str] = str) -> None:
+    """Wait until `condition` holds."""
+    pause, deadline_s = threading.Event(), time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            pytest.fail(f"{what}: not within {PATIENCE_S} s\n{told()}")
+        pause.wait(0.1)

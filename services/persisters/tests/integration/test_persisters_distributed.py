@@ -1,0 +1,191 @@
+"""Distributed workers on a real Kafka with a real sink: a connector's whole life, and what must not disturb it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from control_world import Control, Fleet, Said, Worker
+from persisters_stores import MapStore
+from persisters_world import BASE_MS, Broker, Persisters
+
+from connector.replay import parse_position, rewind
+from servicekit import kafka as clients
+
+pytest_plugins = ("persisters_fixtures",)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+SINK = "com.datamountaineer.streamreactor.connect.hazelcast.sink.HazelCastSinkConnector"
+TASKS = 2
+QUICK = "commit_interval_ms=200"
+
+
+@pytest.fixture(scope="module")
+def control(kafka: Any, registry: Any) -> Control:
+    """The control topics."""
+    return Control(kafka.bootstrap_servers, registry.url)
+
+
+@pytest.fixture
+def fleet(control: Control, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Fleet]:
+    """Workers that host the Hazelcast sink."""
+    made = Fleet(control, "persisters", tmp_path, free_port, "--sink", "hazelcast")
+    yield made
+    made.close()
+
+
+def create(control: Control, fleet: Fleet, name: str, broker: Broker, store: MapStore, *more: str) -> dict[str, str]:
+    """A connector of the group; its configuration."""
+    lines = [*store.lines(broker.topic), *more]
+    config = {"connector.class": SINK, "topics": broker.topic, **dict(line.split("=", 1) for line in lines)}
+    control.create(name, fleet.group, config)
+    return config
+
+
+def _said(control: Control, name: str, task: int) -> Said:
+    said = control.status(name, task)
+    assert said is not None
+    return said
+
+
+def test_a_connectors_life_on_two_workers(control: Control, fleet: Fleet, broker: Broker, map_store: MapStore) -> None:
+    name = f"life-{uuid.uuid4().hex[:8]}"
+    running = ["RUNNING"] * (1 + TASKS)
+    written = broker.aggregates(20, range(3), revision=BASE_MS)
+    first = fleet.worker(QUICK)
+    # Neither may disturb the other one: a configuration that cannot be used, and one whose task fails.
+    create(control, fleet, "bad-" + name, broker, map_store, "tasks.max=many", "connect.hazelcast.sink.batch.size=0")
+    create(control, fleet, name, broker, map_store, f"tasks.max={TASKS}")
+    fleet.until("all there", lambda: not map_store.problems(written))
+    fleet.until("running", lambda: control.states(name, TASKS) == running)
+    fleet.until("told", lambda: control.states("bad-" + name, 1) == ["FAILED", None])
+    trace = _said(control, "bad-" + name, -1).trace
+    assert "tasks.max: 'many' is not allowed" in trace
+    assert "batch.size" in trace
+
+    second = fleet.worker(QUICK)
+    fleet.until("both work", lambda: len(control.workers(name, TASKS)) == 2)
+    fleet.until("said", lambda: len(fleet.of_workers()) == 2)
+    written += broker.aggregates(20, range(3, 6), revision=BASE_MS)
+    fleet.until("all there", lambda: not map_store.problems(written))
+
+    # kill -9 of one: the other takes its tasks, and the orphans end by themselves.
+    orphans = first.tasks()
+    assert orphans
+    first.kill()
+    fleet.until("one has all", lambda: len(second.tasks()) == TASKS)
+    written += broker.aggregates(20, range(6, 9), revision=BASE_MS)
+    fleet.until("all there", lambda: not map_store.problems(written))
+    assert psutil.wait_procs(orphans, timeout=120)[1] == []
+
+    # Paused: no task, no member, nothing written; also for a worker that comes later.
+    control.change(name, target_state="PAUSED")
+    fleet.until("paused", lambda: control.states(name, TASKS) == ["PAUSED"] * (1 + TASKS))
+    assert control.members(f"connect-{name}") == 0
+    before = list(written)
+    written += broker.aggregates(20, range(9, 12), revision=BASE_MS)
+    assert second.stop() == 0, second.log()
+    fleet.until("nobody says", lambda: control.states(name, TASKS) == [None] * (1 + TASKS))
+    third = fleet.worker(QUICK)
+    fleet.until("paused", lambda: control.states(name, TASKS) == ["PAUSED"] * (1 + TASKS))
+    assert not map_store.problems(before)
+    control.change(name, target_state="STARTED")
+    fleet.until("all there", lambda: not map_store.problems(written))
+
+    # One task restarted: another process for it and no other.
+    fleet.until("running", lambda: control.states(name, TASKS) == running)
+    known = {task.pid for task in third.tasks()}
+    control.change(name, task_restarts={"1": 1})
+    fleet.until("another process", lambda: len({task.pid for task in third.tasks()} - known) == 1)
+    fleet.until("two again", lambda: len(third.tasks()) == TASKS)
+    assert len({task.pid for task in third.tasks()} & known) == 1
+
+    # Stopped: the offsets may be moved, and everything is written once more with the same end.
+    control.change(name, target_state="STOPPED")
+    fleet.until("stopped", lambda: control.states(name, TASKS) == ["STOPPED", None, None])
+    admin = clients.admin(control.kafka, "test")
+    moves = rewind(admin, f"connect-{name}", [broker.topic], parse_position("earliest"))
+    assert sum(move.before or 0 for move in moves) >= len(written)
+    control.change(name, target_state="STARTED")
+
+    def settled() -> int:
+        page = third.page("metrics").splitlines()
+        mine = [line for line in page if line.startswith("isotherm_persisters_records_total") and f'"{name}"' in line]
+        return int(sum(float(line.rpartition(" ")[2]) for line in mine if 'outcome="written"' in line))
+
+    fleet.until("all again", lambda: settled() >= 2 * len(written))
+    assert not map_store.problems(written)
+
+    control.delete(name)
+    control.delete("bad-" + name)
+    fleet.until("nothing", lambda: control.states(name, TASKS) == [None] * (1 + TASKS) and not third.tasks())
+    assert control.states("bad-" + name, 1) == [None, None]
+    assert third.stop() == 0, third.log()
+
+
+def test_a_failed_task_is_restarted_as_configured_and_disturbs_nobody(
+    control: Control, fleet: Fleet, broker: Broker, readings: Broker, map_store: MapStore
+) -> None:
+    good, poisoned = f"good-{uuid.uuid4().hex[:8]}", f"poisoned-{uuid.uuid4().hex[:8]}"
+    worker = fleet.worker(QUICK)
+    create(control, fleet, good, broker, map_store)
+    written = broker.aggregates(10, range(2), revision=BASE_MS)
+    readings.produce(("dev", b"\x00no Avro at all"))
+    retry = ("tasks.restart.max=2", "tasks.restart.backoff.ms=200", "tasks.restart.backoff.max.ms=60000")
+    config = create(control, fleet, poisoned, readings, map_store, *retry)
+    fleet.until("restarted", lambda: len(_starts(worker, poisoned)) == 3)
+    fleet.until("failed", lambda: control.states(poisoned, 1) == ["RUNNING", "FAILED"])
+    assert f"{readings.topic}-" in _said(control, poisoned, 0).trace
+    assert len(_starts(worker, poisoned)) == 3
+    fleet.until("all there", lambda: not map_store.problems(written))
+    assert len(_starts(worker, good)) == 1
+
+    # Another configuration is another try.
+    policy = {"connect.hazelcast.sink.error.policy": "NOOP"}
+    control.change(poisoned, config={"name": poisoned, **config, **policy})
+    fleet.until("running", lambda: control.states(poisoned, 1) == ["RUNNING", "RUNNING"])
+    group = f"connect-{poisoned}"
+    fleet.until("passed over", lambda: sum(readings.committed(group)) == 1)
+    for name in (good, poisoned):
+        control.delete(name)
+
+
+def _starts(worker: Worker, connector: str) -> list[dict[str, Any]]:
+    return [line for line in worker.events("task started") if line["connector"] == connector]
+
+
+def test_a_standalone_connector_is_paused_resumed_and_restarted(
+    control: Control, broker: Broker, map_store: MapStore, persister: Persisters
+) -> None:
+    task = persister(broker, map_store)
+    written = broker.aggregates(20, range(3), revision=BASE_MS)
+    task.start()
+    task.until("all there", lambda: not map_store.problems(written))
+    task.until("running", lambda: control.states(task.name, 1) == [None, "RUNNING"])
+    control.create(task.name, "", {"connector.class": SINK}, mode="standalone")
+    control.change(task.name, target_state="PAUSED")
+    task.until("paused", lambda: control.states(task.name, 1) == [None, "PAUSED"])
+    assert control.members(task.group) == 0
+    assert task.problems() == {}
+    before = list(written)
+    written += broker.aggregates(20, range(3, 6), revision=BASE_MS)
+    # A pause outlasts the process, though it publishes its configuration anew.
+    assert task.stop() == 0, task.log()
+    task.start()
+    task.until("paused", lambda: control.states(task.name, 1) == [None, "PAUSED"])
+    assert not map_store.problems(before)
+    control.change(task.name, target_state="STARTED")
+    task.until("all there", lambda: not map_store.problems(written))
+    pid = task.process.pid if task.process is not None else 0
+    control.change(task.name, restart_count=1)
+    written += broker.aggregates(20, range(6, 9), revision=BASE_MS)
+    task.until("all there", lambda: not map_store.problems(written))
+    task.until("running", lambda: control.states(task.name, 1) == [None, "RUNNING"])
+    assert task.process is not None
+    assert task.process.pid == pid
+    assert task.stop() == 0, task.log()
+    control.delete(task.name)
