@@ -143,8 +143,7 @@ class Operation:
         try:
             if not self._paused:
                 await self._let_time_pass()
-            if not await self._streaming.consumer.commit():
-                await self.settle()
+            await self._streaming.commit_taken()
         except Exception as failure:
             self._fail(failure)
         self._metrics.devices.set(len(self._fleet))

@@ -61,21 +61,26 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
 
 
 class _Consumer(driver.Consumer):
+    """Commits what was taken and settled, by the agent's own account.
+
+    Faust forgets acknowledgements whose commit fails during a rebalance, and commits nothing of the partition any more.
+    """
+
     def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
         return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     def ack(self, message: Message) -> bool:
-        # What was read before a rebalance is read again after it: only then its offset may be committed.
-        if message.generation_id != self.app.consumer_generation_id:
-            return False
-        return super().ack(message)
+        message.acked = True
+        self._unacked_messages.discard(message)
+        return True
 
-    async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
+    async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
+        """Offsets that no record has (transaction markers) need no account here."""
+
+    async def commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
         app = self.app
         assert isinstance(app, Streaming)
-        if not await app.owner.settle():
-            return False
-        return await super()._commit_offsets(offsets, start_new_transaction)
+        return await app.commit_taken()
 
 
 class _Transport(driver.Transport):
@@ -112,6 +117,7 @@ class Streaming(faust.App):
         self.fetched: dict[TP, int] = {}
         """The last offset that was fetched of each partition; written by the consumer's thread."""
         self._taken: dict[TP, int] = {}
+        self._committed: dict[TP, int] = {}
         session_s = settings.session_timeout_ms / 1000
         super().__init__(
             settings.name,
@@ -147,13 +153,28 @@ class Streaming(faust.App):
         async for event in stream.events():
             message = event.message
             await self.owner.take(message)
-            self._taken[message.tp] = message.offset
+            # What was read before a rebalance is read again after it.
+            if message.generation_id == self.consumer_generation_id:
+                self._taken[message.tp] = message.offset
 
     async def _on_revoked(self, *_arguments: Any, **_more: Any) -> None:
         await self.owner.settle()
         self.owner.on_revoked()
         self.fetched.clear()
         self._taken.clear()
+        self._committed.clear()
+
+    async def commit_taken(self) -> bool:
+        """Settle, then commit what was taken before; False when it could not be settled or there was nothing new."""
+        taken, generation = dict(self._taken), self.consumer_generation_id
+        if not await self.owner.settle() or generation != self.consumer_generation_id:
+            return False
+        offsets = {tp: offset + 1 for tp, offset in taken.items() if self._committed.get(tp) != offset + 1}
+        # A commit that fails during a rebalance is no loss: the readings are read again.
+        if not offsets or not await self.consumer._commit(offsets):  # type: ignore[attr-defined]  # of the class, not of the interface
+            return False
+        self._committed.update(offsets)
+        return True
 
     def remaining(self) -> int:
         """Records of the changelog that are still to be read."""
