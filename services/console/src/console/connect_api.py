@@ -90,12 +90,13 @@ def _add_connectors(routes: APIRouter, control: Control, fleet: Fleet, now_ms: C
 
     @routes.get("/connectors/{name}/topics")
     def topics(name: str) -> Any:
-        return {name: {"topics": shapes.topics(control, control.view(name))}}
+        known = control.find(name) is not None
+        # Connect knows no 404 here: who uses no topic and who does not exist are the same to it.
+        return {name: {"topics": shapes.topics(control, control.view(name)) if known else []}}
 
     @routes.put("/connectors/{name}/topics/reset", status_code=202)
-    def reset_topics(name: str) -> Response:
+    def reset_topics() -> Response:
         # The topics follow from what is configured and read: there is no list to be forgotten.
-        control.view(name)
         return Response(status_code=202)
 
 

@@ -50,11 +50,15 @@ class Control:
 
     def create(self, name: str, config: Mapping[str, str], target: TargetState) -> ConnectorView:
         """Create a connector. Raises BadRequestError, and ConflictError when it exists."""
+        self.write_new(name, config, target)
+        return self.view(name)
+
+    def write_new(self, name: str, config: Mapping[str, str], target: TargetState) -> None:
+        """As `create`, without looking at the connector afterwards."""
         with self._one_at_a_time:
             if self._fleet.connector(name) is not None:
                 raise ConflictError(f"Connector {name} already exists")
             self._write(self._configured(Connector(name, "", target=target), config))
-        return self.view(name)
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, ConnectorView]:
         """Create a connector or replace its configuration; whether it is new.

@@ -27,7 +27,7 @@ CONNECTORS, PLUGINS, STATUS = publishing.CONNECTORS, publishing.PLUGINS, status.
 CONNECTOR_SCHEMA = isotherm_schemas.schema("ConnectorConfig", 2)
 STATUS_SCHEMA = isotherm_schemas.schema("TaskStatus", 2)
 PLUGIN_SCHEMA = isotherm_schemas.schema("PluginDefinition", 1)
-_WRITE_ID = "isotherm.write.id"
+_WRITE_ID = "console-write-id"
 _POLL_S = 0.5
 _REQUEST_S = 10.0
 _JOIN_S = 5.0
@@ -175,11 +175,17 @@ class KafkaJournal:
     """Writes the control topics; a change is done when Kafka has it and the follower has read it back."""
 
     def __init__(
-        self, producer: Callable[[], Producer], schemas: SchemaRegistry, writes: Writes, *, timeout_ms: int
+        self,
+        producer: Callable[[], Producer],
+        schemas: SchemaRegistry,
+        writes: Writes,
+        *,
+        timeout_ms: int,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         """`producer` is called at the first write; its `delivery.timeout.ms` should be `timeout_ms`."""
         self._make, self._schemas, self._writes = producer, schemas, writes
-        self._timeout_s = timeout_ms / 1000
+        self._timeout_s, self._new_id = timeout_ms / 1000, new_id
         self._lock = threading.Lock()
         self._producer: Producer | None = None
         self._encode: Callable[[Mapping[str, Any]], bytes] | None = None
@@ -187,7 +193,7 @@ class KafkaJournal:
     def write(self, name: str, record: Mapping[str, Any] | None) -> None:
         """As `console.control.Journal.write`."""
         value = None if record is None else self._encoded(record)
-        write_id = uuid.uuid4().hex
+        write_id = self._new_id()
         seen = self._writes.expect(write_id)
         try:
             self._produce(CONNECTORS, name, value, [(_WRITE_ID, write_id.encode())])

@@ -386,8 +386,9 @@ def test_a_deleted_connector_is_gone(world: World) -> None:
     world.create()
     assert world.http.delete("/connectors/a").status_code == 204
     assert world.memory.records[-1] == ("a", None)
-    for path in ("", "/config", "/status", "/tasks", "/offsets", "/topics"):
+    for path in ("", "/config", "/status", "/tasks", "/offsets"):
         assert world.http.get(f"/connectors/a{path}").status_code == 404
+    assert world.http.get("/connectors/a/topics").json() == {"a": {"topics": []}}
     assert world.http.delete("/connectors/a").status_code == 404
 
 

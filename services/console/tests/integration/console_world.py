@@ -1,0 +1,164 @@
+"""What the console's tests share: the console and a worker as processes, and topics."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import console_file_worker
+import httpx
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # not in its __all__
+
+from isotherm_cli.apply import apply
+from servicekit import kafka as clients
+from servicekit.settings import KafkaSettings, RegistrySettings
+from stack.kafka import Kafka
+from stack.registry import Registry
+
+WAIT_S = 180.0
+KLASS = console_file_worker.KLASS
+Json = Any
+
+
+def until(what: str, condition: Callable[[], bool], told: Callable[[], str] = str) -> None:
+    """Ask until it is so; fails with what the processes logged when it does not become so."""
+    limit = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < limit, f"{what}: not within {WAIT_S} s\n{told()}"
+        threading.Event().wait(0.1)
+
+
+class Process:
+    """A process with its log in a file."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._command, self._log = command, log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it (again)."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stderr=log)
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(WAIT_S)
+
+    def stop(self) -> int:
+        """End it as an operator does; its exit code."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(WAIT_S)
+
+    def log(self) -> str:
+        """The last of what it logged."""
+        return self._log.read_text(encoding="utf-8", errors="replace")[-4_000:]
+
+
+class Console(Process):
+    """`isotherm-console run`."""
+
+    def __init__(self, world: World, port: int, log: Path, *settings: str) -> None:
+        given = [
+            f"kafka.bootstrap_servers={world.kafka.bootstrap_servers}",
+            f"registry.url={world.registry.url}",
+            f"listen.port={port}",
+            *settings,
+        ]
+        sets = [word for one in given for word in ("--set", one)]
+        super().__init__([sys.executable, "-m", "console", "run", *sets], log)
+        self.url = f"http://127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=self.url, timeout=60)
+
+    def until_ready(self) -> None:
+        """Wait until it has read the control topics."""
+        until("the console answers", self._answers, self.log)
+
+    def _answers(self) -> bool:
+        try:
+            return self.http.get("/connectors").status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    def states(self, name: str) -> list[str]:
+        """The states of a connector and of its tasks."""
+        status = self.http.get(f"/connectors/{name}/status").json()
+        return [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
+
+    def until_states(self, name: str, *states: str) -> None:
+        """Wait until a connector and its tasks are in these states."""
+        until(f"{name} is {states}", lambda: self.states(name) == list(states), self.log)
+
+
+class World:
+    """Kafka and the registry with the suite's topics, and what runs on them."""
+
+    def __init__(self, kafka: Kafka, registry: Registry, folder: Path, free_port: Callable[[], int]) -> None:
+        self.kafka = KafkaSettings(bootstrap_servers=kafka.bootstrap_servers)
+        self.registry = RegistrySettings(url=registry.url)
+        self.folder, self._free_port = folder, free_port
+        self.admin = clients.admin(self.kafka, "test")
+        self.group = f"group-{uuid.uuid4().hex[:8]}"
+        self._ends = ExitStack()
+        apply(self.kafka, self.registry)
+
+    def console(self, *settings: str) -> Console:
+        """A console that answers; it is stopped at the end."""
+        port = self._free_port()
+        console = Console(self, port, self.folder / f"console-{port}.log", *settings)
+        console.start()
+        self._ends.callback(console.stop)
+        self._ends.callback(console.http.close)
+        console.until_ready()
+        return console
+
+    def worker(self, console: Console) -> Process:
+        """A distributed worker that the console knows; it is stopped at the end."""
+        arguments = ["worker", self.kafka.bootstrap_servers, self.registry.url, self.group]
+        log = self.folder / f"worker-{uuid.uuid4().hex[:8]}.log"
+        worker = Process([sys.executable, str(Path(console_file_worker.__file__)), *arguments], log)
+        worker.start()
+        self._ends.callback(worker.stop)
+        until("the worker is known", lambda: self._is_known(console), worker.log)
+        return worker
+
+    def _is_known(self, console: Console) -> bool:
+        workers = console.http.get("/isotherm/workers").json()
+        return any(one["worker_group"] == self.group and one["state"] == "RUNNING" for one in workers)
+
+    def topic(self, name: str) -> str:
+        """A topic of that name with one partition."""
+        self.admin.create_topics([NewTopic(name, 1, 1)])[name].result(WAIT_S)
+        return name
+
+    def produce(self, topic: str, *values: bytes) -> None:
+        """Write values, acknowledged on return."""
+        producer = clients.producer(self.kafka, "test")
+        for value in values:
+            producer.produce(topic, key=b"k", value=value)
+        assert producer.flush(WAIT_S) == 0
+
+    def end(self) -> None:
+        """Stop all that was started."""
+        self._ends.close()
+
+
+@contextmanager
+def world_of(kafka: Kafka, registry: Registry, folder: Path, free_port: Callable[[], int]) -> Iterator[World]:
+    """A world, and its end."""
+    world = World(kafka, registry, folder, free_port)
+    try:
+        yield world
+    finally:
+        world.end()

@@ -1,0 +1,202 @@
+"""The console as a process on real servers: what survives, what two show, dead letters, and the command line."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from console_world import KLASS, Console, Process, World, until, world_of
+from typer.testing import CliRunner
+
+from connector import config as config_files
+from connector.dead_letters import dead_letter_headers, ensure_topic
+from isotherm_cli.__main__ import app
+from servicekit import kafka as clients
+from stack.kafka import Kafka
+from stack.registry import Registry
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def world(
+    kafka: Kafka, registry: Registry, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
+) -> Iterator[World]:
+    with world_of(kafka, registry, tmp_path_factory.mktemp("console"), free_port) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def console(world: World) -> Console:
+    return world.console()
+
+
+@pytest.fixture(scope="module")
+def worker(world: World, console: Console) -> Process:
+    return world.worker(console)
+
+
+@pytest.fixture
+def name(world: World, console: Console, worker: Process) -> Iterator[str]:
+    """A name, which is also a topic; what was made of that name is deleted."""
+    chosen = world.topic(f"c-{uuid.uuid4().hex[:8]}")
+    yield chosen
+    console.http.delete(f"/connectors/{chosen}")
+
+
+def config(world: World, name: str, **more: str) -> dict[str, str]:
+    file = str(world.folder / f"{name}.txt")
+    return {"connector.class": KLASS, "topics": name, "file": file, "worker.group": world.group, **more}
+
+
+def lines(world: World, name: str) -> list[str]:
+    file = world.folder / f"{name}.txt"
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+
+def create(console: Console, world: World, name: str, **more: str) -> None:
+    body = {"name": name, "config": config(world, name, **more)}
+    made = console.http.post("/connectors", json=body)
+    assert made.status_code == 201, made.text
+    console.until_states(name, "RUNNING", "RUNNING")
+
+
+def test_everything_comes_back_after_a_kill_and_two_consoles_agree(world: World, console: Console, name: str) -> None:
+    create(console, world, name, **{"file.password": "hunter22"})
+    console.http.put(f"/connectors/{name}/pause")
+    console.until_states(name, "PAUSED", "PAUSED")
+    before = console.http.get(f"/connectors/{name}").json()
+    second = world.console()
+    assert second.http.get(f"/connectors/{name}").json() == before
+    second.until_states(name, "PAUSED", "PAUSED")
+
+    console.kill()
+    world.produce(name, b"while it was away")
+    second.http.put(f"/connectors/{name}/resume")
+    until("the worker goes on without that console", lambda: lines(world, name) == ["while it was away"], second.log)
+    console.start()
+    console.until_ready()
+
+    assert console.http.get(f"/connectors/{name}").json() == before
+    console.until_states(name, "RUNNING", "RUNNING")
+    assert "hunter22" not in console.log() + second.log()
+
+
+def test_a_failed_task_shows_its_trace_and_is_restarted(world: World, console: Console, name: str) -> None:
+    folder = world.folder / f"later-{name}"
+    made = console.http.post(
+        "/connectors", json={"name": name, "config": config(world, name, file=str(folder / "out.txt"))}
+    )
+    assert made.status_code == 201
+    console.until_states(name, "RUNNING", "FAILED")
+    assert "FileNotFoundError" in console.http.get(f"/connectors/{name}/tasks/0/status").json()["trace"]
+    assert "FileNotFoundError" in console.http.get(f"/ui/connectors/{name}").text
+    folder.mkdir()
+    assert console.http.post(f"/connectors/{name}/restart?includeTasks=true&onlyFailed=true").status_code == 202
+    console.until_states(name, "RUNNING", "RUNNING")
+
+
+def test_a_sink_reads_again_from_where_it_is_told(world: World, console: Console, name: str) -> None:
+    create(console, world, name)
+    world.produce(name, b"one", b"two", b"three")
+    until("all is written", lambda: lines(world, name) == ["one", "two", "three"], console.log)
+    path = f"/isotherm/connectors/{name}/replay"
+    assert console.http.post(path, json={"to": "1"}).status_code == 409
+    assert console.http.put(f"/connectors/{name}/stop").status_code == 204
+    console.until_states(name, "STOPPED")
+    planned = console.http.post(path, json={"to": "1", "dry_run": True}).json()
+    assert [(one["before"], one["after"], one["records_to_read"]) for one in planned] == [(3, 1, 2)]
+
+    def is_set() -> bool:
+        # The task has said so before its membership of the group is over.
+        return console.http.post(path, json={"to": "1"}).status_code == httpx.codes.OK
+
+    until("the replay is set", is_set, console.log)
+    console.http.put(f"/connectors/{name}/resume")
+    until("two are written again", lambda: lines(world, name) == ["one", "two", "three", "two", "three"], console.log)
+
+
+def test_dead_letters_are_replayed_to_where_they_came_from_or_discarded(
+    world: World, console: Console, name: str
+) -> None:
+    box = f"{name}.dead-letters"
+    ensure_topic(world.admin, box)
+    create(console, world, name)
+    bury(world, name, box, count=4)
+    path = f"/isotherm/dead-letters/{box}"
+    assert {"topic": box, "most_open": 4} in console.http.get("/isotherm/dead-letters").json()
+    listed = console.http.get(path).json()
+    assert [(one["offset"], one["value"], one["message"]) for one in listed] == [
+        (n, f"letter {n}", "no good") for n in range(4)
+    ]
+
+    chosen = {"letters": [{"partition": 0, "offset": n} for n in (1, 2)]}
+    assert console.http.post(f"{path}/replay", json=chosen).json() == {"done": 2, "left": 0}
+    until("two are written", lambda: lines(world, name) == ["letter 1", "letter 2"], console.log)
+    assert [one["offset"] for one in console.http.get(path).json()] == [0, 3]
+    assert console.http.post(f"{path}/replay", json=chosen).json() == {"done": 0, "left": 0}, "once is enough"
+
+    discarded = console.http.post(f"{path}/discard", json={"letters": [{"partition": 0, "offset": 3}]})
+    assert discarded.json() == {"done": 1, "left": 0}
+    console.kill()
+    console.start()
+    console.until_ready()
+    assert [one["offset"] for one in console.http.get(path).json()] == [0], "what is done is known to Kafka"
+    assert console.http.post(f"{path}/replay", json={"all": True}).json() == {"done": 1, "left": 0}
+    until("the last is written", lambda: lines(world, name) == ["letter 1", "letter 2", "letter 0"], console.log)
+    assert console.http.get(path).json() == []
+    assert console.http.get("/isotherm/dead-letters/thermostat.data").status_code == 404
+
+
+def bury(world: World, topic: str, box: str, *, count: int) -> None:
+    """Dead letters as a worker writes them."""
+    producer = clients.producer(world.kafka, "test")
+    for offset in range(count):
+        headers = dead_letter_headers(
+            ValueError("no good"),
+            stage="TASK_PUT",
+            connector=topic,
+            class_name=KLASS,
+            topic=topic,
+            partition=0,
+            offset=offset,
+        )
+        producer.produce(box, key=b"k", value=f"letter {offset}".encode(), headers=headers)
+    assert producer.flush(60) == 0
+
+
+def test_the_old_commands_work_word_for_word(world: World, console: Console, name: str) -> None:
+    def isotherm(line: str, stdin: str = "") -> str:
+        result = CliRunner().invoke(app, line.split(), input=stdin, env={"KAFKA_CONNECT_REST": console.url})
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    properties = config_files.to_properties(config(world, name))
+    isotherm(f"create {name}", properties)
+    assert name in isotherm("ps").split()
+    got = isotherm(f"get {name}")
+    assert config_files.entries(got) == config(world, name) | {"name": name}
+    isotherm(f"rm {name}")
+    assert name not in isotherm("ps").split()
+    isotherm(f"create {name}", got)
+    console.until_states(name, "RUNNING", "RUNNING")
+    assert isotherm(f"diff {name}", got) == ""
+    isotherm(f"run {name}", got + "errors.log.enable=false\n")
+    assert "errors.log.enable=false" in isotherm(f"get {name}")
+    for verb, state in (("pause", "PAUSED"), ("resume", "RUNNING"), ("stop", "STOPPED")):
+        assert config_files.entries(isotherm(f"{verb} {name}"))["connector.state"] == state
+    isotherm(f"resume {name}")
+    assert config_files.entries(isotherm(f"restart {name} --tasks"))["name"] == name
+    assert KLASS in isotherm("plugins").split()
+    assert "file=" in isotherm("describe FileSink")
+    isotherm("validate FileSink", properties + f"name={name}\n")
+    assert isotherm(f"task_ps {name}") == "0\n"
+    isotherm(f"task_restart {name} 0")
+    console.until_states(name, "RUNNING", "RUNNING")
+    isotherm(f"rm {name}")
+
+
+def test_ends_cleanly_when_told(world: World) -> None:
+    assert world.console().stop() == 0
