@@ -1,4 +1,4 @@
-"""`coap-ingest run FILE...`: observe what connector files say, in one process."""
+"""`coap-ingest run FILE...`: observe what connector files say; without files a worker of its group's connectors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from coap_ingest.connector_class import Plan, plan
+from coap_ingest.connector_class import Plan
+from coap_ingest.hosting import CoapClasses, planned, run_handed_over_task
 from coap_ingest.routes import SERVICE
 from coap_ingest.settings import CoapIngestSettings
+from coap_ingest.wishes import FromFiles
 from coap_ingest.worker import Worker
 from connector import config
+from connector.hosting import TASK_FLAG, run_worker
 from servicekit import lifecycle, logs
 from servicekit.command import ServiceCommand
 from servicekit.settings import SettingsError
@@ -20,18 +23,15 @@ from servicekit.settings import SettingsError
 _log = logs.logger(__name__)
 
 
-def load_plans(files: Sequence[Path], settings: CoapIngestSettings) -> list[Plan]:
+def load(files: Sequence[Path], settings: CoapIngestSettings) -> FromFiles:
     """Read and check connector files. Raises SettingsError with every problem of all of them."""
     plans: dict[str, Plan] = {}
+    written: list[config.ConnectorConfig] = []
     problems: list[str] = []
     for file in files:
         try:
-            made = plan(
-                config.read(file).resolved(os.environ),
-                units=settings.units,
-                limits=settings.limits(),
-                dead_letter_topic=settings.dead_letter_topic,
-            )
+            written.append(config.read(file))
+            made = planned(written[-1].resolved(os.environ), settings)
         except config.ConfigError as error:
             problems += [text if text.startswith(str(file)) else f"{file}: {text}" for text in error.problems]
             continue
@@ -42,26 +42,36 @@ def load_plans(files: Sequence[Path], settings: CoapIngestSettings) -> list[Plan
             _log.warning("notice", file=str(file), key=notice.key, text=notice.message)
     if problems:
         raise SettingsError(problems)
-    return list(plans.values())
+    return FromFiles(settings, list(plans.values()), written)
 
 
-def _run(settings: CoapIngestSettings, arguments: argparse.Namespace) -> int:
-    worker = Worker(settings, load_plans(arguments.connectors, settings))
+def _run(settings: CoapIngestSettings, arguments: argparse.Namespace, given: list[str]) -> int:
+    if arguments.handed_over:
+        return run_handed_over_task(settings)
+    if not arguments.connectors:
+        return run_worker(SERVICE, settings, CoapClasses(settings), given)
+    worker = Worker(settings, load(arguments.connectors, settings))
     return lifecycle.run_async(worker.run, shutdown_timeout_ms=settings.shutdown_timeout_ms)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "connectors", nargs="+", type=Path, metavar="FILE", help="connector file: properties, JSON or TOML"
+        "connectors", nargs="*", type=Path, metavar="FILE", help="connector file: properties, JSON or TOML"
     )
+    parser.add_argument(TASK_FLAG, action="store_true", help=argparse.SUPPRESS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
+    given = list(sys.argv[1:] if argv is None else argv)
     command = ServiceCommand(
-        SERVICE, "Observes CoAP resources; notifications land in Kafka.", CoapIngestSettings, _run, _add_arguments
+        SERVICE,
+        "Observes CoAP resources; notifications land in Kafka.",
+        CoapIngestSettings,
+        lambda settings, arguments: _run(settings, arguments, given),
+        _add_arguments,
     )
-    return command.main(argv)
+    return command.main(given)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-_PREFIX = "isotherm_coap_ingest"
+PREFIX = "isotherm_coap_ingest"
 
 
 class Metrics:
@@ -12,7 +12,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"{_PREFIX}_{name}", text, labels, registry=registry)
+            return Counter(f"{PREFIX}_{name}", text, labels, registry=registry)
 
         self.notifications = counter(
             "notifications",
@@ -29,10 +29,10 @@ class Metrics:
         )
         self.went_stale = counter("went_stale", "Times that the newest value outlived its Max-Age.", "resource")
         self.stale = Gauge(
-            f"{_PREFIX}_stale", "1 while the newest value is older than its Max-Age.", ("resource",), registry=registry
+            f"{PREFIX}_stale", "1 while the newest value is older than its Max-Age.", ("resource",), registry=registry
         )
         self.discovered = Gauge(
-            f"{_PREFIX}_discovered_resources",
+            f"{PREFIX}_discovered_resources",
             "Resources that are observed because the server lists them.",
             ("connector", "server"),
             registry=registry,
@@ -48,14 +48,14 @@ class Metrics:
             "dead_letters", "Dead letters that Kafka acknowledged, by what was wrong.", "connector", "reason"
         )
         self.dtls_peers = Gauge(
-            f"{_PREFIX}_dtls_peers",
+            f"{PREFIX}_dtls_peers",
             "Devices of a DTLS listener: handshake (nothing proved yet), session.",
             ("connector", "state"),
             registry=registry,
         )
         self.queue_length = Gauge(
-            f"{_PREFIX}_queue_length", "Notifications between the socket and the producer.", registry=registry
+            f"{PREFIX}_queue_length", "Notifications between the socket and the producer.", registry=registry
         )
         self.outstanding = Gauge(
-            f"{_PREFIX}_outstanding_records", "Records that Kafka has not acknowledged yet.", registry=registry
+            f"{PREFIX}_outstanding_records", "Records that Kafka has not acknowledged yet.", registry=registry
         )

@@ -6,7 +6,8 @@ from pydantic import Field, model_validator
 
 import payloads
 from coap_ingest.observation import Timing
-from servicekit.settings import ServiceSettings, Settings
+from connector.hosting import HostSettings
+from servicekit.settings import Settings
 
 
 class ObservationSettings(Settings):
@@ -41,7 +42,7 @@ class ObservationSettings(Settings):
         )
 
 
-class CoapIngestSettings(ServiceSettings):
+class CoapIngestSettings(HostSettings):
     """All settings of coap-ingest."""
 
     observation: ObservationSettings = ObservationSettings()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -14,7 +15,6 @@ from prometheus_client import CollectorRegistry
 import isotherm_schemas
 from coap_ingest import json_values
 from coap_ingest.client import Client
-from coap_ingest.connector_class import Plan
 from coap_ingest.forwarder import Forwarder, ProducerFailedError
 from coap_ingest.intake import Intake
 from coap_ingest.keeper import Arrived
@@ -23,7 +23,9 @@ from coap_ingest.metrics import Metrics
 from coap_ingest.observers import Observers
 from coap_ingest.routes import SERVICE, Encode, Target, Values
 from coap_ingest.settings import CoapIngestSettings
+from coap_ingest.wishes import Wishes
 from connector import dead_letters
+from connector.status import State
 from servicekit import kafka, logs
 from servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from servicekit.backoff import Backoff
@@ -42,14 +44,17 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Runs connectors in standalone mode: one process, all their resources."""
+    """Runs connectors in one process, all their resources: those of its files, or a distributed worker's one."""
 
-    def __init__(self, settings: CoapIngestSettings, plans: Sequence[Plan]) -> None:
+    def __init__(self, settings: CoapIngestSettings, wishes: Wishes) -> None:
         self._settings = settings
-        self._plans = plans
+        self._wishes = wishes
+        self._plans = wishes.plans
         self._registry = CollectorRegistry()
         self._metrics = Metrics(self._registry)
         self._health = Health()
+        self.failure: str | None = None
+        """Why it ended by itself."""
 
     async def run(self, stop: Stop) -> int:
         """Work until the stop is asked for; returns the exit code."""
@@ -57,19 +62,52 @@ class Worker:
         monitoring.start()
         _log.info("monitoring", host=self._settings.http.host, port=monitoring.port)
         stopped = asyncio.create_task(stop.wait_async())
+        self._wishes.start(monitoring.port, self._state, self._registry)
         try:
             encoders = await self._until_up("registry", self._encoders, RegistryUnavailableError, stopped)
             if encoders is None:
                 return Exit.OK
             if await self._until_up("dead letters", self._ensure_topics, KafkaException, stopped) is None:
                 return Exit.OK
-            return await self._observe(encoders, stopped)
+            return await self._as_wanted(encoders, stopped)
         except SchemaNotRegisteredError as error:
+            self.failure = str(error)
             _log.error("cannot start", reason=str(error))
             return Exit.CONFIGURATION
         finally:
             stopped.cancel()
+            await asyncio.to_thread(self._wishes.close, self.failure)
             monitoring.stop()
+
+    def _state(self) -> State:
+        return State.UNASSIGNED if "start" in self._health.problems() else State.RUNNING
+
+    async def _as_wanted(self, encoders: dict[str, Encode], stopped: asyncio.Task[None]) -> int:
+        """Observe for the connectors that are to run, and begin again when these are others."""
+        while not stopped.done():
+            self._health.beat()
+            wanted = self._wishes.wanted()
+            if wanted is None:
+                self._health.not_ready("target", "not known yet which connectors are to run")
+            elif not wanted.plans:
+                # It does what it was told.
+                for part in self._health.problems():
+                    self._health.ready(part)
+            else:
+                self._health.ready("target")
+                changed = asyncio.create_task(self._wishes.until_other_than(wanted))
+                ended = asyncio.create_task(_first_of(stopped, changed))
+                self._plans = wanted.plans
+                try:
+                    code = await self._observe(encoders, ended)
+                    if code != Exit.OK or not changed.done():
+                        return code
+                finally:
+                    await _end([ended, changed])
+                self._health.ready("stop")
+                continue
+            await asyncio.wait({stopped}, timeout=_BEAT_S)
+        return Exit.OK
 
     async def _until_up(
         self, part: str, action: Callable[[], T], away: type[Exception], stopped: asyncio.Task[None]
@@ -96,7 +134,7 @@ class Worker:
 
     def _encoders(self) -> dict[str, Encode]:
         registry = SchemaRegistry(self._settings.registry)
-        topics = {rule.topic.name: rule.topic for plan in self._plans for rule in plan.rules}
+        topics = {rule.topic.name: rule.topic for plan in self._wishes.plans for rule in plan.rules}
         return {
             name: registry.encoder(name, _schema(topic)) if topic.values is Values.AVRO else _json_encoder(topic)
             for name, topic in topics.items()
@@ -105,7 +143,7 @@ class Worker:
     def _ensure_topics(self) -> bool:
         # The default, a minute, is longer than a stop may take.
         admin = AdminClient(kafka.client_config(self._settings.kafka, SERVICE, socket_timeout_ms=_ADMIN_TIMEOUT_MS))
-        for topic in sorted({plan.dead_letter_topic for plan in self._plans}):
+        for topic in sorted({plan.dead_letter_topic for plan in self._wishes.plans}):
             dead_letters.ensure_topic(admin, topic)
         return True
 
@@ -133,6 +171,8 @@ class Worker:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not stopped.done() and not halted.done():
                 return self._broken(forwarding, watching, observing)
+            if halted.done():
+                self.failure = halted.result()
             self._health.not_ready("stop", halted.result() if halted.done() else "stopping")
             await _end([observing])
             timeout_s = self._settings.shutdown_timeout_ms / 2000
@@ -201,6 +241,7 @@ class Worker:
             error = task.exception() if task.done() else None
             if error is not None:
                 known = isinstance(error, ProducerFailedError)
+                self.failure = "".join(traceback.format_exception(error))
                 _log.error("cannot go on", reason=str(error), exc_info=None if known else error)
         return Exit.FAILED
 
@@ -216,6 +257,10 @@ class Worker:
             return self._broken(forwarding)
         _log.error("Kafka did not take everything before the deadline", lost=forwarder.unsettled)
         return Exit.DEADLINE
+
+
+async def _first_of(*tasks: asyncio.Task[None]) -> None:
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -1,0 +1,52 @@
+"""The CoAP source as the connector class of a distributed worker: `coap-ingest run` without files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+from coap_ingest.connector_class import Plan, plan
+from coap_ingest.connector_keys import DEFINITION
+from coap_ingest.settings import CoapIngestSettings
+from coap_ingest.wishes import VERSION, HandedOver
+from coap_ingest.worker import Worker
+from connector.config import ConnectorConfig
+from connector.controller import TaskPlan, task_plan
+from connector.definitions import Definition
+from connector.handover import Handover, run_handed_over
+from connector.validation import validate
+from servicekit.lifecycle import Stop
+
+
+class CoapClasses:
+    """The one class of this service; a connector is one task, which keeps all of its resources."""
+
+    definitions: Sequence[Definition] = (DEFINITION,)
+    version = VERSION
+
+    def __init__(self, settings: CoapIngestSettings) -> None:
+        self._settings = settings
+
+    def check(self, config: ConnectorConfig) -> TaskPlan:
+        """Everything that can be said without asking a server. Raises ConfigError."""
+        resolved = config.resolved(os.environ)
+        planned(resolved, self._settings)
+        return task_plan(validate(DEFINITION, resolved), 1)
+
+
+def planned(config: ConnectorConfig, settings: CoapIngestSettings) -> Plan:
+    """The plan of a configuration whose references are resolved. Raises ConfigError."""
+    return plan(config, units=settings.units, limits=settings.limits(), dead_letter_topic=settings.dead_letter_topic)
+
+
+def run_handed_over_task(settings: CoapIngestSettings) -> int:
+    """In a task's process: run what the worker hands over."""
+
+    def work(handover: Handover, stop: Stop) -> int:
+        made = planned(handover.config.resolved(os.environ), settings)
+        worker = Worker(settings, HandedOver(settings, made, handover))
+        with asyncio.Runner() as runner:
+            return runner.run(worker.run(stop))
+
+    return run_handed_over(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)
