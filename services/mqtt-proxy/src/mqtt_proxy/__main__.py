@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
+from connector.hosting import TASK_FLAG, run_worker
 from mqtt_proxy.bridge_service import run_bridge
+from mqtt_proxy.connector_class import MqttClasses
+from mqtt_proxy.hosting import run_handed_over_task
 from mqtt_proxy.member import Place
 from mqtt_proxy.service import run
 from mqtt_proxy.settings import SERVICE, ProxySettings
@@ -27,12 +30,17 @@ def main() -> int:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    # Only the supervisor gives these, to the processes that it starts.
+    # Only a supervisor or a worker gives these, to the processes that it starts.
     for name in ("--process", "--link", "--port"):
         parser.add_argument(name, type=int, help=argparse.SUPPRESS)
+    parser.add_argument(TASK_FLAG, action="store_true", help=argparse.SUPPRESS)
 
 
 def _run(settings: ProxySettings, arguments: argparse.Namespace) -> int:
+    if arguments.handed_over:
+        return run_handed_over_task(settings)
+    if settings.role == "worker":
+        return run_worker(SERVICE, settings, MqttClasses(settings), sys.argv[1:])
     if arguments.link is None and settings.processes > 1:
         return supervise(settings, sys.argv[1:])
     place = Place(arguments.process or 0, settings.processes, settings.ordinal)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
 from connector.dead_letters import ensure_topic
-from connector.reporting import reported
+from connector.reporting import Reporter, reported
 from isotherm_schemas import schema
 from mqtt_proxy.bridge import Bridge
 from mqtt_proxy.catalogue import Catalogue
@@ -39,14 +40,34 @@ def run_bridge(settings: ProxySettings, link_fd: int | None = None) -> int:
     One of several processes has a link to their supervisor. Raises SettingsError for routes, filters or certificates
     that cannot be used.
     """
+    # Before anything runs: what is wrong with the settings ends the command.
+    make = _maker(settings)
+    return run_async(lambda stop: make(stop).run(link_fd), shutdown_timeout_ms=settings.shutdown_timeout_ms)
+
+
+Report = Callable[[Health, CollectorRegistry], Reporter]
+
+
+def bridge_service(
+    settings: ProxySettings, stop: Stop, *, report: Report, on_port: Callable[[int], None]
+) -> BridgeService:
+    """A bridge whose status is somebody else's to tell, and its metrics on a port that somebody wants to know.
+
+    Raises SettingsError as `run_bridge`.
+    """
+    return _maker(settings, report, on_port)(stop)
+
+
+def _maker(
+    settings: ProxySettings, report: Report | None = None, on_port: Callable[[int], None] = lambda _port: None
+) -> Callable[[Stop], BridgeService]:
     router = router_of(settings)
     filters = settings.bridge.filters or router.sources
     if not filters:
         raise SettingsError(["bridge.filters: empty, and there are no routes to take the filters from"])
     tls = _tls(settings.bridge)
-    return run_async(
-        lambda stop: BridgeService(settings, router, filters, tls, stop).run(link_fd),
-        shutdown_timeout_ms=settings.shutdown_timeout_ms,
+    return lambda stop: BridgeService(
+        settings, router, filters, tls, stop, report or partial(reporter_of, settings), on_port
     )
 
 
@@ -66,9 +87,17 @@ class BridgeService:
     """One process: built from its settings, run once."""
 
     def __init__(
-        self, settings: ProxySettings, router: Router, filters: Sequence[str], tls: ssl.SSLContext | None, stop: Stop
+        self,
+        settings: ProxySettings,
+        router: Router,
+        filters: Sequence[str],
+        tls: ssl.SSLContext | None,
+        stop: Stop,
+        report: Report,
+        on_port: Callable[[int], None],
     ) -> None:
         self._settings = settings
+        self._report, self._on_port = report, on_port
         self._router = router
         self._stop = stop
         self._metrics = Metrics()
@@ -93,7 +122,7 @@ class BridgeService:
         registry = CollectorRegistry()
         registry.register(self._metrics)
         loop = asyncio.get_running_loop()
-        async with observed(self._settings.http, self._health, registry, link_fd) as member:
+        async with observed(self._settings.http, self._health, registry, link_fd, self._on_port) as member:
             tasks = [loop.create_task(self._beat())]
             try:
                 await until_possible(
@@ -105,7 +134,7 @@ class BridgeService:
                     member.join(None)
                 if self._router.has_dynamic_targets:
                     tasks.append(loop.create_task(self._catalogue.watch(_CATALOGUE_S)))
-                with reported(reporter_of(self._settings, self._health, registry)):
+                with reported(self._report(self._health, registry)):
                     await self._bridge.run(self._stop)
                     await self._bridge.producer.drain()
                 _log.info("drained")

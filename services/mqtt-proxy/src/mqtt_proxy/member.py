@@ -121,10 +121,14 @@ class Member:
 
 @asynccontextmanager
 async def observed(
-    http: HttpSettings, health: Health, registry: CollectorRegistry, link_fd: int | None
+    http: HttpSettings,
+    health: Health,
+    registry: CollectorRegistry,
+    link_fd: int | None,
+    on_port: Callable[[int], None] = lambda _port: None,
 ) -> AsyncIterator[Member | None]:
-    """Show health and metrics while the body runs: on a port of our own, or through the supervisor, whose Member is
-    given then.
+    """Show health and metrics while the body runs: on a port of our own, which is told, or through the supervisor,
+    whose Member is given then.
     """
     if link_fd is not None:
         member = await Member.of(link_fd)
@@ -137,6 +141,7 @@ async def observed(
     monitoring = MonitoringServer(http, health, registry)
     monitoring.start()
     _log.info("monitoring", port=monitoring.port)
+    on_port(monitoring.port)
     try:
         yield None
     finally:

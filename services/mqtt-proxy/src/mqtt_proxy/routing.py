@@ -13,7 +13,7 @@ from kcql.filters import matches_filter, without_share
 from kcql.projection import compile_projection
 from mqtt_proxy.errors import RouteError
 
-_CLAUSES = frozenset(("WITHKEY", "KEYDELIMITER", "IGNORE", "WITHSTRUCTURE"))
+CLAUSES = frozenset(("WITHKEY", "KEYDELIMITER", "IGNORE", "WITHSTRUCTURE"))
 _CACHED_TOPICS = 10_000
 _KAFKA_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _REGEX_PAIR = re.compile(r"\s*([A-Za-z0-9._-]{1,249})\s*:\s*(.*?)\s*", re.DOTALL)
@@ -108,8 +108,8 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
     text = " ".join(statement.text.split())
     if statement.target is None:
         raise RouteError(f"{text}: INSERT INTO a Kafka topic is missing")
-    for clause in sorted(statement.clauses - _CLAUSES):
-        raise RouteError(f"{text}: {clause} has no effect in the MQTT proxy; it uses {', '.join(sorted(_CLAUSES))}")
+    for clause in sorted(statement.clauses - CLAUSES):
+        raise RouteError(f"{text}: {clause} has no effect in the MQTT proxy; it uses {', '.join(sorted(CLAUSES))}")
     for path in statement.with_key:
         if path.part is not kcql.Part.VALUE or not path.segments:
             raise RouteError(f"{text}: WITHKEY takes fields of the payload")

@@ -118,9 +118,14 @@ def reporter_of(settings: ProxySettings, health: Health, registry: CollectorRegi
         settings.registry,
         connector=SERVICE if settings.role == "front-door" else f"{SERVICE}-{settings.role}",
         task=settings.ordinal,
-        state=lambda: State.UNASSIGNED if "start" in health.problems() else State.RUNNING,
+        state=lambda: state_of(health),
         counts=lambda: counts_of(registry, f"{PREFIX}_"),
     )
+
+
+def state_of(health: Health) -> State:
+    """The state of a process that says how it is."""
+    return State.UNASSIGNED if "start" in health.problems() else State.RUNNING
 
 
 def _producer_limits(settings: ProxySettings) -> dict[str, int]:

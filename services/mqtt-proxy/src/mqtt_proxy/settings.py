@@ -6,8 +6,9 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from connector.hosting import HostSettings
 from mqtt_proxy.rates import RateText
-from servicekit.settings import ServiceSettings, Settings
+from servicekit.settings import Settings
 
 SERVICE = "mqtt-proxy"
 
@@ -138,11 +139,13 @@ class BridgeSettings(Settings):
         return self
 
 
-class ProxySettings(ServiceSettings):
+class ProxySettings(HostSettings):
     """Everything that can be set."""
 
-    role: Literal["front-door", "bridge"] = Field(
-        "front-door", description="Whether devices connect to us, or we subscribe to their broker (`bridge.*`)."
+    role: Literal["front-door", "bridge", "worker"] = Field(
+        "front-door",
+        description="Whether devices connect to us, or we subscribe to their broker (`bridge.*`), or run bridges as "
+        "the connectors of `worker_group`.",
     )
     processes: int = Field(
         1, ge=1, le=64, description="Processes on the port, each with its own bounds; they use one ordinal each."
@@ -197,6 +200,9 @@ class ProxySettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> ProxySettings:
+        if self.role == "worker":
+            # Its connectors bring their own.
+            return self
         if not self.routes.strip() and not self.topic_regex_list.strip():
             raise ValueError("routes or topic_regex_list must say which publishes go where; both are empty")
         shown = (self.allow_anonymous, self.tls.cafile, self.password_file)
