@@ -148,11 +148,16 @@ class Controller:
         group: str,
         check: Callable[[ConnectorConfig], TaskPlan],
         new_backoff: Callable[[RestartPolicy], Backoff] | None = None,
+        mask: Callable[[ConnectorConfig, str], str] = lambda _config, text: text,
     ) -> None:
-        """`check` says how many tasks a configuration has; whatever it raises is the trace of a FAILED connector."""
+        """`check` says how many tasks a configuration has; whatever it raises is the trace of a FAILED connector.
+
+        `mask` keeps the secrets of a configuration out of it.
+        """
         self._group = group
         self._check = check
         self._new_backoff = new_backoff or _backoff
+        self._mask = mask
         self._connectors: dict[str, _Connector] = {}
         self._tasks: dict[TaskId, _Task] = {}
         self._owned: set[int] = set()
@@ -165,12 +170,16 @@ class Controller:
             return
         try:
             config = wanted.configuration()
-            self._connectors[name] = _Connector(wanted, config, self._check(config))
         except ConfigError as error:
             self._connectors[name] = _Connector(wanted, trace=str(error))
+            return
+        try:
+            self._connectors[name] = _Connector(wanted, config, self._check(config))
         except Exception as error:
-            # A fault in one class must not end the worker of all others.
-            self._connectors[name] = _Connector(wanted, trace="".join(traceback.format_exception(error)))
+            # Also a fault in the class: it must not end the worker of all others.
+            is_known = isinstance(error, ConfigError)
+            trace = str(error) if is_known else "".join(traceback.format_exception(error))
+            self._connectors[name] = _Connector(wanted, trace=self._mask(config, trace))
 
     def assigned(self, partitions: Iterable[int]) -> None:
         """Partitions of the tasks' topic are this worker's now, beside those that it has."""

@@ -5,6 +5,7 @@ Where the controller meets Kafka and the processes, in one thread. See docs/adr/
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from connector.controller import Controller, End, Forget, Start, TaskId, TaskPla
 from connector.definitions import Definition
 from connector.following import ConnectorTopic
 from connector.handover import Handover
+from connector.masking import mask_of
 from connector.processes import TaskProcess
 from connector.publishing import PLUGINS, plugin_record
 from connector.status import TOPIC, this_process
@@ -80,7 +82,9 @@ class DistributedWorker:
         self._name = this_process()
         self._health = Health()
         self._registry = CollectorRegistry()
-        self._controller = Controller(settings.group, self._check)
+        self._controller = Controller(
+            settings.group, self._check, mask=lambda config, text: mask_of(config, os.environ)(text)
+        )
         self._processes: dict[TaskId, TaskProcess] = {}
         # What the monitoring server's threads look at is replaced, never changed.
         self._counts = self._controller.counts()

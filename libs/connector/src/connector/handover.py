@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from connector.config import ConfigError, ConnectorConfig
+from connector.masking import mask_of
 from connector.tasks import stop_with_supervisor
 from servicekit import lifecycle, logs
 from servicekit.lifecycle import Exit, Stop
@@ -78,22 +79,24 @@ def tell(*, http_port: int | None = None, trace: str | None = None) -> None:
 def run_handed_over(work: Callable[[Handover, Stop], int], *, shutdown_timeout_ms: int) -> int:
     """In a task's process: do `work` until the worker, or its end, asks to stop; the exit code.
 
-    An exception is told to the worker as the task's trace; a ConfigError by its problems only.
+    An exception is told to the worker as the task's trace, without secrets; a ConfigError by its problems only.
     """
     # Before anything that takes time: the worker may end at any moment.
-    given = _first_line()
+    handover = Handover.decoded(_first_line())
+    mask = mask_of(handover.config, os.environ)
 
     def main(stop: Stop) -> int:
         stop_with_supervisor(stop)
         try:
-            return work(Handover.decoded(given), stop)
+            return work(handover, stop)
         except ConfigError as error:
             _log.error("configuration cannot be used", problems=error.problems)
-            tell(trace=str(error))
+            tell(trace=mask(str(error)))
             return Exit.CONFIGURATION
         except Exception as error:
-            _log.error("task failed", exc_info=error)
-            tell(trace="".join(traceback.format_exception(error)))
+            trace = mask("".join(traceback.format_exception(error)))
+            _log.error("task failed", trace=trace)
+            tell(trace=trace)
             return Exit.FAILED
 
     return lifecycle.run(main, shutdown_timeout_ms=shutdown_timeout_ms)

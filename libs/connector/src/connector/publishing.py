@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import isotherm_schemas
-from connector import following
+from connector import following, masking
 from connector.config import ConnectorConfig
 from connector.definitions import Definition
 from connector.targets import Target, target_of
@@ -16,7 +16,7 @@ from servicekit.avro import SchemaRegistry
 
 CONNECTORS = following.TOPIC
 PLUGINS = "isotherm.plugins"
-MASK = "******"
+MASK = masking.MASK
 
 _CONNECTOR_VERSION, _PLUGIN_VERSION = 2, 1
 

@@ -36,16 +36,18 @@ class Reporter:
         worker: str | None = None,
         worker_group: str = "",
         announcements: Callable[[SchemaRegistry], Iterable[tuple[str, str, bytes]]] = lambda _schemas: (),
+        mask: Callable[[str], str] = str,
     ) -> None:
         """The reporter's thread asks `state`, `counts` and `lag` (records not read yet, by `topic-partition`).
 
         `announcements` are topic, key and value of what is said once, as soon as it can be; they may raise what
-        `connector.publishing.announcements` raises.
+        `connector.publishing.announcements` raises. `mask` keeps secrets out of traces.
         """
         self._kafka, self._registry = kafka_settings, registry_settings
         self._connector, self._task = connector, task
         self._state, self._counts, self._lag = state, counts, lag
         self._worker, self._group, self._announcements = worker, worker_group, announcements
+        self._mask = mask
         self._ended = threading.Event()
         self._trace: str | None = None
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
@@ -56,7 +58,7 @@ class Reporter:
 
     def close(self, trace: str | None = None) -> None:
         """Say that the task has ended (FAILED with a trace), and return when Kafka has it or does not take it."""
-        self._trace = trace
+        self._trace = None if trace is None else self._mask(trace)
         self._ended.set()
         self._thread.join(_JOIN_S)
 

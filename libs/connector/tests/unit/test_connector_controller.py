@@ -173,6 +173,14 @@ def test_a_task_that_ran_long_begins_to_count_anew() -> None:
         assert started(worker.actions(now_ms)) == [TaskId("c", 0)]
 
 
+def test_no_secret_is_in_the_trace_of_a_fault() -> None:
+    worker = Controller("g", check, mask=lambda config, text: text.replace("a fault", config.config["password"]))
+    worker.assigned(EVERYTHING)
+    worker.configured("c", wanted(broken="fault", password="masked"))
+    (report,) = worker.reports()
+    assert "masked in the class" in (report.trace or "")
+
+
 def test_a_broken_connector_is_failed_and_disturbs_nobody() -> None:
     worker = running(1)
     worker.configured("bad", wanted("bad", broken="problem"))

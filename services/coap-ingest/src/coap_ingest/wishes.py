@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from coap_ingest.metrics import PREFIX
 from coap_ingest.settings import CoapIngestSettings
 from connector.config import ConnectorConfig
 from connector.handover import Handover, tell
+from connector.masking import mask_of
 from connector.publishing import announcements
 from connector.reporting import Reporter, counts_of
 from connector.status import State
@@ -122,6 +124,7 @@ class FromFiles:
                 worker_group=settings.worker_group,
                 known=follower.record,
             ),
+            mask=mask_of(written, os.environ),
         )
 
     async def until_other_than(self, wanted: Wanted) -> None:
@@ -140,6 +143,7 @@ class HandedOver:
 
     def __init__(self, settings: CoapIngestSettings, plan: Plan, handover: Handover) -> None:
         self._settings, self.plans, self._handover = settings, [plan], handover
+        self._mask = mask_of(handover.config, os.environ)
         self._reporter: Reporter | None = None
 
     def start(self, http_port: int, state: Callable[[], State], registry: CollectorRegistry) -> None:
@@ -154,13 +158,14 @@ class HandedOver:
             counts=lambda: counts_of(registry, f"{PREFIX}_"),
             worker=self._handover.worker,
             worker_group=self._handover.worker_group,
+            mask=self._mask,
         )
         self._reporter.start()
 
     def close(self, failure: str | None) -> None:
         """As `Wishes.close`."""
         if failure is not None:
-            tell(trace=failure)
+            tell(trace=self._mask(failure))
         if self._reporter is not None:
             self._reporter.close(failure)
 

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from connector.config import ConfigError
 from connector.handover import Handover, run_handed_over, tell
+from connector.masking import mask_of
 from connector.reporting import Reporter, counts_of
 from mqtt_proxy.bridge_service import bridge_service
 from mqtt_proxy.connector_class import planned
@@ -42,6 +43,7 @@ def run_handed_over_task(settings: ProxySettings) -> int:
                 worker_group=handover.worker_group,
                 state=lambda: state_of(health),
                 counts=lambda: counts_of(registry, f"{PREFIX}_"),
+                mask=mask_of(handover.config, os.environ),
             )
 
         try:

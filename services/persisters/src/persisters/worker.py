@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from connector.dead_letters import (
 )
 from connector.handover import Handover, tell
 from connector.limits import FailureLimitError, FailureWatch, failure_limits
+from connector.masking import mask_of
 from connector.obeying import run_as_wanted
 from connector.policies import ErrorPolicy, Policy
 from connector.publishing import announcements
@@ -178,8 +180,9 @@ class _Task:
         self._status.beat(state, self._metrics.totals, dict)
 
     def _failed(self, what: str, failure: Exception, code: Exit) -> int:
-        trace = "".join(traceback.format_exception(failure))
-        _log.error(what, connector=self._config.name, task=self._number, reason=str(failure), trace=trace)
+        mask = mask_of(self._assignment.written, os.environ)
+        trace = mask("".join(traceback.format_exception(failure)))
+        _log.error(what, connector=self._config.name, task=self._number, reason=mask(str(failure)), trace=trace)
         self._status.last_word(State.FAILED, self._metrics.totals(), trace)
         if self._assignment.handover is not None:
             tell(trace=trace)
