@@ -256,6 +256,15 @@ def test_a_new_job_changes_nothing_else(folder: Path, tmp_path: Path, rendered: 
     }
 
 
+def test_a_new_version_of_one_service_touches_no_other(folder: Path, rendered: Callable[[str], list[Object]]) -> None:
+    arguments = ("--values", str(EXAMPLES / "demo.values.yaml"), "--set", "aggregator.image.tag=0.2.0")
+    before = {(one["kind"], one["metadata"]["name"]): one for one in rendered("demo.values.yaml")}
+    after = {(one["kind"], one["metadata"]["name"]): one for one in charts.render(folder / UMBRELLA, *arguments)}
+
+    assert before.keys() == after.keys()
+    assert [name for name in before if before[name] != after[name]] == [("StatefulSet", "isotherm-aggregator")]
+
+
 def test_a_change_of_settings_rolls_the_pods(folder: Path, rendered: Callable[[str], list[Object]]) -> None:
     def checksum(objects: list[Object]) -> dict[str, str]:
         return {
