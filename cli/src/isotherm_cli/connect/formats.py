@@ -80,15 +80,15 @@ def differences(running: Mapping[str, str], given: Mapping[str, str]) -> list[st
 
 def show_overview(found: Mapping[str, Any], console: Console) -> None:
     """A table of connectors: name, type, state, tasks by state, class."""
-    table = _table("name", "type", "state", "tasks", "class")
+    shown = table("name", "type", "state", "tasks", "class")
     for name, of in found.items():
         states = [task["state"] for task in of["status"]["tasks"]]
         tasks = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "none"
         state = of["status"]["connector"]["state"]
         colour = "red" if "FAILED" in states else _COLOURS.get(state, "")
         klass = of["info"]["config"].get(config.CLASS, "")
-        table.add_row(Text(name), of["info"]["type"], Text(state, colour), Text(tasks, colour), Text(klass))
-    console.print(table)
+        shown.add_row(Text(name), of["info"]["type"], Text(state, colour), Text(tasks, colour), Text(klass))
+    console.print(shown)
 
 
 def show_status(said: Mapping[str, Any], console: Console) -> None:
@@ -98,10 +98,10 @@ def show_status(said: Mapping[str, Any], console: Console) -> None:
 
 def show_states(states: Sequence[tuple[str, Mapping[str, Any]]], console: Console) -> None:
     """A table of what has which state on which worker, then every trace in full."""
-    table = _table("", "state", "worker")
+    shown = table("", "state", "worker")
     for what, of in states:
-        table.add_row(what, Text(of["state"], _COLOURS.get(of["state"], "")), Text(of["worker_id"]))
-    console.print(table)
+        shown.add_row(what, Text(of["state"], _COLOURS.get(of["state"], "")), Text(of["worker_id"]))
+    console.print(shown)
     for what, of in states:
         if of.get("trace"):
             console.print(Text(f"\n{what}:\n{of['trace'].rstrip()}", "red"))
@@ -109,27 +109,28 @@ def show_states(states: Sequence[tuple[str, Mapping[str, Any]]], console: Consol
 
 def show_plugins(found: Iterable[Mapping[str, Any]], console: Console) -> None:
     """A table of classes."""
-    table = _table("class", "type", "version")
+    shown = table("class", "type", "version")
     for plugin in found:
-        table.add_row(Text(plugin["class"]), plugin["type"], plugin.get("version") or "")
-    console.print(table)
+        shown.add_row(Text(plugin["class"]), plugin["type"], plugin.get("version") or "")
+    console.print(shown)
 
 
 def show_definitions(keys: Iterable[Mapping[str, Any]], console: Console) -> None:
     """A table of a class's keys."""
-    table = _table("key", "type", "default", "importance", "meaning")
+    shown = table("key", "type", "default", "importance", "meaning")
     for key in keys:
         default = "(required)" if key["required"] else key["default_value"] or ""
         documentation = key.get("documentation") or ""
-        table.add_row(Text(key["name"]), key["type"], Text(default), key["importance"], Text(documentation))
-    console.print(table)
+        shown.add_row(Text(key["name"]), key["type"], Text(default), key["importance"], Text(documentation))
+    console.print(shown)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+def table(*columns: str) -> Table:
+    """An empty table in the style of all of them."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+        made.add_column(column, overflow="fold")
+    return made
 
 
 def _state(prefix: str, of: Mapping[str, Any]) -> dict[str, str]:

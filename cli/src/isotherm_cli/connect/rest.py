@@ -124,6 +124,27 @@ class Connect:
         """Put a stopped connector back to its beginning; the server's own words."""
         return str(self._json("DELETE", _of(name, "offsets"))["message"])
 
+    def dead_letter_topics(self) -> Json:
+        """The console's dead-letter topics and how many letters are open at most."""
+        return self._json("GET", "/isotherm/dead-letters")
+
+    def dead_letters(self, topic: str, after: str | None, limit: int) -> Json:
+        """Open letters of a topic, those behind `after` (partition/offset)."""
+        later = "" if after is None else f"&after={quote(after, safe='')}"
+        return self._json("GET", f"{_box(topic)}?limit={limit}{later}")
+
+    def dead_letter(self, topic: str, partition: int, offset: int) -> Json:
+        """One letter."""
+        return self._json("GET", f"{_box(topic)}/{partition}/{offset}")
+
+    def handle_dead_letters(self, topic: str, verb: str, choice: Json) -> Json:
+        """`replay` or `discard` letters; how many are `done`, and how many are `left`."""
+        return self._json("POST", f"{_box(topic)}/{verb}", choice)
+
+    def replay(self, name: str, asked: Json) -> Json:
+        """Put a stopped sink elsewhere; its new positions."""
+        return self._json("POST", f"/isotherm{_of(name, 'replay')}", asked)
+
     def _json(self, method: str, path: str, body: Json = None) -> Json:
         return self._send(method, path, body).json()
 
@@ -147,6 +168,10 @@ class Connect:
             raise NotReachableError(f"{self._base}: no answer in {self._http.timeout.read:.0f} s") from None
         except httpx.TransportError as error:
             raise NotReachableError(f"{self._base}: {error}") from None
+
+
+def _box(topic: str) -> str:
+    return f"/isotherm/dead-letters/{quote(topic, safe='')}"
 
 
 def _of(name: str, *more: str) -> str:

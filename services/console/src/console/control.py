@@ -207,10 +207,10 @@ class Control:
         )
 
     def _group(self, checked: Checked, config: Mapping[str, str]) -> tuple[str, list[str]]:
-        able = self._fleet.groups_for(checked.plugin.klass)
-        named = config.get(WORKER_GROUP)
+        living, heard_of = self._fleet.groups_for(checked.plugin.klass, self._clock_ms())
+        named, able = config.get(WORKER_GROUP), living or heard_of
         if named:
-            return named, [] if named in able else [_not_able(named, able, checked.plugin.klass)]
+            return named, [] if named in heard_of else [_not_able(named, heard_of, checked.plugin.klass)]
         if len(able) == 1:
             return able[0], []
         return "", [_not_able("", able, checked.plugin.klass)]

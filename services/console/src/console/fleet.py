@@ -215,11 +215,11 @@ class Fleet:
             found = [status.at(now_ms) for status in self._statuses.get(WORKERS, {}).values()]
         return sorted(found, key=lambda one: (one.worker_group, one.worker))
 
-    def groups_for(self, klass: str) -> list[str]:
-        """The worker groups that can run a class, those that are away at the moment among them."""
-        with self._lock:
-            found = {one.worker_group for one in self._statuses.get(WORKERS, {}).values() if klass in one.classes}
-        return sorted(found)
+    def groups_for(self, klass: str, now_ms: float) -> tuple[list[str], list[str]]:
+        """The worker groups that can run a class: those with living workers, and all that were heard of."""
+        able = [worker for worker in self.workers(now_ms) if klass in worker.classes]
+        living = {worker.worker_group for worker in able if worker.state is not State.UNASSIGNED}
+        return sorted(living), sorted({worker.worker_group for worker in able})
 
     def plugins(self) -> list[Mapping[str, Any]]:
         """The PluginDefinition records, by class."""

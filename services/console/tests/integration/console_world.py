@@ -128,10 +128,14 @@ class World:
         arguments = ["worker", self.kafka.bootstrap_servers, self.registry.url, self.group]
         log = self.folder / f"worker-{uuid.uuid4().hex[:8]}.log"
         worker = Process([sys.executable, str(Path(console_file_worker.__file__)), *arguments], log)
-        worker.start()
-        self._ends.callback(worker.stop)
+        self.run(worker)
         until("the worker is known", lambda: self._is_known(console), worker.log)
         return worker
+
+    def run(self, process: Process) -> None:
+        """Start a process that is stopped at the end."""
+        process.start()
+        self._ends.callback(process.stop)
 
     def _is_known(self, console: Console) -> bool:
         workers = console.http.get("/isotherm/workers").json()

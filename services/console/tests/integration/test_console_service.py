@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
 from console_world import KLASS, Console, Process, World, until, world_of
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from connector import config as config_files
 from connector.dead_letters import dead_letter_headers, ensure_topic
@@ -196,6 +197,36 @@ def test_the_old_commands_work_word_for_word(world: World, console: Console, nam
     isotherm(f"task_restart {name} 0")
     console.until_states(name, "RUNNING", "RUNNING")
     isotherm(f"rm {name}")
+
+
+def test_the_command_line_works_dead_letters_off_and_replays(world: World, console: Console, name: str) -> None:
+    def isotherm(line: str) -> Result:
+        return CliRunner().invoke(app, line.split(), env={"KAFKA_CONNECT_REST": console.url})
+
+    box = f"{name}.dead-letters"
+    ensure_topic(world.admin, box)
+    create(console, world, name)
+    bury(world, name, box, count=3)
+    assert f"{box}=3" in isotherm("dlq list").stdout.splitlines()
+    assert (
+        isotherm(f"dlq list {box} -n 2").stdout
+        == "0/0=builtins.ValueError: no good\n0/1=builtins.ValueError: no good\n"
+    )
+    assert json.loads(isotherm(f"dlq show {box} 0/2").stdout)["value"] == "letter 2"
+    assert isotherm(f"dlq discard {box} 0/0").stderr == "isotherm: 1 discarded\n"
+    assert isotherm(f"dlq replay {box} --all").stderr == "isotherm: 2 replayed\n"
+    until("both are written", lambda: lines(world, name) == ["letter 1", "letter 2"], console.log)
+    assert isotherm(f"dlq list {box}").stdout == ""
+    for wrong in ("dlq replay x", "dlq replay x 0/1 --all", "dlq show x 7"):
+        assert isotherm(wrong).exit_code == 2
+    assert isotherm(f"dlq show {box} 0/99").exit_code == 1
+
+    assert "STOPPED" in isotherm(f"replay {name} --to earliest").stderr
+    isotherm(f"stop {name}")
+    until("the replay is set", lambda: isotherm(f"replay {name} --to earliest").stdout == f"{name}-0=0\n", console.log)
+    assert isotherm(f"replay {name} --to tomorrow").exit_code == 1
+    isotherm(f"resume {name}")
+    until("both are written again", lambda: lines(world, name) == ["letter 1", "letter 2"] * 2, console.log)
 
 
 def test_ends_cleanly_when_told(world: World) -> None:

@@ -144,8 +144,9 @@ def test_workers_say_which_classes_they_can_run() -> None:
         said(WORKERS, -1, "w:2", worker_group="two", classes=["C", "D"]),
     )
     assert fleet.names() == []
-    assert fleet.groups_for("C") == ["one", "two"]
-    assert fleet.groups_for("D") == ["two"]
+    assert fleet.groups_for("C", NOW) == (["one", "two"], ["one", "two"])
+    assert fleet.groups_for("D", NOW) == (["two"], ["two"])
+    assert fleet.groups_for("D", NOW + STALE_MS + 1) == ([], ["two"])
     assert [one.state for one in fleet.workers(NOW + STALE_MS + 1)] == [State.UNASSIGNED, State.UNASSIGNED]
 
 
