@@ -15,6 +15,8 @@ import isotherm_schemas as book
 import kcql
 from aggregator import devices, readings
 from aggregator.settings import AggregatorSettings
+from alerts import intake, known_follower, webhook
+from alerts.settings import AlertsSettings
 from coap_ingest.settings import CoapIngestSettings
 from connector import targets
 from contracts.consumers import NEEDS
@@ -38,6 +40,10 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("aggregator", "thermostat.late"): readings.READER,
     ("aggregator", "devices"): devices.READER,
     ("aggregator", "isotherm.connectors"): targets.READER,
+    ("alerts", "thermostat.data"): intake.READER,
+    ("alerts", "devices"): known_follower.READER,
+    ("alerts", "alerts"): webhook.READER,
+    ("alerts", "isotherm.connectors"): targets.READER,
     ("mqtt-proxy", "isotherm.mqtt.sessions"): mqtt_proxy.SESSION,
 }
 """What readers pin in their code. The others (persisters, the demo) read with the writer's own schema."""
@@ -58,13 +64,13 @@ def _topics_in(settings: type[BaseModel]) -> Iterator[str]:
     for name, field in settings.model_fields.items():
         if isinstance(field.default, BaseModel):
             yield from _topics_in(type(field.default))
-        elif name == "topic" or name.endswith("_topic"):
+        elif (name == "topic" or name.endswith("_topic")) and field.default is not None:
             yield str(field.default)
         elif name.endswith("_topics"):
             yield from field.default
 
 
-@pytest.mark.parametrize("settings", [AggregatorSettings, CoapIngestSettings, ProxySettings])
+@pytest.mark.parametrize("settings", [AggregatorSettings, AlertsSettings, CoapIngestSettings, ProxySettings])
 def test_every_topic_that_settings_default_to_is_declared(settings: type[BaseModel]) -> None:
     found = set(_topics_in(settings))
     assert found

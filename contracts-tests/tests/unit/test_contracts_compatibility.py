@@ -150,10 +150,10 @@ def test_good_change_passes(record: str, change: Change) -> None:
 
 
 def test_removing_what_has_a_default_and_nobody_needs_passes_and_is_told() -> None:
-    changed = FIRST.with_schema("Device", 2, _changed(FIRST.schema("Device", 1), _without("thresholds")))
+    changed = FIRST.with_schema("CoapMessage", 2, _changed(FIRST.schema("CoapMessage", 1), _without("proxy_uri")))
     verdict = check(changed, pinned(), NEEDS)
     assert verdict.findings == []
-    assert verdict.notes == ["Device v2 removes thresholds (default {}): no consumer needs it"]
+    assert verdict.notes == ["CoapMessage v2 removes proxy_uri (default null): no consumer needs it"]
 
 
 def test_a_change_is_judged_against_every_version_and_not_only_the_last() -> None:

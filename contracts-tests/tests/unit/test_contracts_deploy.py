@@ -49,14 +49,14 @@ def test_a_service_fits_what_is_the_same(there: Path) -> None:
     assert verdict.problems == []
     assert verdict.allowed
     (checked,) = verdict.checked
-    assert "aggregator, demo, persisters-cassandra, persisters-elasticsearch, persisters-hazelcast" in checked
+    assert "aggregator, alerts, demo, persisters-cassandra, persisters-elasticsearch, persisters-hazelcast" in checked
 
 
 def test_a_consumer_is_checked_with_what_the_deployed_providers_wrote(there: Path) -> None:
     verdict = deploy.can_deploy("persisters", there)
     assert verdict.problems == []
     providers = [line.rsplit(" ", 1)[1] for line in verdict.checked if " needs of the deployed " in line]
-    assert providers == ["aggregator", "coap-ingest", "mqtt-proxy"]
+    assert providers == ["aggregator", "alerts", "coap-ingest", "mqtt-proxy"]
 
 
 def test_a_provider_may_not_go_where_a_deployed_consumer_needs_more(there: Path) -> None:

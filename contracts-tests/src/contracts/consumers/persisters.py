@@ -158,6 +158,26 @@ def _readings(consumer: str, topic: str, provider: str, name: str, row: str, val
     )
 
 
+def _alert(name: str, state: str, at_ms: int, closed_ms: int | None, measured: float) -> Need:
+    alert_id = f"{scenario.DEVICE}/above/temperature/{scenario.MEASURED_MS}"
+    value = {
+        "alert_id": alert_id,
+        "device_id": scenario.DEVICE,
+        "rule": "above",
+        "severity": match.type("warning"),
+        "state": state,
+        "opened_at": scenario.MEASURED_MS,
+        "updated_at": at_ms,
+        "closed_at": closed_ms,
+        "metric": "temperature",
+        "value": measured,
+        "threshold": 28.0,
+        "message": match.type("temperature 29.5 Cel is above 28.0 Cel"),
+    }
+    row = (f"readings-{_DAY}", f"{alert_id}-{state}", at_ms, None)
+    return _need(ELASTICSEARCH, "alerts", name, "alerts", "Alert", value, row)
+
+
 _COAP_EVENT_MS = 1_486_997_194_029
 _COAP_FIELDS = {
     "ingest_time": scenario.TAKEN_IN_MS,
@@ -205,6 +225,8 @@ NEEDS = (
         "readings-2017.02.13",
         {**_COAP_TEMPERATURE, "attributes": {}},
     ),
+    _alert(scenario.ALERT_OPENED, "opened", scenario.MEASURED_MS, None, 29.5),
+    _alert(scenario.ALERT_CLOSED, "closed", scenario.MEASURED_MS + 1, scenario.MEASURED_MS + 1, 21.5),
     *_aggregate(CASSANDRA, "temperatures_aggregated"),
     _readings(CASSANDRA, "brightness", "mqtt-proxy", scenario.BRIGHTNESS, "brightness", _BRIGHTNESS),
     _readings(CASSANDRA, "brightness", "coap-ingest", scenario.COAP_BRIGHTNESS, "brightness", _COAP_BRIGHTNESS),

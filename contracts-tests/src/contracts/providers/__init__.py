@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from contracts.bench import Bench, Message
-from contracts.providers import aggregator, cli, coap_ingest, mqtt_proxy, persisters
+from contracts.providers import aggregator, alerts, cli, coap_ingest, mqtt_proxy, persisters
 
 Messages = Mapping[str, Message]
 
@@ -14,6 +14,7 @@ PROVIDERS: Mapping[str, Callable[[Bench], Messages]] = {
     "coap-ingest": coap_ingest.messages,
     "aggregator": aggregator.messages,
     "persisters": persisters.messages,
+    "alerts": alerts.messages,
     "cli": cli.messages,
 }
 """By service name."""
