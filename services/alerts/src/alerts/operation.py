@@ -92,7 +92,11 @@ class Operation:
         """Whether the memories of all our devices are there."""
         return self._recovered
 
-    def on_revoked(self) -> None:
+    async def on_revoked(self) -> None:
+        try:
+            await self._processor.release()
+        except Exception as failure:
+            self._fail(failure)
         self._recovered = False
         self._recovering_since = time.monotonic()
         self._health.not_ready("recovery", "the partitions are being shared out")
@@ -190,6 +194,9 @@ class Operation:
         self._health.not_ready("recovery", "stopped")
         try:
             await asyncio.wait_for(self._streaming.stop(), _STOP_S)
+            if self._failure is None:
+                # Alerts that are still on their way would be repeated by the next run.
+                await asyncio.wait_for(self._processor.release(), _STOP_S)
         except Exception as failure:
             _log.warning("Faust did not stop cleanly; what is not committed is read again", reason=repr(failure))
         start.cancel()

@@ -5,7 +5,8 @@ Kafka may be away for any time: the producer goes on trying, and what is handed 
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -65,6 +66,10 @@ class Outputs:
         self._metrics = metrics
         self._refused: KafkaError | None = None
         self._waiting: deque[_Record] = deque()
+        self._epoch = 0
+        self._unreported: Counter[int] = Counter()
+        """Records that wait for their report, by the epoch in which they were handed over."""
+        self._progress = asyncio.Event()
 
     async def room(self) -> None:
         """Return when a record can be handed over. Raises OutputRefusedError."""
@@ -82,6 +87,17 @@ class Outputs:
         while self._waiting or self._producer.outstanding:
             await self.room()
             await self._producer.drain()
+        self._verify()
+
+    async def stored_so_far(self) -> None:
+        """Return when Kafka has what was handed over until now, whatever comes after it meanwhile.
+
+        Raises OutputRefusedError.
+        """
+        until, self._epoch = self._epoch, self._epoch + 1
+        while self._refused is None and min(self._unreported, default=self._epoch) <= until:
+            self._progress.clear()
+            await self._progress.wait()
         self._verify()
 
     def change(self, partition: int, device_id: str, value: bytes | None, then: Then = _nothing) -> None:
@@ -105,11 +121,18 @@ class Outputs:
         self._metrics.latest.inc()
 
     def _hand_over(self, record: _Record) -> None:
+        epoch = self._epoch
+
         def report(error: KafkaError | None) -> None:
+            self._unreported[epoch] -= 1
+            if not self._unreported[epoch]:
+                del self._unreported[epoch]
+                self._progress.set()
             if error is None:
                 record.then()
             else:
                 self._refused = self._refused or error
+                self._progress.set()
 
         topic, key, value, partition, _then = record
         try:
@@ -117,6 +140,8 @@ class Outputs:
         except QueueFullError:
             # What follows from a report cannot wait for room where it is decided.
             self._waiting.append(record)
+        else:
+            self._unreported[epoch] += 1
 
     def _verify(self) -> None:
         if self._refused is not None:

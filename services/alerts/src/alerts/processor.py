@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 class Processor:
-    """Drives the engine. One thing at a time: a reading, a sweep or a settlement."""
+    """Drives the engine. One thing at a time: a reading or a sweep."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Processor:
         """Devices whose newest state is not written yet."""
         self._leaving: Counter[Place] = Counter()
         """How many alerts of a device are on their way to Kafka."""
-        self._turn = asyncio.Lock()
+        self._turn, self._settling = asyncio.Lock(), asyncio.Lock()
 
     async def take(self, topic: str, number: int, reading: Reading) -> None:
         """Let a reading from a partition have its effects; `settle` waits until Kafka has them.
@@ -99,14 +99,26 @@ class Processor:
                     partition.schedule(device_id, self._engine.due_ms(memory, self._known.get(device_id)))
 
     async def settle(self) -> None:
-        """Write the states that are not shown yet, and return when Kafka has everything. Raises OutputRefusedError."""
-        async with self._turn:
+        """Write the states that are not shown yet, and return when Kafka has the effects of all that was taken before.
+
+        Alerts may still be on their way: the changelog has them. Raises OutputRefusedError.
+        """
+        async with self._settling:
             unshown, self._unshown = self._unshown, set()
             for place in unshown:
                 partition = self.fleet.partitions.get(place.partition)
                 if partition is not None and place.device_id in partition.memories:
                     await self._outputs.room()
                     self._outputs.state(place.device_id, partition.memory(place.device_id), self._now_ms())
+            await self._outputs.stored_so_far()
+
+    async def release(self) -> None:
+        """Return when nothing at all is on its way, as whoever takes the partitions over wants it.
+
+        Raises OutputRefusedError.
+        """
+        async with self._turn:
+            await self.settle()
             await self._outputs.stored()
 
     async def _tick(self, partition: Partition, number: int, device_ids: Sequence[str], now_ms: int) -> None:

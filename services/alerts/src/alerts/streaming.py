@@ -32,8 +32,8 @@ _BUFFERED_READINGS = 1_024
 class Owner(Protocol):
     """Who is told what Faust does."""
 
-    def on_revoked(self) -> None:
-        """The partitions are given back; nothing of them may be written until they are recovered."""
+    async def on_revoked(self) -> None:
+        """The partitions are given back: return when nothing of them is on its way to Kafka any more."""
 
     def on_recovered(self, partitions: set[int]) -> None:
         """These partitions are ours, and the fleet remembers what the changelog held."""
@@ -158,8 +158,7 @@ class Streaming(faust.App):
                 self._taken[message.tp] = message.offset
 
     async def _on_revoked(self, *_arguments: Any, **_more: Any) -> None:
-        await self.owner.settle()
-        self.owner.on_revoked()
+        await self.owner.on_revoked()
         self.fetched.clear()
         self._taken.clear()
         self._committed.clear()

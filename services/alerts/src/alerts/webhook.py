@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import httpx
 from confluent_kafka import KafkaException, Message
@@ -118,8 +119,7 @@ class Webhook:
             alert = self._decode(value).record
         except RegistryUnavailableError as error:
             return str(error)
-        key = f"{alert['alert_id']}/{alert['state']}"
-        body = json.dumps(alert, default=lambda at: at.isoformat()).encode()
+        key, body = post_of(alert)
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
         try:
             status = client.post(str(self._settings.webhook.url), content=body, headers=headers).status_code
@@ -130,6 +130,11 @@ class Webhook:
         if status >= 500 or status in _REPEATABLE:
             return f"answered {status}"
         raise RefusedError(f"answered {status}")
+
+
+def post_of(alert: Mapping[str, Any]) -> tuple[str, bytes]:
+    """The idempotency key and the body of a post; times are in ISO 8601."""
+    return f"{alert['alert_id']}/{alert['state']}", json.dumps(alert, default=lambda at: at.isoformat()).encode()
 
 
 def _letter(message: Message, error: Exception, name: str) -> DeadLetter:

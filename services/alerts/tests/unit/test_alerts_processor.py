@@ -35,7 +35,7 @@ class Outputs:
     async def room(self) -> None:
         """There always is."""
 
-    async def stored(self) -> None:
+    async def stored_so_far(self) -> None:
         """It always is."""
 
     def change(
