@@ -16,7 +16,7 @@ LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)
 # The contract tests' verifier would report its use to its makers.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy charts charts-tools charts-update charts-package images demo faults soak bench-persisters bench-aggregator bench-reaction lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy charts charts-tools charts-update charts-package images demo faults soak bench-persisters bench-aggregator bench-reaction bench-alerts lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -103,6 +103,12 @@ bench-aggregator: setup ## Compare the aggregator with Kafka Streams, for 30,000
 bench-reaction: setup ## How soon after it became final a window's aggregates are in Kafka, at 20,000 readings/s
 	@tools/record-section docs/results/bench-aggregator.txt reaction \
 		$(BIN)/python bench/aggregator/reaction.py $(OPTIONS)
+
+bench-alerts: setup ## Measure the alerts service, all cases or C="reaction"
+	@for case in $(or $(C),reaction capacity recovery); do \
+		PYTHONPATH=bench/aggregator:bench/mqtt-proxy tools/record-section docs/results/bench-alerts.txt "$$case" \
+			$(BIN)/python bench/alerts/alerts_bench.py $$case $(OPTIONS); \
+	done
 
 lock: ## Resolve the dependencies anew (for maintainers; needs uv)
 	@tools/lock

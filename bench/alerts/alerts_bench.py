@@ -1,0 +1,256 @@
+"""What the alerts service can do: reaction, capacity of one process, recovery of a large fleet.
+
+    PYTHONPATH=bench/aggregator:bench/mqtt-proxy python bench/alerts/alerts_bench.py reaction|capacity|recovery
+
+reaction   thermostats publish over MQTT to the real proxy; from the moment of publishing until a consumer has the alert
+capacity   a topic is full of readings; readings/s and CPU seconds of one process, one replica, one core at most
+recovery   a fleet lives for a reading each, the process is killed; from its start until the memories are back
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+import thermostats
+from isotherm_cli.apply import apply
+from isotherm_schemas import schema
+from servers import ProxyServer
+from servicekit import kafka
+from servicekit.avro import Decoder, SchemaRegistry
+from servicekit.settings import KafkaSettings, RegistrySettings
+from stack import ports
+from stack.local import Stack
+from stack.measurement import environment, load_average, metrics
+from stack.ports import Ports
+from watched import Watched
+
+INPUT, ALERTS = "thermostat.data", "alerts"
+GOAL_P99_MS = 500
+_WARM_UP_S = 15
+_AT_ONCE = 10_000
+_POLL_S = 0.05
+_PATIENCE_S = 280.0
+RULES = [
+    {"kind": "above", "metric": "temperature", "threshold": 30, "hysteresis": 1},
+    {"kind": "below", "metric": "temperature", "threshold": 5, "hysteresis": 1},
+    {"kind": "rate", "metric": "temperature", "threshold": 50},
+    {"kind": "flat", "metric": "temperature"},
+    {"kind": "silent"},
+]
+"""What a fleet would have; of these the bench breaks `above`."""
+
+
+class AlertsProcess(Watched):
+    """One replica of the service."""
+
+    def __init__(self, folder: Path, kafka_settings: KafkaSettings, registry: RegistrySettings) -> None:
+        self.port = ports.hold_free_port()
+        chosen = {
+            "kafka.bootstrap_servers": kafka_settings.bootstrap_servers,
+            "registry.url": registry.url,
+            "http.port": self.port,
+            "rules": json.dumps(RULES),
+            "session_timeout_ms": 6_000,
+        }
+        sets = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
+        super().__init__([sys.executable, "-m", "alerts", "run", *sets], folder / "alerts.log")
+        ports.release(self.port)
+
+    def read(self) -> int:
+        return int(self.metric("readings_read_total"))
+
+    def metric(self, name: str) -> float:
+        """One metric, summed over its labels."""
+        found = metrics(self.port)
+        return sum(value for key, value in found.items() if key.partition("{")[0] == f"isotherm_alerts_{name}")
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        self._process.kill()
+        self._process.wait()
+
+
+class World:
+    """The servers, with every declared topic."""
+
+    def __init__(self, stack: Stack, folder: Path) -> None:
+        self.folder = folder
+        self.kafka = KafkaSettings(bootstrap_servers=stack.kafka.bootstrap_servers)
+        self.registry = RegistrySettings(url=stack.registry.url)
+        apply(self.kafka, self.registry)
+        self._schemas = SchemaRegistry(self.registry)
+        self._decode = Decoder(self._schemas)
+
+    def service(self) -> AlertsProcess:
+        """A replica, not started."""
+        return AlertsProcess(self.folder, self.kafka, self.registry)
+
+    def publish(self, readings: Iterable[Mapping[str, Any]]) -> None:
+        """Put readings into the input, past the proxy."""
+        encode = self._schemas.encoder(INPUT, schema("SensorReading", 1))
+        producer = kafka.producer(self.kafka, "bench", linger_ms=50)
+        for reading in readings:
+            while True:
+                try:
+                    producer.produce(INPUT, key=reading["device_id"], value=encode(reading))
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        producer.flush()
+
+    def consumer(self) -> Consumer:
+        """A reader of the alerts, from their beginning."""
+        made = kafka.consumer(self.kafka, "bench", "bench", fetch_wait_max_ms=10)
+        partitions = made.list_topics(ALERTS, timeout=30).topics[ALERTS].partitions
+        made.assign([TopicPartition(ALERTS, number, 0) for number in partitions])
+        return made
+
+    def alert(self, value: bytes | None) -> dict[str, Any]:
+        """A record of the alerts."""
+        record: dict[str, Any] = self._decode(value or b"").record
+        return record
+
+
+def reading(device: int, value: float, at_ms: int, sequence: int) -> dict[str, Any]:
+    """A SensorReading record, taken in when it was measured."""
+    return {
+        "device_id": f"device-{device:06}",
+        "metric": "temperature",
+        "value": value,
+        "unit": "Cel",
+        "event_time": at_ms,
+        "ingest_time": at_ms,
+        "sequence": sequence,
+        "attributes": {},
+    }
+
+
+def reaction(world: World, arguments: argparse.Namespace) -> None:
+    """From publishing over MQTT until a consumer has the alert."""
+    proxy = ProxyServer(world.folder, world.kafka, world.registry, http__host="127.0.0.1")
+    with proxy, world.service() as service:
+        service.until(lambda _: service.metric("recoveries_total") > 0, "the service is ready", _PATIENCE_S)
+        consumer = world.consumer()
+        command = [sys.executable, thermostats.__file__, str(proxy.port), "--rate", str(arguments.rate)]
+        command += ["--devices", str(arguments.devices), "--seconds", str(arguments.seconds + _WARM_UP_S)]
+        found: list[int] = []
+        begin, begin_s = service.sample(), time.monotonic()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as load:
+            while load.poll() is None:
+                for message in consumer.consume(_AT_ONCE, _POLL_S):
+                    now_ms = time.time_ns() // 1_000_000
+                    caused_ms = round(world.alert(message.value())["updated_at"].timestamp() * 1000)
+                    if time.monotonic() - begin_s > _WARM_UP_S:
+                        found.append(now_ms - caused_ms)
+            assert load.stdout is not None
+            acknowledged = int(load.stdout.read())
+        end = service.sample()
+        inside_ms = 1_000 * service.metric("reaction_seconds_sum") / service.metric("reaction_seconds_count")
+        consumer.close()
+    seconds = end.at_s - begin.at_s
+    print(
+        f"{acknowledged:,} readings acknowledged by the proxy, {acknowledged / seconds:,.0f}/s, load {load_average()}"
+    )
+    print(f"{(end.cpu_s - begin.cpu_s) / seconds:.2f} of a core, {end.resident_mb:,.0f} MB")
+    cuts = statistics.quantiles(found, n=100)
+    print(f"{len(found):,} alerts: p50 {cuts[49]:,.0f} ms, p99 {cuts[98]:,.0f} ms, most {max(found):,} ms")
+    print(f"mean of all from the proxy's ingest time until Kafka has acknowledged the alert: {inside_ms:,.0f} ms")
+    print(f"{'reached' if cuts[98] < GOAL_P99_MS else 'MISSED'}: p99 {cuts[98]:,.0f} ms of {GOAL_P99_MS}")
+
+
+def capacity(world: World, arguments: argparse.Namespace) -> None:
+    """Readings/s of one process that has a full topic before it."""
+    each = arguments.readings // arguments.devices
+    begin_ms = time.time_ns() // 1_000_000 - each * 1_000
+    world.publish(
+        reading(device, 20 + number % 7, begin_ms + number * 1_000, number + 1)
+        for number in range(each)
+        for device in range(arguments.devices)
+    )
+    count = each * arguments.devices
+    with world.service() as service:
+        (*_, begin) = service.until(lambda sample: sample.read >= count // 10, "reading has begun", _PATIENCE_S)
+        (*_, end) = service.until(lambda sample: sample.read >= count, "all is read", _PATIENCE_S)
+    readings, seconds, cpu_s = end.read - begin.read, end.at_s - begin.at_s, end.cpu_s - begin.cpu_s
+    print(f"{arguments.devices:,} devices, {len(RULES)} rules, load {load_average()}")
+    print(
+        f"{readings:,} readings in {seconds:.1f} s: {readings / seconds:,.0f}/s, {readings / cpu_s:,.0f} a CPU second"
+    )
+    print(f"{end.resident_mb:,.0f} MB")
+
+
+def recovery(world: World, arguments: argparse.Namespace) -> None:
+    """From the start of a process until the memories of a fleet are back, and right."""
+    count, hot = arguments.fleet, range(0, arguments.fleet, 1_000)
+    begin_ms = time.time_ns() // 1_000_000
+    world.publish(reading(device, 35 if device in hot else 20, begin_ms, 1) for device in range(count))
+    with world.service() as service:
+        service.until(lambda sample: sample.read >= count, "all is read", _PATIENCE_S)
+        service.until(lambda _: service.metric("states_written_total") >= count, "all is written", _PATIENCE_S)
+        service.kill()
+    with world.service() as service:
+        begin_s = time.monotonic()
+        service.until(lambda _: service.metric("recoveries_total") > 0, "the memories are back", _PATIENCE_S)
+        seconds, recovered = time.monotonic() - begin_s, service.metric("recovery_seconds")
+        devices = service.metric("devices")
+        world.publish(reading(device, 20, begin_ms + 1_000, 2) for device in hot)
+        closed = _closed(world, len(hot))
+        resident_mb = service.sample().resident_mb
+    print(f"{devices:,.0f} devices of {count:,} in {recovered:.1f} s, {seconds:.1f} s after the start of the process")
+    print(f"{resident_mb:,.0f} MB, load {load_average()}")
+    right = sum(1 for opened_ms in closed.values() if opened_ms == begin_ms)
+    print(f"{right} of {len(hot)} alerts that were open before are closed with the time of their begin")
+    if right != len(hot):
+        raise RuntimeError("the memories that came back are not those that were lost")
+
+
+def _closed(world: World, wanted: int) -> dict[str, int]:
+    """The alerts that are closed, by id, with the time of their begin."""
+    consumer, closed = world.consumer(), dict[str, int]()
+    limit_s = time.monotonic() + _PATIENCE_S
+    while len(closed) < wanted and time.monotonic() < limit_s:
+        for message in consumer.consume(_AT_ONCE, 1.0):
+            alert = world.alert(message.value())
+            if alert["state"] == "closed":
+                closed[alert["alert_id"]] = round(alert["opened_at"].timestamp() * 1000)
+    consumer.close()
+    return closed
+
+
+CASES = {"reaction": reaction, "capacity": capacity, "recovery": recovery}
+
+
+def main() -> None:
+    """Run one case and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("--rate", type=int, default=500, help="readings/s of `reaction`")
+    parser.add_argument("--devices", type=int, default=500, help="of `reaction` and `capacity`")
+    parser.add_argument("--seconds", type=int, default=60, help="of `reaction`, after a warm-up")
+    parser.add_argument("--readings", type=int, default=60_000, help="of `capacity`")
+    parser.add_argument("--fleet", type=int, default=100_000, help="devices of `recovery`")
+    arguments = parser.parse_args()
+    print("\n".join(environment("faust-streaming", "aiokafka", "confluent-kafka")))
+    with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as name:
+        stack = Stack(Path(name) / "stack", Ports.free(), quick_start=False)
+        try:
+            stack.up(["kafka", "registry"])
+            CASES[arguments.case](World(stack, Path(name)), arguments)
+        finally:
+            stack.down()
+            stack.wipe()
+
+
+if __name__ == "__main__":
+    main()
