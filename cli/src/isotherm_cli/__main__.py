@@ -12,7 +12,7 @@ import typer
 from confluent_kafka import KafkaException
 
 from isotherm_cli import apply as applying
-from isotherm_cli import devices, kcql, options, recompute, records, tail
+from isotherm_cli import devices, kcql, options, recompute, records, tail, topics
 from isotherm_cli.connect import commands as connect_commands
 from isotherm_cli.options import ConfigOption, KafkaOption, RegistryOption, SetOption
 from isotherm_cli.plan import Outcome, Step
@@ -84,9 +84,15 @@ def apply_command(
 def tail_command(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Begin with the oldest record.")] = False,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Begin at this time: ISO 8601, or @ and epoch ms.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with records as they come.")] = False,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after so many records.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="Only records with this key.")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option("--where", metavar="FIELD=VALUE", help="Only records with this value.")
+    ] = None,
     headers: Annotated[bool, typer.Option("--headers", help="Show the headers too.")] = False,
     kafka: KafkaOption = None,
     registry: RegistryOption = None,
@@ -95,15 +101,30 @@ def tail_command(
 ) -> None:
     """Print the records of a topic as JSON lines, as a read_committed reader sees them.
 
-    Without --from-beginning only new records, so it follows.
+    Without --from-beginning or --since only new records, so it follows.
     """
     settings = _settings(kafka, registry, config, set_)
     decoder = Decoder(SchemaRegistry(settings.registry))
     try:
+        begin_ms = None if since is None else tail.since_ms(since)
+        holds = tail.condition(where or [], decoder)
+    except ValueError as error:
+        _note(str(error))
+        raise typer.Exit(Exit.CONFIGURATION) from None
+    only_new = begin_ms is None and not from_beginning
+    try:
         with closing(
-            records.read(settings.kafka, topic, from_beginning=from_beginning, follow=follow or not from_beginning)
+            records.read(
+                settings.kafka,
+                topic,
+                from_beginning=from_beginning,
+                since_ms=begin_ms,
+                follow=follow or only_new,
+            )
         ) as messages:
-            wanted = (message for message in messages if key is None or message.key() == key.encode())
+            wanted = (
+                message for message in messages if (key is None or message.key() == key.encode()) and holds(message)
+            )
             for message in itertools.islice(wanted, limit):
                 typer.echo(tail.line(message, decoder, headers=headers))
     except BrokenPipeError:
@@ -112,6 +133,21 @@ def tail_command(
     except KeyboardInterrupt:
         return
     except (records.UnknownTopicError, RegistryUnavailableError, KafkaException) as error:
+        _note(_reason(error))
+        raise typer.Exit(Exit.FAILED) from None
+
+
+@app.command("topics")
+def topics_command(
+    kafka: KafkaOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+) -> None:
+    """List the topics: name, partitions, records at most, and the record that their values are declared to be."""
+    settings = _settings(kafka, None, config, set_)
+    try:
+        typer.echo(topics.text(topics.listed(settings.kafka)), nl=False)
+    except KafkaException as error:
         _note(_reason(error))
         raise typer.Exit(Exit.FAILED) from None
 

@@ -21,13 +21,15 @@ def read(
     settings: KafkaSettings,
     *topics: str,
     from_beginning: bool = True,
+    since_ms: int | None = None,
     follow: bool = False,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Generator[Message, None, None]:
     """The records of `topics`, in order within each partition, without joining a group.
 
     Ends when every partition was read to the end that it had when the reader came there, or, with `follow`, when
-    `stopped` says so. With `from_beginning=False` only what is written from now on.
+    `stopped` says so. With `from_beginning=False` only what is written from now on; with `since_ms` (epoch) what
+    comes from the first record on that is so young.
 
     Raises UnknownTopicError, KafkaException when Kafka cannot be read.
     """
@@ -36,6 +38,9 @@ def read(
     )
     try:
         partitions = _partitions(consumer, topics, OFFSET_BEGINNING if from_beginning else OFFSET_END)
+        if since_ms is not None:
+            asked = [TopicPartition(of.topic, of.partition, since_ms) for of in partitions]
+            partitions = consumer.offsets_for_times(asked, timeout=_REQUEST_TIMEOUT_S)
         consumer.assign(partitions)
         unread = {(partition.topic, partition.partition) for partition in partitions}
         while (unread or follow) and not stopped():

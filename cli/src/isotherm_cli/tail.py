@@ -4,12 +4,51 @@ from __future__ import annotations
 
 import base64
 import json
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from servicekit.avro import Decoder, WireFormatError
+
+
+def since_ms(text: str) -> int:
+    """A moment in epoch ms, from ISO 8601 (UTC without a zone) or `@` and epoch ms. Raises ValueError."""
+    if text.startswith("@"):
+        return int(text[1:])
+    moment = datetime.fromisoformat(text)
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def condition(given: Sequence[str], decoder: Decoder) -> Callable[[Message], bool]:
+    """Whether a message's record has all these values: each `field=value` or `outer.inner=value`, as JSON shows them.
+
+    What is no record has none. Raises ValueError for what is no `field=value`.
+    """
+    wanted = []
+    for text in given:
+        path, equals, value = text.partition("=")
+        if not equals or not path:
+            raise ValueError(f"{text!r} is not of the form field=value")
+        wanted.append((path.split("."), value))
+
+    def holds(message: Message) -> bool:
+        try:
+            record = decoder(message.value() or b"").record if wanted else None
+        except WireFormatError:
+            return False
+        return all(_at(record, path) == value for path, value in wanted)
+
+    return holds
+
+
+def _at(record: object, path: Sequence[str]) -> str | None:
+    for name in path:
+        if not isinstance(record, dict) or name not in record:
+            return None
+        record = record[name]
+    return record if isinstance(record, str) else json.dumps(record, default=_plain, ensure_ascii=False)
 
 
 def line(message: Message, decoder: Decoder, *, headers: bool) -> str:

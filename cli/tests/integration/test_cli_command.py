@@ -96,6 +96,36 @@ def test_tail_ends_at_its_limit(servers: list[str]) -> None:
     assert len(shown.stdout.splitlines()) == 2
 
 
+def test_tail_begins_at_a_time_and_shows_what_has_the_values(servers: list[str]) -> None:
+    mark = uuid.uuid4().hex
+    lines = [f'{{"device_id": "{mark}-{n}", "home": "{mark}", "thresholds": {{"a": {n % 2}}}}}\n' for n in range(4)]
+    assert isotherm("devices", "import", "-", *servers, stdin="".join(lines[:2])).returncode == 0
+    first = isotherm("tail", "devices", "--from-beginning", "--where", f"home={mark}", *servers)
+    newest_ms = max(json.loads(line)["timestamp"] for line in first.stdout.splitlines())
+    assert isotherm("devices", "import", "-", *servers, stdin="".join(lines[2:])).returncode == 0
+
+    later = isotherm("tail", "devices", "--since", f"@{newest_ms + 1}", "--where", f"home={mark}", *servers)
+    odd = isotherm(
+        "tail", "devices", "--from-beginning", "--where", f"home={mark}", "--where", "thresholds.a=1.0", *servers
+    )
+
+    assert sorted(json.loads(line)["key"] for line in later.stdout.splitlines()) == [f"{mark}-2", f"{mark}-3"]
+    assert sorted(json.loads(line)["key"] for line in odd.stdout.splitlines()) == [f"{mark}-1", f"{mark}-3"]
+    assert isotherm("tail", "devices", "--since", "yesterday", *servers).returncode == 2
+    assert isotherm("tail", "devices", "--where", "home", *servers).returncode == 2
+
+
+def test_topics_are_listed_with_what_they_hold(servers: list[str]) -> None:
+    assert isotherm("devices", "import", "-", *servers, stdin='{"device_id": "listed"}\n').returncode == 0
+
+    shown = isotherm("topics", *servers[:2])
+
+    found = {line.split("\t")[0]: line.split("\t")[1:] for line in shown.stdout.splitlines()}
+    partitions, records, record = found["devices"]
+    assert (int(partitions) > 0, int(records) > 0, record) == (True, True, "Device")
+    assert not any(name.startswith("__") for name in found)
+
+
 def test_bad_setting_is_named_and_exits_2(servers: list[str]) -> None:
     refused = isotherm("apply", *servers, "--set", "kafka.bootstrap_server=x")
 
