@@ -47,7 +47,10 @@ def measure(registry: RegistrySettings, chosen: workload.Workload, records: Sequ
             BARE: lambda: (fastavro.schemaless_reader(io.BytesIO(body), schema, None) for body in bodies),
             "decoded": lambda: map(decode, values),
             PROJECTED: lambda: map(project, records),
-            "decoded, projected, made batches": lambda: (Work.prepare(batch, policy, project) for batch in batches),
+            "made batches, one by one": lambda: (Work.prepare(batch, policy, project) for batch in batches),
+            "made batches, each at once": lambda: (
+                Work.prepare(one, policy, project, project.usual) for one in batches
+            ),
             "rows to JSON, alone": lambda: (to_json(row.values) for row in rows),
             "rows to Hazelcast's JSON items, alone": lambda: map(as_item, rows),
         }
