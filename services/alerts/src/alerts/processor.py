@@ -95,8 +95,7 @@ class Processor:
         for device_id in device_ids:
             for partition in self.fleet.partitions.values():
                 if device_id in partition.memories:
-                    memory = partition.memory(device_id)
-                    partition.schedule(device_id, self._engine.due_ms(memory, self._known.get(device_id)))
+                    partition.schedule(device_id, 0)  # the next sweep looks when that is
 
     async def settle(self) -> None:
         """Write the states that are not shown yet, and return when Kafka has the effects of all that was taken before.
@@ -160,7 +159,7 @@ class Processor:
             place.partition,
             place.device_id,
             value,
-            lambda: self._send_counted(partition, place, memory, to_send, taken_in_ms),
+            lambda: self._dispatch(partition, place, memory, to_send, taken_in_ms),
         )
 
     def _send(
@@ -172,9 +171,9 @@ class Processor:
         taken_in_ms: int | None,
     ) -> None:
         self._leaving[place] += len(alerts)
-        self._send_counted(partition, place, memory, alerts, taken_in_ms)
+        self._dispatch(partition, place, memory, alerts, taken_in_ms)
 
-    def _send_counted(
+    def _dispatch(
         self,
         partition: Partition,
         place: Place,

@@ -98,6 +98,7 @@ class Alerts:
         made = outputs_producer(settings)
         outputs = await self._until(stop, "registry", lambda: Outputs(settings, registry, self._metrics, made))
         await self._until(stop, "devices", self._devices_are_known)
+        self._follower.changed()  # what was known from the beginning changes nobody's time
         if webhook is not None:
             webhook.start()
         dead = kafka.producer(settings.kafka, f"{settings.name}-dead-letters", **producer_overrides())
