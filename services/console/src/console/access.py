@@ -181,7 +181,7 @@ class Guard:
         else:
             scope.setdefault("state", {})["caller"] = caller
             await self._app(scope, _bounded(receive, self._most_bytes), answered)
-        if request.is_change:
+        if request.is_change or refusal is not None:
             _log.info(
                 "change" if refusal is None else "refused",
                 user=caller.name if caller is not None else "unknown",

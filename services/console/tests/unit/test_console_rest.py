@@ -473,9 +473,11 @@ def test_every_change_leaves_a_line_that_says_who(world: World) -> None:
         world.create()
         world.http.get("/connectors")
         world.http.delete("/connectors/a", headers={"origin": "http://evil.example"})
+        world.http.get("/connectors", headers={"authorization": "Bearer wrong"})
     assert [(line["event"], line["user"], line["method"], line["path"], line["status"]) for line in lines] == [
         ("change", "anonymous", "POST", "/connectors", 201),
         ("refused", "anonymous", "DELETE", "/connectors/a", 403),
+        ("refused", "unknown", "GET", "/connectors", 401),
     ]
     assert "hunter22" not in str(lines)
 
