@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,7 @@ _log = logs.logger(__name__)
 
 _IDLE_WAIT_S = 0.2
 _BUSY_WAIT_S = 0.005
+_OPENING_TURN_S = 1.0
 _CONTENT_MS = 2_000.0
 """So long after a write nothing is read, and no partition is paused, while all lanes have enough: the client throws
 away what it has fetched of a partition that is paused."""
@@ -156,7 +158,11 @@ class Loop:
                 self._health.not_ready("sink", str(away))
                 wait_ms = max(backoff.next_ms(), away.retry_after_ms or 0.0)
                 _log.warning("sink not available, trying again", reason=str(away), wait_ms=round(wait_ms))
-                stop.wait(wait_ms / 1000)
+                until_ms = _now_ms() + wait_ms
+                # Alive, and said to be, also in a wait that is longer than a heartbeat is waited for.
+                while not stop.wait(min(wait_ms / 1000, _OPENING_TURN_S)) and _now_ms() < until_ms:
+                    self._health.beat()
+                    self._on_turn()
             else:
                 self._health.ready("sink")
                 return True
@@ -298,6 +304,8 @@ class Loop:
         if settled is None:
             self._health.not_ready("sink", attempt.trouble or "rows refused for now")
             _log.warning("sink not available, trying again", partition=lane.partition, reason=attempt.trouble)
+            # A failed attempt leaves tracebacks that may hold a whole batch: they are not left to the rare collections.
+            gc.collect(0)
         else:
             waiting = {partition for partition, other in self.lanes.by_partition.items() if other.trouble is not None}
             if waiting <= self._without_schema:
