@@ -39,7 +39,7 @@ _log = logs.logger(__name__)
 
 TASKS = "isotherm.tasks"
 
-_POLL_S = 0.1
+_POLL_S = 0.2
 _CHANGES = 500
 """Changes of connectors that are taken in at once."""
 

@@ -25,6 +25,7 @@ class TaskProcess:
         self._what = {"connector": handover.config.name, "task": handover.task}
         self._stop_timeout_s = stop_timeout_ms / 1000
         self._kill_at_s: float | None = None
+        self._http_port: int | None = None
         given = handover.encoded()
         # A file and not a pipe: nobody has to read it for the process to go on.
         self._output = tempfile.TemporaryFile("a+b")  # noqa: SIM115 -- closed when the process is over
@@ -44,7 +45,9 @@ class TaskProcess:
     @property
     def http_port(self) -> int | None:
         """Where its metrics are; None until it has said so."""
-        return self._fate().http_port
+        if self._http_port is None:
+            self._http_port = self._fate().http_port
+        return self._http_port
 
     def end(self) -> None:
         """Ask it to end; it is killed when it takes longer than the stop timeout."""
