@@ -189,3 +189,44 @@ def test_a_standalone_connector_is_paused_resumed_and_restarted(
     assert task.process.pid == pid
     assert task.stop() == 0, task.log()
     control.delete(task.name)
+
+
+@pytest.mark.faults
+def test_everything_is_killed_and_comes_back_as_it_was(
+    control: Control, fleet: Fleet, broker: Broker, map_store: MapStore, kafka: Any, registry: Any
+) -> None:
+    running, paused = f"running-{uuid.uuid4().hex[:8]}", f"paused-{uuid.uuid4().hex[:8]}"
+    worker = fleet.worker(QUICK)
+    create(control, fleet, running, broker, map_store)
+    create(control, fleet, paused, broker, map_store)
+    control.change(paused, target_state="PAUSED")
+    written = broker.aggregates(20, range(3), revision=BASE_MS)
+
+    def is_as_wanted() -> bool:
+        states = control.states(running, 1), control.states(paused, 1)
+        return states == (["RUNNING", "RUNNING"], ["PAUSED", "PAUSED"]) and not map_store.problems(written)
+
+    fleet.until("as wanted", is_as_wanted)
+    # The servers go and come back under a worker that goes on.
+    for server in (kafka, registry):
+        server.kill()
+    assert worker.tasks()
+    for server in (kafka, registry):
+        server.start()
+        server.wait_ready()
+    written += broker.aggregates(20, range(3, 6), revision=BASE_MS)
+    fleet.until("as wanted", is_as_wanted)
+    assert len(worker.tasks()) == 1
+    # And all of it at once.
+    worker.kill()
+    for server in (kafka, registry):
+        server.kill()
+    for server in (kafka, registry):
+        server.start()
+        server.wait_ready()
+    second = fleet.worker(QUICK)
+    written += broker.aggregates(20, range(6, 9), revision=BASE_MS)
+    fleet.until("as wanted", is_as_wanted)
+    assert len(second.tasks()) == 1
+    for name in (running, paused):
+        control.delete(name)
