@@ -269,8 +269,7 @@ def test_lanes_pause_at_their_share_and_resume_at_half_of_it() -> None:
     assert lanes.all_full
     lane.accept(Work.prepare(lane.next_batch(LIMITS), NOOP_WITH_LETTERS, projecting(set(), set())), 0.0)
     assert lanes.to_resume() == [lane]
-    assert not lanes.all_full
-    assert not lanes.is_sated
+    assert (lanes.all_full, lanes.is_sated) == (False, False)
 
 
 def test_records_of_partitions_that_are_gone_are_dropped() -> None:
