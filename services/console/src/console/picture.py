@@ -106,11 +106,15 @@ def _columns(flows: Iterable[Flow]) -> dict[tuple[bool, str], int]:
 
 def _arrows(flow: Flow, nodes: Mapping[tuple[bool, str], Node]) -> Iterable[Arrow]:
     box = nodes[False, flow.name]
+    # A rate is of all that a connector does: it stands where one arrow carries all of it.
+    rate = "" if flow.rate is None else f"{flow.rate:,.0f}/s"
     for topic in flow.reads:
-        lag = flow.lag.get(topic)
-        yield _arrow(nodes[True, topic], box, "" if lag is None else f"lag {lag:,}", flow.is_hurt)
+        lag = f"lag {flow.lag[topic]:,}" if topic in flow.lag else ""
+        said = [lag, rate if len(flow.reads) == 1 else ""]
+        yield _arrow(nodes[True, topic], box, ", ".join(part for part in said if part), flow.is_hurt)
     for topic in flow.writes:
-        yield _arrow(box, nodes[True, topic], "", flow.is_hurt)
+        is_all = not flow.reads and len(flow.writes) == 1
+        yield _arrow(box, nodes[True, topic], rate if is_all else "", flow.is_hurt)
 
 
 def _arrow(start: Node, end: Node, label: str, is_hurt: bool) -> Arrow:

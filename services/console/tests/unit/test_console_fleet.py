@@ -176,3 +176,18 @@ def test_a_state_that_nobody_knows_is_refused() -> None:
         fleet_of(connector=wanted(target_state="DREAMING"))
     with pytest.raises(ValueError, match="DREAMING"):
         fleet_of(said(state="DREAMING"))
+
+
+def test_a_rate_is_what_came_between_the_last_two_beats() -> None:
+    fleet = fleet_of(said(counts={"read": 100}), connector=wanted())
+    before = fleet.view("a", NOW)
+    assert before is not None
+    assert fleet.rate(before.tasks[0]) is None
+    fleet.take_status("a/0/w:1", said(counts={"read": 600}, updated_at=NOW + 5_000))
+    after = fleet.view("a", NOW + 5_000)
+    assert after is not None
+    assert fleet.rate(after.tasks[0]) == 100.0
+    fleet.take_status("a/0/w:1", said(counts={"read": 10}, updated_at=NOW + 10_000))
+    anew = fleet.view("a", NOW + 10_000)
+    assert anew is not None
+    assert fleet.rate(anew.tasks[0]) is None, "a task that counts anew has no rate yet"

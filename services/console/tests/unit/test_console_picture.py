@@ -15,16 +15,16 @@ FLOWS = st.lists(st.tuples(TOPICS, TOPICS), max_size=8).map(
 
 def test_records_go_from_left_to_right() -> None:
     flows = [
-        Flow("proxy", (), ("readings",), "RUNNING", False),
-        Flow("aggregator", ("readings",), ("windows",), "RUNNING", False, {"readings": 1_200}),
+        Flow("proxy", (), ("readings",), "RUNNING", False, rate=900.4),
+        Flow("aggregator", ("readings",), ("windows",), "RUNNING", False, {"readings": 1_200}, 850.0),
         Flow("sink", ("windows",), (), "FAILED", True),
     ]
     picture = draw(flows)
     columns = {node.name: node.column for node in picture.nodes}
     assert [columns[name] for name in ("proxy", "readings", "aggregator", "windows", "sink")] == [0, 1, 2, 3, 4]
     assert [(arrow.label, arrow.is_hurt) for arrow in picture.arrows] == [
-        ("", False),
-        ("lag 1,200", False),
+        ("900/s", False),
+        ("lag 1,200, 850/s", False),
         ("", False),
         ("", True),
     ]
