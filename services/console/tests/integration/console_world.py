@@ -96,6 +96,11 @@ class Console(Process):
         status = self.http.get(f"/connectors/{name}/status").json()
         return [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
 
+    def knows(self, group: str) -> bool:
+        """Whether a worker of the group lives."""
+        workers = self.http.get("/isotherm/workers").json()
+        return any(one["worker_group"] == group and one["state"] == "RUNNING" for one in workers)
+
     def until_states(self, name: str, *states: str) -> None:
         """Wait until a connector and its tasks are in these states."""
         until(f"{name} is {states}", lambda: self.states(name) == list(states), self.log)
@@ -129,17 +134,13 @@ class World:
         log = self.folder / f"worker-{uuid.uuid4().hex[:8]}.log"
         worker = Process([sys.executable, str(Path(console_file_worker.__file__)), *arguments], log)
         self.run(worker)
-        until("the worker is known", lambda: self._is_known(console), worker.log)
+        until("the worker is known", lambda: console.knows(self.group), worker.log)
         return worker
 
     def run(self, process: Process) -> None:
         """Start a process that is stopped at the end."""
         process.start()
         self._ends.callback(process.stop)
-
-    def _is_known(self, console: Console) -> bool:
-        workers = console.http.get("/isotherm/workers").json()
-        return any(one["worker_group"] == self.group and one["state"] == "RUNNING" for one in workers)
 
     def topic(self, name: str) -> str:
         """A topic of that name with one partition."""

@@ -1,0 +1,69 @@
+"""The old documents' commands and files, word for word, against the console and the suite's own workers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from console_world import Console, Process, World, until, world_of
+from typer.testing import CliRunner
+
+from connector import config
+from isotherm_cli.__main__ import app
+from stack.kafka import Kafka
+from stack.registry import Registry
+
+pytestmark = pytest.mark.integration
+
+CONF = Path(__file__).parents[4] / "examples" / "coap-hazelcast" / "conf"
+
+
+@pytest.fixture
+def world(kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[World]:
+    with world_of(kafka, registry, tmp_path, free_port) as made:
+        yield made
+
+
+def works(world: World, console: Console, *command: str) -> None:
+    """Start a worker of the suite in a group of its own, and wait until the console knows it."""
+    group = f"{world.group}-{command[0]}"
+    sets = [
+        f"worker_group={group}",
+        f"kafka.bootstrap_servers={world.kafka.bootstrap_servers}",
+        f"registry.url={world.registry.url}",
+    ]
+    arguments = [word for one in sets for word in ("--set", one)]
+    process = Process([sys.executable, "-m", *command, *arguments], world.folder / f"{command[0]}.log")
+    world.run(process)
+    until(f"{command[0]} is known", lambda: console.knows(group), process.log)
+
+
+def test_create_coap_source_and_hazelcast_sink_from_the_documents_files(world: World) -> None:
+    console = world.console()
+    works(world, console, "coap_ingest", "run")
+    works(world, console, "persisters", "run", "--sink", "hazelcast")
+
+    def isotherm(line: str, stdin: str = "") -> str:
+        result = CliRunner().invoke(app, line.split(), input=stdin, env={"KAFKA_CONNECT_REST": console.url})
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    for name, kind in (("coap-source", "source"), ("hazelcast-sink", "sink")):
+        document = (CONF / f"coap-hazelcast-{kind}.properties").read_text(encoding="utf-8")
+        isotherm(f"create {name}", document)
+        assert name in isotherm("ps").split()
+        got = isotherm(f"get {name}")
+        shown, written = config.entries(got), config.entries(document)
+        assert shown.pop("connect.hazelcast.sink.group.password", None) in (None, "******")
+        assert shown == {key: value for key, value in written.items() if "password" not in key}
+        assert console.http.get(f"/connectors/{name}").json()["type"] == kind
+        assert isotherm(f"run {name}", got).endswith("# tasks: 0\n"), "what was masked is still known"
+    console.until_states("coap-source", "RUNNING", "RUNNING")
+    assert config.entries(isotherm("status coap-source"))["task.0.state"] == "RUNNING"
+    assert config.entries(isotherm("pause coap-source"))["connector.state"] == "PAUSED"
+    assert config.entries(isotherm("resume coap-source"))["name"] == "coap-source"
+    for name in ("coap-source", "hazelcast-sink"):
+        isotherm(f"rm {name}")
+    assert not {"coap-source", "hazelcast-sink"} & set(isotherm("ps").split())
