@@ -4,7 +4,7 @@
 
 reaction   thermostats publish over MQTT to the real proxy; from the moment of publishing until a consumer has the alert
 capacity   a topic is full of readings; readings/s and CPU seconds of one process, one replica, one core at most
-recovery   a fleet lives for a reading each, the process is killed; from its start until the memories are back
+recovery   the changelog holds a fleet; from the start of a process until the memories are back, and right
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 import thermostats
+from alerts.engine import Engine
+from alerts.known import KnownDevices
+from alerts.memory import DeviceMemory, encode
+from alerts.preparation import prepare
+from alerts.reading import reading_of
+from alerts.settings import AlertsSettings
 from isotherm_cli.apply import apply
 from isotherm_schemas import schema
 from servers import ProxyServer
@@ -74,11 +80,6 @@ class AlertsProcess(Watched):
         """One metric, summed over its labels."""
         found = metrics(self.port)
         return sum(value for key, value in found.items() if key.partition("{")[0] == f"isotherm_alerts_{name}")
-
-    def kill(self) -> None:
-        """End it as `kill -9` does."""
-        self._process.kill()
-        self._process.wait()
 
 
 class World:
@@ -194,25 +195,39 @@ def recovery(world: World, arguments: argparse.Namespace) -> None:
     """From the start of a process until the memories of a fleet are back, and right."""
     count, hot = arguments.fleet, range(0, arguments.fleet, 1_000)
     begin_ms = time.time_ns() // 1_000_000
-    world.publish(reading(device, 35 if device in hot else 20, begin_ms, 1) for device in range(count))
-    with world.service() as service:
-        service.until(lambda sample: sample.read >= count, "all is read", _PATIENCE_S)
-        service.until(lambda _: service.metric("states_written_total") >= count, "all is written", _PATIENCE_S)
-        service.kill()
+    _remember(world, {device: 35.0 if device in hot else 20.0 for device in range(count)}, begin_ms)
     with world.service() as service:
         begin_s = time.monotonic()
         service.until(lambda _: service.metric("recoveries_total") > 0, "the memories are back", _PATIENCE_S)
         seconds, recovered = time.monotonic() - begin_s, service.metric("recovery_seconds")
-        devices = service.metric("devices")
         world.publish(reading(device, 20, begin_ms + 1_000, 2) for device in hot)
         closed = _closed(world, len(hot))
-        resident_mb = service.sample().resident_mb
+        devices, resident_mb = service.metric("devices"), service.sample().resident_mb
     print(f"{devices:,.0f} devices of {count:,} in {recovered:.1f} s, {seconds:.1f} s after the start of the process")
     print(f"{resident_mb:,.0f} MB, load {load_average()}")
     right = sum(1 for opened_ms in closed.values() if opened_ms == begin_ms)
     print(f"{right} of {len(hot)} alerts that were open before are closed with the time of their begin")
     if right != len(hot):
         raise RuntimeError("the memories that came back are not those that were lost")
+
+
+def _remember(world: World, values: Mapping[int, float], at_ms: int) -> None:
+    """Fill the changelog with what the service writes for one reading of each device, its alert already sent."""
+    settings = AlertsSettings.model_validate({"kafka": world.kafka, "registry": world.registry, "rules": RULES})
+    prepare(settings)
+    book = settings.rule_book()
+    engine = Engine(book, KnownDevices(book, {}).default_bounds, settings.reorder_ms)
+    producer = kafka.producer(world.kafka, "bench", linger_ms=50)
+    for device, value in values.items():
+        memory, taken = DeviceMemory(), reading_of(reading(device, value, at_ms, 1))
+        engine.take(memory, taken, None)
+        memory.outbox.clear()
+        encoded = encode(memory, engine.due_ms(memory, None))
+        producer.produce(settings.changelog, key=taken.device_id, value=encoded)
+        producer.poll(0)
+        if device % _AT_ONCE == 0:
+            producer.flush()
+    producer.flush()
 
 
 def _closed(world: World, wanted: int) -> dict[str, int]:
