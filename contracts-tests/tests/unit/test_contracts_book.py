@@ -19,6 +19,7 @@ from alerts import intake, known_follower, webhook
 from alerts.settings import AlertsSettings
 from coap_ingest.settings import CoapIngestSettings
 from connector import targets
+from console import topics as control_topics
 from contracts.consumers import NEEDS
 from contracts.places import EXAMPLES, ROOT
 from mqtt_proxy import service as mqtt_proxy
@@ -44,6 +45,9 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("alerts", "devices"): known_follower.READER,
     ("alerts", "alerts"): webhook.READER,
     ("alerts", "isotherm.connectors"): targets.READER,
+    ("console", "isotherm.connectors"): control_topics.CONNECTOR_SCHEMA,
+    ("console", "isotherm.plugins"): control_topics.PLUGIN_SCHEMA,
+    ("console", "isotherm.status"): control_topics.STATUS_SCHEMA,
     ("mqtt-proxy", "isotherm.mqtt.sessions"): mqtt_proxy.SESSION,
 }
 """What readers pin in their code. The others (persisters, the demo) read with the writer's own schema."""

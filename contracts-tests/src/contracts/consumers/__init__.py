@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from contracts.consumers import aggregator, alerts, demo, mqtt_proxy, persisters
+from contracts.consumers import aggregator, alerts, console, demo, mqtt_proxy, persisters, standalone
 from contracts.needs import Need
 
-NEEDS: tuple[Need, ...] = (*aggregator.NEEDS, *alerts.NEEDS, *persisters.NEEDS, *mqtt_proxy.NEEDS, *demo.NEEDS)
+NEEDS: tuple[Need, ...] = (
+    *aggregator.NEEDS,
+    *alerts.NEEDS,
+    *console.NEEDS,
+    *demo.NEEDS,
+    *mqtt_proxy.NEEDS,
+    *persisters.NEEDS,
+    *standalone.NEEDS,
+)

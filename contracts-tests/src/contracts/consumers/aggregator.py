@@ -9,10 +9,10 @@ from pyspark.sql import Row
 
 from aggregator import devices, readings
 from aggregator.wire import SchemaIds
-from connector import targets
 from connector.publishing import CONNECTORS
 from contracts import scenario
 from contracts.bench import Bench, Message
+from contracts.consumers.standalone import obeys
 from contracts.needs import Need, UnusableError, expect
 from contracts.providers.aggregator import SETTINGS, known_ids, records
 
@@ -52,16 +52,6 @@ def _joins(bench: Bench, found: Message) -> None:
     (device,) = read_devices(bench, [found])
     # The join goes by the key.
     expect("device_id", device["device_id"], found.key)
-
-
-def _obeys(bench: Bench, found: Message) -> None:
-    record = bench.decode(found.value, targets.READER)
-    try:
-        targets.target_of(record)
-    except ValueError as error:
-        raise UnusableError(str(error)) from error
-    # What is wanted of a connector is found by the key.
-    expect("name", record["name"], found.key)
 
 
 def _reading(provider: str, name: str, key: str, event_time_ms: int) -> Need:
@@ -130,6 +120,6 @@ NEEDS = (
         2,
         key="coap-to-hazelcast",
         value={"name": "coap-to-hazelcast", "target_state": "STARTED", "restart_count": match.integer(0)},
-        process=_obeys,
+        process=obeys,
     ),
 )

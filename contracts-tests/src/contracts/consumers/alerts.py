@@ -15,10 +15,10 @@ from alerts.intake import Intake
 from alerts.known import KnownDevices
 from alerts.known_follower import READER as DEVICE
 from alerts.metrics import Metrics
-from connector import targets
 from connector.publishing import CONNECTORS
 from contracts import scenario
 from contracts.bench import Bench, Message, RecordingProducer
+from contracts.consumers.standalone import obeys
 from contracts.needs import Need, UnusableError, expect
 from contracts.providers.alerts import PARTITION, SETTINGS, processor
 from servicekit.avro import Decoder
@@ -55,16 +55,6 @@ def _knows(bench: Bench, found: Message) -> None:
     if device is None:
         raise UnusableError("nothing is known of it")
     expect("home", device.attributes["home"], bench.decode(found.value)["home"])
-
-
-def _obeys(bench: Bench, found: Message) -> None:
-    record = bench.decode(found.value, targets.READER)
-    try:
-        targets.target_of(record)
-    except ValueError as error:
-        raise UnusableError(str(error)) from error
-    # What is wanted of a connector is found by the key.
-    expect("name", record["name"], found.key)
 
 
 def _reading(provider: str, name: str, key: str, event_time_ms: int, sequence: int) -> Need:
@@ -140,6 +130,6 @@ NEEDS = (
         2,
         key="coap-to-hazelcast",
         value={"name": "coap-to-hazelcast", "target_state": "STARTED", "restart_count": match.integer(0)},
-        process=_obeys,
+        process=obeys,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from contracts.bench import Bench, Message
-from contracts.providers import aggregator, alerts, cli, coap_ingest, mqtt_proxy, persisters
+from contracts.providers import aggregator, alerts, cli, coap_ingest, console, mqtt_proxy, persisters
 
 Messages = Mapping[str, Message]
 
@@ -16,5 +16,6 @@ PROVIDERS: Mapping[str, Callable[[Bench], Messages]] = {
     "persisters": persisters.messages,
     "alerts": alerts.messages,
     "cli": cli.messages,
+    "console": console.messages,
 }
 """By service name."""

@@ -12,6 +12,7 @@ from console.fleet import ConnectorView, Fleet
 from console.picture import Flow
 
 _CONTROL = "isotherm."
+_SERVICE_PREFIX = "isotherm-"
 
 
 def of(control: Control, fleet: Fleet, views: Iterable[ConnectorView]) -> list[Flow]:
@@ -50,9 +51,9 @@ def _topics(control: Control, view: ConnectorView) -> tuple[tuple[str, ...], tup
         return tuple(shapes.topics(control, view)), ()
     if kind == "source":
         return (), tuple(shapes.topics(control, view))
-    # A service: the book of messages knows it by its name; `mqtt-proxy-bridge` is an mqtt-proxy.
+    # A service is known to the book of messages: `isotherm-alerts` is alerts, `mqtt-proxy-bridge` an mqtt-proxy.
     book = [topic for topic in isotherm_schemas.topics() if not topic.name.startswith(_CONTROL)]
-    name = view.connector.name
+    name = view.connector.name.removeprefix(_SERVICE_PREFIX)
     services = {service for topic in book for service in (*topic.writers, *(one.service for one in topic.readers))}
     service = next((one for one in (name, name.rpartition("-")[0]) if one in services), name)
     return (

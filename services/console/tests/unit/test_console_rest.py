@@ -544,10 +544,11 @@ def test_the_additions_have_an_openapi_document(world: World) -> None:
 def test_the_pages_show_the_fleet_without_secrets(world: World) -> None:
     world.create()
     world.say("a", 0, "FAILED", trace="wrong: <hunter22>", counts={"read": 5}, lag={"t-0": 1_200})
-    world.say("aggregator", 0)
+    for service in ("aggregator", "isotherm-alerts"):
+        world.say(service, 0)
     overview = world.http.get("/ui/")
     assert overview.status_code == 200
-    for expected in ("<svg", "lag 1,200", "aggregator", "FAILED"):
+    for expected in ("<svg", "lag 1,200", "aggregator", "FAILED", "thermostat.data", "devices.latest"):
         assert expected in overview.text
     page = world.http.get("/ui/connectors/a").text
     assert "wrong: &lt;******&gt;" in page

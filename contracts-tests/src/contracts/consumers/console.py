@@ -1,0 +1,118 @@
+"""What the console needs of the control topics: what is wanted, what is, and which classes there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pact import match
+
+from connector.status import State
+from console.fleet import Fleet
+from console.plugins import find
+from console.topics import CONNECTOR_SCHEMA, CONNECTORS, PLUGIN_SCHEMA, PLUGINS, STATUS, STATUS_SCHEMA
+from contracts import scenario
+from contracts.bench import Bench, Message
+from contracts.needs import Need, UnusableError, expect
+from servicekit.avro import Decoder
+
+_NOW_MS = scenario.START_MS
+
+
+def _is_listed(bench: Bench, found: Message) -> None:
+    fleet = Fleet()
+    fleet.take_connector(found.key, Decoder(bench.registry, CONNECTOR_SCHEMA)(found.value).record, _NOW_MS)
+    view = fleet.view(found.key, _NOW_MS)
+    if view is None:
+        raise UnusableError(f"{found.key} is not listed")
+    expect("name", view.connector.name, found.key)
+    expect("state", view.state, State.UNASSIGNED)
+
+
+def _is_shown(bench: Bench, found: Message) -> None:
+    record = Decoder(bench.registry, STATUS_SCHEMA)(found.value).record
+    fleet = Fleet()
+    fleet.take_status(found.key, record)
+    name = found.key.rsplit("/", 2)[0]
+    view = fleet.view(name, _NOW_MS)
+    if view is None:
+        raise UnusableError(f"{name} is not shown")
+    expect("tasks", len(view.tasks), 1)
+    expect("key", found.key, f"{record['connector']}/{record['task']}/{view.tasks[0].worker}")
+
+
+def _is_found(bench: Bench, found: Message) -> None:
+    record = Decoder(bench.registry, PLUGIN_SCHEMA)(found.value).record
+    plugin = find([record], found.key)
+    if plugin is None:
+        raise UnusableError(f"{found.key} is not found by its own name")
+    expect("class", plugin.klass, found.key)
+
+
+def _beat(provider: str, connector: str) -> Need:
+    key = match.regex(f"{connector}/0/host:1", regex=rf"^{connector}/0/.+:\d+$")
+    value: Mapping[str, Any] = {
+        "connector": connector,
+        "task": 0,
+        "worker": match.type("host:1"),
+        "state": match.regex("RUNNING", regex="^(UNASSIGNED|RUNNING|PAUSED|STOPPED|FAILED|RESTARTING)$"),
+        "updated_at": match.integer(_NOW_MS),
+    }
+    return Need(
+        "console", provider, scenario.HEARTBEAT, STATUS, "TaskStatus", 2, key=key, value=value, process=_is_shown
+    )
+
+
+_SINK = "coap-to-hazelcast"
+NEEDS = (
+    _beat("mqtt-proxy", "mqtt-proxy"),
+    _beat("aggregator", "aggregator"),
+    _beat("persisters", _SINK),
+    _beat("alerts", "isotherm-alerts"),
+    Need(
+        "console",
+        "persisters",
+        scenario.CONNECTOR,
+        CONNECTORS,
+        "ConnectorConfig",
+        2,
+        key=_SINK,
+        value={
+            "name": _SINK,
+            "connector_class": match.type("a.Class"),
+            "config": match.type({"name": _SINK, "connector.class": "a.Class"}),
+            "target_state": "STARTED",
+            "mode": "standalone",
+        },
+        process=_is_listed,
+    ),
+    Need(
+        "console",
+        "persisters",
+        scenario.PLUGIN,
+        PLUGINS,
+        "PluginDefinition",
+        1,
+        key=match.type("a.Class"),
+        value={"connector_class": match.type("a.Class"), "type": match.regex("sink", regex="^(source|sink)$")},
+        process=_is_found,
+    ),
+    Need(
+        "console",
+        "console",
+        scenario.CREATED,
+        CONNECTORS,
+        "ConnectorConfig",
+        2,
+        key=_SINK,
+        value={
+            "name": _SINK,
+            "connector_class": match.type("a.Class"),
+            "config": match.type({"name": _SINK}),
+            "target_state": "STARTED",
+            "mode": "distributed",
+            "worker_group": match.type("demo"),
+        },
+        process=_is_listed,
+    ),
+)

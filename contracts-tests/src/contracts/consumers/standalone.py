@@ -1,0 +1,40 @@
+"""What services that run standalone need of the console: whether they are wanted, and how often restarted."""
+
+from __future__ import annotations
+
+from pact import match
+
+from connector.publishing import CONNECTORS
+from connector.targets import READER, target_of
+from contracts import scenario
+from contracts.bench import Bench, Message
+from contracts.needs import Need, UnusableError, expect
+
+SERVICES = ("aggregator", "alerts")
+
+
+def obeys(bench: Bench, found: Message) -> None:
+    """Raise UnusableError unless a service finds in it what is wanted of it."""
+    record = bench.decode(found.value, READER)
+    try:
+        target_of(record)
+    except ValueError as error:
+        raise UnusableError(str(error)) from error
+    # What is wanted of a connector is found by the key.
+    expect("name", record["name"], found.key)
+
+
+NEEDS = tuple(
+    Need(
+        service,
+        "console",
+        scenario.SERVICE_PAUSED,
+        CONNECTORS,
+        "ConnectorConfig",
+        2,
+        key="aggregator",
+        value={"name": "aggregator", "target_state": "PAUSED", "restart_count": match.integer(0)},
+        process=obeys,
+    )
+    for service in SERVICES
+)
