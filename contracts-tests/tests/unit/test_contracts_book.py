@@ -49,6 +49,9 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("console", "isotherm.plugins"): control_topics.PLUGIN_SCHEMA,
     ("console", "isotherm.status"): control_topics.STATUS_SCHEMA,
     ("mqtt-proxy", "isotherm.mqtt.sessions"): mqtt_proxy.SESSION,
+    ("mqtt-proxy", "isotherm.connectors"): targets.READER,
+    ("coap-ingest", "isotherm.connectors"): targets.READER,
+    ("persisters", "isotherm.connectors"): targets.READER,
 }
 """What readers pin in their code. The others (persisters, the demo) read with the writer's own schema."""
 

@@ -48,20 +48,24 @@ def test_a_service_fits_what_is_the_same(there: Path) -> None:
     verdict = deploy.can_deploy("coap-ingest", there)
     assert verdict.problems == []
     assert verdict.allowed
-    (checked,) = verdict.checked
-    assert "aggregator, alerts, demo, persisters-cassandra, persisters-elasticsearch, persisters-hazelcast" in checked
+    checked = verdict.checked[0]
+    assert (
+        "aggregator, alerts, coap-ingest, console, demo, mqtt-proxy, persisters, persisters-cassandra, "
+        "persisters-elasticsearch, persisters-hazelcast" in checked
+    )
 
 
 def test_a_consumer_is_checked_with_what_the_deployed_providers_wrote(there: Path) -> None:
     verdict = deploy.can_deploy("persisters", there)
     assert verdict.problems == []
     providers = [line.rsplit(" ", 1)[1] for line in verdict.checked if " needs of the deployed " in line]
-    assert providers == ["aggregator", "alerts", "coap-ingest", "mqtt-proxy"]
+    assert providers == ["aggregator", "alerts", "coap-ingest", "console", "mqtt-proxy", "persisters"]
 
 
 def test_a_provider_may_not_go_where_a_deployed_consumer_needs_more(there: Path) -> None:
     def ask_for_more(pact: Any) -> None:
-        pact["interactions"][0]["contents"]["content"]["value"]["battery_percent"] = 80
+        found = {one["description"]: one for one in pact["interactions"]}
+        found["a reading in a CoAP notification"]["contents"]["content"]["value"]["battery_percent"] = 80
 
     _edit(there / "contracts-tests/pacts/aggregator-coap-ingest.json", ask_for_more)
     verdict = deploy.can_deploy("coap-ingest", there)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contracts.consumers import aggregator, alerts, console, demo, mqtt_proxy, persisters, standalone
+from contracts.consumers import aggregator, alerts, console, demo, mqtt_proxy, persisters, standalone, workers
 from contracts.needs import Need
 
 NEEDS: tuple[Need, ...] = (
@@ -13,4 +13,5 @@ NEEDS: tuple[Need, ...] = (
     *mqtt_proxy.NEEDS,
     *persisters.NEEDS,
     *standalone.NEEDS,
+    *workers.NEEDS,
 )

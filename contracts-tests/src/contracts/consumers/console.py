@@ -63,40 +63,52 @@ def _beat(provider: str, connector: str) -> Need:
     )
 
 
-_SINK = "coap-to-hazelcast"
-NEEDS = (
-    _beat("mqtt-proxy", "mqtt-proxy"),
-    _beat("aggregator", "aggregator"),
-    _beat("persisters", _SINK),
-    _beat("alerts", "isotherm-alerts"),
-    Need(
+def _owned(provider: str, connector: str) -> Need:
+    return Need(
         "console",
-        "persisters",
+        provider,
         scenario.CONNECTOR,
         CONNECTORS,
         "ConnectorConfig",
         2,
-        key=_SINK,
+        key=connector,
         value={
-            "name": _SINK,
+            "name": connector,
             "connector_class": match.type("a.Class"),
-            "config": match.type({"name": _SINK, "connector.class": "a.Class"}),
+            "config": match.type({"name": connector, "connector.class": "a.Class"}),
             "target_state": "STARTED",
             "mode": "standalone",
         },
         process=_is_listed,
-    ),
-    Need(
+    )
+
+
+def _plugin(provider: str, kind: str) -> Need:
+    return Need(
         "console",
-        "persisters",
+        provider,
         scenario.PLUGIN,
         PLUGINS,
         "PluginDefinition",
         1,
         key=match.type("a.Class"),
-        value={"connector_class": match.type("a.Class"), "type": match.regex("sink", regex="^(source|sink)$")},
+        value={"connector_class": match.type("a.Class"), "type": match.regex(kind, regex="^(source|sink)$")},
         process=_is_found,
-    ),
+    )
+
+
+_SINK, _SOURCE = "coap-to-hazelcast", "coap-source"
+NEEDS = (
+    _beat("mqtt-proxy", "mqtt-proxy"),
+    _beat("aggregator", "aggregator"),
+    _beat("persisters", _SINK),
+    _beat("alerts", "isotherm-alerts"),
+    _beat("coap-ingest", _SOURCE),
+    _owned("persisters", _SINK),
+    _owned("coap-ingest", _SOURCE),
+    _plugin("persisters", "sink"),
+    _plugin("coap-ingest", "source"),
+    _plugin("mqtt-proxy", "source"),
     Need(
         "console",
         "console",

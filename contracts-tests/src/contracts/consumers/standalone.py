@@ -27,14 +27,18 @@ def obeys(bench: Bench, found: Message) -> None:
 NEEDS = tuple(
     Need(
         service,
-        "console",
-        scenario.SERVICE_PAUSED,
+        provider,
+        name,
         CONNECTORS,
         "ConnectorConfig",
         2,
-        key="aggregator",
-        value={"name": "aggregator", "target_state": "PAUSED", "restart_count": match.integer(0)},
+        key=key,
+        value={"name": key, "target_state": state, "restart_count": match.integer(0)},
         process=obeys,
     )
     for service in SERVICES
+    for provider, name, key, state in (
+        ("console", scenario.SERVICE_PAUSED, "aggregator", "PAUSED"),
+        ("coap-ingest", scenario.CONNECTOR, "coap-source", "STARTED"),
+    )
 )

@@ -8,16 +8,20 @@ from collections.abc import Mapping, Sequence
 from prometheus_client import CollectorRegistry
 
 from coap_ingest.connector_class import Plan, plan
+from coap_ingest.connector_keys import DEFINITION
 from coap_ingest.forwarder import Forwarder, Outlet
 from coap_ingest.intake import Intake
 from coap_ingest.keeper import Arrived
-from coap_ingest.metrics import Metrics
+from coap_ingest.metrics import PREFIX, Metrics
 from coap_ingest.notification import Notification
 from coap_ingest.settings import CoapIngestSettings
 from coap_ingest.worker import _schema
 from connector import config
+from connector.publishing import announcements
+from connector.reporting import counts_of
+from connector.status import State
 from contracts import scenario
-from contracts.bench import Bench, Message, RecordingProducer
+from contracts.bench import Bench, Message, RecordingProducer, heartbeat, message
 from contracts.places import EXAMPLES
 from servicekit.delivery import LoopProducer
 
@@ -49,6 +53,20 @@ def messages(bench: Bench) -> Mapping[str, Message]:
         scenario.COAP_TEMPERATURE: temperature,
         scenario.COAP_BRIGHTNESS: brightness,
         scenario.COAP_ANSWER: answer,
+        **_of_itself(bench),
+    }
+
+
+def _of_itself(bench: Bench) -> Mapping[str, Message]:
+    """What a process with the demo's file says on the control topics."""
+    written = config.read(EXAMPLES / "demo" / "coap-source.properties")
+    counted = CollectorRegistry()
+    Metrics(counted)
+    owned, plugin = announcements(bench.registry, written, DEFINITION, version="0.1.0")
+    return {
+        scenario.HEARTBEAT: heartbeat(bench, written.name, State.RUNNING, lambda: counts_of(counted, f"{PREFIX}_")),
+        scenario.CONNECTOR: message(*owned),
+        scenario.PLUGIN: message(*plugin),
     }
 
 

@@ -9,11 +9,14 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from connector.publishing import PLUGINS, plugin_record
 from connector.reporting import counts_of
 from connector.status import State
 from contracts import scenario
 from contracts.bench import Bench, Message, heartbeat, message
 from contracts.places import EXAMPLES
+from isotherm_schemas import schema
+from mqtt_proxy.connector_class import DEFINITION
 from mqtt_proxy.metrics import PREFIX, Metrics
 from mqtt_proxy.packets import Publish
 from mqtt_proxy.service import READING, SESSION, router_of, rules_of
@@ -38,6 +41,7 @@ def messages(bench: Bench) -> Mapping[str, Message]:
         scenario.TEMPERATURE_BY_REGEX: _published(document, "home/kitchen/temperature", {"value": 19.25}),
         scenario.SESSION: _session(bench),
         scenario.HEARTBEAT: _heartbeat(bench),
+        scenario.PLUGIN: _plugin(bench),
     }
 
 
@@ -62,6 +66,12 @@ def _session(bench: Bench) -> Message:
     state = StoredState(epoch=3, expiry_s=86_400, expires_at_ms=scenario.START_MS, committed={7: 2_771_284_651})
     record = to_record("fleet-1", state, owner=0, now_ms=scenario.TAKEN_IN_MS)
     return message(topic, "fleet-1", bench.registry.encoder(topic, SESSION)(record))
+
+
+def _plugin(bench: Bench) -> Message:
+    """What a worker says of its class."""
+    encode = bench.registry.encoder(PLUGINS, schema("PluginDefinition", 1))
+    return message(PLUGINS, DEFINITION.klass, encode(plugin_record(DEFINITION, "0.1.0")))
 
 
 def _heartbeat(bench: Bench) -> Message:
