@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning
 
 by_chance = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 DRAINED = sorted(
-    {(need.consumer, need.topic) for need in NEEDS if need.service == "persisters"}
+    {(need.consumer, need.topic) for need in NEEDS if need.consumer.startswith("persisters-")}
     | {(persisters.ELASTICSEARCH, "alerts")}
 )
 """What each persister drains; alerts, too, although nobody writes them yet."""
