@@ -15,7 +15,7 @@ import isotherm_schemas as book
 import kcql
 from aggregator import devices, readings
 from aggregator.settings import AggregatorSettings
-from alerts import intake, known_follower, webhook
+from alerts import decoding, known_follower, webhook
 from alerts.settings import AlertsSettings
 from coap_ingest.settings import CoapIngestSettings
 from connector import targets
@@ -41,7 +41,8 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("aggregator", "thermostat.late"): readings.READER,
     ("aggregator", "devices"): devices.READER,
     ("aggregator", "isotherm.connectors"): targets.READER,
-    ("alerts", "thermostat.data"): intake.READER,
+    ("alerts", "thermostat.data"): decoding.READER,
+    ("alerts", "temperatures.aggregated"): decoding.WINDOW_READER,
     ("alerts", "devices"): known_follower.READER,
     ("alerts", "alerts"): webhook.READER,
     ("alerts", "isotherm.connectors"): targets.READER,

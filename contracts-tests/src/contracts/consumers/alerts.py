@@ -1,4 +1,4 @@
-"""What the alerts service needs: readings to look at, what is known of their devices, and what is wanted of itself."""
+"""What the alerts service needs: readings or windows to look at, what is known of their devices, its own target."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from alerts.intake import Intake
 from alerts.known import KnownDevices
 from alerts.known_follower import READER as DEVICE
 from alerts.metrics import Metrics
+from alerts.reading import Reading
 from connector.publishing import CONNECTORS
 from contracts import scenario
 from contracts.bench import Bench, Message, RecordingProducer
@@ -24,28 +25,46 @@ from contracts.providers.alerts import PARTITION, SETTINGS, processor
 from servicekit.avro import Decoder
 from servicekit.health import Health
 
-_TOPIC = SETTINGS.input_topics[0]
+_TOPIC, _AGGREGATED = SETTINGS.input_topics[0], "temperatures.aggregated"
 
 
 def _looks(bench: Bench, found: Message) -> None:
+    # Its partition, and so its memory, goes by the key.
+    _sees(bench, found, found.key)
+
+
+def _looks_at_window(bench: Bench, found: Message) -> None:
+    reading = _sees(bench, found, scenario.DEVICE)
+    expect("event time", reading.event_time_ms, scenario.START_MS + scenario.WINDOW_MS)
+    expect("value", reading.value, bench.decode(found.value)["mean"])
+
+
+def _sees(bench: Bench, found: Message, device_id: str) -> Reading:
     recorder, metrics = RecordingProducer(), Metrics()
 
-    async def take() -> None:
+    async def take() -> Reading:
         intake = Intake(bench.registry, recorder.as_producer(), "dead", SETTINGS.name, metrics, Health())
         record = SimpleNamespace(
-            topic=found.topic, partition=PARTITION, offset=0, key=found.key.encode(), value=found.value, headers=[]
+            topic=found.topic,
+            partition=PARTITION,
+            offset=0,
+            timestamp=scenario.TAKEN_IN_MS / 1000,
+            key=found.key.encode(),
+            value=found.value,
+            headers=[],
         )
         reading = await intake.reading(record)
         if reading is None:
             raise UnusableError("dead letter")
-        # Its partition, and so its memory, goes by the key.
-        expect("device_id", reading.device_id, found.key)
+        expect("device_id", reading.device_id, device_id)
         service = processor(bench, KnownDevices(SETTINGS.rule_book(), {}), recorder, metrics)
         await service.take(found.topic, PARTITION, reading)
+        return reading
 
-    asyncio.run(take())
+    reading = asyncio.run(take())
     changes = [one for one in recorder.messages if one.topic == SETTINGS.changelog]
     expect("memories written", len(changes), 1)
+    return reading
 
 
 def _knows(bench: Bench, found: Message) -> None:
@@ -99,6 +118,25 @@ NEEDS = (
     ),
     _reading("mqtt-proxy", scenario.READING, scenario.DEVICE, scenario.MEASURED_MS, 17),
     _reading("coap-ingest", scenario.COAP_READING, "Sensor4", 1_486_997_194_029, 0),
+    Need(
+        "alerts",
+        "aggregator",
+        scenario.WINDOW,
+        _AGGREGATED,
+        "TemperatureAggregate",
+        1,
+        # The service makes a key of its own: the device.
+        key=match.type("dev-0001|temperature|0|60000"),
+        value={
+            "device_id": scenario.DEVICE,
+            "metric": "temperature",
+            "window_end": scenario.START_MS + scenario.WINDOW_MS,
+            "mean": match.number(21.5),
+            # Of the revisions of a window that wait, the highest counts.
+            "revision": match.integer(1_767_225_675_000),
+        },
+        process=_looks_at_window,
+    ),
     Need(
         "alerts",
         "cli",

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from confluent_kafka import Producer
 
-import isotherm_schemas
+from alerts.decoding import NoValueError, ReadingDecoder
 from alerts.metrics import Metrics
-from alerts.reading import Reading, reading_of
+from alerts.reading import Reading
 from connector.dead_letters import DeadLetter, DeadLetters, dead_letter_headers
 from servicekit import logs
-from servicekit.avro import (
-    Decoder,
-    RegistryUnavailableError,
-    SchemaRegistry,
-    UnknownSchemaError,
-    WireFormatError,
-    split,
-)
+from servicekit.avro import RegistryUnavailableError, SchemaRegistry, UnknownSchemaError, WireFormatError
 from servicekit.backoff import Backoff
 from servicekit.health import Health
-
-READER = isotherm_schemas.schema("SensorReading", 1)
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 
 _log = logs.logger(__name__)
 
@@ -38,13 +25,11 @@ class Record(Protocol):
     topic: str
     partition: int
     offset: int
+    timestamp: float
+    """Kafka's time of it, epoch seconds."""
     key: Any
     value: Any
     headers: Any
-
-
-class NoValueError(WireFormatError):
-    """The record has no value: a topic of readings has nothing to delete."""
 
 
 class Intake:
@@ -53,10 +38,9 @@ class Intake:
     def __init__(
         self, registry: SchemaRegistry, producer: Producer, topic: str, name: str, metrics: Metrics, health: Health
     ) -> None:
-        self._decode = Decoder(registry, READER)
+        self._decode = ReadingDecoder(registry)
         self._dead_letters = DeadLetters(producer, topic)
         self._name, self._metrics, self._health = name, metrics, health
-        self._known_ids: set[int] = set()
 
     async def reading(self, record: Record) -> Reading | None:
         """The reading in a record; None when it is a dead letter, which Kafka then has.
@@ -65,28 +49,24 @@ class Intake:
         """
         self._metrics.read.inc()
         try:
-            return await self._read(record.value)
+            return await self._read(record.value, round(record.timestamp * 1000))
         except WireFormatError as error:
             await self._bury(record, error)
             return None
 
-    async def _read(self, value: bytes | None) -> Reading:
-        if value is None:
-            raise NoValueError("the record has no value")
-        schema_id = split(value)
-        if schema_id in self._known_ids:
-            return _reading(self._decode(value).record)
+    async def _read(self, value: bytes | None, recorded_ms: int) -> Reading:
+        if value is None or self._decode.knows(value):
+            return self._decode(value, recorded_ms)
         # The registry is asked for a new id: not on the event loop.
         backoff = Backoff()
         while True:
             try:
-                read = _reading((await asyncio.to_thread(self._decode, value)).record)
+                read = await asyncio.to_thread(self._decode, value, recorded_ms)
             except RegistryUnavailableError as error:
                 self._health.not_ready("registry", str(error))
                 _log.warning("waiting for the registry", reason=str(error))
                 await asyncio.sleep(backoff.next_ms() / 1000)
             else:
-                self._known_ids.add(schema_id)
                 self._health.ready("registry")
                 return read
 
@@ -102,11 +82,12 @@ class Intake:
             original=_headers(record.headers),
         )
         await asyncio.to_thread(self._dead_letters.send, [DeadLetter(record.key, record.value, headers)])
-        self._metrics.dead_lettered.labels(_reason(error)).inc()
+        self._metrics.dead_lettered.labels(reason_of(error)).inc()
         _log.warning("dead letter", topic=record.topic, partition=record.partition, reason=str(error))
 
 
-def _reason(error: WireFormatError) -> str:
+def reason_of(error: WireFormatError) -> str:
+    """Why a record is a dead letter, as it is counted."""
     if isinstance(error, NoValueError):
         return "no-value"
     return "unknown-schema" if isinstance(error, UnknownSchemaError) else "unreadable"
@@ -115,8 +96,3 @@ def _reason(error: WireFormatError) -> str:
 def _headers(headers: Any) -> list[tuple[str, bytes | str | None]]:
     """Headers as a list; Faust gives them as it got them, or as a mapping."""
     return list(headers.items()) if hasattr(headers, "items") else list(headers or [])
-
-
-def _reading(record: dict[str, Any]) -> Reading:
-    times = {name: (record[name] - _EPOCH) // _MILLISECOND for name in ("event_time", "ingest_time")}
-    return reading_of(record | times)

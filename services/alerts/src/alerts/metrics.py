@@ -20,6 +20,7 @@ class Metrics:
             return Gauge(PREFIX + name, meaning, registry=self.registry)
 
         self.read = counter("readings_read_total", "Records read from the input.")
+        self.repartitioned = counter("repartition_records_total", "Aggregates written by device, repeats too.")
         self.filtered = counter("readings_filtered_total", "Readings that no rule has seen.", "reason")
         self.dead_lettered = counter("dead_letters_total", "Records that could not be read.", "reason")
         self.alerts = counter("alerts_total", "States of alerts written, repeats too.", "rule", "state")

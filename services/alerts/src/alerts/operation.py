@@ -9,12 +9,15 @@ from enum import StrEnum
 from faust.types.tuples import Message
 
 from alerts.fleet import Fleet
+from alerts.forwarder import Forwarder
 from alerts.intake import Intake
 from alerts.known_follower import KnownFollower
 from alerts.metrics import Metrics
+from alerts.outputs import OutputRefusedError
 from alerts.processor import Processor
 from alerts.settings import AlertsSettings
 from alerts.streaming import Streaming
+from connector.dead_letters import DeadLettersUnavailableError
 from connector.targets import TargetFollower, TargetState
 from servicekit import logs
 from servicekit.health import Health
@@ -23,6 +26,7 @@ from servicekit.lifecycle import Stop
 _TICK_S = 1.0
 _ASK_S = 5.0
 _STOP_S = 15.0
+_FOR_GOOD = (OutputRefusedError, DeadLettersUnavailableError)
 
 _log = logs.logger(__name__)
 
@@ -50,12 +54,15 @@ class Operation:
         target: TargetFollower,
         health: Health,
         metrics: Metrics,
+        forwarder: Forwarder | None = None,
     ) -> None:
-        """Raises SettingsError."""
+        """`forwarder` writes what is read when the input is aggregates; it ends with the run. Raises SettingsError."""
         self._settings, self._intake, self._processor = settings, intake, processor
         self._known, self._target, self._health, self._metrics = known, target, health, metrics
         self._fleet: Fleet = processor.fleet
-        self._streaming = Streaming(settings, partitions, self._fleet, self)
+        self._forwarder = forwarder
+        topics = settings.input_topics if forwarder is None else [settings.repartition]
+        self._streaming = Streaming(settings, topics, partitions, self._fleet, self)
         self._failure: Exception | None = None
         self._recovered = False
         self._recovering_since = time.monotonic()
@@ -64,6 +71,8 @@ class Operation:
     async def run(self, stop: Stop) -> Ended:
         """Run until it ends; whatever the reason, Faust has been stopped then."""
         restarts = self._target.target.restarts_of(0)
+        if self._forwarder is not None:
+            self._forwarder.start()
         start = asyncio.create_task(self._streaming.start())
         stopping = asyncio.create_task(stop.wait_async())
         try:
@@ -74,6 +83,8 @@ class Operation:
                     return Ended.STOPPED
                 if self._failure is not None:
                     return Ended.FAILED
+                if self._forwarder is not None and self._forwarder.failure is not None:
+                    return Ended.FAILED if isinstance(self._forwarder.failure, _FOR_GOOD) else Ended.CRASHED
                 if self._streaming.should_stop or (start.done() and start.exception() is not None):
                     _log.error("the stream has ended", reason=repr(self._reason(start)))
                     return Ended.CRASHED
@@ -155,6 +166,8 @@ class Operation:
     def _obey(self) -> None:
         """Pause or go on; a rebalance lets Faust go on by itself, so a pause is said again and again."""
         wanted = self._target.target.state != TargetState.STARTED
+        if self._forwarder is not None:
+            self._forwarder.pause(wanted)
         consumer, partitions = self._streaming.consumer, self._streaming.input_partitions()
         if wanted:
             consumer.pause_partitions(partitions)
@@ -168,7 +181,10 @@ class Operation:
         """Let each partition's clock go on to where its topics are read, and see who is due."""
         now_ms = time.time_ns() // 1_000_000
         inputs = self._streaming.input_partitions()
+        told_ms = now_ms
         try:
+            if self._forwarder is not None:
+                told_ms = await asyncio.to_thread(self._forwarder.told_ms, now_ms)
             ends = await asyncio.wait_for(self._streaming.ends(inputs), _ASK_S)
         except Exception as failure:
             # Whoever cannot ask Kafka cannot know that a device is silent.
@@ -183,7 +199,8 @@ class Operation:
                 continue
             if tp in ends and await self._streaming.is_read(tp, ends[tp]):
                 if self._settings.idle_clock:
-                    partition.hear(tp.topic, now_ms)
+                    partition.hear(tp.topic, told_ms)
+                behind_ms = max(behind_ms, now_ms - (told_ms or now_ms))
             elif tp.topic in partition.clocks:
                 behind_ms = max(behind_ms, now_ms - partition.clocks[tp.topic])
         self._metrics.lag_seconds.set(max(behind_ms, 0) / 1000)
@@ -192,6 +209,8 @@ class Operation:
 
     async def _end(self, start: asyncio.Task[None]) -> None:
         self._health.not_ready("recovery", "stopped")
+        if self._forwarder is not None:
+            await asyncio.to_thread(self._forwarder.close)
         try:
             await asyncio.wait_for(self._streaming.stop(), _STOP_S)
             if self._failure is None:

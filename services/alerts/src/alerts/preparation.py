@@ -1,4 +1,4 @@
-"""What has to be there before Faust starts: topics that fit each other, the changelog, the dead-letter topic."""
+"""What has to be there before Faust starts: topics that fit each other, and the service's own ones."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     NewTopic,
 )
 
+from alerts.decoding import READER, WINDOW_READER
 from alerts.settings import AlertsSettings
 from connector.dead_letters import ensure_topic
 from servicekit import kafka, logs
+from servicekit.avro import SchemaNotRegisteredError, SchemaRegistry
 
 _REQUEST_S = 10.0
 
@@ -25,8 +27,34 @@ class UnfitTopicsError(Exception):
     """The topics cannot be used together, now or later."""
 
 
-def prepare(settings: AlertsSettings) -> int:
-    """Create what is the service's own; returns the number of partitions of the input.
+def has_aggregates(settings: AlertsSettings, registry: SchemaRegistry) -> bool:
+    """Whether the input is aggregates, which have to be repartitioned, and not readings: as the subjects say.
+
+    Raises UnfitTopicsError when it is both, SchemaNotRegisteredError, RegistryUnavailableError.
+    """
+    of_windows = {name for name in settings.input_topics if _holds_aggregates(registry, name)}
+    if of_windows and of_windows != set(settings.input_topics):
+        raise UnfitTopicsError(
+            f"input_topics are of two kinds: {', '.join(sorted(of_windows))} with aggregates, the others with "
+            "readings; give one kind only"
+        )
+    return bool(of_windows)
+
+
+def _holds_aggregates(registry: SchemaRegistry, topic: str) -> bool:
+    for schema, is_it in ((READER, False), (WINDOW_READER, True)):
+        try:
+            registry.schema_id(f"{topic}-value", schema)
+        except SchemaNotRegisteredError:
+            continue
+        return is_it
+    raise SchemaNotRegisteredError(
+        f"subject {topic}-value holds neither {READER['name']} nor {WINDOW_READER['name']}; run `isotherm apply`"
+    )
+
+
+def prepare(settings: AlertsSettings, *, repartition: bool = False) -> int:
+    """Create what is the service's own, the topic of aggregates by device too; returns the input's partition count.
 
     A changelog that Faust would create by itself at the first start is not there yet when the first reading comes.
     Raises NotPreparedError, or UnfitTopicsError.
@@ -38,7 +66,16 @@ def prepare(settings: AlertsSettings) -> int:
         if len(set(inputs.values())) != 1:
             raise UnfitTopicsError(f"input_topics have different numbers of partitions: {inputs}")
         partitions = inputs[settings.input_topics[0]]
-        _ensure_changelog(admin, settings, partitions)
+        compacted = {"cleanup.policy": "compact", "segment.ms": "3600000", "min.cleanable.dirty.ratio": "0.2"}
+        _ensure(admin, settings, settings.changelog, partitions, compacted, "give it another name (changelog_topic)")
+        if repartition:
+            # By the time of writing: aggregates that are read again may be older than what is kept.
+            kept = {
+                "cleanup.policy": "delete",
+                "retention.ms": str(settings.repartition_retention_ms),
+                "message.timestamp.type": "LogAppendTime",
+            }
+            _ensure(admin, settings, settings.repartition, partitions, kept, "give the service another name (name)")
         ensure_topic(admin, settings.dead_letter_topic)
     except KafkaException as error:
         raise NotPreparedError(f"Kafka does not answer as needed: {error}") from error
@@ -53,22 +90,20 @@ def _partitions(admin: AdminClient, topics: list[str]) -> dict[str, int]:
     return {name: len(found[name].partitions) for name in topics}
 
 
-def _ensure_changelog(admin: AdminClient, settings: AlertsSettings, partitions: int) -> None:
-    config = {"cleanup.policy": "compact", "segment.ms": "3600000", "min.cleanable.dirty.ratio": "0.2"}
-    wanted = NewTopic(
-        settings.changelog, num_partitions=partitions, replication_factor=settings.replication_factor, config=config
-    )
+def _ensure(
+    admin: AdminClient, settings: AlertsSettings, topic: str, partitions: int, config: dict[str, str], remedy: str
+) -> None:
+    wanted = NewTopic(topic, num_partitions=partitions, replication_factor=settings.replication_factor, config=config)
     try:
-        admin.create_topics([wanted])[settings.changelog].result()
+        admin.create_topics([wanted])[topic].result()
     except KafkaException as failure:
         error = kafka.error_of(failure)
         if error is None or error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
-        found = _partitions(admin, [settings.changelog])[settings.changelog]
+        found = _partitions(admin, [topic])[topic]
         if found != partitions:
             raise UnfitTopicsError(
-                f"changelog {settings.changelog} has {found} partitions, the input has {partitions}: give it another "
-                "name (changelog_topic), or the same number"
+                f"topic {topic} has {found} partitions, the input has {partitions}: {remedy}, or the same number"
             ) from None
     else:
-        _log.info("changelog created", topic=settings.changelog, partitions=partitions)
+        _log.info("topic created", topic=topic, partitions=partitions)

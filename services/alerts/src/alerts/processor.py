@@ -42,11 +42,14 @@ class Processor:
         outputs: Outputs,
         metrics: Metrics,
         max_skew_ms: int,
+        records_tell_time: bool = True,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.fleet = fleet
         self._engine, self._known, self._outputs, self._metrics = engine, known, outputs, metrics
         self._max_skew_ms = max_skew_ms
+        # Not when they were repartitioned: one from before it may still be under way.
+        self._records_tell_time = records_tell_time
         self._now_ms = now_ms
         self._unshown: set[Place] = set()
         """Devices whose newest state is not written yet."""
@@ -63,7 +66,8 @@ class Processor:
             partition = self.fleet.partitions.get(number)
             if partition is None:
                 return  # the partition was lost meanwhile: its new owner reads it
-            partition.hear(topic, reading.ingest_time_ms)
+            if self._records_tell_time:
+                partition.hear(topic, reading.ingest_time_ms)
             reason = refusal(reading, self._max_skew_ms)
             if reason is not None:
                 self._metrics.filtered.labels(reason).inc()

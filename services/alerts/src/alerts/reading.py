@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+_REVISIONS = 2**62
+
 
 class Reading(NamedTuple):
     """One measurement of one quantity by one device; times are epoch ms, UTC."""
@@ -17,7 +19,7 @@ class Reading(NamedTuple):
     event_time_ms: int
     ingest_time_ms: int
     sequence: int = 0
-    """The device's own number, 0 if unknown."""
+    """The device's own number, 0 if unknown. That of a window's mean is negative, and higher for a later revision."""
 
     @property
     def position(self) -> tuple[int, int]:
@@ -47,4 +49,16 @@ def reading_of(record: Mapping[str, Any]) -> Reading:
         record["event_time"],
         record["ingest_time"],
         record["sequence"],
+    )
+
+
+def reading_of_window(record: Mapping[str, Any], taken_in_ms: int) -> Reading:
+    """The reading that a TemperatureAggregate record stands for; its `window_end` is epoch ms.
+
+    A window's mean is known when it has ended. Aggregates carry no unit, and no time of taking in.
+    """
+    # Never 0 or above: no revision continues a numbering, nor is it newer than a window that has had its turn.
+    sequence = record["revision"] - _REVISIONS
+    return Reading(
+        record["device_id"], record["metric"], record["mean"], "", record["window_end"], taken_in_ms, sequence
     )

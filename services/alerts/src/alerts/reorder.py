@@ -2,7 +2,8 @@
 
 A reading that continues the device's own numbering passes at once. Any other waits until `window_ms` of event time
 have gone by, in case one that was measured before it is still under way. What comes after its turn is stale: a
-duplicate, or later than the window allows.
+duplicate, or later than the window allows. Of the revisions of an aggregate, which have negative numbers, the highest
+waits; once one has had its turn, every other is stale.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ def offer(metric: MetricMemory, reading: Held) -> bool:
     at = bisect_left(metric.held, position, key=lambda one: (one.event_time_ms, one.sequence))
     if at < len(metric.held) and metric.held[at][:2] == position:
         return False
+    if reading.sequence < 0:
+        if at < len(metric.held) and metric.held[at].event_time_ms == reading.event_time_ms:
+            return False
+        if at and metric.held[at - 1].event_time_ms == reading.event_time_ms:
+            at -= 1
+            del metric.held[at]
     metric.held.insert(at, reading)
     metric.newest_ms = max(metric.newest_ms, reading.event_time_ms)
     return True
@@ -43,6 +50,7 @@ def release(metric: MetricMemory, window_ms: int, now_ms: int | None = None) -> 
         return None
     del metric.held[0]
     metric.event_time_ms, metric.sequence, metric.value, metric.unit = first
+    metric.sequence = max(metric.sequence, 0)
     return first
 
 

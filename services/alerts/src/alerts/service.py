@@ -9,6 +9,7 @@ from typing import TypeVar
 from alerts import kafka_auth
 from alerts.engine import Engine
 from alerts.fleet import Fleet
+from alerts.forwarder import Forwarder
 from alerts.intake import Intake
 from alerts.known import KnownDevices
 from alerts.known_follower import KnownFollower
@@ -16,7 +17,7 @@ from alerts.metrics import PREFIX, Metrics
 from alerts.operation import Ended, Operation
 from alerts.outputs import Outputs
 from alerts.outputs import producer as outputs_producer
-from alerts.preparation import NotPreparedError, UnfitTopicsError, prepare
+from alerts.preparation import NotPreparedError, UnfitTopicsError, has_aggregates, prepare
 from alerts.processor import Processor
 from alerts.settings import AlertsSettings
 from alerts.webhook import Webhook
@@ -94,7 +95,8 @@ class Alerts:
     async def _run(self, stop: Stop, webhook: Webhook | None) -> None:
         settings = self._settings
         registry = SchemaRegistry(settings.registry)
-        partitions = await self._until(stop, "kafka", lambda: prepare(settings))
+        aggregates = await self._until(stop, "registry", lambda: has_aggregates(settings, registry))
+        partitions = await self._until(stop, "kafka", lambda: prepare(settings, repartition=aggregates))
         made = outputs_producer(settings)
         outputs = await self._until(stop, "registry", lambda: Outputs(settings, registry, self._metrics, made))
         await self._until(stop, "devices", self._devices_are_known)
@@ -108,7 +110,13 @@ class Alerts:
         while not stop.is_set():
             # Each run has a fleet of its own: the changelog is the truth.
             processor = Processor(
-                self._engine, self._known, Fleet(), outputs, self._metrics, max_skew_ms=settings.max_skew_ms
+                self._engine,
+                self._known,
+                Fleet(),
+                outputs,
+                self._metrics,
+                max_skew_ms=settings.max_skew_ms,
+                records_tell_time=not aggregates,
             )
             self._operation = Operation(
                 settings,
@@ -119,6 +127,7 @@ class Alerts:
                 self._target,
                 self._health,
                 self._metrics,
+                Forwarder(settings, registry, self._metrics, self._health) if aggregates else None,
             )
             ended = await self._operation.run(stop)
             _log.info("run ended", reason=ended.value)

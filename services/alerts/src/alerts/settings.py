@@ -32,7 +32,8 @@ class AlertsSettings(ServiceSettings):
     input_topics: list[str] = Field(
         ["thermostat.data"],
         min_length=1,
-        description="Topics with readings keyed by device, all with the same number of partitions.",
+        description="Topics with readings keyed by device, or topics with aggregates, such as temperatures.aggregated, "
+        "which are repartitioned by device first; all with the same number of partitions.",
     )
     alerts_topic: str = Field("alerts", description="Where alerts go.")
     latest_topic: str = Field("devices.latest", description="Where each device's newest state goes.")
@@ -42,7 +43,15 @@ class AlertsSettings(ServiceSettings):
         None, description="Compacted topic of the devices' memories; empty: `<name>-devices-changelog`."
     )
     replication_factor: int = Field(
-        -1, ge=-1, description="Of the changelog, when it is created; -1 is the broker's default."
+        -1,
+        ge=-1,
+        description="Of the changelog and of `<name>-repartition`, when they are created; -1 is the broker's default.",
+    )
+    repartition_retention_ms: int = Field(
+        604_800_000,
+        ge=3_600_000,
+        description="How long `<name>-repartition` keeps aggregates, when it is created: longer than the service is "
+        "ever behind.",
     )
     rules: list[Rule] = Field(
         default_factory=list, description="The rules, as `[[rules]]` tables; empty: the default ones, see below."
@@ -98,3 +107,8 @@ class AlertsSettings(ServiceSettings):
     def changelog(self) -> str:
         """The name of the changelog topic."""
         return self.changelog_topic or f"{self.name}-devices-changelog"
+
+    @property
+    def repartition(self) -> str:
+        """The name of the topic with aggregates by device, and of the group that writes it."""
+        return f"{self.name}-repartition"

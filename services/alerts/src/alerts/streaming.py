@@ -7,7 +7,7 @@ agent's time (docs/adr/0071). Its consumer reads read_committed here, and commit
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import faust
@@ -111,8 +111,10 @@ class _FleetTable(Table[Any, Any]):
 class Streaming(faust.App):
     """The Faust application of one run."""
 
-    def __init__(self, settings: AlertsSettings, partitions: int, fleet: Fleet, owner: Owner) -> None:
-        """`partitions` is the number that every input topic has. Raises SettingsError."""
+    def __init__(
+        self, settings: AlertsSettings, topics: Sequence[str], partitions: int, fleet: Fleet, owner: Owner
+    ) -> None:
+        """`topics` are read, each with as many partitions as `partitions` says. Raises SettingsError."""
         self.fleet, self.owner = fleet, owner
         self.fetched: dict[TP, int] = {}
         """The last offset that was fetched of each partition; written by the consumer's thread."""
@@ -144,7 +146,7 @@ class Streaming(faust.App):
         changelog = self.topic(settings.changelog, **_RAW, partitions=partitions, internal=True)
         self.tables.add(_FleetTable(self, name="devices", changelog_topic=changelog, partitions=partitions))
         self.on_partitions_revoked.connect(self._on_revoked, weak=False)
-        self.agent(self.topic(*settings.input_topics, **_RAW))(self._read)
+        self.agent(self.topic(*topics, **_RAW))(self._read)
 
     def _new_transport(self) -> Any:
         return _Transport(self.conf.broker_consumer, self)

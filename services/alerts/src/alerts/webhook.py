@@ -10,22 +10,16 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import httpx
 from confluent_kafka import KafkaException, Message
 
 import isotherm_schemas
+from alerts.letters import letter_of
 from alerts.metrics import Metrics
 from alerts.settings import AlertsSettings
-from connector.dead_letters import (
-    DeadLetter,
-    DeadLetters,
-    DeadLettersUnavailableError,
-    Headers,
-    dead_letter_headers,
-    producer_overrides,
-)
+from connector.dead_letters import DeadLetters, DeadLettersUnavailableError, producer_overrides
 from servicekit import kafka, logs
 from servicekit.avro import Decoder, RegistryUnavailableError, SchemaRegistry, WireFormatError
 from servicekit.backoff import Backoff
@@ -93,7 +87,8 @@ class Webhook:
         try:
             posted = self._post(client, message.value() or b"")
         except (RefusedError, WireFormatError) as error:
-            dead_letters.send([_letter(message, error, self._name)])
+            letter = letter_of(message, error, stage="TASK_PUT", name=self._name, class_name=f"{__name__}.Webhook")
+            dead_letters.send([letter])
             self._metrics.webhook.labels("dead-lettered").inc()
             _log.warning("dead letter", topic=message.topic(), offset=message.offset(), reason=str(error))
             return True
@@ -135,17 +130,3 @@ class Webhook:
 def post_of(alert: Mapping[str, Any]) -> tuple[str, bytes]:
     """The idempotency key and the body of a post; times are in ISO 8601."""
     return f"{alert['alert_id']}/{alert['state']}", json.dumps(alert, default=lambda at: at.isoformat()).encode()
-
-
-def _letter(message: Message, error: Exception, name: str) -> DeadLetter:
-    headers = dead_letter_headers(
-        error,
-        stage="TASK_PUT",
-        connector=name,
-        class_name=f"{__name__}.Webhook",
-        topic=message.topic(),
-        partition=message.partition(),
-        offset=message.offset(),
-        original=cast(Headers, message.headers() or []),
-    )
-    return DeadLetter(message.key(), message.value(), headers)

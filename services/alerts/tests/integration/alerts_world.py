@@ -44,14 +44,15 @@ def until(what: str, holds: Callable[[], bool], limit_s: float = DEADLINE_S) -> 
 class Topics:
     """The topics of one test module: its own, because others use the declared ones."""
 
-    def __init__(self, bootstrap_servers: str, registry_url: str) -> None:
+    def __init__(self, bootstrap_servers: str, registry_url: str, record: str = "SensorReading") -> None:
+        """`record` is what the input holds."""
         self.name = f"alerts-{uuid.uuid4().hex[:8]}"
         self.kafka = KafkaSettings(bootstrap_servers=bootstrap_servers)
         self.registry = RegistrySettings(url=registry_url)
         self.input, self.devices = f"{self.name}.in", f"{self.name}.devices"
         self.alerts, self.latest, self.dead = f"{self.name}.alerts", f"{self.name}.latest", f"{self.name}.dead-letters"
         self._records = {
-            self.input: "SensorReading",
+            self.input: record,
             self.devices: "Device",
             self.alerts: "Alert",
             self.latest: "DeviceState",
