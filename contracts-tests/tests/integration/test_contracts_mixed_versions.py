@@ -159,13 +159,15 @@ def persister(world: World) -> Iterator[Callable[[], list[Mapping[str, Any]]]]:
     statements = check(kind, config.parse(text, form="properties")).statements
     schemas = SchemaRegistry(world.registry)
     kept, stop = KeptRows(), Stop()
+    project = Projector(statements, value_decoder("auto", schemas), key_decoder("auto", schemas), kind.conventions)
     loop = Loop(
         LoopSettings([world.topic]),
         consumer=clients.consumer(
             world.kafka, "mixed", f"connect-{world.topic}", auto_offset_reset="earliest", enable_partition_eof=True
         ),
         sink=kept,
-        project=Projector(statements, value_decoder("auto", schemas), key_decoder("auto", schemas), kind.conventions),
+        project=project,
+        usual=project.usual,
         policy=ErrorPolicy(),
         send_dead_letters=lambda _refusals: None,
         health=Health(),
