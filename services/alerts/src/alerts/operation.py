@@ -66,6 +66,7 @@ class Operation:
         self._failure: Exception | None = None
         self._recovered = False
         self._recovering_since = time.monotonic()
+        self._began_ms = time.time_ns() // 1_000_000
         self._paused = False
 
     async def run(self, stop: Stop) -> Ended:
@@ -197,12 +198,14 @@ class Operation:
             partition = self._fleet.partitions.get(tp.partition)
             if partition is None:
                 continue
+            up_to_ms = partition.clocks.get(tp.topic, 0)
             if tp in ends and await self._streaming.is_read(tp, ends[tp]):
+                up_to_ms = told_ms
                 if self._settings.idle_clock:
                     partition.hear(tp.topic, told_ms)
-                behind_ms = max(behind_ms, now_ms - (told_ms or now_ms))
-            elif tp.topic in partition.clocks:
-                behind_ms = max(behind_ms, now_ms - partition.clocks[tp.topic])
+            if up_to_ms or self._forwarder is not None:
+                # As long as nothing is known of what is being forwarded: at least since this run began.
+                behind_ms = max(behind_ms, now_ms - (up_to_ms or self._began_ms))
         self._metrics.lag_seconds.set(max(behind_ms, 0) / 1000)
         for number, partition in list(self._fleet.partitions.items()):
             await self._processor.sweep(number, partition.clock_ms() - self._settings.read_slack_ms)

@@ -39,6 +39,20 @@ def write(topics: Topics, device_id: str, start_ms: int, means: list[float], rev
     assert producer.flush(60) == 0
 
 
+def abort(topics: Topics, at_ms: int) -> None:
+    """Write a window to every partition in a transaction that is aborted: its marker is the last that each holds."""
+    producer = clients.producer(topics.kafka, "aborts", transactional_id=f"{topics.name}-aborts")
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    record: dict[str, Any] = {"device_id": "aborted", "metric": "temperature", "count": 1, "stddev": 0.0}
+    record |= {"window_start": at_ms - WINDOW_MS, "window_end": at_ms, "revision": 1}
+    value = topics.encode(topics.input, record | dict.fromkeys(("sum", "mean", "min", "max"), 99.0))
+    for number in range(PARTITIONS):
+        producer.produce(topics.input, key="aborted", value=value, partition=number, timestamp=at_ms)
+    assert producer.flush(60) == 0
+    producer.abort_transaction(60)
+
+
 @pytest.mark.timeout(300)
 def test_windows_on_several_partitions_open_and_close_one_alert(
     kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]
@@ -50,12 +64,14 @@ def test_windows_on_several_partitions_open_and_close_one_alert(
     opened_ms, closed_ms = begin_ms + 3 * WINDOW_MS, begin_ms + 7 * WINDOW_MS
     # The service comes late: one partition after the other would be read if nothing held them together.
     write(topics, "d", begin_ms, means, revision=1)
+    abort(topics, begin_ms)
     worker = Worker(topics, tmp_path, free_port(), rules=RULES, read_slack_ms=0, reorder_ms=500).start()
     try:
         until("the alert is closed", lambda: len(topics.alerts_of("d", "above")) == 2)
         opened, closed = topics.alerts_of("d", "above")
         assert (opened["state"], opened["opened_at"], opened["value"]) == ("opened", opened_ms, 31.0)
         assert (closed["state"], closed["closed_at"], closed["alert_id"]) == ("closed", closed_ms, opened["alert_id"])
+        # Time goes on behind the markers too.
         until("it is silent", lambda: len(topics.alerts_of("d", "silent")) == 1)
         (silent,) = topics.alerts_of("d", "silent")
         assert silent["opened_at"] == begin_ms + (len(means) + 10) * WINDOW_MS

@@ -1,0 +1,92 @@
+"""What is no reading is buried as it came, with the reason, and counted by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from alerts.decoding import READER
+from alerts.intake import Intake
+from alerts.metrics import Metrics
+from connector.dead_letters import PREFIX
+from servicekit.avro import UnknownSchemaError, WriterSchema, encoder, parse
+from servicekit.health import Health
+
+READING = {"device_id": "d", "metric": "m", "value": 1.0, "unit": "Cel", "event_time": 5, "ingest_time": 6}
+
+
+class Registry:
+    """A registry that knows one schema."""
+
+    def schema(self, schema_id: int) -> WriterSchema:
+        if schema_id != 7:
+            raise UnknownSchemaError(schema_id)
+        return WriterSchema(7, READER, parse(READER))
+
+
+class Producer:
+    """A Kafka that takes everything at once."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes | None, bytes | None, dict[str, Any]]] = []
+
+    def produce(
+        self,
+        topic: str,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, Any]],
+        on_delivery: Callable[[object, object], None],
+        timestamp: int,
+    ) -> None:
+        self.sent.append((key, value, dict(headers)))
+        on_delivery(None, None)
+
+    def poll(self, timeout: float) -> None:
+        """Everything is delivered."""
+
+
+def intake_of(producer: Producer, metrics: Metrics) -> Intake:
+    registry: Any = Registry()
+    kafka: Any = producer
+    return Intake(registry, kafka, "dead", "alerts", metrics, Health())
+
+
+def record_of(value: bytes | None) -> Any:
+    return SimpleNamespace(
+        topic="in", partition=2, offset=3, timestamp=1.5, key=b"d", value=value, headers=[("from", b"a device")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "no-value"),
+        (b"", "unreadable"),
+        (b"no frame", "unreadable"),
+        (b"\x00\x00\x00\x00\x07rest", "unreadable"),
+        (b"\x00\x00\x00\x0f\x12rest", "unknown-schema"),
+    ],
+)
+async def test_poison_is_buried(value: bytes | None, reason: str) -> None:
+    producer, metrics = Producer(), Metrics()
+    assert await intake_of(producer, metrics).reading(record_of(value)) is None
+    ((key, buried, headers),) = producer.sent
+    assert (key, buried, headers["from"]) == (b"d", value, b"a device")
+    assert (headers[f"{PREFIX}topic"], headers[f"{PREFIX}offset"]) == (b"in", b"3")
+    assert metrics.registry.get_sample_value("isotherm_alerts_dead_letters_total", {"reason": reason}) == 1
+
+
+async def test_a_reading_is_read_whether_its_schema_is_known_or_not() -> None:
+    producer, metrics = Producer(), Metrics()
+    intake = intake_of(producer, metrics)
+    value = encoder(READER, 7)({**READING, "sequence": 3, "attributes": {}})
+    first, second = await intake.reading(record_of(value)), await intake.reading(record_of(value))
+    assert first == second
+    assert first is not None
+    assert (first.event_time_ms, first.ingest_time_ms, first.sequence) == (5, 6, 3)
+    assert producer.sent == []
