@@ -16,12 +16,13 @@ pytest_plugins = ["stack.pytest_plugin", "contracts.pytest_plugin"]
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where pytest-xdist's processes share the tests, keep each file's together and begin with the longest.
 
-    A file's tests share what its fixtures start; between two processes everything would be started twice.
+    A file's tests share what its fixtures start; between two processes everything would be started twice. Of whole
+    systems (e2e) there is one at a time: two of them take more than a small machine has.
     """
     if not hasattr(config, "workerinput"):
         return
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        item.add_marker(pytest.mark.xdist_group("e2e" if item.get_closest_marker("e2e") else item.path.stem))
     items.sort(key=_begins)
 
 
