@@ -13,6 +13,8 @@ import simulators  # noqa: F401
 pytest_plugins = ["stack.pytest_plugin", "contracts.pytest_plugin"]
 
 
+# Before pytest-xdist's own, which writes the groups into the tests' names.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where pytest-xdist's processes share the tests, keep each file's together and begin with the longest.
 

@@ -23,12 +23,13 @@ RECORDINGS = "contracts-tests/recordings"
 GENERATED = {
     f"{RECORDINGS}/coap-ingest.json",
     f"{RECORDINGS}/aggregator.json",
+    f"{RECORDINGS}/alerts.json",
     f"{RECORDINGS}/persisters.json",
     "docs/asyncapi.json",
     "docs/messages.md",
 }
 """What step 3 writes anew: not the pacts, since no consumer has changed. (In the aggregator's only the revisions, in
-the persisters' only the time of a target state.)"""
+the alerts' and the persisters' only times.)"""
 ADDED = {"schemas/avro/SensorReading/v2.avsc"}
 EDITED = {"schemas/examples/thermostat.data/mqtt.json"}
 

@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import console_file_worker
 import httpx
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # not in its __all__
 
+from isotherm_cli import records
 from isotherm_cli.apply import apply
 from servicekit import kafka as clients
 from servicekit.settings import KafkaSettings, RegistrySettings
@@ -153,6 +154,17 @@ class World:
         for value in values:
             producer.produce(topic, key=b"k", value=value)
         assert producer.flush(WAIT_S) == 0
+
+    def forget(self, console: Console, *names: str) -> None:
+        """Take back what earlier tests on the same Kafka have left of these connectors."""
+        producer = clients.producer(self.kafka, "test")
+        with closing(records.read(self.kafka, "isotherm.connectors", "isotherm.status")) as found:
+            for message in found:
+                key = message.key() or b""
+                if message.value() is not None and key.decode().partition("/")[0] in names:
+                    producer.produce(message.topic() or "", key=key, value=None)
+        assert producer.flush(WAIT_S) == 0
+        until("they are forgotten", lambda: not set(names) & set(console.http.get("/connectors").json()), console.log)
 
     def end(self) -> None:
         """Stop all that was started."""

@@ -42,6 +42,7 @@ def works(world: World, console: Console, *command: str) -> None:
 
 def test_create_coap_source_and_hazelcast_sink_from_the_documents_files(world: World) -> None:
     console = world.console()
+    world.forget(console, "coap-source", "hazelcast-sink")
     works(world, console, "coap_ingest", "run")
     works(world, console, "persisters", "run", "--sink", "hazelcast")
 
