@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no type information
 
 # Folders at the root that are named like the package in their src/: without this, pytest's importlib mode would
 # take the folder for the package as soon as it imports a test below it.
@@ -13,19 +15,27 @@ import simulators  # noqa: F401
 pytest_plugins = ["stack.pytest_plugin", "contracts.pytest_plugin"]
 
 
-# Before pytest-xdist's own, which writes the groups into the tests' names.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where pytest-xdist's processes share the tests, keep each file's together and begin with the longest.
+class OneSystemAtATime(LoadScopeScheduling):  # type: ignore[misc]  # for the same reason
+    """Shares the tests among pytest-xdist's processes by file, and gives all whole systems (e2e) to one of them.
 
-    A file's tests share what its fixtures start; between two processes everything would be started twice. Of whole
-    systems (e2e) there is one at a time: two of them take more than a small machine has.
+    A file's tests share what its fixtures start; between two processes everything would be started twice. Two whole
+    systems at once take more than a small machine has.
     """
-    if not hasattr(config, "workerinput"):
-        return
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("e2e" if item.get_closest_marker("e2e") else item.path.stem))
-    items.sort(key=_begins)
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "e2e" if nodeid.startswith("tests/e2e/") else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSystemAtATime:
+    """Used by every run with `-n`."""
+    return OneSystemAtATime(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where pytest-xdist's processes share the tests, begin with the longest."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_begins)
 
 
 def _begins(item: pytest.Item) -> int:
