@@ -9,19 +9,18 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
-from connector.status import INTERVAL_MS, State
+from connector.status import INTERVAL_MS, State, key_of
 from connector.targets import TargetState
+from connector.wanted import CONNECTOR_ITSELF, DISTRIBUTED, STANDALONE
+from connector.worker_status import EVERY_CONNECTOR
+from kcql.dates import epoch_ms
 
 STALE_MS = 3 * int(INTERVAL_MS)
 """A status that is older says nothing any more: the worker is gone or cannot reach Kafka."""
 FORGET_MS = 3_600_000
 """A status that is older is removed from the topic."""
-CONNECTOR_ITSELF = -1
-WORKERS = "*"
-"""In the place of a connector's name in what a worker says of itself."""
 _TASKS_KEYS = ("tasks.max", "max.tasks")
 _MOST_TASKS = 1_000
 _HISTORY = 240
@@ -40,14 +39,14 @@ class Connector:
     target: TargetState = TargetState.STARTED
     restart_count: int = 0
     task_restarts: Mapping[str, int] = field(default_factory=dict)
-    mode: str = "distributed"
+    mode: str = DISTRIBUTED
     worker_group: str = ""
     updated_at_ms: int = 0
 
     @property
     def is_standalone(self) -> bool:
         """Whether a file, or the service itself, owns its configuration."""
-        return self.mode == "standalone"
+        return self.mode == STANDALONE
 
     @property
     def tasks_max(self) -> int:
@@ -75,7 +74,7 @@ class Connector:
 
 @dataclass(frozen=True)
 class Status:
-    """What a worker said last of one task, of a connector (task -1), or of itself (connector WORKERS)."""
+    """What a worker said last of one task, of a connector (CONNECTOR_ITSELF), or of itself (EVERY_CONNECTOR)."""
 
     connector: str
     task: int
@@ -181,17 +180,17 @@ class Fleet:
     def names(self) -> list[str]:
         """Every connector: those that are configured, and services that only speak of themselves."""
         with self._lock:
-            speaking = {name for name in self._statuses if name != WORKERS and self._speaks(name)}
+            speaking = {name for name in self._statuses if name != EVERY_CONNECTOR and self._speaks(name)}
             return sorted(self._connectors.keys() | speaking)
 
     def connector(self, name: str) -> Connector | None:
         """What is wanted of a connector; for a service that only speaks of itself what it began with."""
         with self._lock:
             found = self._connectors.get(name)
-            if found is not None or name == WORKERS or not self._speaks(name):
+            if found is not None or name == EVERY_CONNECTOR or not self._speaks(name):
                 return found
             group = next(iter(self._statuses[name].values())).worker_group
-            return Connector(name, "", {"name": name}, mode="standalone", worker_group=group)
+            return Connector(name, "", {"name": name}, mode=STANDALONE, worker_group=group)
 
     def view(self, name: str, now_ms: float) -> ConnectorView | None:
         """A connector as it is now; None when there is none."""
@@ -212,7 +211,7 @@ class Fleet:
     def workers(self, now_ms: float) -> list[Status]:
         """What every distributed worker says of itself, those that are silent as UNASSIGNED, by group and name."""
         with self._lock:
-            found = [status.at(now_ms) for status in self._statuses.get(WORKERS, {}).values()]
+            found = [status.at(now_ms) for status in self._statuses.get(EVERY_CONNECTOR, {}).values()]
         return sorted(found, key=lambda one: (one.worker_group, one.worker))
 
     def groups_for(self, klass: str, now_ms: float) -> tuple[list[str], list[str]]:
@@ -241,7 +240,7 @@ class Fleet:
     def rate(self, task: Status) -> float | None:
         """Records a second of a task between its last two beats; None when they do not say."""
         with self._lock:
-            before = self._before.get(f"{task.connector}/{task.task}/{task.worker}")
+            before = self._before.get(key_of(task.connector, task.task, task.worker))
         name = next((one for one in _THROUGHPUT if one in task.counts), None)
         if before is None or name is None or task.state not in _ACTIVE or name not in before.counts:
             return None
@@ -312,11 +311,6 @@ def status_of(record: Mapping[str, Any]) -> Status:
         classes=tuple(record["classes"]),
         updated_at_ms=epoch_ms(record["updated_at"]),
     )
-
-
-def epoch_ms(time: datetime | int) -> int:
-    """Epoch milliseconds of a decoded timestamp."""
-    return time if isinstance(time, int) else round(time.timestamp() * 1000)
 
 
 def _tasks(connector: Connector, newest: Mapping[int, Status]) -> tuple[Status, ...]:

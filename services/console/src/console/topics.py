@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from prometheus_client import CollectorRegistry, Counter
 
 import isotherm_schemas
-from connector import publishing, status
+from connector import publishing, status, targets, worker_status
 from connector.dead_letters import Headers
 from console.errors import UnavailableError
 from console.fleet import Fleet
@@ -24,9 +24,7 @@ from servicekit.settings import KafkaSettings
 _log = logs.logger(__name__)
 
 CONNECTORS, PLUGINS, STATUS = publishing.CONNECTORS, publishing.PLUGINS, status.TOPIC
-CONNECTOR_SCHEMA = isotherm_schemas.schema("ConnectorConfig", 2)
-STATUS_SCHEMA = isotherm_schemas.schema("TaskStatus", 2)
-PLUGIN_SCHEMA = isotherm_schemas.schema("PluginDefinition", 1)
+_PLUGIN_SCHEMA = isotherm_schemas.schema("PluginDefinition", 1)
 _WRITE_ID = "console-write-id"
 _POLL_S = 0.5
 _REQUEST_S = 10.0
@@ -68,7 +66,7 @@ class Follower:
         registry: CollectorRegistry,
     ) -> None:
         self._settings, self._fleet, self._writes, self._health = settings, fleet, writes, health
-        decoders = {CONNECTORS: CONNECTOR_SCHEMA, PLUGINS: PLUGIN_SCHEMA, STATUS: STATUS_SCHEMA}
+        decoders = {CONNECTORS: targets.READER, PLUGINS: _PLUGIN_SCHEMA, STATUS: worker_status.SCHEMA}
         self._decoders = {topic: Decoder(schemas, schema) for topic, schema in decoders.items()}
         self._ended = threading.Event()
         self._behind: set[tuple[str, int]] = set()
@@ -212,7 +210,7 @@ class KafkaJournal:
         try:
             with self._lock:
                 if self._encode is None:
-                    self._encode = self._schemas.encoder(CONNECTORS, CONNECTOR_SCHEMA)
+                    self._encode = self._schemas.encoder(CONNECTORS, targets.READER)
             return self._encode(record)
         except (RegistryUnavailableError, SchemaNotRegisteredError) as error:
             raise UnavailableError(f"the schema registry: {error}") from error

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from connector.status import State
 from connector.targets import TargetState
-from console.fleet import FORGET_MS, STALE_MS, WORKERS, Fleet
+from connector.worker_status import EVERY_CONNECTOR
+from console.fleet import FORGET_MS, STALE_MS, Fleet
 
 NOW = 1_800_000_000_000
 
@@ -140,8 +141,8 @@ def test_the_echo_of_a_deleted_connector_is_none() -> None:
 
 def test_workers_say_which_classes_they_can_run() -> None:
     fleet = fleet_of(
-        said(WORKERS, -1, "w:1", worker_group="one", classes=["C"]),
-        said(WORKERS, -1, "w:2", worker_group="two", classes=["C", "D"]),
+        said(EVERY_CONNECTOR, -1, "w:1", worker_group="one", classes=["C"]),
+        said(EVERY_CONNECTOR, -1, "w:2", worker_group="two", classes=["C", "D"]),
     )
     assert fleet.names() == []
     assert fleet.groups_for("C", NOW) == (["one", "two"], ["one", "two"])

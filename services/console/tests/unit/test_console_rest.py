@@ -13,11 +13,12 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from connector import replay
+from connector.worker_status import EVERY_CONNECTOR
 from console.app import Parts, application
 from console.control import Control
 from console.dead_letters import Letter
 from console.errors import ConflictError, NotFoundError, UnavailableError
-from console.fleet import WORKERS, Fleet
+from console.fleet import Fleet
 from console.letters import Box, Handled, Where
 from console.offsets import Committed
 from console.reading import reader
@@ -144,7 +145,7 @@ class World:
         self.control = Control(self.fleet, self.memory, lambda: NOW)
         self.health.ready("start")
         self.fleet.take_plugin(KLASS, PLUGIN)
-        self.say(WORKERS, -1, classes=[KLASS])
+        self.say(EVERY_CONNECTOR, -1, classes=[KLASS])
         app = application(
             Parts(
                 settings=ConsoleSettings(auth=auth or AuthSettings()),
@@ -269,9 +270,9 @@ def test_what_cannot_be_a_connector_is_refused_with_the_reason(world: World, bod
 
 def test_a_group_must_be_named_where_several_know_the_class(world: World) -> None:
     world.fleet.take_status(
-        f"{WORKERS}/-1/w:2",
+        f"{EVERY_CONNECTOR}/-1/w:2",
         {
-            "connector": WORKERS,
+            "connector": EVERY_CONNECTOR,
             "task": -1,
             "worker": "w:2",
             "worker_group": "h",
