@@ -201,9 +201,7 @@ def _add_plugins(routes: APIRouter, control: Control, fleet: Fleet) -> None:
 
     @routes.get("/connector-plugins")
     def list_plugins() -> Any:
-        return [
-            {"class": one["connector_class"], "type": one["type"], "version": one["version"]} for one in fleet.plugins()
-        ]
+        return [{"class": one.klass, "type": one.definition.kind, "version": one.version} for one in fleet.plugins()]
 
     @routes.get("/connector-plugins/{klass}/config")
     def definitions(klass: str) -> Any:

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from connector import config as config_files
 from connector.status import State
 from connector.targets import TargetState
+from connector.wanted import CONNECTOR_ITSELF
 from console.errors import BadRequestError, ConflictError, NotFoundError
-from console.fleet import CONNECTOR_ITSELF, Connector, ConnectorView, Fleet
+from console.fleet import Connector, ConnectorView, Fleet
 from console.masking import restored, still_masked
 from console.plugins import TOPICS, TOPICS_REGEX, WORKER_GROUP, Checked, Plugin, check, find
 
@@ -169,7 +170,7 @@ class Control:
             raise BadRequestError(f"Connector config for {name} contains no connector type")
         plugin = self.plugin(klass)
         if plugin is None:
-            known = ", ".join(record["connector_class"] for record in self._fleet.plugins()) or "none"
+            known = ", ".join(one.klass for one in self._fleet.plugins()) or "none"
             raise BadRequestError(
                 f"Failed to find any class that implements Connector and which name matches {klass}, "
                 f"available connectors are: {known}"

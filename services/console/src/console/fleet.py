@@ -15,6 +15,7 @@ from connector.status import INTERVAL_MS, State, key_of
 from connector.targets import TargetState
 from connector.wanted import CONNECTOR_ITSELF, DISTRIBUTED, STANDALONE
 from connector.worker_status import EVERY_CONNECTOR
+from console.plugins import Plugin, plugin_of
 from kcql.dates import epoch_ms
 
 STALE_MS = 3 * int(INTERVAL_MS)
@@ -140,7 +141,7 @@ class Fleet:
         self._deleted: dict[str, int] = {}
         self._statuses: dict[str, dict[str, Status]] = {}
         self._before: dict[str, Status] = {}
-        self._plugins: dict[str, Mapping[str, Any]] = {}
+        self._plugins: dict[str, Plugin] = {}
         self._lag: dict[str, deque[Sample]] = {}
 
     def take_connector(self, name: str, record: Mapping[str, Any] | None, at_ms: int) -> None:
@@ -170,12 +171,12 @@ class Fleet:
                 self._statuses.pop(name, None)
 
     def take_plugin(self, klass: str, record: Mapping[str, Any] | None) -> None:
-        """A record of `isotherm.plugins`, or its deletion."""
+        """A record of `isotherm.plugins`, or its deletion. Raises ValueError for an importance that nobody knows."""
         with self._lock:
             if record is None:
                 self._plugins.pop(klass, None)
             else:
-                self._plugins[klass] = record
+                self._plugins[klass] = plugin_of(record)
 
     def names(self) -> list[str]:
         """Every connector: those that are configured, and services that only speak of themselves."""
@@ -220,8 +221,8 @@ class Fleet:
         living = {worker.worker_group for worker in able if worker.state is not State.UNASSIGNED}
         return sorted(living), sorted({worker.worker_group for worker in able})
 
-    def plugins(self) -> list[Mapping[str, Any]]:
-        """The PluginDefinition records, by class."""
+    def plugins(self) -> list[Plugin]:
+        """The connector classes, by name."""
         with self._lock:
             return [self._plugins[klass] for klass in sorted(self._plugins)]
 

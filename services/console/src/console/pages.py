@@ -149,7 +149,7 @@ def _add_editor(app: FastAPI, ui: Ui) -> None:
             notices=notices,
             plugin=found,
             keys=plugins.key_infos(found) if found else [],
-            classes=[record["connector_class"] for record in ui.fleet.plugins()],
+            classes=[one.klass for one in ui.fleet.plugins()],
         )
 
     @app.get("/new")

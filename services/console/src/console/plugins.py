@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ class Checked:
 
 
 def plugin_of(record: Mapping[str, Any]) -> Plugin:
-    """The class that a PluginDefinition record describes."""
+    """The class that a PluginDefinition record describes. Raises ValueError for an importance that nobody knows."""
     keys = tuple(_key(one) for one in record["keys"])
     if not any(key.name == WORKER_GROUP for key in keys):
         keys = (*keys, _GROUP_KEY)
@@ -92,9 +92,8 @@ def _key(record: Mapping[str, Any]) -> Key:
     )
 
 
-def find(records: Iterable[Mapping[str, Any]], klass: str) -> Plugin | None:
+def find(plugins: Sequence[Plugin], klass: str) -> Plugin | None:
     """The class called `klass`: in full, by another name of it, or by the last part of its name as Connect allows."""
-    plugins = [plugin_of(record) for record in records]
     exact = (plugin for plugin in plugins if plugin.definition.answers_to(klass))
     return next(exact, None) or next((plugin for plugin in plugins if _is_called(plugin, klass)), None)
 
