@@ -98,10 +98,11 @@ class KafkaLetters:
     def boxes(self, also: Collection[str]) -> list[Box]:
         """As `Letters.boxes`."""
         with _answering():
-            known = self._admin.list_topics(timeout=self._timeout_s).topics
+            known = self._topics()
             names = sorted(name for name in known if name.endswith(SUFFIX) or name in also)
             with self._consumer() as consumer:
-                return [Box(name, self._most_open(consumer, name)) for name in names]
+                shares = {name: self._shares(consumer, name, known[name]).values() for name in names}
+            return [Box(name, sum(one.most_open for one in shares[name])) for name in names]
 
     def open(self, topic: str, after: Where | None, limit: int) -> list[Letter]:
         """As `Letters.open`."""
@@ -196,26 +197,28 @@ class KafkaLetters:
         return sendable
 
     def _progress(self, consumer: Consumer, topic: str) -> dict[int, Progress]:
-        known = self._admin.list_topics(timeout=self._timeout_s).topics
+        known = self._topics()
         if topic not in known or not (topic.endswith(SUFFIX) or topic in self._box_names()):
             raise NotFoundError(f"There is no dead-letter topic {topic}")
-        wanted = [TopicPartition(topic, number) for number in sorted(known[topic].partitions)]
+        return {number: one.progress for number, one in self._shares(consumer, topic, known[topic]).items()}
+
+    def _topics(self) -> dict[str, list[int]]:
+        """Every topic's partitions."""
+        known = self._admin.list_topics(timeout=self._timeout_s).topics
+        return {name: sorted(of.partitions) for name, of in known.items()}
+
+    def _shares(self, consumer: Consumer, topic: str, partitions: Sequence[int]) -> dict[int, _Share]:
+        wanted = [TopicPartition(topic, number) for number in partitions]
         asked = self._admin.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(GROUP, wanted)], request_timeout=TIMEOUT_S
         )
         found = {one.partition: one for one in asked[GROUP].result().topic_partitions}
-        progress = {}
+        shares = {}
         for number in sorted(found):
-            low, _ = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=self._timeout_s)
-            progress[number] = progress_of(max(found[number].offset, 0), found[number].metadata or "").beyond(low)
-        return progress
-
-    def _most_open(self, consumer: Consumer, topic: str) -> int:
-        most = 0
-        for number, progress in self._progress(consumer, topic).items():
-            _, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=self._timeout_s)
-            most += max(0, high - progress.position) - sum(last - first + 1 for first, last in progress.ranges)
-        return most
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=self._timeout_s)
+            progress = progress_of(max(found[number].offset, 0), found[number].metadata or "").beyond(low)
+            shares[number] = _Share(progress, high)
+        return shares
 
     def _commit(self, topic: str, partition: int, progress: Progress) -> None:
         try:
@@ -256,6 +259,19 @@ class KafkaLetters:
             yield consumer
         finally:
             consumer.close()
+
+
+class _Share(NamedTuple):
+    """What is known of one partition."""
+
+    progress: Progress
+    high: int
+    """The offset after its last record."""
+
+    @property
+    def most_open(self) -> int:
+        done = sum(last - first + 1 for first, last in self.progress.ranges)
+        return max(0, self.high - self.progress.position) - done
 
 
 class _Open(NamedTuple):
