@@ -151,16 +151,16 @@ class Control:
         named = view.connector.config.get(TOPICS, "")
         return [f"^({pattern})$"] if pattern else [one.strip() for one in named.split(",") if one.strip()]
 
-    def dead_letter_topic(self, view: ConnectorView) -> str:
+    def dead_letter_topic(self, connector: Connector) -> str:
         """The topic that a connector is configured to put its dead letters into; empty when it does not say."""
-        config = view.connector.config
+        config = connector.config
         named = next((config[key] for key in _DEAD_LETTER_KEYS if config.get(key)), "")
         is_enabled = any(config.get(key, "").lower() == "true" for key in _DEAD_LETTERS_ENABLED)
-        return named or (f"{view.connector.name}.dead-letters" if is_enabled else "")
+        return named or (f"{connector.name}.dead-letters" if is_enabled else "")
 
     def dead_letter_topics(self) -> set[str]:
         """The topics that connectors are configured to put their dead letters into."""
-        named = {self.dead_letter_topic(view) for view in self._fleet.views(self._clock_ms())}
+        named = {self.dead_letter_topic(connector) for connector in self._fleet.connectors()}
         return named - {""}
 
     def check(self, name: str, config: Mapping[str, str]) -> Checked:

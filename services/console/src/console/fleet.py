@@ -193,6 +193,11 @@ class Fleet:
             group = next(iter(self._statuses[name].values())).worker_group
             return Connector(name, "", {"name": name}, mode=STANDALONE, worker_group=group)
 
+    def connectors(self) -> list[Connector]:
+        """What is wanted of every connector, by name."""
+        with self._lock:
+            return [connector for name in self.names() if (connector := self.connector(name)) is not None]
+
     def view(self, name: str, now_ms: float) -> ConnectorView | None:
         """A connector as it is now; None when there is none."""
         with self._lock:

@@ -132,7 +132,7 @@ def _add_fleet(app: FastAPI, ui: Ui) -> None:
             lag_most=max((sample.lag for sample in history), default=0),
             spark_width=_SPARK_WIDTH,
             spark_height=_SPARK_HEIGHT,
-            letters=ui.control.dead_letter_topic(view),
+            letters=ui.control.dead_letter_topic(view.connector),
             actions=_possible(view),
         )
 
