@@ -14,7 +14,6 @@ from typing import Protocol, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from prometheus_client import CollectorRegistry
 
-import isotherm_schemas
 from connector.config import ConnectorConfig
 from connector.controller import Controller, End, Forget, Start, TaskId, TaskPlan
 from connector.definitions import Definition
@@ -22,7 +21,7 @@ from connector.following import ConnectorTopic
 from connector.handover import Handover
 from connector.masking import mask_of
 from connector.processes import TaskProcess
-from connector.publishing import PLUGINS, plugin_record
+from connector.publishing import plugin_messages
 from connector.status import TOPIC, this_process
 from connector.targets import READER
 from connector.task_metrics import TaskMetricsCollector, WorkerMetrics
@@ -130,12 +129,11 @@ class DistributedWorker:
     def _announce(self) -> WorkerStatus:
         """Tell the classes, and begin to tell how the worker is."""
         schemas, settings = SchemaRegistry(self._settings.registry), self._settings
-        encode_plugin = schemas.encoder(PLUGINS, isotherm_schemas.schema("PluginDefinition", 1))
+        plugins = plugin_messages(schemas, self._classes.definitions, self._classes.version)
         encode_status = schemas.encoder(TOPIC, SCHEMA)
         producer = kafka.producer(settings.kafka, f"{settings.service}-worker-status")
-        for definition in self._classes.definitions:
-            value = encode_plugin(plugin_record(definition, self._classes.version))
-            producer.produce(PLUGINS, key=definition.klass, value=value)
+        for topic, key, value in plugins:
+            producer.produce(topic, key=key, value=value)
         return WorkerStatus(
             producer,
             encode_status,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import isotherm_schemas
 from connector import following, masking
 from connector.config import ConnectorConfig
 from connector.definitions import Definition
-from connector.targets import Target, target_of
+from connector.targets import READER, Target, target_of
 from servicekit import secrets
 from servicekit.avro import SchemaRegistry
 
@@ -18,7 +18,7 @@ CONNECTORS = following.TOPIC
 PLUGINS = "isotherm.plugins"
 MASK = masking.MASK
 
-_CONNECTOR_VERSION, _PLUGIN_VERSION = 2, 1
+PLUGIN_SCHEMA = isotherm_schemas.schema("PluginDefinition", 1)
 
 
 def connector_record(
@@ -84,16 +84,19 @@ def announcements(
     """
     target = None if known is None else target_of(known)
     connector = connector_record(config, worker_group=worker_group, now_ms=int(time.time() * 1000), target=target)
-    plugin = _encoder(registry, PLUGINS, "PluginDefinition", _PLUGIN_VERSION)(plugin_record(definition, version))
-    messages = [(PLUGINS, definition.klass, plugin)]
+    messages = plugin_messages(registry, [definition], version)
     if known is None or {**known, "updated_at": None} != {**connector, "updated_at": None}:
-        encode = _encoder(registry, CONNECTORS, "ConnectorConfig", _CONNECTOR_VERSION)
+        encode = registry.encoder(CONNECTORS, READER)
         messages.insert(0, (CONNECTORS, config.name, encode(connector)))
     return messages
 
 
-def _encoder(registry: SchemaRegistry, topic: str, record: str, version: int) -> Callable[[Mapping[str, Any]], bytes]:
-    return registry.encoder(topic, isotherm_schemas.schema(record, version))
+def plugin_messages(
+    registry: SchemaRegistry, definitions: Iterable[Definition], version: str
+) -> list[tuple[str, str, bytes]]:
+    """Topic, key and value of what is to be published of connector classes. Raises as `announcements`."""
+    encode = registry.encoder(PLUGINS, PLUGIN_SCHEMA)
+    return [(PLUGINS, one.klass, encode(plugin_record(one, version))) for one in definitions]
 
 
 def _shown(key: str, value: str) -> str:

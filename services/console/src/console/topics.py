@@ -10,7 +10,6 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from prometheus_client import CollectorRegistry, Counter
 
-import isotherm_schemas
 from connector import publishing, status, targets, worker_status
 from connector.dead_letters import Headers
 from console.errors import UnavailableError
@@ -24,7 +23,6 @@ from servicekit.settings import KafkaSettings
 _log = logs.logger(__name__)
 
 CONNECTORS, PLUGINS, STATUS = publishing.CONNECTORS, publishing.PLUGINS, status.TOPIC
-_PLUGIN_SCHEMA = isotherm_schemas.schema("PluginDefinition", 1)
 _WRITE_ID = "console-write-id"
 _POLL_S = 0.5
 _REQUEST_S = 10.0
@@ -66,7 +64,7 @@ class Follower:
         registry: CollectorRegistry,
     ) -> None:
         self._settings, self._fleet, self._writes, self._health = settings, fleet, writes, health
-        decoders = {CONNECTORS: targets.READER, PLUGINS: _PLUGIN_SCHEMA, STATUS: worker_status.SCHEMA}
+        decoders = {CONNECTORS: targets.READER, PLUGINS: publishing.PLUGIN_SCHEMA, STATUS: worker_status.SCHEMA}
         self._decoders = {topic: Decoder(schemas, schema) for topic, schema in decoders.items()}
         self._ended = threading.Event()
         self._behind: set[tuple[str, int]] = set()
