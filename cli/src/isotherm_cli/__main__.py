@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from confluent_kafka import KafkaException
 
+from connector.replay import time_ms_of
 from isotherm_cli import apply as applying
 from isotherm_cli import devices, kcql, options, recompute, records, tail, topics
 from isotherm_cli.connect import commands as connect_commands
@@ -106,7 +107,7 @@ def tail_command(
     settings = _settings(kafka, registry, config, set_)
     decoder = Decoder(SchemaRegistry(settings.registry))
     try:
-        begin_ms = None if since is None else tail.since_ms(since)
+        begin_ms = None if since is None else time_ms_of(since)
         holds = tail.condition(where or [], decoder)
     except ValueError as error:
         _note(str(error))

@@ -5,20 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, cast
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
+from kcql.dates import epoch_ms
 from servicekit.avro import Decoder, WireFormatError
-
-
-def since_ms(text: str) -> int:
-    """A moment in epoch ms, from ISO 8601 (UTC without a zone) or `@` and epoch ms. Raises ValueError."""
-    if text.startswith("@"):
-        return int(text[1:])
-    moment = datetime.fromisoformat(text)
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def condition(given: Sequence[str], decoder: Decoder) -> Callable[[Message], bool]:
@@ -86,7 +79,7 @@ def _text(data: bytes | str | None) -> str | None:
 
 def _plain(value: object) -> object:
     if isinstance(value, datetime):
-        return round(value.timestamp() * 1000)
+        return epoch_ms(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     raise TypeError(f"{type(value).__name__} has no JSON form")

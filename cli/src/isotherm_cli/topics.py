@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
 
 import isotherm_schemas
+from connector.replay import TIMEOUT_S, bounds
 from servicekit import kafka as clients
 from servicekit.settings import KafkaSettings
-
-_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class Topic:
     name: str
     partitions: int
     most_records: int
-    """Places that are kept: markers of transactions and compacted records count too."""
+    """Places of ended transactions that are kept: their markers and compacted records count too."""
     record: str
     """The record that its values are declared to be; empty for a topic that is not declared."""
 
@@ -30,29 +28,14 @@ class Topic:
 def listed(settings: KafkaSettings) -> list[Topic]:
     """All topics but Kafka's own, by name. Raises KafkaException."""
     admin = clients.admin(settings, "isotherm-topics")
-    found = admin.list_topics(timeout=_TIMEOUT_S).topics
+    found = admin.list_topics(timeout=TIMEOUT_S).topics
     sizes = {name: len(of.partitions) for name, of in found.items() if not name.startswith("__")}
     places = [TopicPartition(name, number) for name, count in sizes.items() for number in range(count)]
-    earliest, latest = (
-        {
-            (of.topic, of.partition): future.result().offset
-            for of, future in admin.list_offsets(dict.fromkeys(places, spec), request_timeout=_TIMEOUT_S).items()
-        }
-        for spec in (
-            OffsetSpec.earliest(),  # type: ignore[no-untyped-call]  # it has no annotations
-            OffsetSpec.latest(),  # type: ignore[no-untyped-call]
-        )
-    )
+    most: dict[str, int] = {}
+    for (name, _), (low, high) in bounds(admin, places).items():
+        most[name] = most.get(name, 0) + high - low
     declared = {topic.name: topic.record for topic in isotherm_schemas.topics()}
-    return [
-        Topic(
-            name,
-            count,
-            sum(latest[name, number] - earliest[name, number] for number in range(count)),
-            declared.get(name) or "",
-        )
-        for name, count in sorted(sizes.items())
-    ]
+    return [Topic(name, count, most[name], declared.get(name) or "") for name, count in sorted(sizes.items())]
 
 
 def text(topics: Iterable[Topic]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
 
 from confluent_kafka import (
@@ -96,13 +96,17 @@ def parse_position(text: str) -> Position:
         return Position(To(given.lower()))
     if re.fullmatch(r"[0-9]{1,19}", given):
         return Position(To.OFFSET, int(given))
-    if re.fullmatch(r"@[0-9]{1,15}", given):
-        return Position(To.TIME, int(given[1:]))
     try:
-        time = datetime.fromisoformat(given)
-        return Position(To.TIME, epoch_ms(time if time.tzinfo else time.replace(tzinfo=UTC)))
+        return Position(To.TIME, time_ms_of(given))
     except ValueError:
         raise ReplayError(f"{text!r} is no position; expected {EXPECTED}") from None
+
+
+def time_ms_of(text: str) -> int:
+    """Epoch ms of an ISO 8601 time (UTC without a zone), or of `@` and epoch ms. Raises ValueError."""
+    if re.fullmatch(r"@[0-9]{1,15}", text):
+        return int(text[1:])
+    return epoch_ms(datetime.fromisoformat(text))
 
 
 def plan(states: Iterable[PartitionState], position: Position) -> list[Move]:
@@ -155,9 +159,6 @@ def positions(
     for one in committed.values():
         if one.error is not None:
             raise KafkaException(one.error)
-    # The client leaves these two untyped.
-    low = _offsets(admin, wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-    high = _offsets(admin, wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
     at_time = {} if time_ms is None else _offsets(admin, wanted, OffsetSpec.for_timestamp(time_ms))
     return [
         PartitionState(
@@ -165,11 +166,11 @@ def positions(
             number,
             committed[topic, number].offset if committed[topic, number].offset >= 0 else None,
             committed[topic, number].metadata or "",
-            first,
-            high[topic, number],
+            low,
+            high,
             found if (found := at_time.get((topic, number), -1)) >= 0 else None,
         )
-        for (topic, number), first in low.items()
+        for (topic, number), (low, high) in bounds(admin, wanted).items()
     ]
 
 
@@ -225,6 +226,17 @@ def _partitions(admin: AdminClient, topics: Sequence[str]) -> dict[str, list[int
     if missing:
         raise ReplayError(f"there is no topic {', '.join(missing)}")
     return {name: sorted(known[name].partitions) for name in names}
+
+
+def bounds(admin: AdminClient, wanted: Sequence[TopicPartition]) -> dict[tuple[str, int], tuple[int, int]]:
+    """The first offset that is still there, and the one after the last record that a read_committed reader gets.
+
+    By topic and partition. Raises KafkaException.
+    """
+    # The client leaves these two untyped.
+    low = _offsets(admin, wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+    high = _offsets(admin, wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    return {place: (first, high[place]) for place, first in low.items()}
 
 
 def _offsets(admin: AdminClient, wanted: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
