@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import isotherm_schemas
 from alerts.reading import Reading, reading_of, reading_of_window
+from kcql.dates import epoch_ms
 from servicekit.avro import Decoder, SchemaRegistry, WireFormatError, split
 
 READER = isotherm_schemas.schema("SensorReading", 1)
 WINDOW_READER = isotherm_schemas.schema("TemperatureAggregate", 1)
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 class NoValueError(WireFormatError):
@@ -45,16 +42,12 @@ class ReadingDecoder:
             is_window = _name(self._registry.schema(schema_id).json) == _name(WINDOW_READER)
         if is_window:
             record = self._windows(value).record
-            reading = reading_of_window(record | {"window_end": _ms(record["window_end"])}, recorded_ms)
+            reading = reading_of_window(record | {"window_end": epoch_ms(record["window_end"])}, recorded_ms)
         else:
             record = self._readings(value).record
-            reading = reading_of(record | {name: _ms(record[name]) for name in ("event_time", "ingest_time")})
+            reading = reading_of(record | {name: epoch_ms(record[name]) for name in ("event_time", "ingest_time")})
         self._is_window[schema_id] = is_window
         return reading
-
-
-def _ms(at: datetime) -> int:
-    return (at - _EPOCH) // _MILLISECOND
 
 
 def _name(schema: Any) -> str | None:

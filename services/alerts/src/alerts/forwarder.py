@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from alerts.decoding import ReadingDecoder
 from alerts.intake import reason_of
-from alerts.letters import letter_of
+from alerts.letters import letter_of, origin_of
 from alerts.merge import ForwardedClock, Merge, Place
 from alerts.metrics import Metrics
 from alerts.outputs import OutputRefusedError
@@ -166,7 +166,7 @@ class Forwarder:
             device_id = self._device_of(message)
         except WireFormatError as error:
             letter = letter_of(
-                message,
+                origin_of(message),
                 error,
                 stage="VALUE_CONVERTER",
                 name=self._settings.name,

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 from confluent_kafka import Producer
 
 from alerts.decoding import NoValueError, ReadingDecoder
+from alerts.letters import Origin, letter_of
 from alerts.metrics import Metrics
 from alerts.reading import Reading
-from connector.dead_letters import DeadLetter, DeadLetters, dead_letter_headers
+from connector.dead_letters import DeadLetters, Headers
 from servicekit import logs
 from servicekit.avro import RegistryUnavailableError, SchemaRegistry, UnknownSchemaError, WireFormatError
 from servicekit.backoff import Backoff
@@ -71,17 +72,10 @@ class Intake:
                 return read
 
     async def _bury(self, record: Record, error: WireFormatError) -> None:
-        headers = dead_letter_headers(
-            error,
-            stage="VALUE_CONVERTER",
-            connector=self._name,
-            class_name=f"{__name__}.Intake",
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            original=_headers(record.headers),
-        )
-        await asyncio.to_thread(self._dead_letters.send, [DeadLetter(record.key, record.value, headers)])
+        headers = _headers(record.headers)
+        origin = Origin(record.topic, record.partition, record.offset, record.key, record.value, headers)
+        letter = letter_of(origin, error, stage="VALUE_CONVERTER", name=self._name, class_name=f"{__name__}.Intake")
+        await asyncio.to_thread(self._dead_letters.send, [letter])
         self._metrics.dead_lettered.labels(reason_of(error)).inc()
         _log.warning("dead letter", topic=record.topic, partition=record.partition, reason=str(error))
 
@@ -93,6 +87,6 @@ def reason_of(error: WireFormatError) -> str:
     return "unknown-schema" if isinstance(error, UnknownSchemaError) else "unreadable"
 
 
-def _headers(headers: Any) -> list[tuple[str, bytes | str | None]]:
+def _headers(headers: Any) -> Headers:
     """Headers as a list; Faust gives them as it got them, or as a mapping."""
     return list(headers.items()) if hasattr(headers, "items") else list(headers or [])

@@ -16,7 +16,7 @@ import httpx
 from confluent_kafka import KafkaException, Message
 
 import isotherm_schemas
-from alerts.letters import letter_of
+from alerts.letters import letter_of, origin_of
 from alerts.metrics import Metrics
 from alerts.settings import AlertsSettings
 from connector.dead_letters import DeadLetters, DeadLettersUnavailableError, producer_overrides
@@ -87,7 +87,9 @@ class Webhook:
         try:
             posted = self._post(client, message.value() or b"")
         except (RefusedError, WireFormatError) as error:
-            letter = letter_of(message, error, stage="TASK_PUT", name=self._name, class_name=f"{__name__}.Webhook")
+            letter = letter_of(
+                origin_of(message), error, stage="TASK_PUT", name=self._name, class_name=f"{__name__}.Webhook"
+            )
             dead_letters.send([letter])
             self._metrics.webhook.labels("dead-lettered").inc()
             _log.warning("dead letter", topic=message.topic(), offset=message.offset(), reason=str(error))
