@@ -139,7 +139,9 @@ class Processor:
                 partition.schedule(device_id, self._engine.due_ms(memory, device))
                 if memory.outbox and place not in self._leaving:
                     # What a process before this one may not have sent; the changelog has it.
-                    self._send(partition, place, memory, tuple(memory.outbox), None)
+                    to_send = tuple(memory.outbox)
+                    self._leaving[place] += len(to_send)
+                    self._dispatch(partition, place, memory, to_send, None)
 
     def _keep(
         self,
@@ -165,17 +167,6 @@ class Processor:
             value,
             lambda: self._dispatch(partition, place, memory, to_send, taken_in_ms),
         )
-
-    def _send(
-        self,
-        partition: Partition,
-        place: Place,
-        memory: DeviceMemory,
-        alerts: Sequence[AlertRecord],
-        taken_in_ms: int | None,
-    ) -> None:
-        self._leaving[place] += len(alerts)
-        self._dispatch(partition, place, memory, alerts, taken_in_ms)
 
     def _dispatch(
         self,
