@@ -52,7 +52,7 @@ def configure(service: str, settings: LogSettings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.level.upper())
-    for chatty in ("httpx", "httpcore", "httpx2", "httpcore2", "py4j"):
+    for chatty in ("aiokafka", "faust", "httpcore", "httpcore2", "httpx", "httpx2", "mode", "py4j"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 

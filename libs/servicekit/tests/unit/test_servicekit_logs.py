@@ -48,6 +48,16 @@ def test_lines_of_libraries_look_the_same() -> None:
     assert (event["event"], event["level"], event["logger"], event["service"]) == ("3 left", "warning", "lib", "toy")
 
 
+def test_chatty_libraries_say_warnings_only() -> None:
+    (line,) = lines("""
+        import logging
+        logging.getLogger('aiokafka.consumer').info('heartbeat')
+        logging.getLogger('faust.app').warning('lost')
+    """)
+
+    assert json.loads(line)["event"] == "lost"
+
+
 def test_lines_below_the_level_are_left_out() -> None:
     assert lines("logs.logger('m').debug('detail')") == []
 
