@@ -26,7 +26,7 @@ _TIME_BYTES = 6
 """Of today's epoch milliseconds as a varint; all but the lowest two stay the same for 16 seconds."""
 _LOW_BITS = (1 << 14) - 1
 _REMEMBERED = 4_096
-_INTEGERS = ("int", "long")
+INTEGERS = ("int", "long")
 
 
 def flat_reader(schema: Mapping[str, Any], start: int) -> Read | None:
@@ -40,7 +40,7 @@ def flat_reader(schema: Mapping[str, Any], start: int) -> Read | None:
     names: dict[str, Any] = {
         "UnusualError": UnusualError,
         "read_long": _read_long,
-        "read_texts": _read_texts,
+        "read_texts": read_texts,
         "times": {},
     }
     lines = _body([field["type"] for field in fields], names)
@@ -68,7 +68,7 @@ def _body(types: Sequence[Any], names: dict[str, Any]) -> list[str] | None:
     lines: list[str] = []
     number = 0
     while number < len(types):
-        run = _doubles(types, number)
+        run = double_run(types, number)
         if run:
             names[f"unpack{number}"] = struct.Struct(f"<{run}d").unpack_from
             values = "".join(f"value{each}, " for each in range(number, number + run))
@@ -83,7 +83,7 @@ def _body(types: Sequence[Any], names: dict[str, Any]) -> list[str] | None:
     return lines
 
 
-def _doubles(types: Sequence[Any], first: int) -> int:
+def double_run(types: Sequence[Any], first: int) -> int:
     """How many doubles stand next to each other from `first` on."""
     end = first
     while end < len(types) and types[end] in ("double", {"type": "double"}):
@@ -109,7 +109,7 @@ def _lines(type_: Any, value: str, names: dict[str, Any]) -> list[str] | None:
             f"{value} = data[at:end].decode()",
             "at = end",
         ]
-    if type_ in _INTEGERS:
+    if type_ in INTEGERS:
         return [
             "first = data[at]",
             "if first < 128:",
@@ -170,8 +170,8 @@ def _read_long(data: bytes, at: int, times: dict[bytes, int]) -> tuple[int, int]
     return bits >> 1 ^ -(bits & 1), at
 
 
-def _read_texts(data: bytes, at: int) -> tuple[dict[str, str], int]:
-    """A map of strings and where it ends."""
+def read_texts(data: bytes, at: int) -> tuple[dict[str, str], int]:
+    """A map of strings that begins at `at`, and where it ends."""
     texts = {}
     while count := data[at]:
         at += 1

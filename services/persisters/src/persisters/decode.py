@@ -9,15 +9,19 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import fastavro
 import orjson
 
+from flatavro import columns as batches
 from flatavro import reading as flat
 from servicekit.avro import JsonSchema, SchemaRegistry, WireFormatError, parse, split
 
 _WIRE_HEADER_BYTES = 5
+_FEW_RECORDS = 100
+"""Up to so many, reading one after another is quicker than setting out to read all at once."""
 _MAGIC = b"\x00"
 _MILLIS = ("timestamp-millis", "local-timestamp-millis")
 _read_schemaless = fastavro.schemaless_reader
@@ -51,6 +55,27 @@ class Decoded(NamedTuple):
 
     value: Any
     writer: WriterSchema | None = None
+
+
+class FlatBatch:
+    """The values of a batch of records that have all been written with one flat schema."""
+
+    def __init__(self, writer: WriterSchema, values: list[Any], columns: Mapping[str, list[Any]] | None = None) -> None:
+        self.writer = writer
+        self.values = values
+        self._columns = columns
+
+    def column(self, name: str) -> list[Any]:
+        """One field of all values."""
+        return list(map(itemgetter(name), self.values)) if self._columns is None else self._columns[name]
+
+
+class _Reader(NamedTuple):
+    """What reads the values of one schema; the readers are None where it is not flat."""
+
+    writer: WriterSchema
+    read: flat.Read | None
+    read_batch: batches.ReadBatch | None
 
 
 Decode = Callable[[bytes], Decoded]
@@ -99,7 +124,7 @@ class AvroDecoder:
     def __init__(self, registry: SchemaRegistry, otherwise: Decode | None = None) -> None:
         self._registry = registry
         self._otherwise = otherwise
-        self._known: dict[bytes, tuple[WriterSchema, flat.Read | None]] = {}
+        self._known: dict[bytes, _Reader] = {}
         """By the header of the wire format."""
 
     def __call__(self, data: bytes) -> Decoded:
@@ -112,38 +137,40 @@ class AvroDecoder:
         if known is None:
             if self._otherwise is not None and header[:1] != _MAGIC:
                 return self._otherwise(data)
-            writer = self._writer(split(data))
-            known = self._known[header] = (writer, flat.flat_reader(_times_as_numbers(writer.json), len(header)))
-        writer, read_flat = known
-        if read_flat is not None:
-            try:
-                return Decoded(read_flat(data), writer)
-            except flat.UNUSUAL:
-                # For fastavro to read, or to say what is wrong.
-                pass
-        return Decoded(self._read(data, writer), writer)
+            known = self._known[header] = self._reader(split(data))
+        return Decoded(self._value(data, known), known.writer)
 
-    def flat_values(self, batch: Sequence[bytes | None]) -> tuple[list[Any], WriterSchema] | None:
+    def flat_batch(self, batch: Sequence[bytes | None]) -> FlatBatch | None:
         """The values of a batch that was written with one flat schema, known already; None for any other batch.
 
         None also when one of them cannot be decoded: `__call__` says which, and why.
         """
         header = (batch[0] or b"")[:_WIRE_HEADER_BYTES]
-        writer, read_flat = self._known.get(header, (None, None))
-        if writer is None or read_flat is None:
+        known = self._known.get(header)
+        if known is None or known.read_batch is None:
             return None
-        values: list[Any] = []
-        for data in batch:
-            if data is None or data[:_WIRE_HEADER_BYTES] != header:
-                return None
+        values = [data for data in batch if data is not None and data.startswith(header)]
+        if len(values) < len(batch):
+            return None
+        if len(values) > _FEW_RECORDS:
             try:
-                values.append(read_flat(data))
+                return FlatBatch(known.writer, *known.read_batch(values))
             except flat.UNUSUAL:
-                try:
-                    values.append(self._read(data, writer))
-                except WireFormatError:
-                    return None
-        return values, writer
+                # A single record may be to blame: one by one then.
+                pass
+        try:
+            return FlatBatch(known.writer, [self._value(data, known) for data in values])
+        except WireFormatError:
+            return None
+
+    def _value(self, data: bytes, known: _Reader) -> Any:
+        if known.read is not None:
+            try:
+                return known.read(data)
+            except flat.UNUSUAL:
+                # For fastavro to read, or to say what is wrong.
+                pass
+        return self._read(data, known.writer)
 
     def _read(self, data: bytes, writer: WriterSchema) -> Any:
         body = io.BytesIO(data)
@@ -156,9 +183,14 @@ class AvroDecoder:
             raise WireFormatError(f"{left} bytes are left over after schema id {writer.schema_id}")
         return value
 
-    def _writer(self, schema_id: int) -> WriterSchema:
+    def _reader(self, schema_id: int) -> _Reader:
         schema = self._registry.schema(schema_id).json
-        return WriterSchema(schema_id, schema, parse(_times_as_numbers(schema)))
+        plain = _times_as_numbers(schema)
+        return _Reader(
+            WriterSchema(schema_id, schema, parse(plain)),
+            flat.flat_reader(plain, _WIRE_HEADER_BYTES),
+            batches.flat_batch_reader(plain, _WIRE_HEADER_BYTES),
+        )
 
 
 def _times_as_numbers(schema: Any) -> Any:

@@ -13,7 +13,7 @@ from kcql.model import SYS_TIME, Part, Statement
 from persisters.decode import AvroDecoder, Decode, Decoded, WriterSchema
 from persisters.plan import Plan, compile_plan
 from persisters.sink import Row
-from persisters.whole import UNREAD, MakeRows, id_template, is_its_own_row, rows_maker, values_of
+from persisters.whole import UNREAD, MakeRows, id_template, is_its_own_row, raw_values, rows_maker
 from persisters.work import Prepared, Record, Refusal
 from servicekit.avro import RegistryUnavailableError, UnknownSchemaError, WireFormatError
 
@@ -105,12 +105,11 @@ class Projector:
         decode = self._decode_value
         if of_topic is None or not of_topic.of_batches or not isinstance(decode, AvroDecoder):
             return None
-        found = values_of(decode, records)
-        if found is None:
+        batch = decode.flat_batch(raw_values(records))
+        if batch is None:
             return None
-        values, writer = found
-        make = of_topic.of_batches.get(writer.schema_id)
-        return None if make is None else make(records, values)
+        make = of_topic.of_batches.get(batch.writer.schema_id)
+        return None if make is None else make(records, batch)
 
     def _makers(self, of_topic: _TopicMakers, writer: WriterSchema | None) -> list[_Make]:
         plans = [compile_plan(one, writer, self._conventions.pk_separator) for one in of_topic.statements]

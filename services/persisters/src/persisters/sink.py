@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from persisters.plan import Plan
 
 
-@dataclass(slots=True)
-class Row:
+class Row(NamedTuple):
     """One effect on the sink: what one statement made of one record."""
 
     offset: int

@@ -282,7 +282,7 @@ def plan(text: str) -> Any:
 
 
 def value_writer(schema: Mapping[str, Any]) -> Any:
-    return AvroDecoder(Schemas({1: schema}))._writer(1)
+    return AvroDecoder(Schemas({1: schema}))._reader(1).writer
 
 
 def test_columns_carry_the_types_under_the_names_of_the_row() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -19,6 +19,8 @@ from servicekit.avro import JsonSchema, SchemaRegistry, UnknownSchemaError, Writ
 
 NOW_MS = 1_767_225_660_000
 SELECT = "INSERT INTO a SELECT * FROM t"
+MANY = 120
+"""Records enough to be read all at once."""
 DATED = f"{SELECT} WITHINDEXSUFFIX -{{YYYY.MM.DD}}"
 DECLARED: Mapping[str, Any] = {
     "type": "record",
@@ -70,7 +72,7 @@ def projector(text: str = DATED, retention_ms: int | None = None) -> Projector:
     return Projector(kcql.parse(text), *decoders, Conventions(retention_ms=retention_ms), lambda: float(NOW_MS))
 
 
-def records(data: list[bytes | None]) -> list[Record]:
+def records(data: Sequence[bytes | None]) -> list[Record]:
     return [Record("t", 2, 30 + place, 1_111, b"k", one, ()) for place, one in enumerate(data)]
 
 
@@ -92,11 +94,12 @@ def essence(rows: list[Row]) -> object:
     batch=st.lists(values, min_size=1, max_size=5),
     text=st.sampled_from([SELECT, DATED, f"{SELECT} WITHINDEXSUFFIX -{{HH}}"]),
     retention_ms=st.sampled_from([None, 50_000]),
+    times=st.sampled_from([1, MANY]),
 )
 def test_rows_of_a_batch_are_those_of_its_records(
-    batch: list[dict[str, Any]], text: str, retention_ms: int | None
+    batch: list[dict[str, Any]], text: str, retention_ms: int | None, times: int
 ) -> None:
-    project, read = projector(text, retention_ms), records([written(value) for value in batch])
+    project, read = projector(text, retention_ms), records([written(value) for value in batch] * times)
     expected = one_by_one(project, read)
     found = project.usual(read)
     if len(expected) < len(read):
@@ -110,12 +113,13 @@ USUAL = written({"name": "x", "at": NOW_MS, "n": 1, "note": None, "tags": {}})
 LONG = written({"name": "x" * 70, "at": NOW_MS, "n": 1, "note": "y" * 5_000, "tags": {}})
 
 
-def test_texts_that_fastavro_has_to_read_are_usual_too() -> None:
+@pytest.mark.parametrize("usual", [1, MANY])
+def test_texts_that_fastavro_has_to_read_are_usual_too(usual: int) -> None:
     project = projector()
     one_by_one(project, records([USUAL]))
-    found = project.usual(records([USUAL, LONG]))
+    found = project.usual(records([USUAL] * usual + [LONG]))
     assert found is not None
-    assert [len(row.id) for row in found] == [15, 84]
+    assert [len(row.id) for row in found] == [15] * usual + [84]
 
 
 @pytest.mark.parametrize(
@@ -135,8 +139,9 @@ def test_texts_that_fastavro_has_to_read_are_usual_too() -> None:
 def test_a_batch_with_anything_else_is_left_to_single_records(other: bytes | None) -> None:
     project = projector()
     one_by_one(project, records([USUAL]))
-    assert project.usual(records([USUAL, other])) is None
-    assert project.usual(records([other, USUAL])) is None
+    for usual in ([USUAL], [USUAL] * MANY):
+        assert project.usual(records([*usual, other])) is None
+        assert project.usual(records([other, *usual])) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,104 @@
+"""Batches read at once are what their records are one after another, or left to be read so."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from flatavro_records import FLAT, HEADER, PLAIN, read_by_fastavro, records, written
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from flatavro.columns import flat_batch_reader
+from flatavro.reading import UNUSUAL, flat_reader
+
+READ = flat_batch_reader(FLAT, len(HEADER))
+READ_ONE = flat_reader(FLAT, len(HEADER))
+
+
+def read_batch(batch: list[bytes]) -> Any:
+    assert READ is not None
+    return READ(batch)
+
+
+def is_usual(data: bytes) -> bool:
+    assert READ_ONE is not None
+    try:
+        READ_ONE(data)
+    except UNUSUAL:
+        return False
+    return True
+
+
+@given(st.lists(records, min_size=1, max_size=6))
+@example([PLAIN])
+@example([PLAIN, {**PLAIN, "room": "Küche"}, {**PLAIN, "until": None, "more": {}}])
+def test_a_batch_is_its_records_or_left_to_them(batch: list[dict[str, Any]]) -> None:
+    data = [written(record) for record in batch]
+    try:
+        found, columns = read_batch(data)
+    except UNUSUAL:
+        assert not all(map(is_usual, data))
+        return
+    assert repr(found) == repr([read_by_fastavro(one) for one in data])
+    assert [list(record) for record in found] == [list(PLAIN)] * len(batch)
+    assert columns == {name: [record[name] for record in found] for name in PLAIN}
+
+
+@given(
+    st.lists(records, min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 200), st.integers(0, 255)), max_size=3),
+    st.integers(0, 3),
+    st.integers(-3, 3),
+)
+def test_damaged_batches_are_read_as_fastavro_reads_them_or_left_to_it(
+    batch: list[dict[str, Any]], damage: list[tuple[int, int, int]], cut: int, more: int
+) -> None:
+    data = [bytearray(written(record)) for record in batch]
+    for number, place, byte in damage:
+        chosen = data[number % len(data)]
+        chosen[len(HEADER) + place % (len(chosen) - len(HEADER))] = byte
+    chosen = data[cut % len(data)]
+    data[cut % len(data)] = chosen[:more] if more < 0 else chosen + b"\1" * more
+    damaged = [bytes(one) for one in data]
+    try:
+        found, _ = read_batch(damaged)
+    except UNUSUAL:
+        return
+    assert repr(found) == repr([read_by_fastavro(one) for one in damaged])
+
+
+def test_thousands_are_read_at_once() -> None:
+    chance = random.Random(7)
+    batch = [
+        {
+            **PLAIN,
+            "name": f"device-{number}",
+            "time": 1_767_225_600_000 + chance.randrange(-(10**12), 10**6),
+            "low": chance.random(),
+            "count": chance.randrange(-(2**31), 2**31),
+            "more": {"room": "5"} if number % 7 == 0 else {},
+            "room": f"room {number}" if chance.random() < 0.5 else None,
+            "factor": chance.choice([None, chance.random()]),
+        }
+        for number in range(5_000)
+    ]
+    found, _ = read_batch([written(record) for record in batch])
+    assert found == batch
+
+
+@pytest.mark.parametrize("body", [b"", b"\x02", b"\x02a", b"\x01a", b"\x02\xff" + b"\0" * 30, b"\0" + b"\x80" * 1_000])
+def test_bad_bytes_among_good_ones_are_left_to_fastavro(body: bytes) -> None:
+    good = written(PLAIN)
+    for batch in ([HEADER + body], [HEADER + body, good], [good, HEADER + body], [good, HEADER + body, good]):
+        with pytest.raises(UNUSUAL):
+            read_batch(batch)
+
+
+def test_other_schemas_are_not_flat() -> None:
+    for type_ in ("bytes", ["null", "string", "long"], ["string"], ["null", {"type": "map", "values": "long"}]):
+        fields = [{"name": "a", "type": type_}]
+        assert flat_batch_reader({"type": "record", "name": "Other", "fields": fields}, 5) is None
+    assert flat_batch_reader({"type": "string"}, 5) is None
+    assert flat_batch_reader({"type": "record", "name": "Empty", "fields": []}, 5) is None
