@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import subprocess
 import tomllib
 from collections.abc import Callable
@@ -293,6 +294,23 @@ def test_a_change_of_settings_rolls_the_pods(folder: Path, rendered: Callable[[s
 def test_helm_refuses_a_mistake(folder: Path, setting: str, text: str) -> None:
     with pytest.raises(charts.ChartError, match=text):
         charts.render(folder / UMBRELLA, "--values", str(EXAMPLES / "demo.values.yaml"), "--set", setting)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "problem"),
+    [
+        ("templates/broken.yaml", "{{ .Values.image.tag", "unclosed action"),
+        ("templates/broken.yaml", "kind: [", "unable to parse YAML"),
+        ("Chart.yaml", "apiVersion: v2\nname: alerts\n", "version is required"),
+        ("values.yaml", "metric: {}\n", "'metric' not allowed"),
+    ],
+)
+def test_lint_finds_a_mistake(folder: Path, tmp_path: Path, file: str, text: str, problem: str) -> None:
+    chart = Path(shutil.copytree(folder / "alerts", tmp_path / "alerts"))
+    (chart / file).write_text(text, encoding="utf-8")
+
+    with pytest.raises(charts.ChartError, match=problem):
+        charts.lint(chart)
 
 
 def _first(objects: list[Object], kind: str) -> Object:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,26 +131,23 @@ def test_versions_are_those_of_the_packages() -> None:
     assert {chart["appVersion"] for chart in charts if chart["type"] != "library"} == {version}
 
 
-def test_a_new_job_is_five_lines_and_nothing_else() -> None:
-    given = yaml.safe_load(
-        """
-persisters:
-  jobs:
-    - name: temperature-to-scylla
-      sink: scylla
-      topics: [temperature]
-      kcql: INSERT INTO temperature SELECT * FROM temperature AUTOCREATE PK device_id, event_time
-      errorPolicy: RETRY
-mqtt-proxy: {enabled: false}
-console: {enabled: false}
-"""
+def test_a_new_job_is_five_lines() -> None:
+    """The entry that docs/deploy.md shows, added to a fleet's values."""
+    text = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\npersisters:\n  jobs:\n(.*?)```", text, re.DOTALL)
+    assert len(block.splitlines()) == 5
+    fleet = (EXAMPLES / "centrica.values.yaml").read_text(encoding="utf-8")
+    before = yaml.safe_load(fleet)
+    after = yaml.safe_load(fleet.replace("\n  jobs:\n", f"\n  jobs:\n{block}", 1))
+
+    assert problems(after) == []
+
+    made_before, made_after = (
+        connectors.of_persisters(values.of_services(one)["persisters"]) for one in (before, after)
     )
-    assert problems(given) == []
-
-    made = connectors.of_persisters(values.of_services(given)["persisters"])
-
-    assert list(made) == ["temperature-to-scylla"]
-    assert made["temperature-to-scylla"]["contact.points"] == "scylla"
+    assert made_after == made_before | {"temperature-to-scylla": made_after["temperature-to-scylla"]}
+    assert after["persisters"]["jobs"].pop(0)["name"] == "temperature-to-scylla"
+    assert after == before
 
 
 def _at(path: str, value: object) -> Callable[[Values], None]:

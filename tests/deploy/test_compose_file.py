@@ -37,6 +37,8 @@ def problems(compose: Compose) -> list[str]:
     found += [f"volume {name} is used by nobody" for name in compose.get("volumes", {}).keys() - used]
     published = [port.rpartition(":")[0] for service in services.values() for port in service.get("ports", [])]
     found += [f"{port} is published twice" for port in sorted(set(published)) if published.count(port) > 1]
+    if "name" in compose:
+        found.append("name: docker-compose 1.29 refuses it; .env names the project")
     return found
 
 
@@ -179,6 +181,10 @@ def _without(service: str, key: str) -> Callable[[Compose], None]:
     return change
 
 
+def _named(compose: Compose) -> None:
+    compose["name"] = "isotherm"
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -220,6 +226,7 @@ def _without(service: str, key: str) -> Callable[[Compose], None]:
         ),
         (_with("mqtt-proxy", "read_only", False), "mqtt-proxy: read_only is not True"),
         (_without("mqtt-proxy", "cap_drop"), "mqtt-proxy: cap_drop is not ['ALL']"),
+        (_named, "name: docker-compose 1.29 refuses it; .env names the project"),
     ],
 )
 def test_a_broken_compose_file_is_found(compose: Compose, change: Callable[[Compose], None], problem: str) -> None:

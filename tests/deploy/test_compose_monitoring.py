@@ -84,4 +84,4 @@ def test_what_belongs_together_has_one_version(one: str, other: str) -> None:
 def test_up_starts_the_stores_by_itself() -> None:
     lines = (ROOT / ".env").read_text(encoding="utf-8").splitlines()
 
-    assert "COMPOSE_PROFILES=sinks" in lines
+    assert {"COMPOSE_PROFILES=sinks", "COMPOSE_PROJECT_NAME=isotherm"} <= set(lines)
