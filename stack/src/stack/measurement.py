@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import subprocess
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
 from stack.ports import LOOPBACK
 
 _TIMEOUT_S = 5.0
+_Number = TypeVar("_Number", int, float)
 
 
 def cpu_s(pid: int) -> float:
@@ -22,11 +25,7 @@ def cpu_s(pid: int) -> float:
 
     Each process is counted in steps of 10 ms. Raises psutil.NoSuchProcess.
     """
-    spent = 0.0
-    for process in _tree(pid):
-        times = process.cpu_times()
-        spent += times.user + times.system
-    return spent
+    return sum(_of_tree(pid, lambda process: sum(process.cpu_times()[:2])))
 
 
 def fine_cpu_s(pids: Iterable[int]) -> float:
@@ -40,7 +39,7 @@ def fine_cpu_s(pids: Iterable[int]) -> float:
 
 def resident_bytes(pid: int) -> int:
     """Resident memory of a process and its children. Raises psutil.NoSuchProcess."""
-    return sum(int(process.memory_info().rss) for process in _tree(pid))
+    return sum(_of_tree(pid, lambda process: int(process.memory_info().rss)))
 
 
 def metrics(port: int) -> dict[str, float]:
@@ -74,9 +73,14 @@ def environment(*packages: str) -> list[str]:
     ]
 
 
-def _tree(pid: int) -> list[psutil.Process]:
+def _of_tree(pid: int, measure: Callable[[psutil.Process], _Number]) -> list[_Number]:
+    """What is measured of a process and of each of its children; a child that ends meanwhile is left out."""
     leader = psutil.Process(pid)
-    return [leader, *leader.children(recursive=True)]
+    found = [measure(leader)]
+    for child in leader.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(measure(child))
+    return found
 
 
 def _processor() -> str:
