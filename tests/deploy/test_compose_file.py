@@ -113,6 +113,10 @@ def _built(name: str, service: Service) -> Iterator[str]:
     given = build.get("args", {}).keys()
     if declared != given:
         yield f"{name}: build arguments {sorted(given)} instead of {sorted(declared)}"
+    if "tmpfs" not in service:
+        yield f"{name}: tmpfs is missing"
+    if (":exec" in "".join(service.get("tmpfs", []))) != ("jre" in dockerfile(service)):
+        yield f"{name}: tmpfs is executable where Java runs, and nowhere else"
     for key, value in HARDENED.items():
         if service.get(key) != value:
             yield f"{name}: {key} is not {value}"
@@ -226,6 +230,9 @@ def _named(compose: Compose) -> None:
         ),
         (_with("mqtt-proxy", "read_only", False), "mqtt-proxy: read_only is not True"),
         (_without("mqtt-proxy", "cap_drop"), "mqtt-proxy: cap_drop is not ['ALL']"),
+        (_without("mqtt-proxy", "tmpfs"), "mqtt-proxy: tmpfs is missing"),
+        (_with("aggregator", "tmpfs", ["/x"]), "aggregator: tmpfs is executable where Java runs, and nowhere else"),
+        (_with("alerts", "tmpfs", ["/x:exec"]), "alerts: tmpfs is executable where Java runs, and nowhere else"),
         (_named, "name: docker-compose 1.29 refuses it; .env names the project"),
     ],
 )
