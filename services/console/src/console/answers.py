@@ -11,11 +11,13 @@ from console.errors import BadRequestError
 from console.letters import Where
 
 
-class _Answer(BaseModel):
+class Answer(BaseModel):
+    """What is told does not change."""
+
     model_config = ConfigDict(frozen=True)
 
 
-class Task(_Answer):
+class Task(Answer):
     """One task: what it does, counted and has not read yet."""
 
     id: int
@@ -27,7 +29,7 @@ class Task(_Answer):
     updated_at: int = Field(description="When the worker said so, epoch milliseconds; 0 when it never did.")
 
 
-class Overview(_Answer):
+class Overview(Answer):
     """One connector: what is wanted, what is, and its tasks."""
 
     name: str
@@ -41,7 +43,7 @@ class Overview(_Answer):
     tasks: list[Task]
 
 
-class Worker(_Answer):
+class Worker(Answer):
     """One distributed worker, as it speaks of itself."""
 
     worker_id: str
@@ -52,7 +54,7 @@ class Worker(_Answer):
     updated_at: int
 
 
-class LagAt(_Answer):
+class LagAt(Answer):
     """A connector's lag at one time."""
 
     at: int
@@ -70,7 +72,7 @@ class Replay(BaseModel):
     dry_run: bool = Field(False, description="Say what would be done, and do nothing.")
 
 
-class Move(_Answer):
+class Move(Answer):
     """One partition's new position."""
 
     topic: str
@@ -80,14 +82,14 @@ class Move(_Answer):
     records_to_read: int = Field(description="Places between the new position and the end.")
 
 
-class BoxAnswer(_Answer):
+class BoxAnswer(Answer):
     """A dead-letter topic."""
 
     topic: str
     most_open: int = Field(description="Letters that are open at most: places that hold no record count too.")
 
 
-class LetterAnswer(_Answer):
+class LetterAnswer(Answer):
     """A dead letter."""
 
     partition: int
@@ -135,7 +137,7 @@ class Choice(BaseModel):
         return None if self.all else {Where(one.partition, one.offset) for one in self.letters}
 
 
-class HandledAnswer(_Answer):
+class HandledAnswer(Answer):
     """What became of the letters."""
 
     done: int
@@ -159,14 +161,14 @@ class Written(BaseModel):
     name: str = Field("", description="The connector's name, where the text has none.")
 
 
-class CheckedAnswer(_Answer):
+class CheckedAnswer(Answer):
     """What is to be said of a configuration."""
 
     problems: list[str]
     notices: list[str] = Field(description="What is accepted but deserves a word, such as unknown keys.")
 
 
-class Explained(_Answer):
+class Explained(Answer):
     """What statements do, in words, or why they are refused, with a caret under the place."""
 
     statements: list[str]

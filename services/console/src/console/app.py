@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from console import additions, connect_api, pages
+from console import additions, connect_api, pages, topic_additions
 from console.access import Access, Guard
 from console.control import Control
 from console.errors import RestError
@@ -21,6 +21,7 @@ from console.letters import Letters
 from console.offsets import Offsets
 from console.reading import Read
 from console.settings import ConsoleSettings
+from console.topic_browser import TopicBrowser
 from servicekit import logs
 from servicekit.health import Health
 
@@ -37,6 +38,7 @@ class Parts:
     control: Control
     offsets: Offsets
     letters: Letters
+    browser: TopicBrowser
     read: Read
     cluster_id: Callable[[], str]
     now_ms: Callable[[], int]
@@ -55,6 +57,7 @@ def application(parts: Parts) -> Guard:
     more.include_router(
         additions.router(parts.control, parts.fleet, parts.offsets, parts.letters, parts.read, parts.now_ms)
     )
+    more.include_router(topic_additions.router(parts.browser))
     app.include_router(connect_api.router(parts.control, parts.fleet, parts.offsets, parts.cluster_id, parts.now_ms))
     for one in (app, more):
         one.add_exception_handler(RestError, _refused)
@@ -73,9 +76,11 @@ def _ui(parts: Parts) -> pages.Ui:
         parts.fleet,
         parts.offsets,
         parts.letters,
+        parts.browser,
         parts.read,
         parts.now_ms,
         page_letters=parts.settings.page_letters,
+        page_records=parts.settings.search.page_records,
     )
 
 

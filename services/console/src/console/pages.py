@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
-import jinja2
 from fastapi import Depends, FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
@@ -18,7 +17,7 @@ import kcql
 from connector import config as config_files
 from connector.config import ConfigError
 from connector.targets import TargetState
-from console import flows, plugins, shapes
+from console import flows, plugins, shapes, topic_pages
 from console.additions import letter_answer, place_of, replay_of
 from console.answers import Replay
 from console.control import Control
@@ -28,6 +27,8 @@ from console.letters import Letters, Where
 from console.offsets import Offsets
 from console.picture import NODE_HEIGHT, NODE_WIDTH, draw
 from console.reading import Read
+from console.templating import Templates
+from console.topic_browser import TopicBrowser
 
 _SPARK_WIDTH, _SPARK_HEIGHT = 480, 60
 _ACTIONS = {
@@ -49,27 +50,18 @@ class Ui:
         fleet: Fleet,
         offsets: Offsets,
         letters: Letters,
+        browser: TopicBrowser,
         read: Read,
         now_ms: Callable[[], int],
         *,
         page_letters: int,
+        page_records: int,
     ) -> None:
         self.control, self.fleet, self.offsets, self.letters = control, fleet, offsets, letters
-        self.read, self.now_ms, self.page_letters = read, now_ms, page_letters
-        self._templates = jinja2.Environment(
-            loader=jinja2.PackageLoader("console"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-        )
-        self._templates.filters |= {"ago": self._ago, "time": _time, "segment": lambda text: quote(str(text), safe="")}
-
-    def page(self, template: str, status: int = 200, **values: Any) -> Response:
-        """A page."""
-        return HTMLResponse(self._templates.get_template(template).render(**values), status)
-
-    def _ago(self, at_ms: int) -> str:
-        if not at_ms:
-            return "never"
-        seconds = max(0, self.now_ms() - at_ms) // 1000
-        return f"{seconds} s ago" if seconds < 120 else f"{seconds // 60} min ago"
+        self.browser, self.read, self.now_ms = browser, read, now_ms
+        self.page_letters, self.page_records = page_letters, page_records
+        self.templates = Templates(now_ms)
+        self.page = self.templates.page
 
 
 def application(ui: Ui) -> FastAPI:
@@ -80,6 +72,7 @@ def application(ui: Ui) -> FastAPI:
     _add_editor(app, ui)
     _add_actions(app, ui)
     _add_letters(app, ui)
+    topic_pages.add(app, ui.templates, ui.browser, ui.page_records)
 
     def refused(_request: Request, error: Exception) -> Response:
         assert isinstance(error, RestError)
@@ -90,7 +83,11 @@ def application(ui: Ui) -> FastAPI:
         phrase = HTTPStatus(error.status_code).phrase
         return ui.page("error.html", error.status_code, title=phrase, message="There is no such page.")
 
+    def not_understood(_request: Request, _error: Exception) -> Response:
+        return ui.page("error.html", 404, title=HTTPStatus.NOT_FOUND.phrase, message="There is no such page.")
+
     app.add_exception_handler(RestError, refused)
+    app.add_exception_handler(RequestValidationError, not_understood)
     app.add_exception_handler(HTTPException, not_served)
     return app
 
@@ -302,10 +299,6 @@ def _place(text: str) -> Where | None:
 
 def _only(form: dict[str, list[str]], name: str) -> str:
     return (form.get(name) or [""])[0]
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds") if at_ms else ""
 
 
 def _to(path: str) -> Response:

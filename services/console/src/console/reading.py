@@ -18,6 +18,8 @@ class Readable(NamedTuple):
     format: str
     """`avro`, `json`, `text`, `binary` or `null`."""
     shown: Any
+    problem: str = ""
+    """Why what begins as Avro could not be read as Avro."""
 
 
 Read = Callable[[bytes | None], Readable]
@@ -33,8 +35,8 @@ def reader(decode: Decoder) -> Read:
             try:
                 # Through JSON and back, so that times and bytes are what a page and a REST answer can hold.
                 return Readable("avro", orjson.loads(orjson.dumps(decode(value).record, default=_plain)))
-            except (WireFormatError, RegistryUnavailableError):
-                return Readable("binary", _hexadecimal(value))
+            except (WireFormatError, RegistryUnavailableError) as error:
+                return Readable("binary", _hexadecimal(value), str(error))
         try:
             return Readable("json", orjson.loads(value))
         except orjson.JSONDecodeError:

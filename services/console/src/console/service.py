@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
 from console.app import Parts, application
+from console.browsing import KafkaTopics
 from console.control import Control
 from console.errors import UnavailableError
 from console.fleet import Fleet
@@ -21,6 +22,8 @@ from console.letters import KafkaLetters
 from console.offsets import KafkaOffsets
 from console.reading import reader
 from console.settings import ConsoleSettings
+from console.showing import Showing
+from console.topic_browser import TopicBrowser
 from console.topics import Follower, KafkaJournal, Writes
 from servicekit import kafka, logs
 from servicekit.avro import Decoder, SchemaRegistry
@@ -48,7 +51,9 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
         timeout_ms=settings.write_timeout_ms,
     )
     follower = Follower(settings.kafka, schemas, fleet, writes, health, registry)
-    parts = _parts(settings, fleet, journal, schemas, health)
+    admin = kafka.admin(settings.kafka, f"{_NAME}-admin")
+    topics = KafkaTopics(settings.kafka, admin, timeout_ms=settings.read_timeout_ms)
+    parts = _parts(settings, fleet, journal, schemas, health, admin, topics)
     follower.start()
     upkeep = threading.Thread(target=_upkeep, args=(fleet, journal, health, stop), name="upkeep", daemon=True)
     upkeep.start()
@@ -63,13 +68,19 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
             return Exit.FAILED
     finally:
         follower.close()
+        topics.close()
         monitoring.stop()
 
 
 def _parts(
-    settings: ConsoleSettings, fleet: Fleet, journal: KafkaJournal, schemas: SchemaRegistry, health: Health
+    settings: ConsoleSettings,
+    fleet: Fleet,
+    journal: KafkaJournal,
+    schemas: SchemaRegistry,
+    health: Health,
+    admin: AdminClient,
+    topics: KafkaTopics,
 ) -> Parts:
-    admin = kafka.admin(settings.kafka, f"{_NAME}-admin")
     control = Control(fleet, journal, now_ms)
     letters = KafkaLetters(
         settings.kafka,
@@ -78,13 +89,15 @@ def _parts(
         most=settings.replay_letters,
         box_names=control.dead_letter_topics,
     )
+    read = reader(Decoder(schemas))
     return Parts(
         settings=settings,
         fleet=fleet,
         control=control,
         offsets=KafkaOffsets(admin),
         letters=letters,
-        read=reader(Decoder(schemas)),
+        browser=TopicBrowser(topics, Showing(control, read), control, fleet, now_ms, settings.search),
+        read=read,
         cluster_id=_cluster_id(admin, settings.read_timeout_ms),
         now_ms=now_ms,
         health=health,

@@ -50,13 +50,28 @@ class AuthSettings(Settings):
         return bool(self.operator_passwords or self.reader_passwords or self.operator_tokens or self.reader_tokens)
 
 
+class SearchSettings(Settings):
+    """How far a look into a topic goes."""
+
+    timeout_ms: int = Field(
+        3_000, ge=100, description="How long a search in a topic goes on; what it found until then is shown."
+    )
+    most_bytes: int = Field(
+        64 * 1024 * 1024,
+        ge=1024,
+        description="Most bytes of records that a search reads before it shows what it found.",
+    )
+    page_records: int = Field(50, ge=1, le=500, description="Records of a topic on a page.")
+
+
 class ConsoleSettings(ServiceSettings):
     """Everything that the console can be told."""
 
     listen: ListenSettings = ListenSettings()
     auth: AuthSettings = AuthSettings()
+    search: SearchSettings = SearchSettings()
     write_timeout_ms: int = Field(10_000, ge=100, description="How long a change may wait for Kafka's acknowledgement.")
-    read_timeout_ms: int = Field(10_000, ge=100, description="How long a look at dead letters may wait for Kafka.")
+    read_timeout_ms: int = Field(10_000, ge=100, description="How long a look into topics may wait for Kafka.")
     page_letters: int = Field(50, ge=1, le=1_000, description="Dead letters on a page.")
     replay_letters: int = Field(100_000, ge=1, description="Most dead letters that one request replays.")
 

@@ -1,0 +1,193 @@
+"""Topics of Kafka for somebody to look at: what there is, and their records, read without a group.
+
+Readers are kept for the next request, few of them: a new one asks Kafka for everything anew, and each holds memory.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from connector import replay
+from console.errors import BadRequestError, NotFoundError, UnavailableError
+from console.paging import Bounds, Fetched, Positions, Span, TooLargeError, TopicReader
+from console.records import Record
+from servicekit import kafka
+from servicekit.settings import KafkaSettings
+
+_NAME = "console-browser"
+_READERS = 4
+_POLL_S = 0.2
+_BATCH = 1_000
+_OWN = "__"
+"""How the names of Kafka's own topics begin."""
+_FETCHING = {
+    "enable_partition_eof": True,
+    "enable_auto_offset_store": False,
+    # A page is small and somebody waits for it: Kafka is not to wait for more, nor much be fetched that nobody sees.
+    "fetch_wait_max_ms": 20,
+    "queued_max_messages_kbytes": 16_384,
+    "fetch_queue_backoff_ms": 5,
+}
+
+
+@dataclass(frozen=True)
+class TopicSize:
+    """One topic of Kafka."""
+
+    name: str
+    partitions: int
+    most_records: int
+    """Places that are kept: markers of transactions and compacted records count too."""
+
+
+class Topics(Protocol):
+    """Kafka's topics. Everything raises UnavailableError."""
+
+    def listed(self) -> list[TopicSize]:
+        """All topics but Kafka's own, by name."""
+
+    def reader(self, topic: str) -> AbstractContextManager[TopicReader]:
+        """A reader of a topic. Raises NotFoundError, and BadRequestError for a topic of Kafka's own."""
+
+
+class KafkaTopics:
+    """The topics as they are in Kafka."""
+
+    def __init__(self, settings: KafkaSettings, admin: AdminClient, *, timeout_ms: int) -> None:
+        self._settings, self._admin, self._timeout_s = settings, admin, timeout_ms / 1000
+        self._free = threading.Semaphore(_READERS)
+        self._idle: list[Consumer] = []
+
+    def listed(self) -> list[TopicSize]:
+        """As `Topics.listed`."""
+        with answering():
+            known = self._admin.list_topics(timeout=self._timeout_s).topics
+            partitions = {name: len(of.partitions) for name, of in known.items() if not name.startswith(_OWN)}
+            places = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
+            sizes = dict.fromkeys(partitions, 0)
+            for (name, _), (low, high) in replay.bounds(self._admin, places).items():
+                sizes[name] += high - low
+        return [TopicSize(name, partitions[name], size) for name, size in sorted(sizes.items())]
+
+    def close(self) -> None:
+        """Keep no reader any more."""
+        while self._idle:
+            self._idle.pop().close()
+
+    @contextmanager
+    def reader(self, topic: str) -> Iterator[TopicReader]:
+        """As `Topics.reader`."""
+        if topic.startswith(_OWN):
+            raise BadRequestError(f"{topic} is a topic of Kafka's own, with records that only Kafka reads")
+        with answering():
+            known = self._admin.list_topics(timeout=self._timeout_s).topics
+            if topic not in known:
+                raise NotFoundError(f"There is no topic {topic}")
+            places = [TopicPartition(topic, number) for number in sorted(known[topic].partitions)]
+            bounds = {number: Bounds(*of) for (_, number), of in replay.bounds(self._admin, places).items()}
+            with self._consumer() as consumer:
+                yield _Reader(consumer, topic, bounds, self._timeout_s)
+
+    @contextmanager
+    def _consumer(self) -> Iterator[Consumer]:
+        if not self._free.acquire(timeout=self._timeout_s):
+            raise UnavailableError(f"{_READERS} others are reading topics; try again in a moment")
+        try:
+            consumer = self._idle.pop() if self._idle else kafka.consumer(self._settings, _NAME, _NAME, **_FETCHING)
+            is_sound = False
+            try:
+                yield consumer
+                consumer.unassign()
+                is_sound = True
+            finally:
+                if is_sound:
+                    self._idle.append(consumer)
+                else:
+                    consumer.close()
+        finally:
+            self._free.release()
+
+
+class _Reader:
+    """As `TopicReader`."""
+
+    def __init__(self, consumer: Consumer, topic: str, bounds: Mapping[int, Bounds], timeout_s: float) -> None:
+        self._consumer, self._topic, self._timeout_s = consumer, topic, timeout_s
+        self.bounds = bounds
+
+    def read(self, spans: Mapping[int, Span], key_prefix: bytes, most_bytes: int | None) -> Fetched:
+        """As `TopicReader.read`."""
+        records: dict[int, list[Record]] = {}
+        first_ms: dict[int, int] = {}
+        last_ms: dict[int, int] = {}
+        looked_at = read_bytes = 0
+        for message in messages(self._consumer, self._topic, spans, self._timeout_s):
+            partition, time_ms, key = message.partition() or 0, message.timestamp()[1], message.key()
+            first_ms.setdefault(partition, time_ms)
+            last_ms[partition] = time_ms
+            looked_at, read_bytes = looked_at + 1, read_bytes + len(message)
+            if most_bytes is not None and read_bytes > most_bytes:
+                raise TooLargeError(read_bytes)
+            if not key_prefix or (isinstance(key, bytes) and key.startswith(key_prefix)):
+                records.setdefault(partition, []).append(Record.of(message))
+        return Fetched(records, first_ms, last_ms, looked_at, read_bytes)
+
+    def at_time(self, time_ms: int) -> Positions:
+        """As `TopicReader.at_time`."""
+        asked = [TopicPartition(self._topic, number, time_ms) for number in self.bounds]
+        with answering():
+            found = self._consumer.offsets_for_times(asked, timeout=self._timeout_s)
+        return {one.partition: one.offset if one.offset >= 0 else self.bounds[one.partition].high for one in found}
+
+
+def messages(consumer: Consumer, topic: str, spans: Mapping[int, Span], timeout_s: float) -> Iterator[Message]:
+    """The messages of spans of a topic, by offset in each partition.
+
+    A span ends at its end, or where the partition ends. Raises KafkaException, and UnavailableError when Kafka gives
+    nothing for so long.
+    """
+    ends = {partition: span.end for partition, span in spans.items() if span.start < span.end}
+    consumer.assign([TopicPartition(topic, partition, spans[partition].start) for partition in ends])
+    patience_ends = time.monotonic() + timeout_s
+    while ends:
+        batch = _batch(consumer)
+        if batch:
+            patience_ends = time.monotonic() + timeout_s
+        elif time.monotonic() > patience_ends:
+            raise UnavailableError(f"Kafka did not give the records of {topic} in {timeout_s:.0f} s")
+        for message in batch:
+            partition, error = message.partition() or 0, message.error()
+            if partition not in ends:
+                continue
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            offset = message.offset() or 0
+            if error is None and offset < ends[partition]:
+                yield message
+            if error is not None or offset >= ends[partition] - 1:
+                del ends[partition]
+                consumer.pause([TopicPartition(topic, partition)])
+
+
+def _batch(consumer: Consumer) -> list[Message]:
+    # `consume` alone waits until so many are there; what has come already is enough.
+    first = consumer.poll(_POLL_S)
+    return [] if first is None else [first, *consumer.consume(_BATCH, 0)]
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Kafka's errors as UnavailableError."""
+    try:
+        yield
+    except KafkaException as failure:
+        error = kafka.error_of(failure)
+        raise UnavailableError(f"Kafka: {error.str() if error is not None else failure}") from failure

@@ -1,0 +1,283 @@
+"""The console's application over a fleet, a journal and topics in memory, for tests without servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from fastapi.testclient import TestClient
+
+import isotherm_schemas
+from connector import replay
+from connector.worker_status import EVERY_CONNECTOR
+from console.app import Parts, application
+from console.browsing import TopicSize
+from console.control import Control
+from console.dead_letters import Letter
+from console.errors import ConflictError, NotFoundError, UnavailableError
+from console.fleet import Fleet
+from console.letters import Box, Handled, Where
+from console.offsets import Committed
+from console.paging import Bounds, Fetched, Span, TooLargeError, TopicReader
+from console.reading import reader
+from console.records import Record
+from console.settings import AuthSettings, ConsoleSettings
+from console.showing import Showing
+from console.topic_browser import TopicBrowser
+from servicekit.avro import Decoder, SchemaRegistry
+from servicekit.health import Health
+from servicekit.settings import RegistrySettings
+
+NOW = 1_800_000_000_000
+KLASS = "isotherm.PrintSinkConnector"
+
+
+def key(name: str, **more: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": "STRING",
+        "default": None,
+        "required": False,
+        "importance": "HIGH",
+        "documentation": f"What {name} is.",
+        "aliases": [],
+        "allowed": [],
+        **more,
+    }
+
+
+PLUGIN = {
+    "connector_class": KLASS,
+    "type": "sink",
+    "version": "1.2",
+    "aliases": ["org.old.PrintSink"],
+    "keys": [
+        key("name", required=True),
+        key("connector.class", default=KLASS),
+        key("tasks.max", type="INT", default="1", aliases=["max.tasks"]),
+        key("topics", type="LIST", default=""),
+        key("topics.regex", default=""),
+        key("print.kcql", required=True),
+        key("print.password", type="PASSWORD"),
+        key("print.mode", default="all", allowed=["all", "some"]),
+    ],
+    "kcql_clauses": [],
+}
+CONFIG = {
+    "connector.class": KLASS,
+    "topics": "t",
+    "print.kcql": "INSERT INTO a SELECT * FROM t",
+    "print.password": "hunter22",
+}
+
+
+class Memory:
+    """A journal and offsets, kept here; what is written is read back at once."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet, self.records = fleet, []
+        self.is_away = False
+        self.committed = [Committed("t", 0, 7)]
+
+    records: list[tuple[str, Mapping[str, Any] | None]]
+
+    def write(self, name: str, record: Mapping[str, Any] | None) -> None:
+        if self.is_away:
+            raise UnavailableError("Kafka did not take the change")
+        self.records.append((name, record))
+        self.fleet.take_connector(name, record, NOW)
+
+    def read(self, group: str) -> list[Committed]:
+        assert group == "connect-a"
+        return self.committed
+
+    def alter(self, group: str, wanted: Sequence[tuple[str, int, int | None]]) -> None:
+        self.committed = [Committed(topic, partition, offset or 0) for topic, partition, offset in wanted]
+
+    def delete(self, group: str) -> None:
+        self.committed = []
+
+    def replay(
+        self, group: str, topics: Sequence[str], position: replay.Position, *, partition: int | None, dry_run: bool
+    ) -> list[replay.Move]:
+        if topics == ["busy"]:
+            raise ConflictError("tasks run")
+        return [replay.Move(topics[0], partition or 0, 7, position.value, 10, "")]
+
+
+class Boxes:
+    """One dead-letter topic with two letters."""
+
+    def __init__(self) -> None:
+        headers: list[tuple[str, str | bytes | None]] = [
+            ("__connect.errors.topic", b"t"),
+            ("__connect.errors.partition", b"0"),
+            ("__connect.errors.exception.class.name", b"x.BadError"),
+            ("own", b"1"),
+        ]
+        self.letters = [Letter("a.dead-letters", 0, n, NOW, b"k", b'{"n":1}', headers) for n in (3, 4)]
+        self.asked: list[Any] = []
+
+    def boxes(self, also: Collection[str]) -> list[Box]:
+        return [Box("a.dead-letters", 2), *(Box(name, 0) for name in sorted(also))]
+
+    def open(self, topic: str, after: Where | None, limit: int) -> list[Letter]:
+        return [one for one in self.letters if after is None or one.offset > after.offset][:limit]
+
+    def letter(self, topic: str, where: Where) -> Letter:
+        for one in self.letters:
+            if (one.topic, one.offset) == (topic, where.offset):
+                return one
+        raise NotFoundError(f"{topic} has no letter {where.partition}/{where.offset}")
+
+    def replay(self, topic: str, chosen: Collection[Where] | None) -> Handled:
+        self.asked.append(("replay", topic, chosen))
+        return Handled(2, 0)
+
+    def discard(self, topic: str, chosen: Collection[Where] | None) -> Handled:
+        self.asked.append(("discard", topic, chosen))
+        return Handled(1, 0)
+
+
+class MemoryRegistry(SchemaRegistry):
+    """The registry client, its server replaced by the client library's own one in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(RegistrySettings())
+        self.close()
+        self.client = SchemaRegistryClient.new_client({"url": "mock://"})
+
+    def encoded(self, topic: str, record: str, version: int, value: Mapping[str, Any]) -> bytes:
+        """A value of a topic in the wire format."""
+        schema = isotherm_schemas.schema(record, version)
+        self.client.register_schema(f"{topic}-value", Schema(json.dumps(schema), "AVRO"))
+        return self.encoder(topic, schema)(value)
+
+
+class MemoryReader:
+    """A topic in memory: records of each partition by offset, with places that hold none, as compaction leaves them."""
+
+    def __init__(self, records: Iterable[Record], ends: Mapping[int, int] | None = None) -> None:
+        self.partitions: dict[int, list[Record]] = {number: [] for number in ends or {0: 0}}
+        for record in sorted(records, key=lambda one: one.offset):
+            self.partitions.setdefault(record.partition, []).append(record)
+        self.bounds = {
+            number: Bounds(of[0].offset if of else 0, max((ends or {}).get(number, 0), of[-1].offset + 1 if of else 0))
+            for number, of in self.partitions.items()
+        }
+        self.reads = 0
+
+    def read(self, spans: Mapping[int, Span], key_prefix: bytes, most_bytes: int | None) -> Fetched:
+        self.reads += 1
+        found = {
+            number: [one for one in self.partitions[number] if span.start <= one.offset < span.end]
+            for number, span in spans.items()
+        }
+        found = {number: of for number, of in found.items() if of}
+        size = sum(len(one.value or b"") for of in found.values() for one in of)
+        if most_bytes is not None and size > most_bytes:
+            raise TooLargeError(size)
+        return Fetched(
+            {number: [one for one in of if (one.key or b"").startswith(key_prefix)] for number, of in found.items()},
+            {number: of[0].timestamp_ms for number, of in found.items()},
+            {number: of[-1].timestamp_ms for number, of in found.items()},
+            sum(map(len, found.values())),
+            size,
+        )
+
+    def at_time(self, time_ms: int) -> dict[int, int]:
+        return {
+            number: next((one.offset for one in of if one.timestamp_ms >= time_ms), self.bounds[number].high)
+            for number, of in self.partitions.items()
+        }
+
+
+class MemoryTopics:
+    """Topics in memory."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, MemoryReader] = {}
+
+    def put(self, topic: str, *values: bytes | None, key: bytes = b"k") -> None:
+        """A topic with these values in its only partition, a second between them."""
+        self.topics[topic] = MemoryReader(
+            Record(topic, 0, n, NOW - 1_000 * (len(values) - n), key, value, [("h", b"1")])
+            for n, value in enumerate(values)
+        )
+
+    def listed(self) -> list[TopicSize]:
+        return [
+            TopicSize(name, len(of.bounds), sum(high - low for low, high in of.bounds.values()))
+            for name, of in sorted(self.topics.items())
+        ]
+
+    @contextmanager
+    def reader(self, topic: str) -> Iterator[TopicReader]:
+        if topic not in self.topics:
+            raise NotFoundError(f"There is no topic {topic}")
+        yield self.topics[topic]
+
+
+class World:
+    def __init__(self, auth: AuthSettings | None = None) -> None:
+        self.fleet, self.boxes, self.health = Fleet(), Boxes(), Health()
+        self.memory, self.topics = Memory(self.fleet), MemoryTopics()
+        self.control = Control(self.fleet, self.memory, lambda: NOW)
+        self.schemas = MemoryRegistry()
+        settings, read = ConsoleSettings(auth=auth or AuthSettings()), reader(Decoder(self.schemas))
+        self.health.ready("start")
+        self.fleet.take_plugin(KLASS, PLUGIN)
+        self.say(EVERY_CONNECTOR, -1, classes=[KLASS])
+        app = application(
+            Parts(
+                settings=settings,
+                fleet=self.fleet,
+                control=self.control,
+                offsets=self.memory,
+                letters=self.boxes,
+                browser=TopicBrowser(
+                    self.topics,
+                    Showing(self.control, read),
+                    self.control,
+                    self.fleet,
+                    lambda: NOW,
+                    settings.search,
+                ),
+                read=read,
+                cluster_id=lambda: "cluster-1",
+                now_ms=lambda: NOW,
+                health=self.health,
+            )
+        )
+        self.http = TestClient(
+            app, base_url="http://127.0.0.1:8083", raise_server_exceptions=True, follow_redirects=False
+        )
+
+    def say(self, connector: str, task: int, state: str = "RUNNING", **more: Any) -> None:
+        record = {
+            "connector": connector,
+            "task": task,
+            "worker": "w:1",
+            "worker_group": "g",
+            "state": state,
+            "trace": None,
+            "counts": {},
+            "lag": {},
+            "classes": [],
+            "updated_at": NOW,
+            **more,
+        }
+        self.fleet.take_status(f"{connector}/{task}/w:1", record)
+
+    def create(self, **more: Any) -> None:
+        assert self.http.post("/connectors", json={"name": "a", "config": CONFIG, **more}).status_code == 201
+
+
+@contextmanager
+def world_of(auth: AuthSettings | None = None) -> Iterator[World]:
+    world = World(auth)
+    with world.http:
+        yield world
