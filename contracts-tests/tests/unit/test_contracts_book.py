@@ -18,8 +18,7 @@ from aggregator.settings import AggregatorSettings
 from alerts import decoding, known_follower, webhook
 from alerts.settings import AlertsSettings
 from coap_ingest.settings import CoapIngestSettings
-from connector import targets
-from console import topics as control_topics
+from connector import publishing, targets, worker_status
 from contracts.consumers import NEEDS
 from contracts.places import EXAMPLES, ROOT
 from mqtt_proxy import service as mqtt_proxy
@@ -27,8 +26,15 @@ from mqtt_proxy.settings import ProxySettings
 
 TOPICS = {topic.name for topic in book.topics()}
 DEAD_LETTERS = ".dead-letters"
-# Words of the same shape that are something else: schema properties, and structures in a Hazelcast cluster.
-NO_TOPICS = {"isotherm.identity", "isotherm.event_time", "isotherm.revision", "isotherm.intents", "isotherm.markers"}
+# Words of the same shape that are something else: schema properties, structures in a Hazelcast cluster, a file.
+NO_TOPICS = {
+    "isotherm.identity",
+    "isotherm.event_time",
+    "isotherm.revision",
+    "isotherm.intents",
+    "isotherm.markers",
+    "alerts.toml",
+}
 SHAPE = re.compile(r"(isotherm|thermostat|temperatures|devices|alerts)(\.[a-z]+)+")
 SOURCES = sorted(
     path
@@ -46,9 +52,9 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("alerts", "devices"): known_follower.READER,
     ("alerts", "alerts"): webhook.READER,
     ("alerts", "isotherm.connectors"): targets.READER,
-    ("console", "isotherm.connectors"): control_topics.CONNECTOR_SCHEMA,
-    ("console", "isotherm.plugins"): control_topics.PLUGIN_SCHEMA,
-    ("console", "isotherm.status"): control_topics.STATUS_SCHEMA,
+    ("console", "isotherm.connectors"): targets.READER,
+    ("console", "isotherm.plugins"): publishing.PLUGIN_SCHEMA,
+    ("console", "isotherm.status"): worker_status.SCHEMA,
     ("mqtt-proxy", "isotherm.mqtt.sessions"): mqtt_proxy.SESSION,
     ("mqtt-proxy", "isotherm.connectors"): targets.READER,
     ("coap-ingest", "isotherm.connectors"): targets.READER,

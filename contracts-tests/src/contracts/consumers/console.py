@@ -7,10 +7,13 @@ from typing import Any
 
 from pact import match
 
+from connector.publishing import PLUGIN_SCHEMA
 from connector.status import State
+from connector.targets import READER as CONNECTOR_READER
+from connector.worker_status import SCHEMA as STATUS_SCHEMA
 from console.fleet import Fleet
-from console.plugins import find
-from console.topics import CONNECTOR_SCHEMA, CONNECTORS, PLUGIN_SCHEMA, PLUGINS, STATUS, STATUS_SCHEMA
+from console.plugins import find, plugin_of
+from console.topics import CONNECTORS, PLUGINS, STATUS
 from contracts import scenario
 from contracts.bench import Bench, Message
 from contracts.needs import Need, UnusableError, expect
@@ -21,7 +24,7 @@ _NOW_MS = scenario.START_MS
 
 def _is_listed(bench: Bench, found: Message) -> None:
     fleet = Fleet()
-    fleet.take_connector(found.key, Decoder(bench.registry, CONNECTOR_SCHEMA)(found.value).record, _NOW_MS)
+    fleet.take_connector(found.key, Decoder(bench.registry, CONNECTOR_READER)(found.value).record, _NOW_MS)
     view = fleet.view(found.key, _NOW_MS)
     if view is None:
         raise UnusableError(f"{found.key} is not listed")
@@ -43,7 +46,7 @@ def _is_shown(bench: Bench, found: Message) -> None:
 
 def _is_found(bench: Bench, found: Message) -> None:
     record = Decoder(bench.registry, PLUGIN_SCHEMA)(found.value).record
-    plugin = find([record], found.key)
+    plugin = find([plugin_of(record)], found.key)
     if plugin is None:
         raise UnusableError(f"{found.key} is not found by its own name")
     expect("class", plugin.klass, found.key)

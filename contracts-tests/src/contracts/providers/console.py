@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from connector import config
 from connector.publishing import plugin_record
 from connector.targets import TargetState
+from connector.wanted import CONNECTOR_ITSELF
+from connector.worker_status import EVERY_CONNECTOR
 from console.control import Control
-from console.fleet import CONNECTOR_ITSELF, WORKERS, Fleet
+from console.fleet import Fleet
 from console.topics import KafkaJournal, Writes
 from contracts import scenario
 from contracts.bench import Bench, Message, RecordingProducer
@@ -37,7 +39,7 @@ def messages(bench: Bench) -> Mapping[str, Message]:
     control = Control(fleet, journal, lambda: scenario.START_MS)
     definition = KINDS["hazelcast"].definition
     fleet.take_plugin(definition.klass, plugin_record(definition, "0.1.0"))
-    for name, task, classes in ((WORKERS, CONNECTOR_ITSELF, [definition.klass]), (_SERVICE, 0, [])):
+    for name, task, classes in ((EVERY_CONNECTOR, CONNECTOR_ITSELF, [definition.klass]), (_SERVICE, 0, [])):
         fleet.take_status(f"{name}/{task}/host:1", _status(name, task, classes))
     given = config.read(EXAMPLES / "demo" / "coap-to-hazelcast.properties")
     # The fleet hears of nothing here, so it cannot show what was created.
