@@ -1,10 +1,15 @@
-"""A standalone task that does what is wanted of its connector: runs, is paused, is restarted, in one process."""
+"""A standalone task that does what is wanted of its connector: runs, is paused, is restarted, in one process.
+
+For work in a thread, and for work on an event loop.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from connector.status import State
 from connector.targets import Target, TargetState
@@ -37,6 +42,36 @@ def run_as_wanted(
             if code != Exit.OK or not halt.is_set():
                 return code
     return Exit.OK
+
+
+async def run_as_wanted_async(
+    target: Callable[[], Target | None],
+    task: int,
+    stop: Stop,
+    work: Callable[[Stop], Coroutine[Any, Any, None]],
+    idle: Callable[[State | None], None],
+) -> None:
+    """As `run_as_wanted`, for a coroutine function. What `work` raises ends all, as does its end by itself."""
+    loop = asyncio.get_running_loop()
+    stopping = loop.create_task(stop.wait_async())
+    try:
+        while not stop.is_set():
+            asked = target()
+            if asked is None or asked.state is not TargetState.STARTED:
+                idle(None if asked is None else State(asked.state.value))
+                await asyncio.wait([stopping], timeout=_LOOK_S)
+                continue
+            spec, halt = _spec(asked, task), Stop()
+            working = loop.create_task(work(halt))
+            while not working.done() and not halt.is_set():
+                await asyncio.wait([stopping, working], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                if stop.is_set() or _spec(target(), task) != spec:
+                    halt.set()
+            await working
+            if not halt.is_set():
+                return
+    finally:
+        stopping.cancel()
 
 
 def _spec(target: Target | None, task: int) -> tuple[TargetState, int] | None:

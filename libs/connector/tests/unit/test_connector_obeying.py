@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from connector.obeying import run_as_wanted
+from connector.obeying import run_as_wanted, run_as_wanted_async
 from connector.status import State
 from connector.targets import Target, TargetState
 from servicekit.lifecycle import Exit, Stop
@@ -67,3 +69,57 @@ def test_a_task_is_paused_resumed_restarted_and_stopped() -> None:
 @pytest.mark.parametrize("code", [Exit.FAILED, Exit.OK])
 def test_work_that_fails_or_ends_by_itself_ends_all(code: Exit) -> None:
     assert run_as_wanted(Target, 0, Stop(), lambda _halt: code, lambda _state: None) == code
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not reached():  # noqa: ASYNC110 -- nothing in the loop tells it
+            await asyncio.sleep(0.01)
+
+
+async def test_work_on_an_event_loop_is_paused_resumed_restarted_and_stopped() -> None:
+    stop = Stop()
+    began: list[Target | None] = []
+    ended: list[Target | None] = []
+    idle: list[State | None] = []
+    now: list[Target | None] = [None]
+
+    async def work(halt: Stop) -> None:
+        began.append(now[0])
+        await halt.wait_async()
+        ended.append(now[0])
+
+    running = asyncio.create_task(run_as_wanted_async(lambda: now[0], 3, stop, work, idle.append))
+    await until(lambda: None in idle)
+    now[0] = Target()
+    await until(lambda: len(began) == 1)
+    now[0] = Target(TargetState.PAUSED)
+    await until(lambda: State.PAUSED in idle)
+    assert ended == [Target(TargetState.PAUSED)], "it is paused when its work has ended"
+    now[0] = Target(restarts=1)
+    await until(lambda: len(began) == 2)
+    now[0] = Target(restarts=2)
+    await until(lambda: len(began) == 3)
+    # Another task's restart is not ours.
+    now[0] = Target(restarts=2, task_restarts={"4": 1})
+    stop.set()
+    await running
+    assert (len(began), len(ended)) == (3, 3)
+
+
+async def test_failing_work_on_an_event_loop_ends_all() -> None:
+    async def fail(_halt: Stop) -> None:
+        raise OSError("lost")
+
+    with pytest.raises(OSError, match="lost"):
+        await run_as_wanted_async(Target, 0, Stop(), fail, lambda _state: None)
+
+
+async def test_work_on_an_event_loop_that_ends_by_itself_ends_all() -> None:
+    began: list[Stop] = []
+
+    async def work(halt: Stop) -> None:
+        began.append(halt)
+
+    await run_as_wanted_async(Target, 0, Stop(), work, lambda _state: None)
+    assert len(began) == 1
