@@ -93,7 +93,7 @@ def _plugin(provider: str, kind: str) -> Need:
         scenario.PLUGIN,
         PLUGINS,
         "PluginDefinition",
-        1,
+        2,
         key=match.type("a.Class"),
         value={"connector_class": match.type("a.Class"), "type": match.regex(kind, regex="^(source|sink)$")},
         process=_is_found,

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from connector.publishing import PLUGINS, plugin_record
+from connector.publishing import plugin_messages
 from connector.reporting import counts_of
 from connector.status import State
 from contracts import scenario
 from contracts.bench import Bench, Message, heartbeat, message
 from contracts.places import EXAMPLES
-from isotherm_schemas import schema
 from mqtt_proxy.connector_class import DEFINITION
 from mqtt_proxy.metrics import PREFIX, Metrics
 from mqtt_proxy.packets import Publish
@@ -70,8 +69,8 @@ def _session(bench: Bench) -> Message:
 
 def _plugin(bench: Bench) -> Message:
     """What a worker says of its class."""
-    encode = bench.registry.encoder(PLUGINS, schema("PluginDefinition", 1))
-    return message(PLUGINS, DEFINITION.klass, encode(plugin_record(DEFINITION, "0.1.0")))
+    ((topic, key, value),) = plugin_messages(bench.registry, [DEFINITION], "0.1.0")
+    return message(topic, key, value)
 
 
 def _heartbeat(bench: Bench) -> Message:

@@ -18,7 +18,7 @@ CONNECTORS = following.TOPIC
 PLUGINS = "isotherm.plugins"
 MASK = masking.MASK
 
-PLUGIN_SCHEMA = isotherm_schemas.schema("PluginDefinition", 1)
+PLUGIN_SCHEMA = isotherm_schemas.schema("PluginDefinition", 2)
 
 
 def connector_record(
@@ -59,6 +59,8 @@ def plugin_record(definition: Definition, version: str) -> dict[str, Any]:
                 "documentation": key.doc,
                 "aliases": list(key.aliases),
                 "allowed": list(key.allowed),
+                "minimum": key.minimum,
+                "maximum": key.maximum,
             }
             for key in definition.keys
         ],

@@ -8,7 +8,14 @@ from typing import Any, cast
 import isotherm_schemas
 from connector.config import from_mapping
 from connector.definitions import Definition, Importance, Key, Type, common_keys
-from connector.publishing import CONNECTORS, PLUGINS, announcements, connector_record, plugin_record
+from connector.publishing import (
+    CONNECTORS,
+    PLUGIN_SCHEMA,
+    PLUGINS,
+    announcements,
+    connector_record,
+    plugin_record,
+)
 from servicekit.avro import encoder
 
 DEFINITION = Definition(
@@ -22,10 +29,12 @@ DEFINITION = Definition(
 
 def test_a_plugin_fits_its_schema_and_names_everything() -> None:
     record = plugin_record(DEFINITION, "1.2")
-    assert encoder(isotherm_schemas.schema("PluginDefinition", 1), 1)(record)
+    assert encoder(PLUGIN_SCHEMA, 1)(record)
     assert (record["aliases"], record["kcql_clauses"], record["version"]) == (["x"], ["PK", "TTL"], "1.2")
     assert record["keys"][-1]["allowed"] == ["a", "b"]
     assert record["keys"][-1]["aliases"] == ["q"]
+    bounds = {key["name"]: (key["minimum"], key["maximum"]) for key in record["keys"]}
+    assert (bounds["tasks.max"], bounds["p"]) == ((1, None), (None, None))
 
 
 def test_a_connector_fits_its_schema_and_tells_no_secret() -> None:

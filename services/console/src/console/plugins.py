@@ -88,7 +88,8 @@ def _key(record: Mapping[str, Any]) -> Key:
         aliases=tuple(record["aliases"]),
         allowed=tuple(record["allowed"]),
         required=record["required"],
-        minimum=1 if record["name"] == _TASKS_MAX else None,
+        minimum=record["minimum"],
+        maximum=record["maximum"],
     )
 
 

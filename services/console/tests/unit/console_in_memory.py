@@ -45,6 +45,8 @@ def key(name: str, **more: Any) -> dict[str, Any]:
         "documentation": f"What {name} is.",
         "aliases": [],
         "allowed": [],
+        "minimum": None,
+        "maximum": None,
         **more,
     }
 
@@ -57,12 +59,13 @@ PLUGIN = {
     "keys": [
         key("name", required=True),
         key("connector.class", default=KLASS),
-        key("tasks.max", type="INT", default="1", aliases=["max.tasks"]),
+        key("tasks.max", type="INT", default="1", aliases=["max.tasks"], minimum=1.0),
         key("topics", type="LIST", default=""),
         key("topics.regex", default=""),
         key("print.kcql", required=True),
         key("print.password", type="PASSWORD"),
         key("print.mode", default="all", allowed=["all", "some"]),
+        key("print.percent", type="DOUBLE", default="100", minimum=0.0, maximum=100.0),
     ],
     "kcql_clauses": [],
 }

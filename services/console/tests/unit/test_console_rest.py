@@ -73,6 +73,7 @@ def test_a_connector_can_begin_in_another_state(world: World, state: str) -> Non
             "tasks.max: '0' is not allowed; expected a whole number",
         ),
         ({"name": "a", "config": CONFIG | {"print.mode": "sum"}}, "expected one of all, some"),
+        ({"name": "a", "config": CONFIG | {"print.percent": "101"}}, "at most 100"),
         ({"name": "a", "config": CONFIG | {"print.kcql": "INSERT INTO a SELECT * FRM t"}}, "^"),
         ({"name": "a", "config": CONFIG | {"topics": "u"}}, "no KCQL statement reads 'u'"),
         ({"name": "a", "config": CONFIG | {"topics.regex": "t"}}, "exactly one of topics and topics.regex"),
