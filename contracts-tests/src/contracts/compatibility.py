@@ -148,7 +148,7 @@ def counterexample(reader: JsonSchema, writer: JsonSchema) -> tuple[str, str] | 
             raise _Lost(_unreadable(reader, record, writing), repr(error)[:300]) from error
         for name, declared in fields.items():
             if name in sent:
-                if found[name] != sent[name]:
+                if found[name] != _as_read(declared["type"], sent[name], {}):
                     raise _Lost(name, f"{sent[name]!r} is read as {found[name]!r}")
             elif found[name] != declared["default"]:
                 raise _Lost(name, f"absent, and read as {found[name]!r} instead of the default {declared['default']!r}")
@@ -158,6 +158,29 @@ def counterexample(reader: JsonSchema, writer: JsonSchema) -> tuple[str, str] | 
     except _Lost as lost:
         return lost.name, str(lost)
     return None
+
+
+def _as_read(kind: Any, sent: Any, named: Mapping[str, Any]) -> Any:
+    """What a reader of the type `kind` must find of a value: in records within it, too, exactly its own fields, those
+    that were not written with their default.
+    """
+    if isinstance(kind, list):
+        kinds = [branch for branch in kind if branch != "null"]
+        return _as_read(kinds[0], sent, named) if len(kinds) == 1 and sent is not None else sent
+    if isinstance(kind, str):
+        return _as_read(named[kind], sent, named) if kind in named else sent
+    if kind["type"] == "record":
+        named = {**named, kind["name"]: kind}
+        fields = {one["name"]: one for one in kind["fields"]}
+        return {
+            name: _as_read(one["type"], sent[name], named) if name in sent else one["default"]
+            for name, one in fields.items()
+        }
+    if kind["type"] == "array":
+        return [_as_read(kind["items"], one, named) for one in sent]
+    if kind["type"] == "map":
+        return {key: _as_read(kind["values"], one, named) for key, one in sent.items()}
+    return sent
 
 
 _UNREADABLE = (fastavro.read.SchemaResolutionError, ValueError, TypeError, KeyError, IndexError, EOFError)
