@@ -13,9 +13,8 @@ from alerts.metrics import Metrics as AlertsMetrics
 from alerts.settings import AlertsSettings
 from coap_ingest.metrics import Metrics as CoapMetrics
 from coap_ingest.settings import CoapIngestSettings
-from console.fleet import Fleet
+from console.following import Counters
 from console.settings import ConsoleSettings
-from console.topics import Follower, Writes
 from isotherm_cli.options import CliSettings
 from isotherm_deploy.definitions import Definition, definitions
 from mqtt_proxy.metrics import GAUGES
@@ -25,10 +24,8 @@ from mqtt_proxy.supervisor import Supervisor
 from persisters.metrics import TaskMetrics
 from persisters.settings import PersistersSettings
 from persisters.sinks import elasticsearch_retention
-from servicekit.avro import SchemaRegistry
-from servicekit.health import Health
 from servicekit.lifecycle import Stop
-from servicekit.settings import KafkaSettings, RegistrySettings, Settings
+from servicekit.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ def _persisters() -> CollectorRegistry:
 
 def _console() -> CollectorRegistry:
     registry = CollectorRegistry()
-    Follower(KafkaSettings(), SchemaRegistry(RegistrySettings()), Fleet(), Writes(), Health(), registry)
+    Counters(registry)
     return registry
 
 

@@ -12,9 +12,10 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from console import additions, connect_api, pages, topic_additions
+from console import additions, connect_api, device_additions, pages, topic_additions
 from console.access import Access, Guard
 from console.control import Control
+from console.device_browser import DeviceBrowser
 from console.errors import RestError
 from console.fleet import Fleet
 from console.letters import Letters
@@ -39,6 +40,7 @@ class Parts:
     offsets: Offsets
     letters: Letters
     browser: TopicBrowser
+    devices: DeviceBrowser
     read: Read
     cluster_id: Callable[[], str]
     now_ms: Callable[[], int]
@@ -58,6 +60,7 @@ def application(parts: Parts) -> Guard:
         additions.router(parts.control, parts.fleet, parts.offsets, parts.letters, parts.read, parts.now_ms)
     )
     more.include_router(topic_additions.router(parts.browser))
+    more.include_router(device_additions.router(parts.devices))
     app.include_router(connect_api.router(parts.control, parts.fleet, parts.offsets, parts.cluster_id, parts.now_ms))
     for one in (app, more):
         one.add_exception_handler(RestError, _refused)
@@ -77,6 +80,7 @@ def _ui(parts: Parts) -> pages.Ui:
         parts.offsets,
         parts.letters,
         parts.browser,
+        parts.devices,
         parts.read,
         parts.now_ms,
         page_letters=parts.settings.page_letters,

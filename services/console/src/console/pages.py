@@ -17,10 +17,11 @@ import kcql
 from connector import config as config_files
 from connector.config import ConfigError
 from connector.targets import TargetState
-from console import flows, plugins, shapes, topic_pages
+from console import device_pages, flows, plugins, shapes, topic_pages
 from console.additions import letter_answer, place_of, replay_of
 from console.answers import Replay
 from console.control import Control
+from console.device_browser import DeviceBrowser
 from console.errors import BadRequestError, NotFoundError, RestError
 from console.fleet import ConnectorView, Fleet
 from console.letters import Letters, Where
@@ -51,6 +52,7 @@ class Ui:
         offsets: Offsets,
         letters: Letters,
         browser: TopicBrowser,
+        devices: DeviceBrowser,
         read: Read,
         now_ms: Callable[[], int],
         *,
@@ -58,7 +60,7 @@ class Ui:
         page_records: int,
     ) -> None:
         self.control, self.fleet, self.offsets, self.letters = control, fleet, offsets, letters
-        self.browser, self.read, self.now_ms = browser, read, now_ms
+        self.browser, self.devices, self.read, self.now_ms = browser, devices, read, now_ms
         self.page_letters, self.page_records = page_letters, page_records
         self.templates = Templates(now_ms)
         self.page = self.templates.page
@@ -73,6 +75,7 @@ def application(ui: Ui) -> FastAPI:
     _add_actions(app, ui)
     _add_letters(app, ui)
     topic_pages.add(app, ui.templates, ui.browser, ui.page_records)
+    device_pages.add(app, ui.templates, ui.devices, ui.now_ms)
 
     def refused(_request: Request, error: Exception) -> Response:
         assert isinstance(error, RestError)

@@ -106,6 +106,8 @@ class Page(Generic[Shown]):
     """Whether time or bytes ended the search before it was full; it goes on at `older` or `newer`."""
     looked_at: int
     """Records that were read for it, wanted or not."""
+    reached_ms: int | None
+    """About where in time (epoch ms) the next page goes on; None when there is none."""
 
 
 class _Found(NamedTuple, Generic[Shown]):
@@ -129,6 +131,20 @@ class _Lane(Generic[Shown]):
     @property
     def is_over(self) -> bool:
         return self.reached == self.end
+
+    @property
+    def goes_on_ms(self) -> int | None:
+        """The time of what comes next, as far as it is known; None where nothing does."""
+        if self.found:
+            return self.found[0].time_ms
+        return None if self.is_over else self.time_ms
+
+
+class _Walked(NamedTuple, Generic[Shown]):
+    taken: list[Shown]
+    reached: Positions
+    is_cut: bool
+    time_ms: int | None
 
 
 class Search(Generic[Shown]):
@@ -154,18 +170,18 @@ class Search(Generic[Shown]):
         lows = {partition: of.low for partition, of in bounds.items()}
         ends = {partition: _within(bounds[partition], (floor or lows)[partition]) for partition in before}
         starts = {partition: max(ends[partition], _within(bounds[partition], at)) for partition, at in before.items()}
-        taken, reached, is_cut = self._walk(starts, ends, forwards=False)
-        return self._page(taken, reached, starts, is_cut=is_cut)
+        walked = self._walk(starts, ends, forwards=False)
+        return self._page(walked, walked.taken, older=walked.reached, newer=starts)
 
     def newer(self, after: Positions) -> Page[Shown]:
         """The oldest records from these offsets on. Raises UnavailableError."""
         bounds = self._reader.bounds
         starts = {partition: _within(bounds[partition], at) for partition, at in after.items()}
         ends = {partition: bounds[partition].high for partition in after}
-        taken, reached, is_cut = self._walk(starts, ends, forwards=True)
-        return self._page(taken[::-1], starts, reached, is_cut=is_cut)
+        walked = self._walk(starts, ends, forwards=True)
+        return self._page(walked, walked.taken[::-1], older=starts, newer=walked.reached)
 
-    def _page(self, items: Sequence[Shown], older: Positions, newer: Positions, *, is_cut: bool) -> Page[Shown]:
+    def _page(self, walked: _Walked[Shown], items: Sequence[Shown], older: Positions, newer: Positions) -> Page[Shown]:
         bounds = self._reader.bounds
         return Page(
             tuple(items),
@@ -173,11 +189,12 @@ class Search(Generic[Shown]):
             newer,
             has_older=any(at > bounds[partition].low for partition, at in older.items()),
             has_newer=any(at < bounds[partition].high for partition, at in newer.items()),
-            is_cut=is_cut,
+            is_cut=walked.is_cut,
             looked_at=self._looked_at,
+            reached_ms=walked.time_ms,
         )
 
-    def _walk(self, starts: Positions, ends: Positions, *, forwards: bool) -> tuple[list[Shown], Positions, bool]:
+    def _walk(self, starts: Positions, ends: Positions, *, forwards: bool) -> _Walked[Shown]:
         """Take from the lane that has come least far in time, reading on where it has nothing in hand."""
         lanes = [_Lane[Shown](partition, start, ends[partition]) for partition, start in starts.items()]
         taken: list[Shown] = []
@@ -192,8 +209,13 @@ class Search(Generic[Shown]):
                 taken.append(lane.found.popleft().item)
             else:
                 self._advance([one for one in lanes if not one.found and not one.is_over], forwards=forwards)
-        is_cut = len(taken) < self._limit and any(not lane.is_over for lane in lanes)
-        return taken, {lane.partition: _place(lane, forwards=forwards) for lane in lanes}, is_cut
+        times = [time_ms for lane in lanes if (time_ms := lane.goes_on_ms) is not None]
+        return _Walked(
+            taken,
+            {lane.partition: _place(lane, forwards=forwards) for lane in lanes},
+            is_cut=len(taken) < self._limit and any(not lane.is_over for lane in lanes),
+            time_ms=(min(times) if forwards else max(times)) if times else None,
+        )
 
     def _advance(self, lanes: Iterable[_Lane[Shown]], *, forwards: bool) -> None:
         """Read the next chunk of each of these lanes; a smaller one when there is too much in it."""
@@ -227,7 +249,7 @@ def _within(bounds: Bounds, offset: int) -> int:
 
 def _order(lane: _Lane[Shown], *, forwards: bool) -> float:
     """How far a lane has come in time; one that was not read yet comes first."""
-    time_ms = lane.found[0].time_ms if lane.found else lane.time_ms
+    time_ms = lane.goes_on_ms
     if time_ms is None:
         return float("-inf")
     return time_ms if forwards else -time_ms

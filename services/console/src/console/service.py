@@ -13,18 +13,24 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
+from console import device_browser
+from console import topics as control_topics
+from console.alerts import Alerts
 from console.app import Parts, application
 from console.browsing import KafkaTopics
 from console.control import Control
+from console.device_browser import DeviceBrowser
 from console.errors import UnavailableError
 from console.fleet import Fleet
+from console.following import Counters
+from console.latest import LatestStates
 from console.letters import KafkaLetters
 from console.offsets import KafkaOffsets
 from console.reading import reader
 from console.settings import ConsoleSettings
 from console.showing import Showing
 from console.topic_browser import TopicBrowser
-from console.topics import Follower, KafkaJournal, Writes
+from console.topics import KafkaJournal, Writes
 from servicekit import kafka, logs
 from servicekit.avro import Decoder, SchemaRegistry
 from servicekit.health import Health, MonitoringServer
@@ -50,11 +56,21 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
         writes,
         timeout_ms=settings.write_timeout_ms,
     )
-    follower = Follower(settings.kafka, schemas, fleet, writes, health, registry)
+    counters = Counters(registry)
+    latest, alerts = LatestStates(settings.search.devices_kept), Alerts(settings.search.alerts_kept)
+    # Of its own: what is missing of devices keeps nobody from working with connectors.
+    condition = Health()
+    condition.ready()
+    followers = (
+        control_topics.follower(settings.kafka, schemas, fleet, writes, health, counters),
+        device_browser.follower(settings.kafka, schemas, latest, alerts, condition, counters),
+    )
     admin = kafka.admin(settings.kafka, f"{_NAME}-admin")
     topics = KafkaTopics(settings.kafka, admin, timeout_ms=settings.read_timeout_ms)
-    parts = _parts(settings, fleet, journal, schemas, health, admin, topics)
-    follower.start()
+    devices = DeviceBrowser(latest, alerts, topics, schemas, condition, now_ms, settings.search)
+    parts = _parts(settings, fleet, journal, schemas, health, admin, topics, devices)
+    for follower in followers:
+        follower.start()
     upkeep = threading.Thread(target=_upkeep, args=(fleet, journal, health, stop), name="upkeep", daemon=True)
     upkeep.start()
     try:
@@ -67,7 +83,8 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
             _log.error("the HTTP server ended by itself")
             return Exit.FAILED
     finally:
-        follower.close()
+        for follower in followers:
+            follower.close()
         topics.close()
         monitoring.stop()
 
@@ -80,6 +97,7 @@ def _parts(
     health: Health,
     admin: AdminClient,
     topics: KafkaTopics,
+    devices: DeviceBrowser,
 ) -> Parts:
     control = Control(fleet, journal, now_ms)
     letters = KafkaLetters(
@@ -97,6 +115,7 @@ def _parts(
         offsets=KafkaOffsets(admin),
         letters=letters,
         browser=TopicBrowser(topics, Showing(control, read), control, fleet, now_ms, settings.search),
+        devices=devices,
         read=read,
         cluster_id=_cluster_id(admin, settings.read_timeout_ms),
         now_ms=now_ms,

@@ -51,7 +51,7 @@ class AuthSettings(Settings):
 
 
 class SearchSettings(Settings):
-    """How far a look into a topic goes."""
+    """How far a look into topics goes, and how much of them is kept."""
 
     timeout_ms: int = Field(
         3_000, ge=100, description="How long a search in a topic goes on; what it found until then is shown."
@@ -60,6 +60,16 @@ class SearchSettings(Settings):
         64 * 1024 * 1024,
         ge=1024,
         description="Most bytes of records that a search reads before it shows what it found.",
+    )
+    devices_kept: int = Field(
+        200_000,
+        ge=1,
+        description="Devices whose newest state is kept in memory; more are left out, longest silent first.",
+    )
+    alerts_kept: int = Field(
+        20_000,
+        ge=1,
+        description="Open alerts that are kept in memory, and as many closed ones; the oldest are left out.",
     )
     page_records: int = Field(50, ge=1, le=500, description="Records of a topic on a page.")
 

@@ -7,16 +7,15 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from prometheus_client import CollectorRegistry, Counter
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from connector import publishing, status, targets, worker_status
 from connector.dead_letters import Headers
 from console.errors import UnavailableError
 from console.fleet import Fleet
-from servicekit import kafka, logs
-from servicekit.avro import Decoder, RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry, WireFormatError
-from servicekit.backoff import Backoff
+from console.following import Counters, Follower, avro, key_of
+from servicekit import logs
+from servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from servicekit.health import Health
 from servicekit.settings import KafkaSettings
 
@@ -24,9 +23,6 @@ _log = logs.logger(__name__)
 
 CONNECTORS, PLUGINS, STATUS = publishing.CONNECTORS, publishing.PLUGINS, status.TOPIC
 _WRITE_ID = "console-write-id"
-_POLL_S = 0.5
-_REQUEST_S = 10.0
-_JOIN_S = 5.0
 _SEEN_S = 5.0
 _NAME = "console"
 
@@ -51,120 +47,41 @@ class Writes:
             event.set()
 
 
-class Follower:
-    """Reads the control topics from their beginning and goes on for ever, into a fleet."""
+def follower(
+    settings: KafkaSettings,
+    schemas: SchemaRegistry,
+    fleet: Fleet,
+    writes: Writes,
+    health: Health,
+    counters: Counters,
+) -> Follower:
+    """What reads the control topics into a fleet."""
 
-    def __init__(
-        self,
-        settings: KafkaSettings,
-        schemas: SchemaRegistry,
-        fleet: Fleet,
-        writes: Writes,
-        health: Health,
-        registry: CollectorRegistry,
-    ) -> None:
-        self._settings, self._fleet, self._writes, self._health = settings, fleet, writes, health
-        decoders = {CONNECTORS: targets.READER, PLUGINS: publishing.PLUGIN_SCHEMA, STATUS: worker_status.SCHEMA}
-        self._decoders = {topic: Decoder(schemas, schema) for topic, schema in decoders.items()}
-        self._ended = threading.Event()
-        self._behind: set[tuple[str, int]] = set()
-        self._thread = threading.Thread(target=self._run, name="control-topics", daemon=True)
-        self._read = Counter("isotherm_console_read", "Records read.", ["topic"], registry=registry)
-        self._bad = Counter("isotherm_console_bad", "Records that could not be used.", ["topic"], registry=registry)
-        health.not_ready("topics", "the control topics were not read yet")
-
-    def start(self) -> None:
-        """Begin to follow."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Follow no more."""
-        self._ended.set()
-        self._thread.join(_JOIN_S)
-
-    def _run(self) -> None:
-        consumer = kafka.consumer(self._settings, _NAME, _NAME, enable_partition_eof=True)
+    def take_connector(message: Message, record: Any) -> None:
         try:
-            partitions = self._partitions(consumer)
-            self._behind = {(one.topic, one.partition) for one in partitions}
-            consumer.assign(partitions)
-            while not self._ended.is_set():
-                self._health.beat()
-                message = consumer.poll(_POLL_S)
-                if message is not None:
-                    self._take(message)
+            fleet.take_connector(key_of(message), record, message.timestamp()[1])
         finally:
-            consumer.close()
+            _tell_writer(message, writes)
 
-    def _partitions(self, consumer: Consumer) -> list[TopicPartition]:
-        """All partitions of the control topics from their first record; waits for the topics."""
-        backoff = Backoff(cap_ms=5_000)
-        while not self._ended.is_set():
-            self._health.beat()
-            try:
-                known = consumer.list_topics(timeout=_REQUEST_S).topics
-            except KafkaException as error:
-                self._health.not_ready("kafka", error.args[0].str())
-            else:
-                self._health.ready("kafka")
-                missing = [topic for topic in self._decoders if topic not in known]
-                if not missing:
-                    return [
-                        TopicPartition(topic, one, 0) for topic in self._decoders for one in known[topic].partitions
-                    ]
-                self._health.not_ready("topics", f"no topic {', '.join(missing)}; run `isotherm apply`")
-            self._ended.wait(backoff.next_ms() / 1000)
-        return []
+    def take_plugin(message: Message, record: Any) -> None:
+        fleet.take_plugin(key_of(message), record)
 
-    def _take(self, message: Message) -> None:
-        topic, error = message.topic() or "", message.error()
-        if error is None:
-            self._read.labels(topic).inc()
-            self._use(topic, message)
-        elif error.code() == KafkaError._PARTITION_EOF:
-            self._behind.discard((topic, message.partition() or 0))
-            if not self._behind:
-                self._health.ready("topics")
-        else:
-            _log.warning("control topic", topic=topic, reason=error.str())
+    def take_status(message: Message, record: Any) -> None:
+        fleet.take_status(key_of(message), record)
 
-    def _use(self, topic: str, message: Message) -> None:
-        key = (message.key() or b"").decode(errors="replace")
-        try:
-            self._pass_on(topic, key, self._record(topic, message.value()), message.timestamp()[1])
-        except (WireFormatError, ValueError, KeyError) as error:
-            self._bad.labels(topic).inc()
-            _log.error(
-                "record of a control topic not used", topic=topic, key=key, offset=message.offset(), reason=str(error)
-            )
-        headers: Headers = list(message.headers() or [])  # type: ignore[arg-type]  # always pairs when read
-        for name, value in headers:
-            if name == _WRITE_ID and isinstance(value, bytes):
-                self._writes.done(value.decode(errors="replace"))
+    topics = {
+        CONNECTORS: avro(schemas, targets.READER, take_connector),
+        PLUGINS: avro(schemas, publishing.PLUGIN_SCHEMA, take_plugin),
+        STATUS: avro(schemas, worker_status.SCHEMA, take_status),
+    }
+    return Follower(settings, _NAME, topics, health, counters)
 
-    def _record(self, topic: str, value: bytes | None) -> Mapping[str, Any] | None:
-        backoff = Backoff(cap_ms=5_000)
-        while value is not None and not self._ended.is_set():
-            self._health.beat()
-            try:
-                record: Mapping[str, Any] = self._decoders[topic](value).record
-            except RegistryUnavailableError as error:
-                self._health.not_ready("registry", str(error))
-                self._ended.wait(backoff.next_ms() / 1000)
-            else:
-                self._health.ready("registry")
-                return record
-        return None
 
-    def _pass_on(self, topic: str, key: str, record: Mapping[str, Any] | None, at_ms: int) -> None:
-        if self._ended.is_set():
-            return
-        if topic == CONNECTORS:
-            self._fleet.take_connector(key, record, at_ms)
-        elif topic == PLUGINS:
-            self._fleet.take_plugin(key, record)
-        else:
-            self._fleet.take_status(key, record)
+def _tell_writer(message: Message, writes: Writes) -> None:
+    headers: Headers = list(message.headers() or [])  # type: ignore[arg-type]  # always pairs when read
+    for name, value in headers:
+        if name == _WRITE_ID and isinstance(value, bytes):
+            writes.done(value.decode(errors="replace"))
 
 
 class KafkaJournal:

@@ -13,12 +13,15 @@ from fastapi.testclient import TestClient
 import isotherm_schemas
 from connector import replay
 from connector.worker_status import EVERY_CONNECTOR
+from console.alerts import Alerts
 from console.app import Parts, application
 from console.browsing import TopicSize
 from console.control import Control
 from console.dead_letters import Letter
+from console.device_browser import DeviceBrowser
 from console.errors import ConflictError, NotFoundError, UnavailableError
 from console.fleet import Fleet
+from console.latest import LatestStates
 from console.letters import Box, Handled, Where
 from console.offsets import Committed
 from console.paging import Bounds, Fetched, Span, TooLargeError, TopicReader
@@ -230,6 +233,8 @@ class World:
         self.memory, self.topics = Memory(self.fleet), MemoryTopics()
         self.control = Control(self.fleet, self.memory, lambda: NOW)
         self.schemas = MemoryRegistry()
+        self.latest, self.alerts, self.condition = LatestStates(1_000), Alerts(1_000), Health()
+        self.condition.ready()
         settings, read = ConsoleSettings(auth=auth or AuthSettings()), reader(Decoder(self.schemas))
         self.health.ready("start")
         self.fleet.take_plugin(KLASS, PLUGIN)
@@ -246,6 +251,15 @@ class World:
                     Showing(self.control, read),
                     self.control,
                     self.fleet,
+                    lambda: NOW,
+                    settings.search,
+                ),
+                devices=DeviceBrowser(
+                    self.latest,
+                    self.alerts,
+                    self.topics,
+                    self.schemas,
+                    self.condition,
                     lambda: NOW,
                     settings.search,
                 ),

@@ -78,7 +78,9 @@ def test_the_pages_plan_a_replay(world: World) -> None:
 
 def test_pages_have_no_script_or_style_of_their_own_and_load_nothing_from_elsewhere(world: World) -> None:
     world.create()
-    for path in ("/ui/", "/ui/new", "/ui/connectors/a", "/ui/dead-letters", "/ui/nowhere"):
+    world.topics.put("t", b"1")
+    listed = ("/ui/", "/ui/new", "/ui/connectors/a", "/ui/dead-letters", "/ui/nowhere", "/ui/topics", "/ui/topics/t")
+    for path in (*listed, "/ui/topics/t/0/0", "/ui/devices", "/ui/devices/a", "/ui/alerts"):
         text = world.http.get(path).text
         assert "//" not in text.replace("http://www.w3.org", ""), path
         assert " style=" not in text

@@ -1,0 +1,63 @@
+"""The newest state of each device, as `devices.latest` tells it: bytes by device, bounded. No IO.
+
+States are kept as they were written and decoded when somebody looks: a hundred thousand of them are some 40 MB so.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import OrderedDict
+from typing import NamedTuple
+
+import isotherm_schemas
+
+TOPIC = "devices.latest"
+SCHEMA = isotherm_schemas.schema("DeviceState", 1)
+
+
+class State(NamedTuple):
+    """A device and the newest record of it."""
+
+    device_id: str
+    value: bytes
+
+
+class LatestStates:
+    """The states that were read; safe to use from any thread."""
+
+    def __init__(self, most: int) -> None:
+        """Of more than `most` devices those are left out of which nothing was heard longest."""
+        self._most = most
+        self._lock = threading.Lock()
+        self._states: OrderedDict[str, bytes] = OrderedDict()
+        self.is_full = False
+        """Whether a device was left out."""
+
+    def __len__(self) -> int:
+        """How many devices are kept."""
+        return len(self._states)
+
+    def take(self, device_id: str, value: bytes | None) -> None:
+        """The newest record of a device; None when there is none any more."""
+        with self._lock:
+            if value is None:
+                self._states.pop(device_id, None)
+                return
+            self._states[device_id] = value
+            self._states.move_to_end(device_id)
+            if len(self._states) > self._most:
+                self._states.popitem(last=False)
+                self.is_full = True
+
+    def get(self, device_id: str) -> State | None:
+        """The state of a device."""
+        value = self._states.get(device_id)
+        return None if value is None else State(device_id, value)
+
+    def find(self, text: str, after: str, limit: int) -> list[State]:
+        """Devices whose id contains a text (upper and lower case are the same) and comes behind `after`, by id."""
+        wanted = text.casefold()
+        with self._lock:
+            ids = (one for one in self._states if one > after and wanted in one.casefold())
+            return [State(one, self._states[one]) for one in heapq.nsmallest(limit, ids)]

@@ -1,0 +1,179 @@
+"""Devices and alerts: kept within bounds, and shown on the pages and over REST."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from console_in_memory import NOW, MemoryReader, World, world_of
+
+import isotherm_schemas
+from console.alerts import Alert, Alerts, alert_of
+from console.latest import LatestStates
+from console.records import Record
+from console.windows import TOPIC as WINDOWS
+
+DEVICE = "kitchen/|1"
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with world_of() as made:
+        yield made
+
+
+def alert(device: str = DEVICE, state: str = "opened", at_ms: int = NOW, **more: Any) -> Alert:
+    example = isotherm_schemas.examples("alerts")[0].value
+    closed_at = at_ms + 5_000 if state == "closed" else None
+    return alert_of(
+        {
+            **example,
+            "alert_id": f"{device}/above/temperature/{at_ms}",
+            "device_id": device,
+            "state": state,
+            "opened_at": at_ms,
+            "updated_at": closed_at or at_ms,
+            "closed_at": closed_at,
+            **more,
+        }
+    )
+
+
+def state(world: World, device: str = DEVICE, value: float = 21.5) -> bytes:
+    example = isotherm_schemas.examples("devices.latest")[0].value
+    latest = {"temperature": {**example["latest"]["temperature"], "value": value}}
+    changed = {**example, "device_id": device, "last_seen": NOW - 9_000, "latest": latest, "open_alerts": ["an-alert"]}
+    return world.schemas.encoded("devices.latest", "DeviceState", 1, changed)
+
+
+def windows(world: World, count: int, *, poison: bool = False) -> None:
+    """A window each minute, of this device and of another one."""
+    found: list[Record] = []
+    for n in range(count):
+        for device in (DEVICE, "other"):
+            start_ms = NOW - (count - n) * 60_000
+            value = {
+                **isotherm_schemas.examples(WINDOWS)[0].value,
+                "device_id": device,
+                "window_start": start_ms,
+                "window_end": start_ms + 60_000,
+                "mean": 20.0 + n,
+            }
+            encoded = world.schemas.encoded(WINDOWS, "TemperatureAggregate", 1, value)
+            key = f"{device.replace('|', '%7C')}|temperature|{start_ms}|{start_ms + 60_000}".encode()
+            found.append(Record(WINDOWS, 0, len(found), start_ms + 60_000, key, encoded, []))
+    if poison:
+        found.append(Record(WINDOWS, 0, len(found), NOW, b"kitchen/%7C1|x", b"poison", []))
+    world.topics.topics[WINDOWS] = MemoryReader(found)
+
+
+def test_of_too_many_devices_the_longest_silent_are_left_out() -> None:
+    states = LatestStates(2)
+    for device in ("a", "b", "a", "c"):
+        states.take(device, device.encode())
+    assert [one.device_id for one in states.find("", "", 9)] == ["a", "c"]
+    assert (len(states), states.is_full, states.get("b")) == (2, True, None)
+    states.take("a", None)
+    assert [one.value for one in states.find("C", "", 9)] == [b"c"]
+    assert states.find("", "c", 9) == []
+
+
+def test_an_alert_is_open_until_it_is_closed_whatever_is_repeated() -> None:
+    alerts = Alerts(10)
+    for said in ("opened", "opened", "closed", "opened", "closed"):
+        alerts.take(alert(state=said))
+    assert alerts.open() == []
+    assert [one.closed_at_ms for one in alerts.closed()] == [NOW + 5_000]
+
+
+def test_open_alerts_come_by_severity_then_time_and_old_ones_are_left_out() -> None:
+    alerts = Alerts(3)
+    for n, severity in enumerate(("info", "warning", "critical", "info", "odd")):
+        alerts.take(alert(device=f"d{n}", at_ms=NOW + n, severity=severity))
+    assert [one.severity for one in alerts.open()] == ["odd", "critical", "info"]
+    assert alerts.is_full
+    assert [one.device_id for one in alerts.open("D3")] == ["d3"]
+    for n in range(5):
+        alerts.take(alert(device=f"e{n}", state="closed", at_ms=NOW + n))
+    assert [one.device_id for one in alerts.closed()] == ["e4", "e3", "e2"]
+
+
+def test_devices_are_found_and_paged(world: World) -> None:
+    for n in range(60):
+        world.latest.take(f"dev-{n:02}", state(world, f"dev-{n:02}"))
+    page = world.http.get("/ui/devices").text
+    assert ("dev-00" in page, "dev-49" in page, "dev-50" in page) == (True, True, False)
+    assert "temperature 21.5 Cel" in page
+    following = re.search(r'href="(\?[^"]*after=[^"]*)"', page)
+    assert following is not None
+    assert "dev-59" in world.http.get("/ui/devices" + following[1].replace("&amp;", "&")).text
+    assert "dev-17" in world.http.get("/ui/devices?text=EV-17").text
+    assert "No device" in world.http.get("/ui/devices?text=nothing").text
+    listed = world.http.get("/isotherm/devices?after=dev-57").json()
+    assert [one["device_id"] for one in listed["devices"]] == ["dev-58", "dev-59"]
+    assert listed["devices"][0]["latest"]["temperature"]["value"] == 21.5
+
+
+def test_a_device_shows_values_windows_and_alerts(world: World) -> None:
+    world.latest.take(DEVICE, state(world))
+    world.alerts.take(alert(at_ms=NOW - 1_000, message="it is <hot>"))
+    world.alerts.take(alert(state="closed", at_ms=NOW - 99_000))
+    world.alerts.take(alert(device=DEVICE + "2"))
+    windows(world, 90, poison=True)
+    answer = world.http.get("/ui/devices/kitchen%2F%7C1")
+    assert answer.status_code == 200
+    for expected in ("<h1>kitchen/|1</h1>", "21.5", "it is &lt;hot&gt;", "Closed alerts", 'class="band"', "<desc"):
+        assert expected in answer.text
+    assert "1 records of this device are no windows" in answer.text
+    assert answer.text.count("/|12") == 0, "another device's alert is not its own"
+    found = world.http.get(f"/isotherm/devices/{DEVICE}/windows").json()
+    means = [one["mean"] for one in found["metrics"]["temperature"]]
+    assert means == [20.0 + n for n in range(29, 90)], "an hour of them, by time"
+    assert (found["unreadable"], found["is_cut"], found["published_to"]) == (1, False, NOW)
+    earlier = f"/isotherm/devices/{DEVICE}/windows?until=@{found['published_from']}"
+    older = world.http.get(earlier).json()["metrics"]["temperature"]
+    assert [one["mean"] for one in older] == [20.0 + n for n in range(29)]
+    told = world.http.get(f"/isotherm/devices/{DEVICE}").json()
+    assert (told["latest"]["temperature"]["value"], told["open_alerts"], told["error"]) == (21.5, ["an-alert"], None)
+    said = world.http.get(f"/isotherm/devices/{DEVICE}/alerts").json()["alerts"]
+    assert [one["state"] for one in said] == ["opened", "closed"]
+
+
+def test_what_a_device_is_asked_for_wrongly_is_said(world: World) -> None:
+    windows(world, 2)
+    for asked, reason in (({"minutes": "7"}, "no choice of minutes"), ({"until": "soon"}, "no time")):
+        refused = world.http.get("/ui/devices/other", params=asked)
+        assert reason in refused.text
+    assert world.http.get("/ui/devices/nobody").status_code == 404
+    assert world.http.get("/isotherm/devices/nobody").status_code == 404
+    assert world.http.get("/isotherm/devices/other/windows?until=soon").status_code == 400
+
+
+def test_a_state_that_cannot_be_read_is_said(world: World) -> None:
+    world.latest.take("broken", b"poison")
+    assert "expected 0" in world.http.get("/ui/devices").text
+    assert "expected 0" in world.http.get("/ui/devices/broken").text
+    assert "expected 0" in world.http.get("/isotherm/devices/broken").json()["error"]
+
+
+def test_alerts_are_listed_open_ones_first(world: World) -> None:
+    world.alerts.take(alert(device="b", severity="info"))
+    world.alerts.take(alert(device="a/b", severity="critical", value=None, threshold=None, metric=None))
+    world.alerts.take(alert(device="c", state="closed"))
+    page = world.http.get("/ui/alerts").text
+    assert page.index("a%2Fb") < page.index("/ui/devices/b") < page.index("Closed lately") < page.index("/ui/devices/c")
+    assert "/ui/devices/c" not in world.http.get("/ui/alerts?text=a/").text
+    listed = world.http.get("/isotherm/alerts").json()["alerts"]
+    assert [one["device_id"] for one in listed] == ["a/b", "b"]
+    closed = world.http.get("/isotherm/alerts?state=closed").json()["alerts"]
+    assert [(one["device_id"], one["closed_at"]) for one in closed] == [("c", NOW + 5_000)]
+    assert world.http.get("/isotherm/alerts?state=odd").status_code == 400
+
+
+def test_what_is_not_known_yet_is_said(world: World) -> None:
+    world.condition.not_ready("topics", "alerts: not read yet")
+    for path in ("/ui/alerts", "/ui/devices", "/ui/devices/a"):
+        assert "alerts: not read yet" in world.http.get(path).text
+    assert world.http.get("/isotherm/alerts").json()["problem"] == "alerts: not read yet"
