@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
 from confluent_kafka import TopicPartition
+from service_process import ServiceProcess
 
 from connector.publishing import CONNECTORS
 from connector.status import TOPIC as STATUS
@@ -141,14 +138,13 @@ class Control:
         return len(admin.describe_consumer_groups([group], request_timeout=60)[group].result().members)
 
 
-class Worker:
-    """A service run as a distributed worker, a process."""
+class Worker(ServiceProcess):
+    """A service run as a distributed worker."""
 
     def __init__(self, control: Control, service: str, group: str, folder: Path, port: int, *more: str) -> None:
-        self._control, self._service, self._group, self._port = control, service, group, port
+        super().__init__(folder / f"{service}-{port}.log", port)
+        self._control, self._service, self._group = control, service, group
         self._more = more
-        self._log = folder / f"{service}-{port}.log"
-        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, settings: Sequence[str] = ()) -> None:
         """Start it; `settings` are `key=value`."""
@@ -162,13 +158,7 @@ class Worker:
         ]
         sets = [word for one in chosen for word in ("--set", one)]
         module = self._service.replace("-", "_")
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", module, "run", *self._more, *sets], stderr=log)
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
+        self.launch([sys.executable, "-m", module, "run", *self._more, *sets])
 
     def tasks(self) -> list[psutil.Process]:
         """The processes of its tasks."""
@@ -177,38 +167,11 @@ class Worker:
         except psutil.NoSuchProcess:
             return []
 
-    def page(self, name: str) -> str:
-        """A page of its monitoring server; empty while it does not answer."""
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=30)
-        try:
-            connection.request("GET", f"/{name}")
-            return connection.getresponse().read().decode()
-        except OSError:
-            return ""
-        finally:
-            connection.close()
-
-    def log(self) -> str:
-        """Its last words."""
-        return self._log.read_text(encoding="utf-8")[-8_000:]
-
     def events(self, event: str) -> list[dict[str, Any]]:
         """The log's lines with this event."""
         lines = self._log.read_text(encoding="utf-8").splitlines()
         found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [line for line in found if line.get("event") == event]
-
-    def stop(self) -> int:
-        """SIGTERM; the exit code."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_S)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        if self.process is not None and self.process.poll() is None:
-            os.kill(self.process.pid, signal.SIGKILL)
-            self.process.wait()
 
 
 class Fleet:

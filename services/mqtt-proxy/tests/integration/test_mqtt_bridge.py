@@ -14,29 +14,22 @@ from mqtt_world import Proxy, opened, wait_until
 from stack.kafka import Kafka
 from stack.registry import Registry
 
+pytest_plugins = ("mqtt_fixtures",)
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
 RECEIVE_MAXIMUM = 50
 
 
 @pytest.fixture
-def broker(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Broker]:
-    made = Broker(tmp_path, free_port(), free_port())
-    made.start()
-    yield made
-    made.kill()
-
-
-@pytest.fixture
 def bridge(
-    kafka: Kafka, registry: Registry, broker: Broker, tmp_path: Path, free_port: Callable[[], int]
+    kafka: Kafka, registry: Registry, mosquitto: Broker, tmp_path: Path, free_port: Callable[[], int]
 ) -> Iterator[Proxy]:
     with opened(kafka, registry, tmp_path, free_port) as made:
         made.configure(
             role="bridge",
             allow_anonymous="false",
-            bridge__port=broker.tls_port,
-            bridge__cafile=broker.cafile,
+            bridge__port=mosquitto.tls_port,
+            bridge__cafile=mosquitto.cafile,
             bridge__username=USER,
             bridge__password=PASSWORD,
             bridge__client_id=f"bridge-{made.device}",
@@ -62,21 +55,21 @@ def acknowledged(bridge: Proxy) -> float:
     return bridge.metric('messages_acknowledged_total{qos="1"}')
 
 
-def test_the_broker_is_killed_while_kafka_is_away(bridge: Proxy, broker: Broker, kafka: Kafka) -> None:
+def test_the_broker_is_killed_while_kafka_is_away(bridge: Proxy, mosquitto: Broker, kafka: Kafka) -> None:
     bridge.start()
-    broker.publish(bridge.device, numbered(bridge, range(100)))
+    mosquitto.publish(bridge.device, numbered(bridge, range(100)))
     wait_until("the bridge works", lambda: acknowledged(bridge) == 100)
     kafka.pause()
     try:
-        broker.publish(bridge.device, numbered(bridge, range(100, 400)))
+        mosquitto.publish(bridge.device, numbered(bridge, range(100, 400)))
         received = 'messages_received_total{qos="1"}'
         wait_until("the window is used up", lambda: bridge.metric(received) == 100 + RECEIVE_MAXIMUM)
         assert acknowledged(bridge) == 100, "nothing is acknowledged that Kafka has not"
-        broker.save()
-        broker.kill()
+        mosquitto.save()
+        mosquitto.kill()
         wait_until("the loss is seen", lambda: bridge.metric("connections_closed_total") == 1)
         assert bridge.metric("connections ") == 0
-        broker.start()
+        mosquitto.start()
     finally:
         kafka.resume()
     wait_until("everything arrives", lambda: set(stored(bridge)) == set(range(400)))
@@ -84,25 +77,25 @@ def test_the_broker_is_killed_while_kafka_is_away(bridge: Proxy, broker: Broker,
     assert bridge.signal(signal.SIGTERM) == 0
 
 
-def test_the_bridge_is_killed_and_messages_wait_for_it(bridge: Proxy, broker: Broker) -> None:
+def test_the_bridge_is_killed_and_messages_wait_for_it(bridge: Proxy, mosquitto: Broker) -> None:
     bridge.start()
-    broker.publish(bridge.device, numbered(bridge, range(200)))
+    mosquitto.publish(bridge.device, numbered(bridge, range(200)))
     wait_until("the load flows", lambda: acknowledged(bridge) >= 1)
     bridge.kill()
-    broker.publish(bridge.device, numbered(bridge, range(200, 300)))
+    mosquitto.publish(bridge.device, numbered(bridge, range(200, 300)))
     bridge.start()
     wait_until("everything arrives", lambda: set(stored(bridge)) == set(range(300)))
-    broker.kill()
+    mosquitto.kill()
     wait_until("readiness is honest", lambda: not bridge.is_ready())
-    broker.start()
+    mosquitto.start()
     wait_until("subscribed again", bridge.is_ready)
-    broker.publish(bridge.device, numbered(bridge, range(300, 310)))
+    mosquitto.publish(bridge.device, numbered(bridge, range(300, 310)))
     wait_until("also after a broker that forgot the session", lambda: set(stored(bridge)) == set(range(310)))
 
 
-def test_several_processes_share_the_messages_and_misfits_are_dead_letters(bridge: Proxy, broker: Broker) -> None:
+def test_several_processes_share_the_messages_and_misfits_are_dead_letters(bridge: Proxy, mosquitto: Broker) -> None:
     bridge.start(processes=2)
-    broker.publish(bridge.device, ["{broken", *numbered(bridge, range(200))])
+    mosquitto.publish(bridge.device, ["{broken", *numbered(bridge, range(200))])
     wait_until("all are acknowledged", lambda: acknowledged(bridge) == 201)
     assert stored(bridge) == dict.fromkeys(range(200), 1)
     assert bridge.metric("connections ") == 2
@@ -113,7 +106,7 @@ def test_several_processes_share_the_messages_and_misfits_are_dead_letters(bridg
     assert bridge.signal(signal.SIGTERM) == 0
 
 
-def test_a_wrong_password_is_said_and_tried_again(bridge: Proxy, broker: Broker) -> None:
+def test_a_wrong_password_is_said_and_tried_again(bridge: Proxy, mosquitto: Broker) -> None:
     bridge.launch(bridge__password="battery-staple")
     wait_until("the reason is shown", lambda: "Not authorized" in bridge.problems().get("broker", ""))
     assert "battery-staple" not in bridge.log()

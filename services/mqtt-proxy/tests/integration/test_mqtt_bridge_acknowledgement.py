@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -22,6 +21,7 @@ from mqtt_proxy.translate import Arrival, Translated
 from servicekit.health import Health
 from servicekit.lifecycle import Stop
 
+pytest_plugins = ("mqtt_fixtures",)
 pytestmark = pytest.mark.integration
 
 WINDOW = 20
@@ -59,31 +59,23 @@ class HeldReports:
             on_delivery(error)
 
 
-@pytest.fixture
-def broker(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Broker]:
-    made = Broker(tmp_path, free_port(), free_port())
-    made.start()
-    yield made
-    made.kill()
-
-
 async def until(done: Callable[[], bool]) -> None:
     await asyncio.to_thread(wait_until, "it is so", done)
 
 
-async def test_nothing_is_acknowledged_that_kafka_has_not(broker: Broker) -> None:
+async def test_nothing_is_acknowledged_that_kafka_has_not(mosquitto: Broker) -> None:
     kafka, metrics, health, stop = HeldReports(), Metrics(), Health(), Stop()
     bridge = Bridge(
         BridgeSettings(
-            port=broker.tls_port,
-            cafile=str(broker.cafile),
+            port=mosquitto.tls_port,
+            cafile=str(mosquitto.cafile),
             username=USER,
             password=cast(Any, PASSWORD),
             receive_maximum=WINDOW,
         ),
         client_id="bridge-0",
         filters=["devices/+/temperature"],
-        tls=ssl.create_default_context(cafile=str(broker.cafile)),
+        tls=ssl.create_default_context(cafile=str(mosquitto.cafile)),
         translator=cast(Any, OneRecordTranslator()),
         producer=cast(Any, kafka),
         metrics=metrics,
@@ -92,7 +84,7 @@ async def test_nothing_is_acknowledged_that_kafka_has_not(broker: Broker) -> Non
     running = asyncio.create_task(bridge.run(stop))
     await until(lambda: metrics.connection_attempts["accepted"] == 1)
     numbers = [str(number) for number in range(50)]
-    await asyncio.to_thread(broker.publish, "d", numbers)
+    await asyncio.to_thread(mosquitto.publish, "d", numbers)
 
     await until(lambda: len(kafka.held) == WINDOW)
     first = [value for value, _ in kafka.held]
@@ -107,12 +99,12 @@ async def test_nothing_is_acknowledged_that_kafka_has_not(broker: Broker) -> Non
     assert metrics.acknowledged[1] == 0
 
     # A report that comes when the connection is gone acknowledges nothing, on the next connection neither.
-    await asyncio.to_thread(broker.save)
-    broker.kill()
+    await asyncio.to_thread(mosquitto.save)
+    mosquitto.kill()
     await until(lambda: "broker" in health.problems())
     kafka.report()
     assert metrics.acknowledged[1] == 0
-    await asyncio.to_thread(broker.start)
+    await asyncio.to_thread(mosquitto.start)
     await until(lambda: len(kafka.held) == WINDOW)
     assert [value for value, _ in kafka.held] == first
 

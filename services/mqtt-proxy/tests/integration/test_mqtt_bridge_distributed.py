@@ -16,17 +16,10 @@ from isotherm_cli.apply import apply
 from stack.kafka import Kafka
 from stack.registry import Registry
 
+pytest_plugins = ("mqtt_fixtures",)
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 RUNNING = ["RUNNING"] * 3
-
-
-@pytest.fixture
-def broker(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Broker]:
-    made = Broker(tmp_path, free_port(), free_port())
-    made.start()
-    yield made
-    made.kill()
 
 
 @pytest.fixture
@@ -47,7 +40,7 @@ def numbered(device: str, numbers: Sequence[int]) -> list[str]:
 
 
 def test_two_bridges_share_the_messages_move_and_wait(
-    control: Control, fleet: Fleet, broker: Broker, kafka: Kafka, registry: Registry
+    control: Control, fleet: Fleet, mosquitto: Broker, kafka: Kafka, registry: Registry
 ) -> None:
     topics = Topics(kafka, registry)
     apply(topics.kafka, topics.registry)
@@ -59,7 +52,7 @@ def test_two_bridges_share_the_messages_move_and_wait(
     config = {
         "connector.class": "com.datamountaineer.streamreactor.connect.mqtt.source.MqttSourceConnector",
         "tasks.max": "2",
-        "connect.mqtt.hosts": f"tcp://127.0.0.1:{broker.port}",
+        "connect.mqtt.hosts": f"tcp://127.0.0.1:{mosquitto.port}",
         "connect.mqtt.username": USER,
         "connect.mqtt.password": PASSWORD,
         "connect.mqtt.kcql": "INSERT INTO thermostat.data SELECT id AS device_id, t AS value, sequence, event_time "
@@ -71,19 +64,19 @@ def test_two_bridges_share_the_messages_move_and_wait(
     fleet.until("running", lambda: control.states(name, 2) == RUNNING)
     fleet.until("told", lambda: control.states("bad-" + name, 1) == ["FAILED", None])
     fleet.until("subscribed", lambda: first.page("metrics").count("isotherm_mqtt_proxy_connections{") == 2)
-    broker.publish(name, numbered(name, range(50)))
+    mosquitto.publish(name, numbered(name, range(50)))
     fleet.until("all there", lambda: arrived() == set(range(50)))
 
     second = fleet.worker("role=worker")
     first.kill()
     fleet.until("moved", lambda: len(second.tasks()) == 2)
-    broker.publish(name, numbered(name, range(50, 100)))
+    mosquitto.publish(name, numbered(name, range(50, 100)))
     fleet.until("all there", lambda: arrived() == set(range(100)))
 
     # The broker keeps what comes while nobody is there.
     control.change(name, target_state="PAUSED")
     fleet.until("paused", lambda: control.states(name, 2) == ["PAUSED"] * 3 and not second.tasks())
-    broker.publish(name, numbered(name, range(100, 150)))
+    mosquitto.publish(name, numbered(name, range(100, 150)))
     assert arrived() == set(range(100))
     control.change(name, target_state="STARTED")
     fleet.until("all there", lambda: arrived() == set(range(150)))

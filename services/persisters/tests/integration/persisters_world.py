@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka._model import ConsumerGroupTopicPartitions
+from service_process import ServiceProcess
 
 import isotherm_schemas
 from isotherm_cli.apply import apply
@@ -155,16 +152,16 @@ class Broker:
         return found
 
 
-class Persister:
+class Persister(ServiceProcess):
     """`persisters run` as a process."""
 
     def __init__(
         self, broker: Broker, sink: str, folder: Path, port: int, lines: Sequence[str], name: str | None = None
     ) -> None:
         self.name = name or f"c-{uuid.uuid4().hex[:8]}"
-        self._broker, self._sink, self._port = broker, sink, port
+        super().__init__(folder / f"{self.name}.log", port)
+        self._broker, self._sink = broker, sink
         self._file = folder / f"{self.name}.properties"
-        self._log = folder / f"{self.name}.log"
         text = [
             f"name={self.name}",
             f"connector.class={sink}",
@@ -172,7 +169,6 @@ class Persister:
             *lines,
         ]
         self._file.write_text("\n".join(text) + "\n", encoding="utf-8")
-        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def group(self) -> str:
@@ -188,9 +184,7 @@ class Persister:
             **settings,
         }
         sets = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
-        command = [sys.executable, "-m", "persisters", "run", "--sink", self._sink, str(self._file), *sets]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stderr=log)
+        self.launch([sys.executable, "-m", "persisters", "run", "--sink", self._sink, str(self._file), *sets])
 
     def counts(self) -> Counter[str]:
         """Records by outcome, as /metrics tells; empty while the process does not answer."""
@@ -203,7 +197,7 @@ class Persister:
 
     def metrics(self) -> list[str]:
         """The lines of /metrics; none while the process does not answer."""
-        return self._ask("metrics").splitlines()
+        return self.page("metrics").splitlines()
 
     def gauge(self, name: str) -> float:
         """The sum of `isotherm_persisters_<name>` over its labels; 0 while the process does not answer."""
@@ -212,19 +206,8 @@ class Persister:
 
     def problems(self) -> dict[str, str]:
         """Why it is not ready."""
-        answer = self._ask("ready")
+        answer = self.page("ready")
         return dict(json.loads(answer)["problems"]) if answer else {"process": "does not answer"}
-
-    def _ask(self, page: str) -> str:
-        """The page, also when it is answered with 503; empty while the process does not answer."""
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=30)
-        try:
-            connection.request("GET", f"/{page}")
-            return connection.getresponse().read().decode()
-        except OSError:
-            return ""
-        finally:
-            connection.close()
 
     def until(self, what: str, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds, while the process runs."""
@@ -238,29 +221,12 @@ class Persister:
         self.until(f"{count} records read", lambda: self.counts()["read"] >= count)
 
     def log(self) -> str:
-        return self._log.read_text(encoding="utf-8")[-6_000:] + f"\n{self.counts()} {self.problems()}"
+        return super().log() + f"\n{self.counts()} {self.problems()}"
 
     def tasks(self) -> list[int]:
         """The process ids of the tasks that were started so far, as the supervisor tells them."""
         lines = self._log.read_text(encoding="utf-8").splitlines()
         return [json.loads(line)["pid"] for line in lines if '"event": "task started"' in line]
-
-    def stop(self) -> int:
-        """SIGTERM; the exit code."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_S)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        if self.process is not None and self.process.poll() is None:
-            os.kill(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-
-    def exit_code(self) -> int:
-        """Wait until it ends by itself."""
-        assert self.process is not None
-        return self.process.wait(PATIENCE_S)
 
 
 Persisters = Callable[..., Persister]
