@@ -59,6 +59,11 @@ class ConnectorConfig:
         return ConnectorConfig(self.name, self.klass, values, self.origin)
 
 
+def group_of(name: str) -> str:
+    """The consumer group of the tasks of a sink connector called `name`, as Kafka Connect names it."""
+    return f"connect-{name}"
+
+
 def read(path: Path) -> ConnectorConfig:
     """Read a connector file; the form follows the extension (`.json`, `.toml`, else by the first character).
 

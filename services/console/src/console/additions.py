@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query
 import kcql
 from connector import config as config_files
 from connector import replay
-from connector.config import ConfigError
+from connector.config import ConfigError, group_of
 from connector.targets import TargetState
 from console import plugins, shapes
 from console.answers import (
@@ -31,7 +31,6 @@ from console.answers import (
     Written,
 )
 from console.bodies import json_body
-from console.connect_api import group_of
 from console.control import Control
 from console.dead_letters import Letter
 from console.errors import BadRequestError, ConflictError

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 
+from connector.config import group_of
 from connector.targets import TargetState
 from console import offsets as positions
 from console import plugins, shapes
@@ -217,11 +218,6 @@ def _add_plugins(routes: APIRouter, control: Control, fleet: Fleet) -> None:
         known = control.find(given.get("name", ""))
         meant = given if known is None else control.meant(known, given)
         return plugins.config_infos(plugins.check(found, meant), given)
-
-
-def group_of(name: str) -> str:
-    """The consumer group of a sink's tasks, Connect's."""
-    return f"connect-{name}"
 
 
 def _view(control: Control, name: str, absent: str) -> ConnectorView:
