@@ -22,6 +22,21 @@ Value = Callable[[int, float], float | None]
 """From the number of a reading and its usual value to its value; None when there is no reading."""
 
 
+def temperature(device_id: str, value: float, at_ms: int, sequence: int, **more: Any) -> dict[str, Any]:
+    """A SensorReading record, taken in when it was measured unless `more` says otherwise."""
+    return {
+        "device_id": device_id,
+        "metric": "temperature",
+        "value": value,
+        "unit": "Cel",
+        "event_time": at_ms,
+        "ingest_time": at_ms,
+        "sequence": sequence,
+        "attributes": {},
+        **more,
+    }
+
+
 @dataclass(frozen=True, order=True)
 class Incident:
     """What happened: which rule was broken, and when (event time)."""
@@ -115,16 +130,8 @@ class ScriptedDay:
             if value is None:
                 continue
             at_ms = begin_ms + index * self.interval_ms
-            yield {
-                "device_id": name,
-                "metric": "temperature",
-                "value": round(value, 3),
-                "unit": "Cel",
-                "event_time": at_ms,
-                "ingest_time": at_ms + 100 + number % 50,
-                "sequence": index + 1 if number % 2 else 0,
-                "attributes": {},
-            }
+            sequence = index + 1 if number % 2 else 0
+            yield temperature(name, round(value, 3), at_ms, sequence, ingest_time=at_ms + 100 + number % 50)
 
     def _script(self, number: int, name: str, begin_ms: int) -> Value:
         interval_ms = self.interval_ms

@@ -255,21 +255,6 @@ class Worker:
         return json.loads(text) if page == "ready" else text
 
 
-def reading(device_id: str, value: float, at_ms: int, sequence: int, **more: Any) -> dict[str, Any]:
-    """A SensorReading record, taken in when it was measured."""
-    return {
-        "device_id": device_id,
-        "metric": "temperature",
-        "value": value,
-        "unit": "Cel",
-        "event_time": at_ms,
-        "ingest_time": at_ms,
-        "sequence": sequence,
-        "attributes": {},
-        **more,
-    }
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return round(value.timestamp() * 1000)

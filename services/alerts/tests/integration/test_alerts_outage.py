@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from alerts_world import Topics, Worker, reading, until
+from alerts_world import Topics, Worker, until
 
+from simulators.scripted_day import temperature
 from stack.kafka import Kafka
 from stack.registry import Registry
 
@@ -27,13 +28,15 @@ def test_the_same_process_goes_on_when_kafka_is_back(
     try:
         pid = worker.pid
         begin_ms = time.time_ns() // 1_000_000
-        topics.publish(topics.input, [reading("before", 31, begin_ms, 1)])
+        topics.publish(topics.input, [temperature("before", 31, begin_ms, 1)])
         until("an alert before", lambda: len(topics.alerts_of("before", "above")) == 1)
         kafka.kill()
         until("it says that it is not ready", lambda: not worker.is_ready())
         kafka.start()
         kafka.wait_ready()
-        topics.publish(topics.input, [reading("before", 20, begin_ms + 1_000, 2), reading("after", 31, begin_ms, 1)])
+        topics.publish(
+            topics.input, [temperature("before", 20, begin_ms + 1_000, 2), temperature("after", 31, begin_ms, 1)]
+        )
         until("an alert after", lambda: len(topics.alerts_of("after", "above")) == 1)
         until("the alert from before is closed", lambda: len(topics.alerts_of("before", "above")) >= 2)
         until("it is ready", worker.is_ready)

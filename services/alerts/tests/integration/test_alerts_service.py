@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from alerts_world import Topics, Worker, reading, until
+from alerts_world import Topics, Worker, until
 from confluent_kafka import Message
 
 from connector.dead_letters import PREFIX
 from servicekit import kafka as clients
+from simulators.scripted_day import temperature
 from stack.kafka import Kafka
 from stack.registry import Registry
 
@@ -70,7 +71,9 @@ class World:
         """Publish values of a device, one a second until now; returns the time of the last one."""
         now_ms = time.time_ns() // 1_000_000
         times = [now_ms - 1_000 * (len(values) - index - 1) for index in range(len(values))]
-        found = [reading(device_id, v, at, sequence + i) for i, (v, at) in enumerate(zip(values, times, strict=True))]
+        found = [
+            temperature(device_id, v, at, sequence + i) for i, (v, at) in enumerate(zip(values, times, strict=True))
+        ]
         self.topics.publish(self.topics.input, found, **overrides)
         return times[-1]
 
@@ -140,7 +143,7 @@ def test_an_aborted_transaction_has_no_effect(world: World) -> None:
     for device_id, value, commits in (("aborted", 99.0, False), ("committed", 99.0, True), ("aborted", 20.0, True)):
         producer.begin_transaction()
         now_ms = time.time_ns() // 1_000_000
-        record = reading(device_id, value, now_ms, 1)
+        record = temperature(device_id, value, now_ms, 1)
         producer.produce(world.topics.input, key=device_id, value=world.topics.encode(world.topics.input, record))
         assert producer.flush(60) == 0
         (producer.commit_transaction if commits else producer.abort_transaction)(60)
