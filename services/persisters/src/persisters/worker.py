@@ -54,6 +54,8 @@ _log = logs.logger(__name__)
 _CHATTY = ("elastic_transport", "elasticsearch", "cassandra", "hazelcast")
 """Clients that tell every request and reconnection; what matters of it is told by the loop."""
 _SAMPLE_INTERVAL_S = 1.0
+_FETCH_BACKOFF_MS = 20
+"""So long the client waits before it looks whether its full queue has room again."""
 _ANNOUNCING_S = 5.0
 _MAX_SHOWN = 300
 VERSION = version("isotherm-persisters")
@@ -279,6 +281,8 @@ class _Task:
         overrides: dict[str, Any] = {
             "enable_partition_eof": True,
             "queued_max_messages_kbytes": settings.fetch_queue_kilobytes,
+            # Of the client's own a whole second, in which a task writes more than that queue holds.
+            "fetch_queue_backoff_ms": _FETCH_BACKOFF_MS,
             # Short runs of one partition after another, so that the lanes fill evenly and none has to be paused.
             "max_partition_fetch_bytes": 256 * 1024,
             "session_timeout_ms": settings.session_timeout_ms,
