@@ -6,7 +6,6 @@ import asyncio
 import ssl
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -18,10 +17,11 @@ from mqtt_proxy.catalogue import Catalogue
 from mqtt_proxy.member import observed
 from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.routing import Router
-from mqtt_proxy.service import producer_of, reporter_of, router_of, rules_of
+from mqtt_proxy.service import producer_of, router_of, rules_of
 from mqtt_proxy.settings import SERVICE, BridgeSettings, ProxySettings
 from mqtt_proxy.translate import Translator
 from mqtt_proxy.waiting import until_possible
+from mqtt_proxy.wanted import Wanted
 from servicekit import kafka, logs
 from servicekit.avro import SchemaRegistry
 from servicekit.health import Health
@@ -66,9 +66,7 @@ def _maker(
     if not filters:
         raise SettingsError(["bridge.filters: empty, and there are no routes to take the filters from"])
     tls = _tls(settings.bridge)
-    return lambda stop: BridgeService(
-        settings, router, filters, tls, stop, report or partial(reporter_of, settings), on_port
-    )
+    return lambda stop: BridgeService(settings, router, filters, tls, stop, report, on_port)
 
 
 def _tls(settings: BridgeSettings) -> ssl.SSLContext | None:
@@ -93,15 +91,17 @@ class BridgeService:
         filters: Sequence[str],
         tls: ssl.SSLContext | None,
         stop: Stop,
-        report: Report,
+        report: Report | None,
         on_port: Callable[[int], None],
     ) -> None:
+        """Without `report` it follows its own target, and says itself how it is."""
         self._settings = settings
         self._report, self._on_port = report, on_port
         self._router = router
         self._stop = stop
         self._metrics = Metrics()
         self._health = Health()
+        self._wanted = Wanted(settings, self._health, self._metrics)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="kafka")
         name = f"isotherm-{SERVICE}-bridge-{settings.ordinal}"
         self._admin = kafka.admin(settings.kafka, name)
@@ -134,15 +134,35 @@ class BridgeService:
                     member.join(None)
                 if self._router.has_dynamic_targets:
                     tasks.append(loop.create_task(self._catalogue.watch(_CATALOGUE_S)))
-                with reported(self._report(self._health, registry)):
-                    await self._bridge.run(self._stop)
-                    await self._bridge.producer.drain()
+                with reported(self._reporter(registry)):
+                    await self._work()
                 _log.info("drained")
             finally:
                 for task in tasks:
                     task.cancel()
                 self._executor.shutdown(wait=False)
         return Exit.OK
+
+    def _reporter(self, registry: CollectorRegistry) -> Reporter:
+        if self._report is not None:
+            return self._report(self._health, registry)
+        return self._wanted.reporter(registry)
+
+    async def _work(self) -> None:
+        if self._report is not None:
+            await self._subscribed(self._stop)
+            return
+        self._wanted.start()
+        try:
+            # While nothing is wanted of it, it needs no broker.
+            await self._wanted.run(self._stop, self._subscribed, on_halt=lambda: self._health.ready("broker"))
+        finally:
+            self._wanted.close()
+
+    async def _subscribed(self, halt: Stop) -> None:
+        self._health.not_ready("broker", "not connected yet")
+        await self._bridge.run(halt)
+        await self._bridge.producer.drain()
 
     def _check_topics(self) -> None:
         self._catalogue.require(self._router.targets, without_readings=[])

@@ -67,6 +67,7 @@ class FrontDoor:
         self.metrics = metrics
         self.congested = False
         self.draining = False
+        self._is_open = False
         self.connections: set[Connection] = set()
         self.outstanding_records = 0
         self.outstanding_bytes = 0
@@ -174,6 +175,8 @@ class FrontDoor:
         """Decide about a CONNECT; the connection is told by `accept` or `refuse`, perhaps later."""
         if self.draining:
             connection.refuse(Reason.SERVER_SHUTTING_DOWN)
+        elif not self._is_open:
+            connection.refuse(Reason.SERVER_UNAVAILABLE)
         elif len(connect.client_id) > _MAX_CLIENT_ID_CHARS:
             connection.refuse(Reason.CLIENT_IDENTIFIER_NOT_VALID)
         else:
@@ -353,10 +356,22 @@ class FrontDoor:
         else:
             self.count_stored(translated, will.qos, self._loop.time() - started_s)
 
-    # -- shutdown
+    # -- open and shut
 
-    async def drain(self) -> None:
-        """Read no more, finish and acknowledge what is in flight, say goodbye, publish the wills."""
+    def open(self) -> None:
+        """Let clients in, who are refused before."""
+        self._is_open = True
+        if self._handover is not None:
+            self._handover.open()
+
+    async def shut(self) -> None:
+        """Drain, and then let nobody in until `open`: whoever comes is told that the server is unavailable."""
+        self._is_open = False
+        await self.drain(Reason.ADMINISTRATIVE_ACTION, "the proxy is paused or restarted")
+        self.draining = False
+
+    async def drain(self, reason: Reason = Reason.SERVER_SHUTTING_DOWN, detail: str = "the proxy stops") -> None:
+        """Read no more, finish and acknowledge what is in flight, say goodbye for `reason`, publish the wills."""
         self.draining = True
         if self._handover is not None:
             self._handover.close()
@@ -364,7 +379,7 @@ class FrontDoor:
         await self.transactions.drain()
         self._flush_all()
         for connection in list(self.connections):
-            connection.fail(Reason.SERVER_SHUTTING_DOWN, "the proxy stops")
+            connection.fail(reason, detail)
         for client_id in list(self._delayed_wills):
             self._delayed_wills[client_id][0].cancel()
             self._delayed_will(client_id)

@@ -122,8 +122,12 @@ class Handover:
         if claim is not None:
             claim.answer.set_result(False)
 
+    def open(self) -> None:
+        """Claim again, after `close`."""
+        self._is_closed = False
+
     def close(self) -> None:
-        """The process stops: nothing is claimed any more."""
+        """The process lets no more clients in: nothing is claimed any more, only given away."""
         self._is_closed = True
         for client_id in list(self._claims):
             self.refused(client_id)

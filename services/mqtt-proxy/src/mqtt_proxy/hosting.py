@@ -14,8 +14,8 @@ from connector.reporting import Reporter, counts_of
 from mqtt_proxy.bridge_service import bridge_service
 from mqtt_proxy.connector_class import planned
 from mqtt_proxy.metrics import PREFIX
-from mqtt_proxy.service import state_of
 from mqtt_proxy.settings import ProxySettings
+from mqtt_proxy.wanted import state_of
 from servicekit import logs
 from servicekit.health import Health
 from servicekit.lifecycle import Stop

@@ -23,8 +23,9 @@ GAUGES = {
     "outstanding_records": "Records between PUBLISH and Kafka's report.",
     "outstanding_bytes": "Payload bytes of them.",
     "connections_waiting": "Connections not read until Kafka catches up.",
+    "halted": "1 while nothing is taken in because it is so wanted: paused or stopped.",
 }
-"""What is read from the front door or the bridge when Prometheus asks; the bridge has connections only."""
+"""What is read from the front door or the bridge when Prometheus asks; of the first six the bridge has connections."""
 
 Samples = list[tuple[Sequence[str], int]]
 

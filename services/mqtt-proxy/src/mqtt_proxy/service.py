@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import uvloop
@@ -14,8 +15,7 @@ from prometheus_client import CollectorRegistry
 
 import kcql
 from connector.dead_letters import ensure_topic
-from connector.reporting import Reporter, counts_of, reported
-from connector.status import State
+from connector.reporting import reported
 from isotherm_schemas import schema
 from mqtt_proxy.access import Access
 from mqtt_proxy.catalogue import Catalogue
@@ -25,7 +25,7 @@ from mqtt_proxy.front_door import FrontDoor
 from mqtt_proxy.grouping import OutRecord
 from mqtt_proxy.handover import Handover
 from mqtt_proxy.member import Member, Place, observed
-from mqtt_proxy.metrics import PREFIX, Metrics
+from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.restore import end_offsets, fence, read_to_end
 from mqtt_proxy.routing import Router, kcql_routes, regex_routes
 from mqtt_proxy.session_records import newest, to_record
@@ -35,6 +35,7 @@ from mqtt_proxy.tls import server_context, watch_handshakes
 from mqtt_proxy.transactions import FatalTransactionError, TransactionalWriter, Transactions
 from mqtt_proxy.translate import Encode, Rules, Translator
 from mqtt_proxy.waiting import until_possible
+from mqtt_proxy.wanted import Wanted
 from servicekit import kafka, logs
 from servicekit.avro import Decoder, SchemaRegistry, WireFormatError
 from servicekit.delivery import LoopProducer
@@ -111,23 +112,6 @@ def producer_of(settings: ProxySettings, name: str) -> LoopProducer:
     )
 
 
-def reporter_of(settings: ProxySettings, health: Health, registry: CollectorRegistry) -> Reporter:
-    """What says on the status topic how this process is: its state and its counts, of no client in particular."""
-    return Reporter(
-        settings.kafka,
-        settings.registry,
-        connector=SERVICE if settings.role == "front-door" else f"{SERVICE}-{settings.role}",
-        task=settings.ordinal,
-        state=lambda: state_of(health),
-        counts=lambda: counts_of(registry, f"{PREFIX}_"),
-    )
-
-
-def state_of(health: Health) -> State:
-    """The state of a process that says how it is."""
-    return State.UNASSIGNED if "start" in health.problems() else State.RUNNING
-
-
 def _producer_limits(settings: ProxySettings) -> dict[str, int]:
     # Our own bounds hold long before librdkafka's; its queue only keeps those from being met first.
     return {
@@ -167,6 +151,7 @@ class Proxy:
         if tls is not None:
             watch_handshakes(tls, self._metrics)
         self._health = Health()
+        self._wanted = Wanted(settings, self._health, self._metrics)
         self._exit = Exit.OK
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="transactions")
         name = _transactional_id(settings.ordinal)
@@ -190,15 +175,16 @@ class Proxy:
         """Start, serve until told to stop, drain."""
         registry = CollectorRegistry()
         registry.register(self._metrics)
-        reporter = reporter_of(self._settings, self._health, registry)
+        self._wanted.start()
         async with observed(self._settings.http, self._health, registry, self._link_fd) as self._member:
             try:
-                with reported(reporter):
+                with reported(self._wanted.reporter(registry)):
                     return await self._serve()
             except FatalTransactionError as failure:
                 self._fatal(failure)
                 return self._exit
             finally:
+                self._wanted.close()
                 self._executor.shutdown(wait=False)
 
     async def _serve(self) -> int:
@@ -212,6 +198,7 @@ class Proxy:
         sessions = SessionStore(settings.session.maximum)
         sessions.restore(states, int(time.time() * 1000))
         _log.info("sessions restored", sessions=len(sessions))
+        await self._wanted.known(self._stop)
         door = self._front_door(sessions)
         if self._member is not None:
             self._member.join(self._handover)
@@ -222,7 +209,7 @@ class Proxy:
         tasks = [beats, asyncio.create_task(self._sweep(door))]
         if self._router.has_dynamic_targets:
             tasks.append(asyncio.create_task(self._catalogue.watch(_CATALOGUE_S)))
-        await self._stop.wait_async()
+        await self._wanted.run(self._stop, partial(self._let_in, door))
         self._health.not_ready("start", "stopping")
         server.close()
         if self._exit is Exit.OK:
@@ -231,6 +218,19 @@ class Proxy:
         for task in tasks:
             task.cancel()
         return self._exit
+
+    async def _let_in(self, door: FrontDoor, halt: Stop) -> None:
+        """Let clients in until told to halt; then, unless the end comes first, shut the door."""
+        door.open()
+        await halt.wait_async()
+        if self._stop.is_set():
+            return
+        stopping, shutting = (asyncio.create_task(work) for work in (self._stop.wait_async(), door.shut()))
+        await asyncio.wait([stopping, shutting], return_when=asyncio.FIRST_COMPLETED)
+        if shutting.done():
+            shutting.result()
+        for task in (stopping, shutting):
+            task.cancel()
 
     async def _listen(self, door: FrontDoor) -> asyncio.Server:
         listener = self._settings.listener

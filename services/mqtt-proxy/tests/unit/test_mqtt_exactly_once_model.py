@@ -237,7 +237,7 @@ class ExactlyOnce(RuleBasedStateMachine):
             )
             sessions = SessionStore(maximum=100)
             sessions.restore(self.ledger.states, int(time.time() * 1000))
-            return FrontDoor(
+            door = FrontDoor(
                 limits=LimitSettings(receive_maximum=20),
                 session_expiry_s=10**9,
                 translator=cast(Translator, OneRecordTranslator()),
@@ -247,6 +247,8 @@ class ExactlyOnce(RuleBasedStateMachine):
                 metrics=metrics,
                 access=Access(ProxySettings(routes="INSERT INTO t SELECT * FROM t", allow_anonymous=True), metrics),
             )
+            door.open()
+            return door
 
         self.door = self.loop.run_until_complete(build())
 
@@ -326,6 +328,24 @@ class ExactlyOnce(RuleBasedStateMachine):
         assert future is not None
         future.set_exception(FatalTransactionError("broken"))
         self.turn()
+
+    @rule(name=st.sampled_from(DEVICES), commit=st.booleans())
+    def proxy_is_paused_and_resumed(self, name: str, commit: bool) -> None:
+        """What is in flight is decided first; then nobody gets in until it is resumed."""
+        shutting = self.loop.create_task(self.door.shut())
+        self.turn()
+        for _ in range(10):
+            if self.held.is_open:
+                self.decide(commit)
+        assert shutting.done(), "nothing is in flight, and it is not paused"
+        shutting.result()
+        device = self.devices[name]
+        self.loop.call_soon(device.connect, self.door)
+        self.turn()
+        assert device.wire is not None
+        assert (bytes(device.wire.received), device.wire.closed) == (b"\x20\2\0\3", True)
+        device.drop()
+        self.door.open()
 
     @precondition(lambda self: self.ledger.readings or self.held.is_open)
     @rule(commit=st.booleans())
