@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import queue
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -17,8 +15,9 @@ from persisters import offsets
 from persisters.accounting import Counts
 from persisters.lanes import Lane, Lanes, Limits, Partition
 from persisters.reading import records_of
-from persisters.sink import Batch, Row, Sink, Unavailable
+from persisters.sink import Row, Sink, Unavailable
 from persisters.work import Prepared, Record, Refusal, Work
+from persisters.writers import Attempt, WriteObserver, Writers
 from servicekit import kafka, logs
 from servicekit.avro import RegistryUnavailableError
 from servicekit.backoff import Backoff
@@ -47,23 +46,14 @@ class TaskFailedError(Exception):
         self.__cause__ = refusal.error
 
 
-class Observer(Protocol):
+class Observer(WriteObserver, Protocol):
     """What wants to know how the loop is doing; called from the loop's and the writers' threads."""
-
-    def wrote(self, rows: int, seconds: float) -> None:
-        """One write to the sink is over, well or not."""
-
-    def retried(self, rows: int) -> None:
-        """`rows` rows wait for another attempt."""
 
     def settled(self, partition: Partition, counts: Counts) -> None:
         """Records got their outcome."""
 
     def committed(self, seconds: float, failed: bool) -> None:
         """Offsets were committed, or not."""
-
-    def refused(self, refusals: Sequence[Refusal]) -> None:
-        """Records were skipped or dead-lettered."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +69,6 @@ class LoopSettings:
     drain_timeout_ms: float = 15_000.0
     """How long a revoked partition, or the shutdown, waits for the write in flight."""
     backoff_base_ms: float = 100.0
-
-
-class _Attempt(NamedTuple):
-    lane: Lane
-    trouble: str | None = None
-    retry_after_ms: float | None = None
-    fatal: BaseException | None = None
 
 
 class Loop:
@@ -111,13 +94,11 @@ class Loop:
         self._project = project
         self._usual = usual
         self._policy = policy
-        self._send_dead_letters = send_dead_letters
         self._health = health
         self._observer = observer
         self._on_turn = on_turn
         self.lanes = Lanes(settings.limits, self._new_backoff)
-        self._attempts: queue.SimpleQueue[_Attempt] = queue.SimpleQueue()
-        self._pool = ThreadPoolExecutor(settings.writers, thread_name_prefix="writer")
+        self._writers = Writers(settings.writers, sink, policy, send_dead_letters, observer)
         self._next_commit_ms = 0.0
         self._read_again_ms = 0.0
         self._failure: BaseException | None = None
@@ -243,55 +224,13 @@ class Loop:
     def _start(self, lane: Lane, now_ms: float) -> None:
         work = lane.start(now_ms)
         if work is not None:
-            self._pool.submit(self._attempt, lane, work)
-
-    def _attempt(self, lane: Lane, work: Work) -> None:
-        """One attempt at a batch; runs in a writer's thread and always answers."""
-        answer = _Attempt(lane)
-        try:
-            answer = self._write(lane, work)
-        except BaseException as fatal:
-            answer = _Attempt(lane, fatal=fatal)
-        finally:
-            self._attempts.put(answer)
-
-    def _write(self, lane: Lane, work: Work) -> _Attempt:
-        topic, partition = lane.partition
-        answer = _Attempt(lane)
-        started = time.perf_counter()
-        rows = len(work.rows)
-        try:
-            rejected = self._sink.write(Batch(topic, partition, work.rows)) if work.rows else ()
-        except Unavailable as away:
-            work.unavailable(away, self._policy)
-            answer = _Attempt(lane, str(away), away.retry_after_ms)
-        else:
-            work.judge(rejected, self._policy)
-            if work.rows:
-                example = next(one for one in rejected if one.transient)
-                answer = _Attempt(lane, f"{len(work.rows)} rows refused for now: {example.error}")
-        if rows:
-            self._observer.wrote(rows, time.perf_counter() - started)
-        if work.rows:
-            self._observer.retried(len(work.rows))
-        if work.letters:
-            self._send_dead_letters(work.letters)
-        refused = [*work.letters, *work.skipped]
-        work.letters, work.skipped = [], []
-        if refused:
-            self._observer.refused(refused)
-        return answer
+            self._writers.start(lane, work)
 
     def _collect(self, wait_s: float = 0.0) -> None:
-        try:
-            attempt = self._attempts.get(timeout=wait_s) if wait_s else self._attempts.get_nowait()
-            while True:
-                self._finished(attempt)
-                attempt = self._attempts.get_nowait()
-        except queue.Empty:
-            return
+        for attempt in self._writers.answers(wait_s):
+            self._finished(attempt)
 
-    def _finished(self, attempt: _Attempt) -> None:
+    def _finished(self, attempt: Attempt) -> None:
         lane = attempt.lane
         if attempt.fatal is not None:
             self._failure = self._failure or attempt.fatal
@@ -392,7 +331,7 @@ class Loop:
     def _end(self) -> None:
         self._is_ending = True
         self._drain(list(self.lanes.by_partition.values()))
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._writers.close()
         self._sink.close()
         self._consumer.close()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from connector.config import ConfigError
+from connector.config import ConfigError, group_of
 from connector.replay import EXPECTED, ReplayError, parse_position, positions, rewind
 from persisters.accounting import Counts
 from persisters.catalog import KINDS, MissingExtraError, load, subscription
@@ -39,7 +39,7 @@ def _add_replay_arguments(parser: argparse.ArgumentParser) -> None:
 def _offsets(settings: PersistersSettings, arguments: argparse.Namespace) -> int:
     name, topics = _connector(arguments)
     try:
-        states = positions(kafka.admin(settings.kafka, f"{name}-offsets"), f"connect-{name}", topics)
+        states = positions(kafka.admin(settings.kafka, f"{name}-offsets"), group_of(name), topics)
     except (ReplayError, KafkaException) as error:
         return _refused(error)
     for one in states:
@@ -55,7 +55,7 @@ def _offsets(settings: PersistersSettings, arguments: argparse.Namespace) -> int
 
 def _replay(settings: PersistersSettings, arguments: argparse.Namespace) -> int:
     name, topics = _connector(arguments)
-    group = f"connect-{name}"
+    group = group_of(name)
     try:
         moves = rewind(
             kafka.admin(settings.kafka, f"{name}-replay"),

@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer
 from prometheus_client import CollectorRegistry
 
-from connector.config import ConnectorConfig
+from connector.config import ConnectorConfig, group_of
 from connector.dead_letters import (
     DeadLetter,
     DeadLetters,
@@ -289,9 +289,7 @@ class _Task:
             **{key.replace(".", "_"): value for key, value in config.under("consumer.override.").items()},
         }
         try:
-            return kafka.consumer(
-                settings.kafka, f"{config.name}-{self._number}", f"connect-{config.name}", **overrides
-            )
+            return kafka.consumer(settings.kafka, f"{config.name}-{self._number}", group_of(config.name), **overrides)
         except KafkaException as error:
             raise SinkConfigError(f"consumer.override: {error.args[0].str()}") from error
 

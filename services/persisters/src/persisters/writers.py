@@ -1,0 +1,108 @@
+"""Attempts to write a batch to the sink, in threads of their own; every one of them is answered."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+from connector.policies import ErrorPolicy
+from persisters.lanes import Lane
+from persisters.sink import Batch, Sink, Unavailable
+from persisters.work import Refusal, Work
+
+
+class WriteObserver(Protocol):
+    """What wants to know of writes; called from the writers' threads."""
+
+    def wrote(self, rows: int, seconds: float) -> None:
+        """One write to the sink is over, well or not."""
+
+    def retried(self, rows: int) -> None:
+        """`rows` rows wait for another attempt."""
+
+    def refused(self, refusals: Sequence[Refusal]) -> None:
+        """Records were skipped or dead-lettered."""
+
+
+class Attempt(NamedTuple):
+    """The answer to one attempt at a lane's batch."""
+
+    lane: Lane
+    trouble: str | None = None
+    """Why rows wait for another attempt; None when all of them have their outcome."""
+    retry_after_ms: float | None = None
+    fatal: BaseException | None = None
+    """Why the task cannot go on."""
+
+
+class Writers:
+    """The threads."""
+
+    def __init__(
+        self,
+        threads: int,
+        sink: Sink,
+        policy: ErrorPolicy,
+        send_dead_letters: Callable[[Sequence[Refusal]], None],
+        observer: WriteObserver,
+    ) -> None:
+        self._sink, self._policy, self._observer = sink, policy, observer
+        self._send_dead_letters = send_dead_letters
+        self._answers: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="writer")
+
+    def start(self, lane: Lane, work: Work) -> None:
+        """Begin an attempt; `answers` gives its answer."""
+        self._pool.submit(self._attempt, lane, work)
+
+    def answers(self, wait_s: float = 0.0) -> Iterator[Attempt]:
+        """The answers that are there; waits up to `wait_s` for the first one."""
+        try:
+            yield self._answers.get(timeout=wait_s) if wait_s else self._answers.get_nowait()
+            while True:
+                yield self._answers.get_nowait()
+        except queue.Empty:
+            return
+
+    def close(self) -> None:
+        """Begin no more attempts; what is under way is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _attempt(self, lane: Lane, work: Work) -> None:
+        answer = Attempt(lane)
+        try:
+            answer = self._write(lane, work)
+        except BaseException as fatal:
+            answer = Attempt(lane, fatal=fatal)
+        finally:
+            self._answers.put(answer)
+
+    def _write(self, lane: Lane, work: Work) -> Attempt:
+        topic, partition = lane.partition
+        answer = Attempt(lane)
+        started = time.perf_counter()
+        rows = len(work.rows)
+        try:
+            rejected = self._sink.write(Batch(topic, partition, work.rows)) if work.rows else ()
+        except Unavailable as away:
+            work.unavailable(away, self._policy)
+            answer = Attempt(lane, str(away), away.retry_after_ms)
+        else:
+            work.judge(rejected, self._policy)
+            if work.rows:
+                example = next(one for one in rejected if one.transient)
+                answer = Attempt(lane, f"{len(work.rows)} rows refused for now: {example.error}")
+        if rows:
+            self._observer.wrote(rows, time.perf_counter() - started)
+        if work.rows:
+            self._observer.retried(len(work.rows))
+        if work.letters:
+            self._send_dead_letters(work.letters)
+        refused = [*work.letters, *work.skipped]
+        work.letters, work.skipped = [], []
+        if refused:
+            self._observer.refused(refused)
+        return answer
