@@ -35,6 +35,7 @@ from servers import ProxyServer
 from servicekit import kafka
 from servicekit.avro import Decoder, SchemaRegistry
 from servicekit.settings import KafkaSettings, RegistrySettings
+from simulators.scripted_day import temperature
 from stack import ports
 from stack.local import Stack
 from stack.measurement import environment, load_average, metrics
@@ -124,17 +125,8 @@ class World:
 
 
 def reading(device: int, value: float, at_ms: int, sequence: int) -> dict[str, Any]:
-    """A SensorReading record, taken in when it was measured."""
-    return {
-        "device_id": f"device-{device:06}",
-        "metric": "temperature",
-        "value": value,
-        "unit": "Cel",
-        "event_time": at_ms,
-        "ingest_time": at_ms,
-        "sequence": sequence,
-        "attributes": {},
-    }
+    """A SensorReading record of a device of the fleet."""
+    return temperature(f"device-{device:06}", value, at_ms, sequence)
 
 
 def reaction(world: World, arguments: argparse.Namespace) -> None:
