@@ -166,6 +166,35 @@ def store_line(title: str, expected: Collection[Identity], rows: Counter[Identit
     return Line(title, figures, tuple(problems))
 
 
+def newest(readings: Collection[Identity]) -> set[Identity]:
+    """Device, metric and event time of the newest reading of each metric of each device.
+
+    `readings` are identities of readings: device, metric, event time, sequence.
+    """
+    times: dict[Identity, int] = {}
+    for device, metric, event_time_ms, _sequence in readings:
+        assert isinstance(event_time_ms, int)
+        times[device, metric] = max(event_time_ms, times.get((device, metric), event_time_ms))
+    return {(*place, event_time_ms) for place, event_time_ms in times.items()}
+
+
+def alerts_line(topic: str, states: Mapping[Identity, Counter[bytes]]) -> Line:
+    """Every alert that closes has opened, and a state that is repeated is the identical record.
+
+    `states` are the records, as bytes, by alert and state.
+    """
+    opened, closed = ({(alert,) for alert, state in states if state == wanted} for wanted in ("opened", "closed"))
+    unopened = closed - opened
+    differing = {identity for identity, copies in states.items() if len(copies) > 1}
+    problems = []
+    if unopened:
+        problems.append(f"{len(unopened)} closed that never opened: {_some(unopened)}")
+    if differing:
+        problems.append(f"{len(differing)} repeated with other contents: {_some(differing)}")
+    copies = sum(records.total() for records in states.values()) - len(states)
+    return Line(topic, {"opened": len(opened), "closed": len(closed), "extra copies": copies}, tuple(problems))
+
+
 def queue_line(title: str, records: Counter[Identity], items: Counter[Identity]) -> Line:
     """An append-only structure has each record of its topic once: as many items as records, identity by identity."""
     missing, surplus = records - items, items - records

@@ -111,6 +111,28 @@ class Reader:
                     found[sensor_identity(json.loads(record["payload"]))] += 1
         return found
 
+    def latest(self, name: str) -> Counter[Identity]:
+        """Device, metric and event time of the newest readings that a topic of DeviceState records knows by now."""
+        states: dict[bytes | None, Mapping[str, Any]] = {}
+        with closing(records.read(self._places.kafka, name)) as messages:
+            for message in messages:
+                value = message.value()
+                if value is None:
+                    states.pop(message.key(), None)
+                else:
+                    states[message.key()] = cast(Mapping[str, Any], self._decoder(value).record)
+        return Counter(identity for state in states.values() for identity in latest_of(state))
+
+    def alerts(self, name: str) -> dict[Identity, Counter[bytes]]:
+        """The records of a topic of alerts, as bytes, by alert and state."""
+        found: dict[Identity, Counter[bytes]] = {}
+        with closing(records.read(self._places.kafka, name)) as messages:
+            for message in messages:
+                value = message.value() or b""
+                alert = cast(Mapping[str, Any], self._decoder(value).record)
+                found.setdefault(identity_of(alert, ("alert_id", "state")), Counter())[value] += 1
+        return found
+
     def dead_letters(self) -> dict[str, list[Hashable]]:
         """Where each dead letter came from (topic, partition, offset), by dead-letter topic."""
         known = clients.admin(self._places.kafka, "isotherm-balance").list_topics(timeout=_REQUEST_TIMEOUT_S).topics
@@ -156,6 +178,12 @@ class Reader:
         names = tuple(identity_fields)
         items: list[Any] = self._hazelcast.get_queue(name).blocking().iterator()
         return Counter(identity_of(_document(item), names) for item in items)
+
+
+def latest_of(state: Mapping[str, Any]) -> Iterator[Identity]:
+    """Device, metric and event time of each reading in a DeviceState record."""
+    for metric, reading in state["latest"].items():
+        yield (state["device_id"], metric, plain(reading["event_time"]))
 
 
 def mqtt_ledger(paths: Iterable[Path]) -> Published:

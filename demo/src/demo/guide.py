@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from demo.system import System
+from demo.workers import Console
 
 
 def lines(system: System) -> Iterator[str]:
@@ -12,7 +13,11 @@ def lines(system: System) -> Iterator[str]:
     stack, places = system.stack, system.places
     servers = f"--kafka {system.kafka.bootstrap_servers} --registry {system.registry.url}"
     newest = "size=3&sort=window_start:desc&pretty"
+    console = system.services[Console.name].address
+    yield f"The console, in a browser: {console}"
     yield "Where to look (paste in another terminal, in this folder):"
+    yield "  what runs, and how it is; `create` gives a connector to the worker group `sinks`:"
+    yield f"    .venv/bin/isotherm -e {console} ps"
     yield "  the newest aggregates in Elasticsearch (a window is final 25 seconds after its end):"
     yield f"    curl -s '{stack.elasticsearch.url}/temperatures-aggregated-*/_search?{newest}'"
     yield "  brightness of one device in Cassandra:"
@@ -31,10 +36,10 @@ def lines(system: System) -> Iterator[str]:
     )
     yield "  readings as they come:"
     yield f"    .venv/bin/isotherm tail thermostat.data --headers {servers}"
-    yield "  a reading of your own, exactly once:"
+    yield "  a reading of your own, exactly once; above 30 degrees it is an alert:"
     yield (
         f"    mosquitto_pub -p {system.ports.mqtt} -q 2 -i me -t devices/mine/temperature "
-        '-m \'{"id": "mine", "t": 21.5}\''
+        '-m \'{"id": "mine", "t": 31.5}\''
     )
     for service in system.services.values():
-        yield f"  {service.name}: {service.address}/metrics, log {service.log_path}"
+        yield f"  {service.name}: {service.monitoring_address}/metrics, log {service.log_path}"

@@ -28,6 +28,8 @@ class Places:
     aggregates_topic: str = "temperatures.aggregated"
     groups_topic: str = "temperatures.grouped"
     late_topic: str = "thermostat.late"
+    alerts_topic: str = "alerts"
+    latest_topic: str = "devices.latest"
     aggregator_dead_letters: str = "aggregator.dead-letters"
 
     aggregates_index: str = "temperatures-aggregated-*"

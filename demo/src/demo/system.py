@@ -26,6 +26,9 @@ from stack.local import Stack, stop_all
 from stack.server import READY_TIMEOUT_S, Runtime, Server, ServerFailed
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "demo"
+SINK_GROUP = "sinks"
+"""The worker group of connectors that are made at run time."""
+
 _POLL_S = 0.1
 _CHILDREN_END_WITHIN_S = 10.0
 _PROGRAMS = ("java", "python")
@@ -42,16 +45,20 @@ class InterruptedStartError(Exception):
 
 @dataclass(frozen=True)
 class DemoPorts:
-    """Ports of the services and simulators; the defaults are the well-known ones, and 9401 to 9406 for monitoring."""
+    """Ports of the services and simulators; the defaults are the well-known ones, and 9401 to 9409 for monitoring."""
 
     mqtt: int = 1883
     coap: int = 5633
+    pages: int = 8083
     mqtt_proxy: int = 9401
     coap_ingest: int = 9402
     aggregator: int = 9403
     persister_elasticsearch: int = 9404
     persister_cassandra: int = 9405
     persister_hazelcast: int = 9406
+    alerts: int = 9407
+    console: int = 9408
+    worker_sinks: int = 9409
 
     @classmethod
     def free(cls, **chosen: int) -> DemoPorts:
@@ -97,6 +104,8 @@ class System:
         self._folder = stack.folder / "demo"
         self._created_at = time.time()
         self._runtime = Runtime(stack.artifacts)
+        self.expected_dead_letters: dict[str, int] = {}
+        """Dead letters that somebody provokes on purpose, by topic; the balance asks for exactly these."""
         self.kafka = KafkaSettings(bootstrap_servers=stack.kafka.bootstrap_servers)
         self.registry = RegistrySettings(url=stack.registry.url)
         self.services: dict[str, Worker] = {worker.name: worker for worker in self._services()}
@@ -120,6 +129,7 @@ class System:
             hazelcast_address=self.stack.hazelcast.address,
             mqtt_ledgers=(self.fleet.ledger,),
             coap_ledgers=(self.sensors.ledger,),
+            expected_dead_letters=self.expected_dead_letters,
         )
 
     def wipe(self) -> None:
@@ -263,7 +273,10 @@ class System:
                 ("hazelcast", ["coap-to-hazelcast.properties"]),
             )
         )
+        alerts = self._common("run", "--config", str(self._examples / "alerts.toml"))
         ports = self.ports
+        console = [*self._common("run"), "--set", f"listen.port={ports.pages}"]
+        worker_sinks = [*self._common("run"), "--set", f"worker_group={SINK_GROUP}"]
         return (
             self._worker(workers.MqttProxy, mqtt_proxy, ports.mqtt_proxy, ports.mqtt),
             self._worker(workers.CoapIngest, coap_ingest, ports.coap_ingest),
@@ -271,6 +284,9 @@ class System:
             self._worker(workers.ElasticsearchPersister, elasticsearch, ports.persister_elasticsearch),
             self._worker(workers.CassandraPersister, cassandra, ports.persister_cassandra),
             self._worker(workers.HazelcastPersister, hazelcast, ports.persister_hazelcast),
+            self._worker(workers.Alerts, alerts, ports.alerts),
+            self._worker(workers.Console, console, ports.console, ports.pages),
+            self._worker(workers.SinkWorkers, worker_sinks, ports.worker_sinks),
         )
 
     def _common(self, *arguments: str) -> list[str]:

@@ -60,6 +60,12 @@ def take(places: Places, reader: Reader) -> Balance:
             coap.records,
             reader.queue_items(places.queue, coap.identity_fields),
         ),
+        balance.store_line(
+            f"newest of each device in {places.latest_topic}",
+            balance.newest(readings.records),
+            reader.latest(places.latest_topic),
+        ),
+        balance.alerts_line(places.alerts_topic, reader.alerts(places.alerts_topic)),
         balance.dead_letters_line(
             {topic: len(letters) for topic, letters in dead.items()}, places.expected_dead_letters
         ),

@@ -49,6 +49,11 @@ class Worker(Server):
 
     @property
     def address(self) -> str:
+        return self.monitoring_address
+
+    @property
+    def monitoring_address(self) -> str:
+        """Where `/ready` and `/metrics` answer."""
         return f"http://{LOOPBACK}:{self.monitoring_port}"
 
     def prepare(self) -> Launch:
@@ -63,7 +68,7 @@ class Worker(Server):
     def get(self, page: str) -> str | None:
         """A page of the service's monitoring port; None when it does not answer with 200."""
         try:
-            with urllib.request.urlopen(f"{self.address}{page}", timeout=_PROBE_TIMEOUT_S) as answer:  # noqa: S310 - our own address
+            with urllib.request.urlopen(f"{self.monitoring_address}{page}", timeout=_PROBE_TIMEOUT_S) as answer:  # noqa: S310 - our own address
                 text: str = answer.read().decode()
                 return text
         except (urllib.error.URLError, OSError):
@@ -109,6 +114,32 @@ class HazelcastPersister(Worker):
     """CoAP messages into a queue, aggregates into a map."""
 
     name = "persister-hazelcast"
+    program = "persisters"
+
+
+class Alerts(Worker):
+    """Watches the readings."""
+
+    name = "alerts"
+    program = "alerts"
+
+
+class Console(Worker):
+    """Kafka Connect's REST API and the pages; its listener is their port."""
+
+    name = "console"
+    program = "isotherm-console"
+
+    @property
+    def address(self) -> str:
+        (pages,) = self._listeners
+        return f"http://{LOOPBACK}:{pages}"
+
+
+class SinkWorkers(Worker):
+    """A distributed worker: runs the sinks that somebody makes in the console or by `isotherm create`."""
+
+    name = "worker-sinks"
     program = "persisters"
 
 

@@ -7,9 +7,11 @@ from demo.balance import (
     Balance,
     Identity,
     Published,
+    alerts_line,
     coap_line,
     dead_letters_line,
     mqtt_lines,
+    newest,
     queue_line,
     store_line,
     windows_line,
@@ -144,3 +146,25 @@ def test_unexpected_dead_letters_name_their_topic() -> None:
     assert dead_letters_line({"a.dead-letters": 2, "b.dead-letters": 1}, {"b.dead-letters": 1}).problems == (
         "2 in a.dead-letters, expected 0",
     )
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xy"), st.integers(0, 50), st.integers(0, 9))))
+def test_newest_is_one_reading_of_each_metric_that_none_is_newer_than(readings: list[Identity]) -> None:
+    found = newest(readings)
+
+    assert len({place[:2] for place in found}) == len(found) == len({reading[:2] for reading in readings})
+    for device, metric, time_ms in found:
+        assert time_ms == max(reading[2] for reading in readings if reading[:2] == (device, metric))  # type: ignore[type-var]  # whole numbers
+
+
+def test_alert_that_opens_closes_and_is_repeated_identically_adds_up() -> None:
+    line = alerts_line("alerts", {("a", "opened"): Counter({b"1": 3}), ("a", "closed"): Counter([b"2"])})
+
+    assert line.adds_up
+    assert line.figures == {"opened": 1, "closed": 1, "extra copies": 2}
+
+
+def test_alert_that_never_opened_or_differs_from_its_repeat_is_named() -> None:
+    line = alerts_line("alerts", {("a", "closed"): Counter([b"1"]), ("b", "opened"): Counter([b"1", b"2"])})
+
+    assert line.problems == ("1 closed that never opened: a", "1 repeated with other contents: b/opened")

@@ -10,7 +10,7 @@ from pact import match
 from contracts import scenario
 from contracts.bench import Bench, Message
 from contracts.needs import Need, expect
-from demo.evidence import Topic, identity_of, plain
+from demo.evidence import Topic, identity_of, latest_of, plain
 from servicekit.avro import Decoder
 
 _READING = ("device_id", "metric", "event_time", "sequence")
@@ -29,9 +29,17 @@ def identifies(bench: Bench, found: Message) -> None:
         expect(name, part, plain(decoded.record[name]))
 
 
+def tells_the_newest(bench: Bench, found: Message) -> None:
+    """Raise UnusableError unless the balance can tell from a device's state which reading is its newest."""
+    record = Decoder(bench.registry)(found.value).record
+    places = [(device, metric) for device, metric, _time in latest_of(record)]
+    expect("places", places, [(record["device_id"], metric) for metric in record["latest"]])
+
+
 def _need(provider: str, name: str, topic: str, record: str, value: Mapping[str, Any], **more: Any) -> Need:
     key = more.pop("key", value.get("device_id"))
-    return Need("demo", provider, name, topic, record, 1, key=key, value=value, process=identifies, **more)
+    process = more.pop("process", identifies)
+    return Need("demo", provider, name, topic, record, 1, key=key, value=value, process=process, **more)
 
 
 def _reading(device_id: str, metric: str, event_time_ms: int, sequence: int) -> Mapping[str, Any]:
@@ -40,6 +48,13 @@ def _reading(device_id: str, metric: str, event_time_ms: int, sequence: int) -> 
 
 _COAP = {"coap.uri": match.type("coap://localhost:5633/sensors")}
 """By it the balance tells what came in over CoAP."""
+
+_LATEST = {
+    "value": match.number(21.5),
+    "unit": match.type("Cel"),
+    "event_time": match.integer(scenario.MEASURED_MS),
+}
+"""Of a record within a record every field has to come; the balance looks at the last."""
 
 NEEDS = (
     _need(
@@ -102,5 +117,27 @@ NEEDS = (
         "thermostat.late",
         "SensorReading",
         _reading(scenario.OTHER_DEVICE, "temperature", scenario.MEASURED_MS, 0),
+    ),
+    *(
+        _need(
+            "alerts",
+            name,
+            "alerts",
+            "Alert",
+            {"alert_id": match.type("dev-1/above/temperature/1"), "state": state},
+            key=scenario.DEVICE,
+        )
+        for name, state in ((scenario.ALERT_OPENED, "opened"), (scenario.ALERT_CLOSED, "closed"))
+    ),
+    _need(
+        "alerts",
+        scenario.DEVICE_STATE,
+        "devices.latest",
+        "DeviceState",
+        {
+            "device_id": scenario.DEVICE,
+            "latest": {"temperature": _LATEST},
+        },
+        process=tells_the_newest,
     ),
 )
