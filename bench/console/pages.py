@@ -44,6 +44,10 @@ PAGES = (
     "/connectors?expand=status&expand=info",
     "/connectors/sink-007/status",
     "/isotherm/connectors",
+    "/ui/topics",
+    "/ui/topics/isotherm.status",
+    "/ui/devices",
+    "/ui/alerts",
 )
 BEAT_S = 5.0
 WAIT_S = 120.0

@@ -6,16 +6,16 @@ Readers are kept for the next request, few of them: a new one asks Kafka for eve
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from connector import replay
+from console.consuming import answering, messages
 from console.errors import BadRequestError, NotFoundError, UnavailableError
 from console.paging import Bounds, Fetched, Positions, Span, TooLargeError, TopicReader
 from console.records import Record
@@ -24,8 +24,6 @@ from servicekit.settings import KafkaSettings
 
 _NAME = "console-browser"
 _READERS = 4
-_POLL_S = 0.2
-_BATCH = 1_000
 _OWN = "__"
 """How the names of Kafka's own topics begin."""
 _FETCHING = {
@@ -146,48 +144,3 @@ class _Reader:
         with answering():
             found = self._consumer.offsets_for_times(asked, timeout=self._timeout_s)
         return {one.partition: one.offset if one.offset >= 0 else self.bounds[one.partition].high for one in found}
-
-
-def messages(consumer: Consumer, topic: str, spans: Mapping[int, Span], timeout_s: float) -> Iterator[Message]:
-    """The messages of spans of a topic, by offset in each partition.
-
-    A span ends at its end, or where the partition ends. Raises KafkaException, and UnavailableError when Kafka gives
-    nothing for so long.
-    """
-    ends = {partition: span.end for partition, span in spans.items() if span.start < span.end}
-    consumer.assign([TopicPartition(topic, partition, spans[partition].start) for partition in ends])
-    patience_ends = time.monotonic() + timeout_s
-    while ends:
-        batch = _batch(consumer)
-        if batch:
-            patience_ends = time.monotonic() + timeout_s
-        elif time.monotonic() > patience_ends:
-            raise UnavailableError(f"Kafka did not give the records of {topic} in {timeout_s:.0f} s")
-        for message in batch:
-            partition, error = message.partition() or 0, message.error()
-            if partition not in ends:
-                continue
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                raise KafkaException(error)
-            offset = message.offset() or 0
-            if error is None and offset < ends[partition]:
-                yield message
-            if error is not None or offset >= ends[partition] - 1:
-                del ends[partition]
-                consumer.pause([TopicPartition(topic, partition)])
-
-
-def _batch(consumer: Consumer) -> list[Message]:
-    # `consume` alone waits until so many are there; what has come already is enough.
-    first = consumer.poll(_POLL_S)
-    return [] if first is None else [first, *consumer.consume(_BATCH, 0)]
-
-
-@contextmanager
-def answering() -> Iterator[None]:
-    """Kafka's errors as UnavailableError."""
-    try:
-        yield
-    except KafkaException as failure:
-        error = kafka.error_of(failure)
-        raise UnavailableError(f"Kafka: {error.str() if error is not None else failure}") from failure

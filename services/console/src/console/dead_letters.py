@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from connector.dead_letters import PREFIX, DeadLetter, Headers
+from console.records import Record
 
 GROUP = "isotherm-dead-letters"
 SUFFIX = ".dead-letters"
@@ -78,16 +79,8 @@ def _progress(position: int, ranges: Iterable[tuple[int, int]]) -> Progress:
 
 
 @dataclass(frozen=True)
-class Letter:
+class Letter(Record):
     """One record of a dead-letter topic."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
 
     def why(self, name: str) -> str:
         """What the header `__connect.errors.<name>` says; empty without it."""

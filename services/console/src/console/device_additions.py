@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import Field
@@ -10,8 +11,9 @@ from pydantic import Field
 from connector.replay import time_ms_of
 from console.alerts import Alert
 from console.answers import Answer
-from console.device_browser import DeviceBrowser, DeviceView
+from console.device_browser import DeviceBrowser
 from console.errors import BadRequestError, NotFoundError
+from console.latest import DeviceView
 from console.windows import Window
 
 _HOUR_MS = 3_600_000
@@ -71,8 +73,9 @@ class AlertsAnswer(Answer):
 class WindowAnswer(Answer):
     """One window of one metric; times are epoch milliseconds, the end is not in it."""
 
-    window_start: int
-    window_end: int
+    metric: str
+    start: int
+    end: int
     count: int
     mean: float
     min: float
@@ -166,30 +169,13 @@ def _alerts(browser: DeviceBrowser, alerts: list[Alert]) -> AlertsAnswer:
 
 
 def _alert(alert: Alert) -> AlertAnswer:
-    return AlertAnswer(
-        alert_id=alert.alert_id,
-        device_id=alert.device_id,
-        rule=alert.rule,
-        severity=alert.severity,
-        state=alert.state,
-        opened_at=alert.opened_at_ms,
-        updated_at=alert.updated_at_ms,
-        closed_at=alert.closed_at_ms,
-        metric=alert.metric,
-        value=alert.value,
-        threshold=alert.threshold,
-        message=alert.message,
-    )
+    return AlertAnswer(**_told(alert._asdict()))
 
 
 def _window(window: Window) -> WindowAnswer:
-    return WindowAnswer(
-        window_start=window.start_ms,
-        window_end=window.end_ms,
-        count=window.count,
-        mean=window.mean,
-        min=window.min,
-        max=window.max,
-        stddev=window.stddev,
-        revision=window.revision,
-    )
+    return WindowAnswer(**_told(asdict(window)))
+
+
+def _told(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields by the names that they have here: all times are epoch milliseconds."""
+    return {name.removesuffix("_ms"): value for name, value in fields.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import Message
 
@@ -16,40 +16,16 @@ from console.alerts import Alerts, alert_of
 from console.browsing import Topics
 from console.errors import UnavailableError
 from console.following import Counters, Followed, Follower, avro, key_of
-from console.latest import LatestStates, State
+from console.latest import DeviceView, LatestStates, State, device_of
 from console.paging import Budget, Search
 from console.records import Record
 from console.settings import SearchSettings
 from console.windows import Window, by_metric, key_prefix, window_of
-from kcql.dates import epoch_ms
 from servicekit.avro import Decoder, RegistryUnavailableError, SchemaRegistry, WireFormatError
 from servicekit.health import Health
 from servicekit.settings import KafkaSettings
 
 _MOST_WINDOWS = 2_000
-
-
-class Latest(NamedTuple):
-    """The newest reading of one metric."""
-
-    metric: str
-    value: float
-    unit: str
-    at_ms: int
-    sequence: int
-
-
-@dataclass(frozen=True)
-class DeviceView:
-    """A device as its newest state tells it; times are epoch milliseconds."""
-
-    device_id: str
-    last_seen_ms: int = 0
-    updated_at_ms: int = 0
-    latest: tuple[Latest, ...] = ()
-    open_alerts: tuple[str, ...] = ()
-    problem: str = ""
-    """Why the state cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -132,17 +108,7 @@ class DeviceBrowser:
             record: Mapping[str, Any] = self._state(state.value).record
         except (WireFormatError, RegistryUnavailableError) as error:
             return DeviceView(state.device_id, problem=str(error))
-        latest = [
-            Latest(metric, one["value"], one["unit"], epoch_ms(one["event_time"]), one["sequence"])
-            for metric, one in sorted(record["latest"].items())
-        ]
-        return DeviceView(
-            state.device_id,
-            epoch_ms(record["last_seen"]),
-            epoch_ms(record["updated_at"]),
-            tuple(latest),
-            tuple(record["open_alerts"]),
-        )
+        return device_of(record)
 
 
 class _Reading:

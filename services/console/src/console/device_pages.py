@@ -9,8 +9,9 @@ from fastapi import FastAPI, Response
 
 from connector.replay import time_ms_of
 from console import chart
-from console.device_browser import DeviceBrowser, DeviceView, WindowsView
+from console.device_browser import DeviceBrowser, WindowsView
 from console.errors import BadRequestError, RestError
+from console.latest import DeviceView
 from console.templating import Templates
 
 PAGE_DEVICES = 50

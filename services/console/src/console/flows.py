@@ -56,7 +56,7 @@ def _topics(control: Control, view: ConnectorView) -> tuple[tuple[str, ...], tup
     name = view.connector.name.removeprefix(_SERVICE_PREFIX)
     services = {service for topic in book for service in (*topic.writers, *(one.service for one in topic.readers))}
     service = next((one for one in (name, name.rpartition("-")[0]) if one in services), name)
-    return (
-        tuple(topic.name for topic in book if service in {one.service for one in topic.readers}),
-        tuple(topic.name for topic in book if service in topic.writers),
-    )
+    writes = tuple(topic.name for topic in book if service in topic.writers)
+    reads = (topic.name for topic in book if service in {one.service for one in topic.readers})
+    # What it reads again of its own output (a recount, a webhook) would be a circle, and hide where records go.
+    return tuple(topic for topic in reads if topic not in writes), writes

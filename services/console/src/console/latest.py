@@ -8,9 +8,12 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import OrderedDict
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import isotherm_schemas
+from kcql.dates import epoch_ms
 
 TOPIC = "devices.latest"
 SCHEMA = isotherm_schemas.schema("DeviceState", 1)
@@ -61,3 +64,41 @@ class LatestStates:
         with self._lock:
             ids = (one for one in self._states if one > after and wanted in one.casefold())
             return [State(one, self._states[one]) for one in heapq.nsmallest(limit, ids)]
+
+
+class Latest(NamedTuple):
+    """The newest reading of one metric."""
+
+    metric: str
+    value: float
+    unit: str
+    at_ms: int
+    sequence: int
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """A device as its newest state tells it; times are epoch milliseconds."""
+
+    device_id: str
+    last_seen_ms: int = 0
+    updated_at_ms: int = 0
+    latest: tuple[Latest, ...] = ()
+    open_alerts: tuple[str, ...] = ()
+    problem: str = ""
+    """Why the state cannot be read."""
+
+
+def device_of(record: Mapping[str, Any]) -> DeviceView:
+    """The device that a DeviceState record, decoded, tells of."""
+    latest = [
+        Latest(metric, one["value"], one["unit"], epoch_ms(one["event_time"]), one["sequence"])
+        for metric, one in sorted(record["latest"].items())
+    ]
+    return DeviceView(
+        record["device_id"],
+        epoch_ms(record["last_seen"]),
+        epoch_ms(record["updated_at"]),
+        tuple(latest),
+        tuple(record["open_alerts"]),
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,9 +11,7 @@ from typing import NamedTuple, Protocol
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
-    KafkaError,
     KafkaException,
-    Message,
     Producer,
     TopicPartition,
 )
@@ -22,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from connector.dead_letters import DeadLetters, DeadLettersUnavailableError, producer_overrides
 from connector.replay import TIMEOUT_S
+from console.consuming import answering, messages
 from console.dead_letters import GROUP, SUFFIX, Letter, Progress, TooScatteredError, progress_of
 from console.errors import ConflictError, NotFoundError, UnavailableError
 from servicekit import kafka
@@ -97,7 +95,7 @@ class KafkaLetters:
 
     def boxes(self, also: Collection[str]) -> list[Box]:
         """As `Letters.boxes`."""
-        with _answering():
+        with answering():
             known = self._topics()
             names = sorted(name for name in known if name.endswith(SUFFIX) or name in also)
             with self._consumer() as consumer:
@@ -106,7 +104,7 @@ class KafkaLetters:
 
     def open(self, topic: str, after: Where | None, limit: int) -> list[Letter]:
         """As `Letters.open`."""
-        with _answering(), self._consumer() as consumer:
+        with answering(), self._consumer() as consumer:
             progress = self._progress(consumer, topic)
             starts = {
                 partition: of.position if after is None or partition > after.partition else after.offset + 1
@@ -124,7 +122,7 @@ class KafkaLetters:
 
     def letter(self, topic: str, where: Where) -> Letter:
         """As `Letters.letter`."""
-        with _answering(), self._consumer() as consumer:
+        with answering(), self._consumer() as consumer:
             if where.partition in self._progress(consumer, topic):
                 found = next(self._read(consumer, topic, where.partition, where.offset), None)
                 if found is not None and found.offset == where.offset:
@@ -146,7 +144,7 @@ class KafkaLetters:
         work: Callable[[Sequence[Letter]], Sequence[Letter]],
     ) -> Handled:
         done = left = 0
-        with self._one_at_a_time, _answering(), self._consumer() as consumer:
+        with self._one_at_a_time, answering(), self._consumer() as consumer:
             for partition, progress in self._progress(consumer, topic).items():
                 wanted = None if chosen is None else {one.offset for one in chosen if one.partition == partition}
                 if wanted == set():
@@ -235,22 +233,8 @@ class KafkaLetters:
 
     def _read(self, consumer: Consumer, topic: str, partition: int, start: int) -> Iterator[Letter]:
         """The letters from `start` to what is the end now."""
-        consumer.assign([TopicPartition(topic, partition, start)])
-        patience_ends = time.monotonic() + self._timeout_s
-        while True:
-            message = consumer.poll(0.2)
-            if message is None:
-                if time.monotonic() > patience_ends:
-                    raise UnavailableError(f"Kafka did not give the letters of {topic} in {self._timeout_s:.0f} s")
-                continue
-            error = message.error()
-            if error is None:
-                patience_ends = time.monotonic() + self._timeout_s
-                yield _letter(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                return
-            else:
-                raise KafkaException(error)
+        for message in messages(consumer, topic, {partition: (start, None)}, self._timeout_s):
+            yield Letter.of(message)
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
@@ -278,24 +262,3 @@ class _Open(NamedTuple):
     letter: Letter
     first: int
     """Nothing else that is open lies from here to the letter."""
-
-
-@contextmanager
-def _answering() -> Iterator[None]:
-    try:
-        yield
-    except KafkaException as failure:
-        error = kafka.error_of(failure)
-        raise UnavailableError(f"Kafka: {error.str() if error is not None else failure}") from failure
-
-
-def _letter(message: Message) -> Letter:
-    return Letter(
-        message.topic() or "",
-        message.partition() or 0,
-        message.offset() or 0,
-        message.timestamp()[1],
-        message.key(),
-        message.value(),
-        list(message.headers() or []),  # type: ignore[arg-type]  # always pairs when read
-    )

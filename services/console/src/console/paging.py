@@ -241,6 +241,10 @@ class Search(Generic[Shown]):
                 item = self._keep(record)
                 if item is not None:
                     lane.found.append(_Found(record.offset, record.timestamp_ms, item))
+                if len(lane.found) == self._limit:
+                    # No more of it fits on the page, so no more of it is decoded and held.
+                    lane.reached = record.offset + 1 if forwards else record.offset
+                    break
 
 
 def _within(bounds: Bounds, offset: int) -> int:

@@ -23,7 +23,14 @@ def test_the_pages_show_the_fleet_without_secrets(world: World) -> None:
         world.say(service, 0)
     overview = world.http.get("/ui/")
     assert overview.status_code == 200
-    for expected in ("<svg", "lag 1,200", "aggregator", "FAILED", "thermostat.data", "devices.latest"):
+    for expected in (
+        "<svg",
+        "lag 1,200",
+        "aggregator",
+        "FAILED",
+        'href="/ui/topics/thermostat.data"',
+        "devices.latest",
+    ):
         assert expected in overview.text
     page = world.http.get("/ui/connectors/a").text
     assert "wrong: &lt;******&gt;" in page

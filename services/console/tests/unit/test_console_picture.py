@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from console_in_memory import NOW, world_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console import flows as console_flows
 from console.picture import NODE_WIDTH, Flow, draw
 
 TOPICS = st.lists(st.sampled_from("abcdef"), unique=True, max_size=3).map(tuple)
@@ -29,6 +31,17 @@ def test_records_go_from_left_to_right() -> None:
         ("", True),
     ]
     assert picture.sentences == ["aggregator: RUNNING", "proxy: RUNNING", "sink: FAILED"]
+
+
+def test_services_stand_between_what_they_read_and_what_they_write() -> None:
+    with world_of() as world:
+        for service in ("mqtt-proxy", "aggregator", "isotherm-alerts"):
+            world.say(service, 0)
+        picture = draw(console_flows.of(world.control, world.fleet, world.fleet.views(NOW)))
+
+    columns = {node.name: node.column for node in picture.nodes}
+    chain = ("mqtt-proxy", "thermostat.data", "aggregator", "temperatures.aggregated", "isotherm-alerts", "alerts")
+    assert [columns[name] for name in chain] == sorted({columns[name] for name in chain})
 
 
 @given(FLOWS)

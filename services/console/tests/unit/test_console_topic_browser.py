@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from console_in_memory import CONFIG, KLASS, NOW, World, world_of
+from pydantic import SecretStr
 
 import isotherm_schemas
+from console.settings import AuthSettings
 
 READINGS, CONNECTORS, STATUS = "thermostat.data", "isotherm.connectors", "isotherm.status"
 SECRET = "hunter22"
@@ -154,3 +156,12 @@ def test_a_trace_on_the_status_topic_is_masked_too(world: World) -> None:
     world.topics.put(STATUS, world.schemas.encoded(STATUS, "TaskStatus", 2, said))
     (shown,) = records(world, STATUS)
     assert shown["value"]["trace"] == "login with ****** failed"
+
+
+def test_a_reader_may_look_at_topics_devices_and_alerts_and_nobody_else_may() -> None:
+    auth = AuthSettings(reader_tokens={"grafana": SecretStr("two")})
+    with world_of(auth) as world:
+        world.topics.put("t", b"1")
+        for path in ("/ui/topics/t", "/ui/alerts", "/isotherm/topics/t/records", "/isotherm/devices"):
+            assert world.http.get(path).status_code == 401
+            assert world.http.get(path, headers={"authorization": "Bearer two"}).status_code == 200

@@ -52,10 +52,13 @@ function watch(editor) {
     if (!found.problems.length) place.append("No problems found.");
   }
 
-  editor.addEventListener("input", () => {
+  function checkSoon() {
     clearTimeout(timer);
     timer = setTimeout(check, CHECK_MS);
-  });
+  }
+
+  editor.addEventListener("input", checkSoon);
+  if (name) name.addEventListener("input", checkSoon);
   if (editor.value.trim()) check();
 }
 
