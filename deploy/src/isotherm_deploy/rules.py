@@ -87,6 +87,12 @@ RULES: dict[str, tuple[Rule, ...]] = {
             _grows(f"{_MQTT}logins_refused_total", "job, why", more_than=100),
             "Many logins are refused: {{ $labels.why }}.",
         ),
+        Rule(
+            "MqttProxyHalted",
+            f"max by (job) ({_MQTT}halted) == 1",
+            "It was paused or stopped, and devices keep their readings.",
+            "1h",
+        ),
     ),
     "coap-ingest": (
         Rule("CoapIngestAbsent", f"absent({_COAP}queue_length)", "No CoAP ingest is scraped.", "5m", "critical"),
