@@ -10,7 +10,7 @@ from contracts import scenario
 from contracts.bench import Bench, Message
 from contracts.needs import Need, UnusableError, expect
 
-SERVICES = ("aggregator", "alerts")
+SERVICES = ("aggregator", "alerts", "mqtt-proxy")
 
 
 def obeys(bench: Bench, found: Message) -> None:
@@ -41,4 +41,6 @@ NEEDS = tuple(
         ("console", scenario.SERVICE_PAUSED, "aggregator", "PAUSED"),
         ("coap-ingest", scenario.CONNECTOR, "coap-source", "STARTED"),
     )
+    # As a worker it needs more of the same record.
+    if (service, provider) != ("mqtt-proxy", "coap-ingest")
 )

@@ -106,7 +106,7 @@ def test_a_paused_front_door_takes_nothing_and_loses_nothing(proxy: Proxy) -> No
 
 def fleets(proxy: Proxy, name: str) -> list[Fleet]:
     """Devices at QoS 1, and at QoS 2."""
-    return [Fleet(proxy, f"{proxy.device}-{name}-{qos}", devices=5, messages=400, qos=qos) for qos in (1, 2)]
+    return [Fleet(proxy, f"{proxy.device}-{name}-{qos}", devices=5, messages=200, qos=qos) for qos in (1, 2)]
 
 
 def test_a_paused_bridge_leaves_its_messages_at_the_broker(proxy: Proxy, mosquitto: Broker) -> None:
