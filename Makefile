@@ -16,7 +16,7 @@ LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)
 # The contract tests' verifier would report its use to its makers.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy charts charts-tools charts-update charts-package images demo faults soak bench-persisters bench-aggregator bench-reaction bench-alerts lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy charts charts-tools charts-update charts-package images compose-proof demo screenshots faults soak bench-persisters bench-aggregator bench-reaction bench-alerts lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -79,8 +79,15 @@ charts-package: setup ## Pack the umbrella and every service's chart into deploy
 images: ## Build every image and list their sizes: make images, or N="mqtt-proxy cli"; needs docker or buildah
 	@tools/images $(N)
 
+compose-proof: setup ## Run docker-compose.yml on an engine of its own, keep the output in docs/results/compose.txt; needs root
+	@tools/record-results docs/results/compose.txt tools/compose-proof
+
 demo: setup ## Run the whole suite on this machine; DEMO_SECONDS=90 make demo ends and checks by itself
 	@JAVA_HOME="$$($(STACK) java-home)" exec $(BIN)/isotherm-demo
+
+screenshots: setup ## Take the pictures of docs/screenshots anew, while the demo's console is worked with
+	@mkdir -p docs/screenshots
+	@ISOTHERM_SCREENSHOTS=docs/screenshots $(PYTEST) -q tests/e2e/test_e2e_demo.py -k console
 
 faults: setup ## Run the long fault tests, keep the output in docs/results/faults.txt
 	@tools/record-results docs/results/faults.txt $(PYTEST) --no-header -v -m "faults and long"
