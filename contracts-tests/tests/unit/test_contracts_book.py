@@ -19,6 +19,9 @@ from alerts import decoding, known_follower, webhook
 from alerts.settings import AlertsSettings
 from coap_ingest.settings import CoapIngestSettings
 from connector import publishing, targets, worker_status
+from console import alerts as console_alerts
+from console import latest as console_devices
+from console import windows as console_windows
 from contracts.consumers import NEEDS
 from contracts.places import EXAMPLES, ROOT
 from mqtt_proxy import service as mqtt_proxy
@@ -26,7 +29,7 @@ from mqtt_proxy.settings import ProxySettings
 
 TOPICS = {topic.name for topic in book.topics()}
 DEAD_LETTERS = ".dead-letters"
-# Words of the same shape that are something else: schema properties, structures in a Hazelcast cluster, a file.
+# Words of the same shape that are something else: schema properties, structures in a Hazelcast cluster, files.
 NO_TOPICS = {
     "isotherm.identity",
     "isotherm.event_time",
@@ -34,6 +37,8 @@ NO_TOPICS = {
     "isotherm.intents",
     "isotherm.markers",
     "alerts.toml",
+    "alerts.html",
+    "devices.html",
 }
 SHAPE = re.compile(r"(isotherm|thermostat|temperatures|devices|alerts)(\.[a-z]+)+")
 SOURCES = sorted(
@@ -55,6 +60,9 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("console", "isotherm.connectors"): targets.READER,
     ("console", "isotherm.plugins"): publishing.PLUGIN_SCHEMA,
     ("console", "isotherm.status"): worker_status.SCHEMA,
+    ("console", "alerts"): console_alerts.SCHEMA,
+    ("console", "devices.latest"): console_devices.SCHEMA,
+    ("console", "temperatures.aggregated"): console_windows.SCHEMA,
     ("mqtt-proxy", "isotherm.mqtt.sessions"): mqtt_proxy.SESSION,
     ("mqtt-proxy", "isotherm.connectors"): targets.READER,
     ("coap-ingest", "isotherm.connectors"): targets.READER,

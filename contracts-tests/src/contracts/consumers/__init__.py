@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from contracts.consumers import aggregator, alerts, console, demo, mqtt_proxy, persisters, standalone, workers
+from contracts.consumers import (
+    aggregator,
+    alerts,
+    console,
+    console_devices,
+    demo,
+    mqtt_proxy,
+    persisters,
+    standalone,
+    workers,
+)
 from contracts.needs import Need
 
 NEEDS: tuple[Need, ...] = (
     *aggregator.NEEDS,
     *alerts.NEEDS,
     *console.NEEDS,
+    *console_devices.NEEDS,
     *demo.NEEDS,
     *mqtt_proxy.NEEDS,
     *persisters.NEEDS,
