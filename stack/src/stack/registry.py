@@ -14,6 +14,7 @@ BASE_PATH = "/apis/ccompat/v7"
 COMPATIBILITY = "FULL_TRANSITIVE"
 _JAR = "apicurio-registry-app-2.6.13.Final-runner.jar"
 _PROBE_TIMEOUT_S = 5.0
+_CONFIGURE_TIMEOUT_S = 60.0
 
 # The stock URL is an in-memory database. H2 answers a commit up to 500 ms before it writes it, unless told
 # not to: a kill would lose schemas whose ids producers have already used.
@@ -66,7 +67,7 @@ class Registry(Server):
         """Set the global compatibility, which is NONE in a fresh registry. Raises ServerFailed."""
         body = {"compatibility": COMPATIBILITY}
         try:
-            response = httpx.put(f"{self.url}/config", json=body, timeout=_PROBE_TIMEOUT_S)
+            response = httpx.put(f"{self.url}/config", json=body, timeout=_CONFIGURE_TIMEOUT_S)
             response.raise_for_status()
         except httpx.HTTPError as error:
             raise self.failure(f"refused compatibility {COMPATIBILITY} ({error})") from error
