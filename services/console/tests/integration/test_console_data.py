@@ -65,16 +65,25 @@ def writer(world: World) -> Writer:
     return Writer(world)
 
 
+def served(console: Console, path: str, asked: Mapping[str, Any]) -> httpx.Response:
+    """The answer, when Kafka has time for it: 503 means that the same request may succeed later."""
+    answers: list[httpx.Response] = []
+
+    def is_served() -> bool:
+        answers.append(console.http.get(path, params=asked))
+        return answers[-1].status_code != httpx.codes.SERVICE_UNAVAILABLE
+
+    until(f"{path} is served", is_served, console.log)
+    assert answers[-1].status_code == httpx.codes.OK, answers[-1].text + console.log()
+    return answers[-1]
+
+
 def got(console: Console, path: str, **asked: Any) -> Any:
-    answer = console.http.get(f"/isotherm/{path}", params=asked)
-    assert answer.status_code == httpx.codes.OK, answer.text + console.log()
-    return answer.json()
+    return served(console, f"/isotherm/{path}", asked).json()
 
 
 def page(console: Console, path: str, **asked: Any) -> str:
-    answer = console.http.get(f"/ui/{path}", params=asked)
-    assert answer.status_code == httpx.codes.OK, answer.text + console.log()
-    return answer.text
+    return served(console, f"/ui/{path}", asked).text
 
 
 def test_a_topic_is_looked_through_decoded_and_without_what_was_aborted(
