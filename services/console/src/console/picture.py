@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 
 NODE_WIDTH, NODE_HEIGHT = 200, 40
 _COLUMN, _ROW, _MARGIN = 280, 64, 12
 _MOST_COLUMNS = 12
+
+_Key = tuple[bool, str]
+"""Whether it is a topic, and its name."""
+_Edge = tuple[_Key, _Key]
+"""From what is read or what writes, to what reads or what is written."""
 
 
 @dataclass(frozen=True)
@@ -75,27 +81,29 @@ class Picture:
 
 def draw(flows: Collection[Flow]) -> Picture:
     """Draw connectors and the topics between them, from left to right as records go."""
-    columns = _columns(flows)
-    rows: dict[int, int] = {}
-    nodes: dict[tuple[bool, str], Node] = {}
-    topics = sorted({topic for flow in flows for topic in (*flow.reads, *flow.writes)})
-    boxes = [(True, topic, "", False) for topic in topics]
-    boxes += [(False, flow.name, flow.state, flow.is_hurt) for flow in sorted(flows, key=lambda one: one.name)]
-    for is_topic, name, state, is_hurt in boxes:
-        column = columns[is_topic, name]
-        row = rows.get(column, 0)
-        rows[column] = row + 1
-        nodes[is_topic, name] = Node(name, is_topic, state, is_hurt, column, row)
-    arrows = [arrow for flow in flows for arrow in _arrows(flow, nodes)]
-    width = _MARGIN * 2 + max(rows, default=0) * _COLUMN + NODE_WIDTH
-    height = _MARGIN * 2 + max(rows.values(), default=0) * _ROW
+    edges = [edge for flow in flows for edge in _edges(flow)]
+    columns = _columns(flows, edges)
+    rows = _rows(columns, edges)
+    states = {(False, flow.name): flow for flow in flows}
+    nodes: dict[_Key, Node] = {}
+    for key in sorted(columns, key=lambda one: (columns[one], rows[one])):
+        flow = states.get(key)
+        state, is_hurt = ("", False) if flow is None else (flow.state, flow.is_hurt)
+        nodes[key] = Node(key[1], key[0], state, is_hurt, columns[key], rows[key])
+    ports = _ports(edges, nodes)
+    arrows = [arrow for flow in flows for arrow in _arrows(flow, nodes, ports)]
+    width = _MARGIN * 2 + max(columns.values(), default=0) * _COLUMN + NODE_WIDTH
+    height = _MARGIN * 2 + (max(rows.values(), default=-1) + 1) * _ROW
     return Picture(width, height, tuple(nodes.values()), tuple(arrows))
 
 
-def _columns(flows: Iterable[Flow]) -> dict[tuple[bool, str], int]:
+def _edges(flow: Flow) -> list[_Edge]:
+    box = (False, flow.name)
+    return [((True, topic), box) for topic in flow.reads] + [(box, (True, topic)) for topic in flow.writes]
+
+
+def _columns(flows: Iterable[Flow], edges: Iterable[_Edge]) -> dict[_Key, int]:
     """One column behind what is read from; a circle ends at the last column."""
-    edges = [((True, topic), (False, flow.name)) for flow in flows for topic in flow.reads]
-    edges += [((False, flow.name), (True, topic)) for flow in flows for topic in flow.writes]
     columns = {(False, flow.name): 0 for flow in flows} | {end: 0 for edge in edges for end in edge}
     for _ in range(_MOST_COLUMNS):
         for before, after in edges:
@@ -104,21 +112,57 @@ def _columns(flows: Iterable[Flow]) -> dict[tuple[bool, str], int]:
     return {node: used[column] for node, column in columns.items()}
 
 
-def _arrows(flow: Flow, nodes: Mapping[tuple[bool, str], Node]) -> Iterable[Arrow]:
-    box = nodes[False, flow.name]
+def _rows(columns: Mapping[_Key, int], edges: Iterable[_Edge]) -> dict[_Key, int]:
+    """In each column what is fed from higher up stands higher, so that fewer arrows cross."""
+    sources: dict[_Key, list[_Key]] = {key: [] for key in columns}
+    for before, after in edges:
+        sources[after].append(before)
+    rows: dict[_Key, int] = {}
+    for column in sorted(set(columns.values())):
+        height = {
+            key: fmean([rows[before] for before in sources[key] if columns[before] < column] or [0])
+            for key, where in columns.items()
+            if where == column
+        }
+        ordered = sorted(height, key=lambda one: (height[one], not one[0], one[1]))
+        rows |= {key: row for row, key in enumerate(ordered)}
+    return rows
+
+
+def _ports(edges: Collection[_Edge], nodes: Mapping[_Key, Node]) -> dict[_Edge, tuple[int, int]]:
+    """Where each arrow begins and ends: a box's arrows are spread over its side in the order of their other ends."""
+    leaving = _spread(edges, nodes, 0)
+    arriving = _spread(edges, nodes, 1)
+    return {edge: (leaving[edge], arriving[edge]) for edge in edges}
+
+
+def _spread(edges: Iterable[_Edge], nodes: Mapping[_Key, Node], side: int) -> dict[_Edge, int]:
+    of_node: dict[_Key, list[_Edge]] = {}
+    for edge in edges:
+        of_node.setdefault(edge[side], []).append(edge)
+    places: dict[_Edge, int] = {}
+    for key, its in of_node.items():
+        ordered = sorted(its, key=lambda edge: (nodes[edge[1 - side]].y, edge))
+        step = NODE_HEIGHT / (len(ordered) + 1)
+        places |= {edge: nodes[key].y + round(step * (number + 1)) for number, edge in enumerate(ordered)}
+    return places
+
+
+def _arrows(flow: Flow, nodes: Mapping[_Key, Node], ports: Mapping[_Edge, tuple[int, int]]) -> Iterable[Arrow]:
     # A rate is of all that a connector does: it stands where one arrow carries all of it.
     rate = "" if flow.rate is None else f"{flow.rate:,.0f}/s"
-    for topic in flow.reads:
-        lag = f"lag {flow.lag[topic]:,}" if topic in flow.lag else ""
-        said = [lag, rate if len(flow.reads) == 1 else ""]
-        yield _arrow(nodes[True, topic], box, ", ".join(part for part in said if part), flow.is_hurt)
-    for topic in flow.writes:
-        is_all = not flow.reads and len(flow.writes) == 1
-        yield _arrow(box, nodes[True, topic], rate if is_all else "", flow.is_hurt)
+    for edge in _edges(flow):
+        (start_is_topic, topic), end = edge
+        if start_is_topic:
+            lag = f"lag {flow.lag[topic]:,}" if topic in flow.lag else ""
+            said = [lag, rate if len(flow.reads) == 1 else ""]
+        else:
+            said = [rate if not flow.reads and len(flow.writes) == 1 else ""]
+        label = ", ".join(part for part in said if part)
+        yield _arrow(nodes[edge[0]], nodes[end], ports[edge], label, flow.is_hurt)
 
 
-def _arrow(start: Node, end: Node, label: str, is_hurt: bool) -> Arrow:
-    x1, y1 = start.x + NODE_WIDTH, start.y + NODE_HEIGHT // 2
-    x2, y2 = end.x, end.y + NODE_HEIGHT // 2
+def _arrow(start: Node, end: Node, ports: tuple[int, int], label: str, is_hurt: bool) -> Arrow:
+    (x1, x2), (y1, y2) = (start.x + NODE_WIDTH, end.x), ports
     bend = max(40, abs(x2 - x1) // 2)
-    return Arrow(f"M{x1},{y1} C{x1 + bend},{y1} {x2 - bend},{y2} {x2},{y2}", label, x2 - 8, y2 - 6, is_hurt)
+    return Arrow(f"M{x1},{y1} C{x1 + bend},{y1} {x2 - bend},{y2} {x2},{y2}", label, x2 - 8, y2 - 4, is_hurt)

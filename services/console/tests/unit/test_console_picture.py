@@ -30,7 +30,7 @@ def test_records_go_from_left_to_right() -> None:
         ("", False),
         ("", True),
     ]
-    assert picture.sentences == ["aggregator: RUNNING", "proxy: RUNNING", "sink: FAILED"]
+    assert picture.sentences == ["proxy: RUNNING", "aggregator: RUNNING", "sink: FAILED"]
 
 
 def test_services_stand_between_what_they_read_and_what_they_write() -> None:
@@ -50,6 +50,14 @@ def test_nothing_lies_on_anything_else_and_all_of_it_is_inside(flows: list[Flow]
     assert len({(node.x, node.y) for node in picture.nodes}) == len(picture.nodes)
     assert all(node.x + NODE_WIDTH <= picture.width and node.y <= picture.height for node in picture.nodes)
     assert len(picture.arrows) == sum(len(flow.reads) + len(flow.writes) for flow in flows)
+    assert len({arrow.path.split()[-1] for arrow in picture.arrows}) == len(picture.arrows), "two end at one point"
+    assert len({arrow.path.split()[0] for arrow in picture.arrows}) == len(picture.arrows), "two begin at one point"
+
+
+def test_what_is_fed_from_higher_up_stands_higher() -> None:
+    flows = [Flow("a", (), ("z",), "RUNNING", False), Flow("b", (), ("y",), "RUNNING", False)]
+    rows = {node.name: node.row for node in draw(flows).nodes}
+    assert rows == {"a": 0, "z": 0, "b": 1, "y": 1}
 
 
 def test_nothing_is_a_picture_too() -> None:
