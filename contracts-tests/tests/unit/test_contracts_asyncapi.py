@@ -26,7 +26,8 @@ def test_the_document_is_valid_and_tells_of_every_topic() -> None:
     assert {channel["address"] for channel in asyncapi.document()["channels"].values()} == written
     operations = asyncapi.document()["operations"]
     assert operations["aggregator-reads-thermostat-data"]["action"] == "receive"
-    assert operations["console-reads-temperatures-aggregated"]["x-planned"] is True
+    assert operations["console-reads-thermostat-late"]["x-planned"] is True
+    assert "x-planned" not in operations["console-reads-temperatures-aggregated"]
 
 
 def test_the_page_tells_of_every_field() -> None:

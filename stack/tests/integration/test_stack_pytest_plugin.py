@@ -16,8 +16,11 @@ pytestmark = pytest.mark.integration
 
 SESSION = """
 import os
+import signal
 from pathlib import Path
 
+# Ignored, it would be so for all children of a shell's background job.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 PLACE = Path(__file__).parent
 
 def test_that_fails_after_killing(hazelcast):
