@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from confluent_kafka import TopicPartition
-
 import isotherm_schemas
-from connector.replay import TIMEOUT_S, bounds
+from connector.topic_sizes import topic_sizes
 from servicekit import kafka as clients
 from servicekit.settings import KafkaSettings
 
@@ -27,15 +25,9 @@ class Topic:
 
 def listed(settings: KafkaSettings) -> list[Topic]:
     """All topics but Kafka's own, by name. Raises KafkaException."""
-    admin = clients.admin(settings, "isotherm-topics")
-    found = admin.list_topics(timeout=TIMEOUT_S).topics
-    sizes = {name: len(of.partitions) for name, of in found.items() if not name.startswith("__")}
-    places = [TopicPartition(name, number) for name, count in sizes.items() for number in range(count)]
-    most: dict[str, int] = {}
-    for (name, _), (low, high) in bounds(admin, places).items():
-        most[name] = most.get(name, 0) + high - low
     declared = {topic.name: topic.record for topic in isotherm_schemas.topics()}
-    return [Topic(name, count, most[name], declared.get(name) or "") for name, count in sorted(sizes.items())]
+    sizes = topic_sizes(clients.admin(settings, "isotherm-topics"))
+    return [Topic(of.name, of.partitions, of.most_records, declared.get(of.name) or "") for of in sizes]
 
 
 def text(topics: Iterable[Topic]) -> str:

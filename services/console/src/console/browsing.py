@@ -8,13 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from connector import replay
+from connector.topic_sizes import OWN, TopicSize, topic_sizes
 from console.consuming import answering, messages
 from console.errors import BadRequestError, NotFoundError, UnavailableError
 from console.paging import Bounds, Fetched, Positions, Span, TooLargeError, TopicReader
@@ -24,8 +24,6 @@ from servicekit.settings import KafkaSettings
 
 _NAME = "console-browser"
 _READERS = 4
-_OWN = "__"
-"""How the names of Kafka's own topics begin."""
 _FETCHING = {
     "enable_partition_eof": True,
     "enable_auto_offset_store": False,
@@ -34,16 +32,6 @@ _FETCHING = {
     "queued_max_messages_kbytes": 16_384,
     "fetch_queue_backoff_ms": 5,
 }
-
-
-@dataclass(frozen=True)
-class TopicSize:
-    """One topic of Kafka."""
-
-    name: str
-    partitions: int
-    most_records: int
-    """Places that are kept: markers of transactions and compacted records count too."""
 
 
 class Topics(Protocol):
@@ -67,13 +55,7 @@ class KafkaTopics:
     def listed(self) -> list[TopicSize]:
         """As `Topics.listed`."""
         with answering():
-            known = self._admin.list_topics(timeout=self._timeout_s).topics
-            partitions = {name: len(of.partitions) for name, of in known.items() if not name.startswith(_OWN)}
-            places = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
-            sizes = dict.fromkeys(partitions, 0)
-            for (name, _), (low, high) in replay.bounds(self._admin, places).items():
-                sizes[name] += high - low
-        return [TopicSize(name, partitions[name], size) for name, size in sorted(sizes.items())]
+            return topic_sizes(self._admin, self._timeout_s)
 
     def close(self) -> None:
         """Keep no reader any more."""
@@ -83,7 +65,7 @@ class KafkaTopics:
     @contextmanager
     def reader(self, topic: str) -> Iterator[TopicReader]:
         """As `Topics.reader`."""
-        if topic.startswith(_OWN):
+        if topic.startswith(OWN):
             raise BadRequestError(f"{topic} is a topic of Kafka's own, with records that only Kafka reads")
         with answering():
             known = self._admin.list_topics(timeout=self._timeout_s).topics

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import isotherm_schemas
 from connector import replay
 from connector.replay import To
+from connector.topic_sizes import TopicSize
 from console import flows
-from console.browsing import Topics, TopicSize
+from console.browsing import Topics
 from console.control import Control
 from console.errors import BadRequestError, NotFoundError
 from console.fleet import Fleet

@@ -12,10 +12,10 @@ from fastapi.testclient import TestClient
 
 import isotherm_schemas
 from connector import replay
+from connector.topic_sizes import TopicSize
 from connector.worker_status import EVERY_CONNECTOR
 from console.alerts import Alerts
 from console.app import Parts, application
-from console.browsing import TopicSize
 from console.control import Control
 from console.dead_letters import Letter
 from console.device_browser import DeviceBrowser
@@ -78,6 +78,25 @@ CONFIG = {
     "print.kcql": "INSERT INTO a SELECT * FROM t",
     "print.password": "hunter22",
 }
+
+
+def said(
+    connector: str = "a", task: int = 0, worker: str = "w:1", state: str = "RUNNING", **more: Any
+) -> dict[str, Any]:
+    """A TaskStatus record, decoded."""
+    return {
+        "connector": connector,
+        "task": task,
+        "worker": worker,
+        "worker_group": "g",
+        "state": state,
+        "trace": None,
+        "counts": {},
+        "lag": {},
+        "classes": [],
+        "updated_at": NOW,
+        **more,
+    }
 
 
 class Memory:
@@ -274,19 +293,7 @@ class World:
         )
 
     def say(self, connector: str, task: int, state: str = "RUNNING", **more: Any) -> None:
-        record = {
-            "connector": connector,
-            "task": task,
-            "worker": "w:1",
-            "worker_group": "g",
-            "state": state,
-            "trace": None,
-            "counts": {},
-            "lag": {},
-            "classes": [],
-            "updated_at": NOW,
-            **more,
-        }
+        record = said(connector, task, state=state, **more)
         self.fleet.take_status(f"{connector}/{task}/w:1", record)
 
     def create(self, **more: Any) -> None:

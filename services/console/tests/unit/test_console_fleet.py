@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from console_in_memory import NOW, said
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,8 +13,6 @@ from connector.status import State
 from connector.targets import TargetState
 from connector.worker_status import EVERY_CONNECTOR
 from console.fleet import FORGET_MS, STALE_MS, Fleet
-
-NOW = 1_800_000_000_000
 
 
 def wanted(name: str = "a", **more: Any) -> dict[str, Any]:
@@ -26,24 +25,6 @@ def wanted(name: str = "a", **more: Any) -> dict[str, Any]:
         "task_restarts": {},
         "mode": "distributed",
         "worker_group": "g",
-        "updated_at": NOW,
-        **more,
-    }
-
-
-def said(
-    connector: str = "a", task: int = 0, worker: str = "w:1", state: str = "RUNNING", **more: Any
-) -> dict[str, Any]:
-    return {
-        "connector": connector,
-        "task": task,
-        "worker": worker,
-        "worker_group": "g",
-        "state": state,
-        "trace": None,
-        "counts": {},
-        "lag": {},
-        "classes": [],
         "updated_at": NOW,
         **more,
     }
