@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,13 +106,13 @@ class Bench:
         )
         with closing(case.target(server.address)) as target, _bare_client(self, case, chosen, server) as client:
             contest = Contest(self, case, chosen, server, target, client)
-            form = contest.best_form()
-            contest.round(form, "first")
+            forms = dict.fromkeys((contest.best_form(), *case.also))
+            contest.round(forms, "first")
             for place, placement in enumerate(meters.placements()):
                 contest.place(placement)
                 readings: dict[str, list[Reading]] = {}
                 for number in range(self.rounds):
-                    for name, reading in contest.round(form, f"{place}_{number}").items():
+                    for name, reading in contest.round(forms, f"{place}_{number}").items():
                         readings.setdefault(name, []).append(reading)
                 self._print(case, placement, readings)
             contest.place(meters.placements()[0])
@@ -165,9 +165,11 @@ class Contest:
             meters.place(pid, placement.of_others)
         os.sched_setaffinity(0, placement.of_others)
 
-    def round(self, form: str, name: str) -> dict[str, Reading]:
+    def round(self, forms: Iterable[str], name: str) -> dict[str, Reading]:
         """Everybody writes once, in turn."""
-        done = {OURS: self.ours(f"ours_{name}"), f"client, {form}": self.bare(form, f"bare_{name}")}
+        done = {OURS: self.ours(f"ours_{name}")}
+        for number, form in enumerate(forms):
+            done[f"client, {form}"] = self.bare(form, f"bare{number}_{name}")
         if self.case.with_telegraf and self.bench.telegraf is not None:
             done[TELEGRAF] = self.telegraf(self.bench.telegraf, f"telegraf_{name}")
         return done

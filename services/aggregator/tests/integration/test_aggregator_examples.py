@@ -27,7 +27,7 @@ from stack.registry import Registry
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     # pyspark leaves the socket of every collect() to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]

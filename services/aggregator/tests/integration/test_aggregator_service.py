@@ -45,7 +45,10 @@ from simulators import checker
 from stack.kafka import Kafka
 from stack.registry import Registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+TRANSACTION_TIMEOUT_MS = 900_000
+"""The most that a broker grants: the open transaction has to outlive two starts of Spark on a machine that is busy."""
 
 
 @dataclass
@@ -130,7 +133,7 @@ def run(
             topics.kafka,
             f"aggregator-test-{name}",
             transactional_id=f"aggregator-test-{name}",
-            transaction_timeout_ms=300_000,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
         )
         for name in ("aborted", "open")
     )
