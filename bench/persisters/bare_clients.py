@@ -66,7 +66,12 @@ def prepared_batches(
 def elasticsearch_forms(batches: Batches, address: str) -> Mapping[str, Write]:
     """The bulk API with as many requests in flight as a task has: of lines that are JSON, and of dicts."""
     client = Elasticsearch(
-        address, request_timeout=60, max_retries=0, connections_per_node=IN_FLIGHT, serializer=OrjsonSerializer()
+        address,
+        request_timeout=60,
+        max_retries=10,
+        retry_on_status=(429,),
+        connections_per_node=IN_FLIGHT,
+        serializer=OrjsonSerializer(),
     )
     operations = [[part for row in batch for part in (_action(row), dict(row.values or {}))] for batch in batches]
     bodies = [

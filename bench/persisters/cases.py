@@ -50,7 +50,7 @@ CASES = (
         "elasticsearch",
         "elasticsearch",
         "TemperatureAggregate",
-        300_000,
+        150_000,
         2_000,
         ("bulk", "bulk of dicts"),
         0.8,
