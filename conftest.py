@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no type information
 
@@ -11,6 +12,10 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped] 
 # take the folder for the package as soon as it imports a test below it.
 import demo  # noqa: F401
 import simulators  # noqa: F401
+
+# How long an example takes says how busy the machine is; what hangs is ended by pytest-timeout.
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("untimed")
 
 pytest_plugins = ["stack.pytest_plugin", "contracts.pytest_plugin"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from flatavro.reading import INTEGERS, UnusualError, double_run, read_texts
+from flatavro.reading import INTEGERS, UnusualError, double_run
 
 Records = list[dict[str, Any]]
 ReadBatch = Callable[[Sequence[bytes]], tuple[Records, Mapping[str, list[Any]]]]
@@ -114,12 +114,27 @@ def _texts(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
         raise UnusualError
     starts = at + 1
     ends = starts + (first >> 1)
+    same = _same_bytes(batch, starts, ends)
+    if same is not None:
+        return [[same.decode()] * at.size], ends
     spans = zip(starts.tolist(), ends.tolist(), strict=True)
     latin = batch.latin
     texts = [latin[start:end] for start, end in spans]
     if not all(map(str.isascii, texts)):
         texts = [text if text.isascii() else text.encode("latin-1").decode() for text in texts]
     return [texts], ends
+
+
+def _same_bytes(batch: _Batch, starts: _Places, ends: _Places) -> bytes | None:
+    """What stands at every place, as a unit or the name of a metric does; None when it is not the same throughout."""
+    data = batch.data
+    found = data[starts[0] : ends[0]]
+    width = len(found)
+    # The last one tells most columns whose texts differ from those whose texts do not.
+    if not width or data[starts[-1] : ends[-1]] != found or ((ends - starts) != width).any():
+        return None
+    texts = sliding_window_view(batch.octets, width)[starts]
+    return found if (texts == texts[0]).all() else None
 
 
 def _integers(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
@@ -162,10 +177,28 @@ def _booleans(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
 
 
 def _text_maps(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
-    if not batch.octets[at].any():
-        return [[{} for _ in range(at.size)]], at + 1
-    found = [read_texts(batch.data, place) for place in at.tolist()]
-    return [[texts for texts, _ in found]], np.array([end for _, end in found], np.int64)
+    maps: list[dict[str, str]] = [{} for _ in range(at.size)]
+    ends = at.copy()
+    left = np.zeros(at.size, np.uint8)
+    # All maps begin with the count of a block, entries follow, and a count of none ends them.
+    counted = np.arange(at.size)
+    while counted.size:
+        counts = batch.octets[ends[counted]]
+        # As for one record: counts of one byte, and none that is negative.
+        if (counts & 129).any():
+            raise UnusualError
+        left[counted] = counts >> 1
+        ends[counted] += 1
+        places = counted[counts > 0]
+        counted = places
+        while places.size:
+            (keys,), values_at = _texts(batch, ends[places])
+            (values,), ends[places] = _texts(batch, values_at)
+            for place, key, value in zip(places.tolist(), keys, values, strict=True):
+                maps[place][key] = value
+            left[places] -= 1
+            places = places[left[places] > 0]
+    return [maps], ends
 
 
 def _nullable(branches: Sequence[Any]) -> _Read | None:

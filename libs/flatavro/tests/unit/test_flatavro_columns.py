@@ -88,6 +88,32 @@ def test_thousands_are_read_at_once() -> None:
     assert found == batch
 
 
+def test_texts_that_are_the_same_throughout_are_read_at_once() -> None:
+    for text in ("", "kitchen", "Küche"):
+        batch = [{**PLAIN, "name": text, "room": text, "more": {"room": text}, "time": number} for number in range(50)]
+        assert read_batch([written(record) for record in batch])[0] == batch
+        # The last is the same as the first, one between is not.
+        batch[7] |= {"name": text[::-1] + "x", "more": {"room": text, "floor": text}}
+        assert read_batch([written(record) for record in batch])[0] == batch
+
+
+def test_maps_of_several_blocks_are_read_block_by_block() -> None:
+    fields = [{"name": "more", "type": {"type": "map", "values": "string"}}, {"name": "number", "type": "long"}]
+    read = flat_batch_reader({"type": "record", "name": "Mapped", "fields": fields}, 0)
+    assert read is not None
+    bodies = {
+        b"\0\0": {},
+        b"\x02\x02a\x02b\0\0": {"a": "b"},
+        b"\x04\x02a\x02b\x02c\x02d\0\0": {"a": "b", "c": "d"},
+        b"\x02\x02a\x02b\x04\x02c\x02d\x02a\x02e\0\0": {"a": "e", "c": "d"},
+    }
+    found, _ = read([*bodies, *reversed(bodies)])
+    assert [record["more"] for record in found] == [*bodies.values(), *reversed(bodies.values())]
+    # A block that says its size in bytes, as one that is read by itself, is left to fastavro.
+    with pytest.raises(UNUSUAL):
+        read([*bodies, b"\x01\x08\x02a\x02b\0\0"])
+
+
 @pytest.mark.parametrize("body", [b"", b"\x02", b"\x02a", b"\x01a", b"\x02\xff" + b"\0" * 30, b"\0" + b"\x80" * 1_000])
 def test_bad_bytes_among_good_ones_are_left_to_fastavro(body: bytes) -> None:
     good = written(PLAIN)
