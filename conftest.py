@@ -38,18 +38,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSystemAtA
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where pytest-xdist's processes share the tests, begin with the longest, and keep Spark apart from Spark."""
+    """Where pytest-xdist's processes share the tests, begin with the longest, and keep the busy apart."""
     if hasattr(config, "workerinput"):
         items.sort(key=_begins)
 
 
 def _begins(item: pytest.Item) -> int:
-    """The whole systems, which run Spark, in one process; beside them what has servers and no Spark; then the rest."""
+    """The whole systems, which take what the machine has, in one process; beside them what mostly waits; the rest."""
     if item.get_closest_marker("e2e"):
         return 0
     if not item.get_closest_marker("integration"):
         return 3
-    return 2 if item.nodeid.startswith("services/aggregator/") else 1
+    return 2 if item.nodeid.startswith(("services/aggregator/", "services/alerts/")) else 1
 
 
 @pytest.fixture(autouse=True)

@@ -111,7 +111,8 @@ class Topics:
 
     def statuses(self, decode: avro.Decoder, pid: int) -> list[dict[str, Any]]:
         """What a process said of itself on the status topic, in order."""
-        said = [dict(decode(message.value() or b"").record) for message in self.read("isotherm.status")]
+        # The topic is everybody's: a task that was removed leaves a tombstone.
+        said = [dict(decode(value).record) for message in self.read("isotherm.status") if (value := message.value())]
         return [one for one in said if one["connector"] == self.name and one["worker"].endswith(f":{pid}")]
 
     def read(self, topic: str) -> list[Message]:
