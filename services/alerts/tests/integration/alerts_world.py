@@ -117,8 +117,8 @@ class Topics:
         return found
 
     def records(self, name: str) -> list[dict[str, Any]]:
-        """The values of a topic, times in epoch ms."""
-        return [_plain(self._decode(message.value() or b"").record) for message in self.messages(name)]
+        """The values of a topic without its tombstones, times in epoch ms."""
+        return [_plain(self._decode(value).record) for message in self.messages(name) if (value := message.value())]
 
     def alerts_of(self, device_id: str, rule: str) -> list[dict[str, Any]]:
         """The alerts of a device and a rule, in their order."""
