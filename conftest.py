@@ -44,12 +44,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _begins(item: pytest.Item) -> int:
-    """The whole systems, which take what the machine has, in one process; beside them what mostly waits; the rest."""
+    """The whole systems, in one process; beside their starts what needs no server; then what waits, then what works."""
     if item.get_closest_marker("e2e"):
         return 0
     if not item.get_closest_marker("integration"):
-        return 3
-    return 2 if item.nodeid.startswith(("services/aggregator/", "services/alerts/")) else 1
+        return 1
+    return 3 if item.nodeid.startswith(("services/aggregator/", "services/alerts/")) else 2
 
 
 @pytest.fixture(autouse=True)
