@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import faust
+from aiokafka.errors import IllegalStateError
 from faust.stores.memory import Store
 from faust.tables.table import Table
 from faust.transport.drivers import aiokafka as driver
@@ -192,8 +193,12 @@ class Streaming(faust.App):
         return found
 
     async def is_read(self, partition: TP, end: int) -> bool:
-        """Whether everything before the offset `end` of a partition was read and taken."""
-        position = await self.consumer.position(partition)
+        """Whether everything before the offset `end` of a partition was read and taken; no for another process's."""
+        try:
+            position = await self.consumer.position(partition)
+        except IllegalStateError:
+            # A rebalance has taken it away since the assignment was looked at.
+            return False
         # The position alone runs ahead: records wait in queues between the fetch and the agent.
         return (
             position is not None
