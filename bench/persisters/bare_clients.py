@@ -78,22 +78,24 @@ def elasticsearch_forms(batches: Batches, address: str) -> Mapping[str, Write]:
         [line for row in batch for line in (orjson.dumps(_action(row)), to_json(row.values))] for batch in batches
     ]
 
-    def write(target: str, operations: Any) -> None:
-        answer = client.bulk(index=target, operations=operations, filter_path="errors,items.*.error")
-        if answer["errors"]:
-            raise RuntimeError(f"Elasticsearch refused rows: {str(answer)[:500]}")
+    def form(prepared: Sequence[Any], operations_of: Callable[[Any], Any]) -> Write:
+        def write(target: str, batch: Any) -> None:
+            operations = operations_of(batch)
+            answer = client.bulk(index=target, operations=operations, filter_path="errors,items.*.error")
+            if answer["errors"]:
+                raise RuntimeError(f"Elasticsearch refused rows: {str(answer)[:500]}")
 
-    def bulk(target: str) -> None:
-        with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            for _ in pool.map(lambda lines: write(target, b"\n".join(lines) + b"\n"), bodies):
-                pass
+        def write_all(target: str) -> None:
+            with ThreadPoolExecutor(IN_FLIGHT) as pool:
+                for _ in pool.map(lambda batch: write(target, batch), prepared):
+                    pass
 
-    def bulk_of_dicts(target: str) -> None:
-        with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            for _ in pool.map(lambda batch: write(target, batch), operations):
-                pass
+        return write_all
 
-    return {"bulk": bulk, "bulk of dicts": bulk_of_dicts}
+    return {
+        "bulk": form(bodies, lambda lines: b"\n".join(lines) + b"\n"),
+        "bulk of dicts": form(operations, lambda batch: batch),
+    }
 
 
 def _action(row: Row) -> dict[str, Any]:

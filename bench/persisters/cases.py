@@ -26,8 +26,8 @@ class Case:
     """With `{target}` and `{topic}`."""
     lines: Callable[[Stack], Sequence[str]]
     with_telegraf: bool = False
-    also: Sequence[str] = ()
-    """Forms that are measured in any case; the first round, of a cold server, says little about close ones."""
+    every_form: bool = False
+    """Whether all forms are measured; the first round, of a cold server, says little about close ones."""
 
 
 def _elasticsearch(stack: Stack) -> Sequence[str]:
@@ -58,7 +58,7 @@ CASES = (
         "INSERT INTO {target} SELECT * FROM {topic} WITHINDEXSUFFIX -{{YYYY.MM.DD}}",
         _elasticsearch,
         with_telegraf=True,
-        also=("bulk", "bulk of dicts"),
+        every_form=True,
     ),
     Case(
         "cassandra",

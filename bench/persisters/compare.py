@@ -106,7 +106,8 @@ class Bench:
         )
         with closing(case.target(server.address)) as target, _bare_client(self, case, chosen, server) as client:
             contest = Contest(self, case, chosen, server, target, client)
-            forms = dict.fromkeys((contest.best_form(), *case.also))
+            best = contest.best_form()
+            forms = case.forms if case.every_form else [best]
             contest.round(forms, "first")
             for place, placement in enumerate(meters.placements()):
                 contest.place(placement)
