@@ -16,7 +16,9 @@ CONNECTOR_ITSELF = -1
 
 PARTITIONS = 16
 """Of `isotherm.tasks`."""
-_STRIDE = 7
+_PLACES = (0, 9, 6, 15, 2, 11, 4, 13, 1, 8, 7, 14, 3, 10, 5, 12)
+"""A task's distance from its connector's first, in bits that differ: the first two, four and eight places are each in
+another half, quarter and eighth of the partitions, and have another remainder by two, four and eight."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def wanted_of(name: str, record: Mapping[str, Any]) -> Wanted:
 def partition_of(connector: str, task: int) -> int:
     """The partition of `isotherm.tasks` whose owner runs the task (CONNECTOR_ITSELF: answers for the connector).
 
-    The stride is odd, so that sixteen tasks are on sixteen partitions, and near half of their number, so that two tasks
-    are on two workers whether these own every other partition or one half each.
+    Sixteen tasks are on sixteen partitions, and the tasks of any connector are shared evenly by two, four or eight
+    workers, whether each of these owns neighbouring partitions or every second, fourth or eighth.
     """
-    return (zlib.crc32(connector.encode()) + _STRIDE * task) % PARTITIONS
+    return zlib.crc32(connector.encode()) % PARTITIONS ^ _PLACES[task % PARTITIONS]

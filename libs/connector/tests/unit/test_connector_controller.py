@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -64,9 +64,14 @@ def running(tasks: int = 1, restarts: str = "0") -> Controller:
     return worker
 
 
-def test_sixteen_tasks_are_on_sixteen_partitions() -> None:
-    assert {partition_of("any", task) for task in range(16)} == set(EVERYTHING)
-    assert partition_of("any", CONNECTOR_ITSELF) in EVERYTHING
+@given(st.text(min_size=1))
+def test_the_tasks_of_any_connector_are_shared_evenly(name: str) -> None:
+    places = [partition_of(name, task) for task in range(PARTITIONS)]
+    assert set(places) == set(EVERYTHING)
+    assert partition_of(name, CONNECTOR_ITSELF) in EVERYTHING
+    for workers in (2, 4, 8):
+        assert len({place * workers // PARTITIONS for place in places[:workers]}) == workers, "neighbours to a worker"
+        assert len({place % workers for place in places[:workers]}) == workers, "taken in turn"
 
 
 def test_only_tasks_of_owned_partitions_and_of_the_group_run_here() -> None:
