@@ -22,7 +22,7 @@ from servicekit.avro import Decoder
 # pyspark leaves the socket of every collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")
 
-by_chance = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+by_chance = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 DRAINED = sorted(
     {(need.consumer, need.topic) for need in NEEDS if need.consumer.startswith("persisters-")}
     | {(persisters.ELASTICSEARCH, "alerts")}

@@ -319,4 +319,4 @@ class Worlds(RuleBasedStateMachine):
 
 
 TestWorlds = Worlds.TestCase
-TestWorlds.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestWorlds.settings = settings(max_examples=200, stateful_step_count=30)

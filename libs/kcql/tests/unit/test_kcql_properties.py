@@ -118,13 +118,13 @@ def check(text: str) -> None:
 
 
 @given(texts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_written_back_it_says_the_same_and_all_of_it(text: str) -> None:
     check(text)
 
 
 @given(texts(), st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_a_changed_text_is_refused_or_says_all_that_it_holds(text: str, data: st.DataObject) -> None:
     pieces = re.findall(r"\w+|\s+|.", text)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -161,7 +161,7 @@ TOKENS = [
     st.lists(st.sampled_from([*TOKENS, "a", "b", "5", "WITHTAG", "{", "}"]), max_size=14).map(" ".join)
     | st.text(max_size=60)
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_is_refused_or_says_all_that_it_holds(text: str) -> None:
     check(text)
 
@@ -242,7 +242,7 @@ def avro_schema(value: Any, name: str) -> Any:
 
 
 @given(RECORDS, SELECTED, IGNORED)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_rows_are_those_of_the_table(value: Any, selected: Any, ignored: list[tuple[str, ...]]) -> None:
     fields = [(path, alias is None and len(path) < 2, alias) for path, alias in selected]
     written = [
@@ -273,7 +273,6 @@ def test_rows_are_those_of_the_table(value: Any, selected: Any, ignored: list[tu
 
 
 @given(RECORDS, st.lists(NAMES, min_size=1, max_size=3), st.lists(NAMES, min_size=1, max_size=2))
-@settings(deadline=None)
 def test_ids_are_values_and_never_names(value: Any, first: list[str], second: list[str]) -> None:
     assume(first != second)
     (statement,) = parse(f"UPSERT INTO t SELECT * FROM s PK {'.'.join(first)}, {'.'.join(second)}")

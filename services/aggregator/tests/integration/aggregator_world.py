@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka import Message, Producer
 
+from isotherm_cli import records as topic_records
 from isotherm_cli.apply import apply
 from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
 from isotherm_schemas import schema, topic
 from servicekit import avro
-from servicekit import kafka as clients
 from servicekit.settings import KafkaSettings, RegistrySettings
 from simulators import checker
 from stack import measurement
@@ -117,20 +117,7 @@ class Topics:
 
     def read(self, topic: str) -> list[Message]:
         """Everything committed in a topic."""
-        consumer = clients.consumer(self.kafka, "aggregator-test", "aggregator-test", enable_partition_eof=True)
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        messages: list[Message] = []
-        at_end: set[int | None] = set()
-        while len(at_end) < len(partitions):
-            message = consumer.poll(10)
-            assert message is not None, f"{topic} does not answer"
-            if message.error() is None:
-                messages.append(message)
-            else:
-                at_end.add(message.partition())
-        consumer.close()
-        return messages
+        return list(topic_records.read(self.kafka, topic))
 
 
 def settings_of(topics: Topics, folder: Path, **settings: object) -> list[str]:

@@ -100,7 +100,7 @@ good_readings = st.builds(
     sent=st.lists(st.tuples(good_readings, st.sampled_from([1, 2])), min_size=10, max_size=60),
     slide_ms=st.sampled_from([None, 5_000]),
 )
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_windows_and_verdicts_equal_the_recount(
     spark: SparkSession, sent: list[tuple[dict[str, Any], int]], slide_ms: int | None
 ) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from confluent_kafka import ConsumerGroupTopicPartitions, Message, TopicPartition
 
+from isotherm_cli import records as topic_records
 from isotherm_cli.apply import apply
 from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
 from isotherm_schemas import schema, topic, versions
@@ -101,20 +102,7 @@ class Topics:
 
     def messages(self, name: str) -> list[Message]:
         """Everything committed in a topic."""
-        consumer = clients.consumer(self.kafka, "alerts-test", "alerts-test", enable_partition_eof=True)
-        numbers = consumer.list_topics(name, timeout=30).topics[name].partitions
-        consumer.assign([TopicPartition(name, number, 0) for number in numbers])
-        found: list[Message] = []
-        left = set(numbers)
-        while left:
-            message = consumer.poll(30)
-            assert message is not None, f"{name} does not answer"
-            if message.error() is None:
-                found.append(message)
-            else:
-                left.discard(message.partition() or 0)
-        consumer.close()
-        return found
+        return list(topic_records.read(self.kafka, name))
 
     def records(self, name: str) -> list[dict[str, Any]]:
         """The values of a topic without its tombstones, times in epoch ms."""

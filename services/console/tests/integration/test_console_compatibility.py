@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,15 @@ from typing import Any
 import httpx
 import pytest
 from console_calls import Call, Shape, Side, Until, shape, steps
-from console_world import KLASS, WAIT_S, World, until, world_of
+from console_world import KLASS, WAIT_S, World, until
 
 from stack.connect import Connect
-from stack.kafka import Kafka
-from stack.registry import Registry
 
+pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration
 
 DIFFERENCES = Path(__file__).with_name("differences.json")
 SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
-
-
-@pytest.fixture
-def world(kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[World]:
-    with world_of(kafka, registry, tmp_path, free_port) as made:
-        yield made
 
 
 def answers(side: Side) -> dict[str, Shape]:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 import pytest
 from confluent_kafka import Producer
-from console_world import WAIT_S, Console, World, until, world_of
+from console_world import WAIT_S, Console, World, until
 
 import isotherm_schemas
 from servicekit import kafka as clients
 from servicekit.avro import SchemaRegistry
-from stack.kafka import Kafka
-from stack.registry import Registry
 
+pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration
 
 READINGS, WINDOWS, STATES, ALERTS = "thermostat.data", "temperatures.aggregated", "devices.latest", "alerts"
@@ -45,19 +44,6 @@ class Writer:
 
     def flush(self) -> None:
         assert self.producer.flush(WAIT_S) == 0
-
-
-@pytest.fixture(scope="module")
-def world(
-    kafka: Kafka, registry: Registry, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
-) -> Iterator[World]:
-    with world_of(kafka, registry, tmp_path_factory.mktemp("console"), free_port) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def console(world: World) -> Console:
-    return world.console()
 
 
 @pytest.fixture(scope="module")

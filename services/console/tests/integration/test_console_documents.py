@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from console_world import Console, Process, World, until, world_of
+from console_world import Console, Process, World, until
 from typer.testing import CliRunner
 
 from connector import config
 from isotherm_cli.__main__ import app
-from stack.kafka import Kafka
-from stack.registry import Registry
 
+pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration
 
 CONF = Path(__file__).parents[4] / "examples" / "coap-hazelcast" / "conf"
-
-
-@pytest.fixture
-def world(kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[World]:
-    with world_of(kafka, registry, tmp_path, free_port) as made:
-        yield made
 
 
 def works(world: World, console: Console, *command: str) -> None:

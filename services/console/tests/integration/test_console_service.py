@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import httpx
 import pytest
-from console_world import KLASS, Console, Process, World, until, world_of
+from console_world import KLASS, Console, Process, World, until
 from typer.testing import CliRunner, Result
 
 from connector import config as config_files
 from connector.dead_letters import dead_letter_headers, ensure_topic
 from isotherm_cli.__main__ import app
 from servicekit import kafka as clients
-from stack.kafka import Kafka
-from stack.registry import Registry
 
+pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def world(
-    kafka: Kafka, registry: Registry, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
-) -> Iterator[World]:
-    with world_of(kafka, registry, tmp_path_factory.mktemp("console"), free_port) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def console(world: World) -> Console:
-    return world.console()
 
 
 @pytest.fixture(scope="module")

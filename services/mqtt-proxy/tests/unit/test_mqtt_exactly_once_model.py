@@ -388,5 +388,5 @@ class ExactlyOnce(RuleBasedStateMachine):
             assert sorted(mine) == sorted(device.sent)
 
 
-ExactlyOnce.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+ExactlyOnce.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
 TestExactlyOnce = ExactlyOnce.TestCase

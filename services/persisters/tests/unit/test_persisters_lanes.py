@@ -129,7 +129,7 @@ STEPS = st.sampled_from(["read", "read", "read", "prepare", "start", "finish", "
 OUTCOMES = st.sampled_from(["ok", "ok", "transient", "mixed", "unavailable"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     schedule=st.lists(st.tuples(STEPS, OUTCOMES, st.integers(0, 1_000)), max_size=120),
     bad=st.sets(st.integers(0, 29), max_size=5),
@@ -172,7 +172,7 @@ def test_any_schedule_settles_every_record_exactly_once_in_the_counts(
     assert task.failed is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(schedule=st.lists(st.tuples(STEPS, st.sampled_from(["ok", "transient", "unavailable"]), st.integers(0, 99))))
 def test_the_last_record_of_a_key_is_the_one_that_stays(schedule: list[tuple[str, str, int]]) -> None:
     total, store = 30, Store()
@@ -190,7 +190,7 @@ def test_the_last_record_of_a_key_is_the_one_that_stays(schedule: list[tuple[str
     assert store.last == {"0": 27, "1": 28, "2": 29}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(bad=st.sets(st.integers(0, 19), min_size=1), seeds=st.lists(st.integers(0, 99), min_size=40, max_size=40))
 def test_throw_stops_at_the_first_bad_record_with_all_before_it_settled(bad: set[int], seeds: list[int]) -> None:
     store = Store()

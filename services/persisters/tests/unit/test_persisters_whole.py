@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kcql
@@ -89,7 +89,6 @@ def essence(rows: list[Row]) -> object:
     return [(one.offset, one.target, one.id, one.values, one.event_time_ms, one.revision, one.raw) for one in rows]
 
 
-@settings(deadline=None)
 @given(
     batch=st.lists(values, min_size=1, max_size=5),
     text=st.sampled_from([SELECT, DATED, f"{SELECT} WITHINDEXSUFFIX -{{HH}}"]),
