@@ -20,10 +20,10 @@ from stack.ports import Ports
 
 pytestmark = pytest.mark.e2e
 
-FLOW = 500
+FLOW = 250
 """Readings that the devices must send before, during and after each kill."""
 
-RATE_PER_S, COAP_RATE_PER_S = 200.0, 50.0
+RATE_PER_S, COAP_RATE_PER_S = 100.0, 25.0
 READY_WITHIN_S = 400.0
 
 
