@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from isotherm_deploy import charts, connectors, values
-from isotherm_deploy.places import EXAMPLES, ROOT
+from isotherm_deploy.places import CHARTS, EXAMPLES, ROOT
 from isotherm_deploy.services import SERVICES
 from isotherm_deploy.values import UMBRELLA
 from servicekit import settings
@@ -55,10 +55,15 @@ def rendered(folder: Path) -> Callable[[str], list[Object]]:
     return render
 
 
-def pods(objects: list[Object]) -> dict[str, Object]:
-    """The pod templates by the name of what runs them."""
+def templates(objects: list[Object]) -> dict[str, Object]:
+    """The pod templates by the name of what runs them; a difference in one replaces its pods."""
     kinds = ("Deployment", "StatefulSet", "Job")
-    return {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in objects if one["kind"] in kinds}
+    return {one["metadata"]["name"]: one["spec"]["template"] for one in objects if one["kind"] in kinds}
+
+
+def pods(objects: list[Object]) -> dict[str, Object]:
+    """What the pods are, by the name of what runs them."""
+    return {name: template["spec"] for name, template in templates(objects).items()}
 
 
 def configurations(objects: list[Object]) -> dict[str, dict[str, str]]:
@@ -201,6 +206,25 @@ def test_connectors_are_those_that_were_validated(rendered: Callable[[str], list
     } == wanted
 
 
+def test_numbers_reach_a_connector_as_they_were_written(folder: Path, tmp_path: Path) -> None:
+    written = {8_000_000: "8000000", 604_800_000_000: "604800000000", -1_000_000: "-1000000", 2_000_000.5: "2000000.5",
+               0.00001: "0.00001", 3_000_000.0: "3000000", "8e+06": "8e+06", False: "false"}  # fmt: skip
+    given = values.read(EXAMPLES / "demo.values.yaml")
+    given["persisters"]["jobs"][0]["properties"] = {text: value for value, text in written.items()}
+    given["coap-ingest"]["sources"][0]["properties"] = {text: value for value, text in written.items()}
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps(given), encoding="utf-8")
+
+    made = configurations(charts.render(folder / UMBRELLA, "--values", str(file)))
+    job = json.loads(made["isotherm-persisters-temperatures-to-elasticsearch"]["connector.json"])
+    source = json.loads(made["isotherm-coap-ingest-coap-source"]["connector.json"])
+    own = values.of_services(given)
+
+    assert [job[text] for text in written.values()] == list(written.values())
+    assert job == connectors.of_persisters(own["persisters"])["temperatures-to-elasticsearch"]
+    assert source == connectors.of_coap_ingest(own["coap-ingest"])["coap-source"]
+
+
 def test_secrets_are_only_referred_to(rendered: Callable[[str], list[Object]]) -> None:
     objects = rendered("centrica.values.yaml")
     text = "".join(text for data in configurations(objects).values() for text in data.values())
@@ -264,6 +288,30 @@ def test_a_new_version_of_one_service_touches_no_other(folder: Path, rendered: C
 
     assert before.keys() == after.keys()
     assert [name for name in before if before[name] != after[name]] == [("StatefulSet", "isotherm-aggregator")]
+
+
+def test_a_newer_chart_replaces_only_pods_whose_tag_is_not_pinned(
+    folder: Path, tmp_path: Path, rendered: Callable[[str], list[Object]]
+) -> None:
+    """docs/upgrade.md: the umbrella's next version, every tag pinned where it was but the aggregator's."""
+    source = Path(shutil.copytree(CHARTS, tmp_path / "source"))
+    for file in source.glob("*/Chart.yaml"):
+        text = file.read_text(encoding="utf-8")
+        version = yaml.safe_load(text)["version"]
+        file.write_text(text.replace(f"ersion: {version}", "ersion: 99.0.0"), encoding="utf-8")
+    newer = charts.assemble(tmp_path, source) / UMBRELLA
+    own = values.of_services(values.read(EXAMPLES / "demo.values.yaml"))
+    images = [f"{chart}.image" for chart, given in own.items() if "image" in given]
+    images += [f"persisters.sinks.{sink}.image" for sink in own["persisters"]["sinks"]]
+    pinned = [f"{image}.tag={'99.0.0' if image == 'aggregator.image' else '0.1.0'}" for image in images]
+    example = ("--values", str(EXAMPLES / "demo.values.yaml"))
+
+    before = templates(rendered("demo.values.yaml"))
+    all_newer = templates(charts.render(newer, *example))
+    one_newer = templates(charts.render(newer, *example, "--set", ",".join(pinned)))
+
+    assert {name for name in before if before[name] != all_newer[name]} == before.keys() == all_newer.keys()
+    assert [name for name in before if before[name] != one_newer[name]] == ["isotherm-aggregator"]
 
 
 def test_a_change_of_settings_rolls_the_pods(folder: Path, rendered: Callable[[str], list[Object]]) -> None:

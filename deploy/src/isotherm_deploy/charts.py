@@ -35,13 +35,13 @@ def tool(name: str) -> str:
     return found
 
 
-def assemble(folder: Path) -> Path:
-    """Copy all charts into `folder` with what they depend on inside them; the folder of the charts.
+def assemble(folder: Path, source: Path = CHARTS) -> Path:
+    """Copy all charts of `source` into `folder` with what they depend on inside them; the folder of the charts.
 
     Helm takes a dependency of a dependency only from a chart that holds it already, so the services come first.
     Raises ChartError.
     """
-    charts = Path(shutil.copytree(CHARTS, folder / "charts"))
+    charts = Path(shutil.copytree(source, folder / "charts"))
     names = sorted(file.parent.name for file in charts.glob("*/Chart.yaml"))
     for name in [*(name for name in names if name != UMBRELLA), UMBRELLA]:
         helm("dependency", "update", "--skip-refresh", str(charts / name))

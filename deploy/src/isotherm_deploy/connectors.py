@@ -7,6 +7,7 @@ renders is compared with this.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from isotherm_deploy.values import Values
@@ -47,4 +48,13 @@ def _connector(job: Mapping[str, Any], prefix: str, base: Mapping[str, Any]) -> 
     if job.get("deadLetters"):
         own["errors.deadletterqueue.enable"] = "true"
     everything = {**base, **own, **job.get("properties", {})}
-    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in everything.items()}
+    return {key: _text(value) for key, value in everything.items()}
+
+
+def _text(value: str | bool | float) -> str:
+    """A value as Helm writes it: it has only one kind of number, which is written without an exponent."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.0f}" if value == int(value) else f"{Decimal(str(value)):f}"

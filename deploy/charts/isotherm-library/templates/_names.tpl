@@ -22,10 +22,15 @@ app.kubernetes.io/name: {{ .label }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- end -}}
 
-{{- define "isotherm.labels" -}}
+{{/* Of pods: nothing that another version of the chart has otherwise, or it would replace every pod. */}}
+{{- define "isotherm.podLabels" -}}
 {{ include "isotherm.selectorLabels" . }}
 app.kubernetes.io/component: {{ .root.Chart.Name }}
 app.kubernetes.io/part-of: isotherm
+{{- end -}}
+
+{{- define "isotherm.labels" -}}
+{{ include "isotherm.podLabels" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}

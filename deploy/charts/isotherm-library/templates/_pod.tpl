@@ -20,7 +20,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   labels:
-    {{- include "isotherm.labels" . | nindent 4 }}
+    {{- include "isotherm.podLabels" . | nindent 4 }}
     {{- with .root.Values.podLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

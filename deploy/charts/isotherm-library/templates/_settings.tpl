@@ -20,7 +20,8 @@ A connector as a file of its own.
 {{- $all := mergeOverwrite (dict) (deepCopy .base) $own (deepCopy (default (dict) .job.properties)) -}}
 {{- $texts := dict -}}
 {{- range $key, $value := $all -}}
-{{- $_ := set $texts $key (toString $value) -}}
+{{/* A number in values is a float, which toString would write as 8e+06. */}}
+{{- $_ := set $texts $key (kindIs "string" $value | ternary $value (toJson $value)) -}}
 {{- end -}}
 {{- toPrettyJson $texts -}}
 {{- end -}}
