@@ -17,6 +17,8 @@ GROUP = "isotherm-dead-letters"
 SUFFIX = ".dead-letters"
 MOST_METADATA = 4_000
 """Characters; the broker takes 4096 bytes unless told otherwise (`offset.metadata.max.bytes`)."""
+NUMBER = re.compile(r"[0-9]{1,9}")
+"""A partition as text. `str.isdecimal` takes other alphabets' digits, and more of them than `int` does."""
 _DONE = re.compile(r"done=((?:\d+(?:-\d+)?)(?:,\d+(?:-\d+)?)*)?")
 
 
@@ -90,7 +92,7 @@ class Letter(Record):
     def origin(self) -> tuple[str, int] | None:
         """Topic and partition that the record was read from; None for what was never in a topic."""
         topic, partition = self.why("topic"), self.why("partition")
-        return (topic, int(partition)) if topic and partition.isdecimal() else None
+        return (topic, int(partition)) if topic and NUMBER.fullmatch(partition) else None
 
     @property
     def own_headers(self) -> Headers:

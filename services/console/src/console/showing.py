@@ -16,7 +16,7 @@ from connector.status import TOPIC as STATUS
 from connector.targets import READER
 from console.control import Control
 from console.masking import masked, without_secrets
-from console.reading import Read
+from console.reading import MOST_SHOWN, Read
 from console.records import Record
 
 WITHHELD = "withheld"
@@ -71,7 +71,7 @@ class Showing:
             partition=record.partition,
             offset=record.offset,
             timestamp_ms=record.timestamp_ms,
-            key=None if record.key is None else record.key.decode(errors="backslashreplace"),
+            key=None if record.key is None else _text(record.key),
             value=value.shown,
             format=value.format,
             problem=problem,
@@ -106,4 +106,5 @@ class Showing:
 
 
 def _text(content: str | bytes | None) -> str:
-    return content.decode(errors="backslashreplace") if isinstance(content, bytes) else content or ""
+    text = content.decode(errors="backslashreplace") if isinstance(content, bytes) else content or ""
+    return text[:MOST_SHOWN]

@@ -39,4 +39,8 @@ class Templates:
 
 
 def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds") if at_ms else ""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds") if at_ms else ""
+    except (ValueError, OverflowError, OSError):
+        # A writer says what time it likes, also one that no calendar has.
+        return f"{at_ms} ms"

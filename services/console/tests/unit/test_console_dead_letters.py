@@ -67,7 +67,8 @@ def test_a_replayed_record_is_what_it_was() -> None:
 def test_what_was_never_in_a_topic_has_no_origin() -> None:
     assert letter(topic="t", partition="3").origin == ("t", 3)
     assert letter(exception_message="no").origin is None
-    assert letter(topic="t", partition="x").origin is None
+    for partition in ("x", "-1", "9" * 5_000, "\N{ARABIC-INDIC DIGIT THREE}"):
+        assert letter(topic="t", partition=partition).origin is None
 
 
 def test_the_most_frequent_reason_comes_first() -> None:

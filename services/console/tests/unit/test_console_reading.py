@@ -1,0 +1,114 @@
+"""What any record becomes for a person to read, and that every page and answer can hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from console_in_memory import MemoryRegistry, World, world_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.reading import DEEPEST, MOST_SHOWN, Read, reader
+from console.records import Record
+from servicekit.avro import Decoder, WriterSchema, encoder, parse
+
+CHAIN = {"type": "record", "name": "Link", "fields": [{"name": "next", "type": ["null", "Link"]}]}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+def nested(levels: int, begin: bytes = b"[", end: bytes = b"]") -> bytes:
+    return begin * levels + b"1" + end * levels
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with world_of() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def read() -> Read:
+    return reader(Decoder(MemoryRegistry()))
+
+
+@given(JSON)
+def test_what_is_json_is_shown_as_it_is(read: Read, value: Any) -> None:
+    assert read(orjson.dumps(value))[:2] == ("json", value)
+
+
+@pytest.mark.parametrize(("begin", "end"), [(b"[", b"]"), (b'{"a":', b"}"), (b"[0,", b"]")])
+def test_json_that_is_too_deep_to_be_written_again_is_a_bounded_text(read: Read, begin: bytes, end: bytes) -> None:
+    deepest = nested(DEEPEST, begin, end)
+    assert read(deepest)[:2] == ("json", orjson.loads(deepest))
+    for levels in (DEEPEST + 1, 254, 300, 1_020, 5_000):
+        text = nested(levels, begin, end)
+        assert read(text)[:2] == ("text", text.decode())
+    assert len(read(nested(MOST_SHOWN, begin, end)).shown) == MOST_SHOWN
+    assert read(b"[" + b"[1]," * 2_000 + b"[2]]").format == "json", "many brackets are not deep"
+
+
+def test_avro_that_is_too_deep_is_shown_raw_with_the_reason() -> None:
+    registry = MemoryRegistry()
+    known = WriterSchema(7, CHAIN, parse(CHAIN))
+    registry.schema = lambda schema_id: known  # type: ignore[method-assign]  # a schema of somebody else
+    read, header = reader(Decoder(registry)), encoder(CHAIN, 7)({"next": None})[:5]
+    assert read(header + b"\x02" * 9 + b"\x00").format == "avro"
+    for levels in (DEEPEST, 300, 900):
+        raw = header + b"\x02" * levels + b"\x00"
+        assert read(raw) == ("binary", raw.hex(" "), f"nested more than {DEEPEST} levels deep")
+
+
+@pytest.mark.parametrize("levels", [300, 1_020])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/isotherm/dead-letters/a.dead-letters",
+        "/isotherm/dead-letters/a.dead-letters/0/3",
+        "/isotherm/topics/x/records",
+        "/isotherm/topics/x/records?text=1",
+        "/isotherm/topics/x/records/0/0",
+        "/ui/dead-letters/a.dead-letters",
+        "/ui/dead-letters/a.dead-letters/0/3",
+        "/ui/topics/x",
+        "/ui/topics/x/0/0",
+    ],
+)
+def test_one_deep_record_does_not_keep_the_others_from_being_seen(world: World, path: str, levels: int) -> None:
+    world.boxes.letters = [replace(world.boxes.letters[0], value=nested(levels)), world.boxes.letters[1]]
+    world.topics.put("x", nested(levels), b'{"n":1}')
+    answer = world.http.get(path)
+    assert answer.status_code == 200
+    assert "[[[[" in answer.text
+
+
+def long_key(record: Record) -> Record:
+    return replace(record, key=b"k" * 4 * MOST_SHOWN)
+
+
+def long_header(record: Record) -> Record:
+    return replace(record, headers=[("h", b"h" * 4 * MOST_SHOWN)])
+
+
+@pytest.mark.parametrize("change", [long_key, long_header])
+def test_keys_and_headers_are_bounded_too(world: World, change: Callable[[Record], Record]) -> None:
+    world.topics.put("x", b"1")
+    partitions = world.topics.topics["x"].partitions
+    partitions[0] = [change(one) for one in partitions[0]]
+    for path in ("/isotherm/topics/x/records", "/isotherm/topics/x/records/0/0", "/ui/topics/x/0/0"):
+        assert MOST_SHOWN < len(world.http.get(path).content) < 2 * MOST_SHOWN
+
+
+@pytest.mark.parametrize("time_ms", [10**17, -(10**15), -1])
+def test_a_time_that_no_calendar_has_is_shown(world: World, time_ms: int) -> None:
+    world.topics.put("x", b"1")
+    partitions = world.topics.topics["x"].partitions
+    partitions[0] = [replace(one, timestamp_ms=time_ms) for one in partitions[0]]
+    for path in ("/ui/topics/x", "/ui/topics/x/0/0", "/isotherm/topics/x/records"):
+        assert world.http.get(path).status_code == 200
