@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,14 +17,23 @@ from urllib.parse import urlsplit
 
 import orjson
 from pydantic import SecretStr
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from console.errors import ForbiddenError
 from console.settings import AuthSettings, ListenSettings, is_loopback
 from servicekit import logs
 
 _log = logs.logger("console.audit")
 
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
+_ONLY_LOOKS = re.compile(
+    r"POST /isotherm/(?:check|kcql/explain)"
+    r"|PUT /connector-plugins/[^/]+/config/validate"
+    # A dry run; the route says when it is none, by `begin_change`.
+    r"|POST /(?:isotherm|ui)/connectors/[^/]+/replay"
+)
+"""What changes nothing although its method may: whoever may look may ask for it."""
 ANONYMOUS = "anonymous"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _HEADERS = (
@@ -69,11 +79,17 @@ class Request:
     method: str
     host: str
     headers: Mapping[str, str]
+    path: str = ""
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether its method says that it changes nothing (RFC 9110, 9.2.1)."""
+        return self.method in SAFE_METHODS
 
     @property
     def is_change(self) -> bool:
         """Whether it may change something."""
-        return self.method not in SAFE_METHODS
+        return not self.is_safe and _ONLY_LOOKS.fullmatch(f"{self.method} {self.path}") is None
 
 
 class Access:
@@ -112,11 +128,26 @@ class Access:
             return Refusal(401, "these credentials are not known")
         if caller.role is Role.NOBODY:
             return Refusal(401, "credentials are needed")
-        if request.is_change and _is_from_another_site(request):
+        if not request.is_safe and _is_from_another_site(request):
             return Refusal(403, "a page of another site may not change anything here")
         if request.is_change and caller.role < Role.OPERATOR:
-            return Refusal(403, f"{caller.name} may look, and change nothing")
+            return Refusal(403, _only_looks(caller))
         return None
+
+
+def begin_change(connection: HTTPConnection) -> None:
+    """What a route says that changes something although its path does not tell; the audit line says so too.
+
+    Raises ForbiddenError for a caller who may only look.
+    """
+    caller: Caller = connection.state.caller
+    if caller.role < Role.OPERATOR:
+        raise ForbiddenError(_only_looks(caller))
+    connection.state.is_change = True
+
+
+def _only_looks(caller: Caller) -> str:
+    return f"{caller.name} may look, and change nothing"
 
 
 def _anonymous_role(listen: ListenSettings, auth: AuthSettings) -> Role:
@@ -172,18 +203,20 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        request = Request(scope["method"], headers.get("host", ""), headers)
+        request = Request(scope["method"], headers.get("host", ""), headers, scope["path"])
         caller = self._access.caller(headers.get("authorization", ""))
         refusal = self._access.refusal(request, caller) or self._too_large(headers)
         answered = _Answer(send, self._access.challenge)
+        state = scope.setdefault("state", {})
         if refusal is not None:
             await answered.refuse(refusal)
         else:
-            scope.setdefault("state", {})["caller"] = caller
+            state["caller"] = caller
             await self._app(scope, _bounded(receive, self._most_bytes), answered)
-        if request.is_change or refusal is not None:
+        is_refused = refusal is not None or answered.status == ForbiddenError.status
+        if is_refused or request.is_change or state.get("is_change", False):
             _log.info(
-                "change" if refusal is None else "refused",
+                "refused" if is_refused else "change",
                 user=caller.name if caller is not None else "unknown",
                 method=request.method,
                 path=scope["path"],

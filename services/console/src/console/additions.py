@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+import orjson
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 import kcql
 from connector import config as config_files
@@ -14,6 +16,7 @@ from connector import replay
 from connector.config import ConfigError, group_of
 from connector.targets import TargetState
 from console import plugins, shapes
+from console.access import begin_change
 from console.answers import (
     BoxAnswer,
     CheckedAnswer,
@@ -23,8 +26,11 @@ from console.answers import (
     Kcql,
     LagAt,
     LetterAnswer,
+    ListedLetter,
     Move,
+    OffsetNumber,
     Overview,
+    PartitionNumber,
     Replay,
     Task,
     Worker,
@@ -32,13 +38,16 @@ from console.answers import (
 )
 from console.bodies import json_body
 from console.control import Control
-from console.dead_letters import Letter
+from console.dead_letters import Letter, OpenLetters
 from console.errors import BadRequestError, ConflictError
 from console.fleet import ConnectorView, Fleet, Status
 from console.letters import Handled, Letters, Where
 from console.offsets import Offsets
 from console.reading import Read
 
+_MOST_LISTED = 2_000
+"""Characters of any text in a list of letters."""
+_PLACE = re.compile(r"([0-9]{1,9})/([0-9]{1,18})")
 # A body without a JSON media type can be sent by a form of any page.
 _only_json = [Depends(json_body)]
 
@@ -52,7 +61,9 @@ def router(
     _add_letters(routes, letters, control, read)
 
     @routes.post("/connectors/{name}/replay", dependencies=_only_json, summary="Let a stopped sink read again")
-    def replay_connector(name: str, asked: Replay) -> list[Move]:
+    def replay_connector(name: str, asked: Replay, request: Request) -> list[Move]:
+        if not asked.dry_run:
+            begin_change(request)
         return replay_of(control, offsets, name, asked)
 
     @routes.post("/check", dependencies=_only_json, summary="Check a configuration while it is written")
@@ -105,13 +116,18 @@ def _add_letters(routes: APIRouter, letters: Letters, control: Control, read: Re
     @routes.get("/dead-letters/{topic}", summary="Dead letters that are open")
     def open_letters(
         topic: str,
+        response: Response,
         limit: Annotated[int, Query(ge=1, le=1_000)] = 50,
-        after: Annotated[str | None, Query(pattern=r"^\d{1,9}/\d{1,18}$", description="partition/offset")] = None,
-    ) -> list[LetterAnswer]:
-        return [letter_answer(one, read) for one in letters.open(topic, place_of(after), limit)]
+        after: Annotated[str | None, Query(pattern=r"^[0-9]{1,9}/[0-9]{1,18}$", description="partition/offset")] = None,
+    ) -> list[ListedLetter]:
+        found = letters.open(topic, place_of(after), limit)
+        if found.is_cut:
+            # Fewer than were asked for are not all: large letters make a shorter list (RFC 8288).
+            response.headers["Link"] = f'<?limit={limit}&after={place_after(found)}>; rel="next"'
+        return [listed_letter(one, read) for one in found.letters]
 
     @routes.get("/dead-letters/{topic}/{partition}/{offset}", summary="One dead letter")
-    def one_letter(topic: str, partition: int, offset: int) -> LetterAnswer:
+    def one_letter(topic: str, partition: PartitionNumber, offset: OffsetNumber) -> LetterAnswer:
         return letter_answer(letters.letter(topic, Where(partition, offset)), read)
 
     @routes.post("/dead-letters/{topic}/replay", dependencies=_only_json, summary="Write them where they came from")
@@ -193,15 +209,32 @@ def letter_answer(letter: Letter, read: Read) -> LetterAnswer:
         key_base64=_base64(letter.key),
         value_base64=_base64(letter.value),
         headers={name: _header(content) for name, content in letter.own_headers},
+        is_cut=False,
     )
 
 
+def listed_letter(letter: Letter, read: Read) -> ListedLetter:
+    """A letter as a list has it: bounded, whatever it holds."""
+    whole = letter_answer(letter, read)
+    said = {name: getattr(whole, name) for name in ListedLetter.model_fields}
+    cut = {name: _cut(value) for name, value in said.items() if name != "headers"}
+    cut["headers"] = {name: _cut(value) for name, value in whole.headers.items()}
+    return ListedLetter(**{**cut, "is_cut": cut != said})
+
+
 def place_of(text: str | None) -> Where | None:
-    """A place as the query has it, `partition/offset`."""
+    """A place as the query has it, `partition/offset`. Raises ValueError."""
     if not text:
         return None
-    partition, _, offset = text.partition("/")
-    return Where(int(partition), int(offset))
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no place of a letter; expected partition/offset")
+    return Where(int(found[1]), int(found[2]))
+
+
+def place_after(found: OpenLetters) -> str:
+    """Behind which place the next letters are, as the query has it; empty when there are none."""
+    return f"{found.letters[-1].partition}/{found.letters[-1].offset}" if found.is_cut else ""
 
 
 def _task(control: Control, view: ConnectorView, task: Status) -> Task:
@@ -230,6 +263,14 @@ def _worker(status: Status) -> Worker:
 
 def _handled(handled: Handled) -> HandledAnswer:
     return HandledAnswer(done=handled.done, left=handled.left)
+
+
+def _cut(value: Any) -> Any:
+    """A text, or what would be a long one, cut."""
+    text = orjson.dumps(value).decode() if isinstance(value, (dict, list)) else value
+    if not isinstance(text, str) or len(text) <= _MOST_LISTED:
+        return value
+    return text[:_MOST_LISTED] + "…"
 
 
 def _base64(value: bytes | None) -> str | None:

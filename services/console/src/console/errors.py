@@ -15,6 +15,12 @@ class BadRequestError(RestError):
     status = 400
 
 
+class ForbiddenError(RestError):
+    """The caller may not do this."""
+
+    status = 403
+
+
 class NotFoundError(RestError):
     """What the request names does not exist."""
 

@@ -18,8 +18,9 @@ from connector import config as config_files
 from connector.config import ConfigError
 from connector.targets import TargetState
 from console import device_pages, flows, plugins, shapes, topic_pages
-from console.additions import letter_answer, place_of, replay_of
-from console.answers import Replay
+from console.access import begin_change
+from console.additions import letter_answer, listed_letter, place_after, place_of, replay_of
+from console.answers import OffsetNumber, PartitionNumber, Replay
 from console.control import Control
 from console.device_browser import DeviceBrowser
 from console.errors import BadRequestError, NotFoundError, RestError
@@ -190,8 +191,10 @@ def _add_actions(app: FastAPI, ui: Ui) -> None:
         return ui.page("replay.html", view=ui.control.view(name), to="", moves=[], problem="", is_done=False)
 
     @app.post("/connectors/{name}/replay")
-    def replay(name: str, form: Form) -> Response:
+    def replay(name: str, form: Form, request: Request) -> Response:
         to, is_planned = _only(form, "to"), _only(form, "plan") == "yes"
+        if not is_planned:
+            begin_change(request)
         moves, problem = [], ""
         try:
             asked = Replay(to=to, topic=None, partition=None, dry_run=is_planned)
@@ -236,13 +239,13 @@ def _add_letters(app: FastAPI, ui: Ui) -> None:
         return ui.page(
             "letters.html",
             topic=topic,
-            letters=[letter_answer(one, ui.read) for one in found],
-            after=f"{found[-1].partition}/{found[-1].offset}" if len(found) == ui.page_letters else "",
+            letters=[listed_letter(one, ui.read) for one in found.letters],
+            after=place_after(found),
             done=done,
         )
 
     @app.get("/dead-letters/{topic}/{partition}/{offset}")
-    def letter(topic: str, partition: int, offset: int) -> Response:
+    def letter(topic: str, partition: PartitionNumber, offset: OffsetNumber) -> Response:
         found = letter_answer(ui.letters.letter(topic, Where(partition, offset)), ui.read)
         return ui.page("letter.html", topic=topic, letter=found)
 
@@ -296,8 +299,8 @@ def spark(values: list[int]) -> str:
 def _place(text: str) -> Where | None:
     try:
         return place_of(text)
-    except ValueError:
-        raise BadRequestError(f"{text!r} is no place of a letter; expected partition/offset") from None
+    except ValueError as error:
+        raise BadRequestError(str(error)) from None
 
 
 def _only(form: dict[str, list[str]], name: str) -> str:
