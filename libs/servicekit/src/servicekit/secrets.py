@@ -17,13 +17,21 @@ SECRET_WORDS = (
     "passwd",
     "secret",
     "token",
+    "passphrase",
+    "store_pass",
     "api_key",
-    "api.key",
     "credential",
     "psk",
     "user_info",
+    "jaas",
+    "key_pem",
+    "keystore_key",
 )
-"""A key that contains one of these holds a secret: its value is never printed."""
+"""A key that contains one of these, `.` and `-` read as `_`, holds a secret: its value is never printed.
+
+Kafka's passwords (type PASSWORD of its `SslConfigs` and `SaslConfigs`) and librdkafka's sensitive properties are among
+them, except certificates, which anybody may see.
+"""
 
 
 class SecretError(ValueError):
@@ -32,7 +40,7 @@ class SecretError(ValueError):
 
 def is_secret(key: str) -> bool:
     """Whether the value of configuration key `key` must never be shown."""
-    folded = key.lower().replace("-", "_")
+    folded = key.lower().replace("-", "_").replace(".", "_")
     return any(word in folded for word in SECRET_WORDS)
 
 

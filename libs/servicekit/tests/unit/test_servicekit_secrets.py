@@ -52,11 +52,36 @@ def test_reference_into_nothing_is_named_and_no_value_told(tmp_path: Path, refer
     assert "hunter2" not in str(refused.value)
 
 
+KAFKA_PASSWORDS = (
+    "ssl.key.password",
+    "ssl.keystore.password",
+    "ssl.keystore.key",
+    "ssl.truststore.password",
+    "sasl.jaas.config",
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+)
+"""Kafka's configurations of type PASSWORD, certificates left out."""
+LIBRDKAFKA_SENSITIVE = (
+    "sasl.password",
+    "ssl.key.pem",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.assertion.private.key.pem",
+)
+
+
 @pytest.mark.parametrize("key", ["connect.x.password", "API-KEY", "basic_auth_user_info", "sasl.PSK", "token"])
 def test_keys_of_secrets_are_known(key: str) -> None:
     assert is_secret(key)
 
 
-@pytest.mark.parametrize("key", ["topics", "connect.x.url", "passage"])
+@pytest.mark.parametrize("key", [*KAFKA_PASSWORDS, *LIBRDKAFKA_SENSITIVE, "basic.auth.user.info", "keystore.pass"])
+def test_keys_of_clients_secrets_are_known_under_any_prefix(key: str) -> None:
+    assert is_secret(f"consumer.override.{key}")
+
+
+@pytest.mark.parametrize(
+    "key", ["topics", "connect.x.url", "passage", "keystore.path", "ssl.ca.pem", "ssl.key.location", "key.converter"]
+)
 def test_other_keys_are_not(key: str) -> None:
     assert not is_secret(key)
