@@ -84,6 +84,13 @@ class Definition:
                 return key
         raise KeyError(name)
 
+    def is_secret(self, name: str) -> bool:
+        """Whether the value of the key called `name` must never be shown; one that is not known says so by its name."""
+        try:
+            return self.key(name).is_secret
+        except KeyError:
+            return secrets.is_secret(name)
+
 
 def common_keys(default_class: str) -> tuple[Key, ...]:
     """Keys of every connector, as Kafka Connect has them."""

@@ -7,32 +7,38 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import isotherm_schemas
-from connector import following, masking
+from connector import following
 from connector.config import ConnectorConfig
 from connector.definitions import Definition
+from connector.masking import IsSecret, shown
 from connector.targets import READER, Target, target_of
 from servicekit import secrets
 from servicekit.avro import SchemaRegistry
 
 CONNECTORS = following.TOPIC
 PLUGINS = "isotherm.plugins"
-MASK = masking.MASK
 
 PLUGIN_SCHEMA = isotherm_schemas.schema("PluginDefinition", 2)
 
 
 def connector_record(
-    config: ConnectorConfig, *, worker_group: str, now_ms: int, target: Target | None = None
+    config: ConnectorConfig,
+    *,
+    worker_group: str,
+    now_ms: int,
+    target: Target | None = None,
+    is_secret: IsSecret = secrets.is_secret,
 ) -> dict[str, Any]:
     """The ConnectorConfig record of a connector whose file owns its configuration; `target` is what is wanted of it.
 
-    References to secrets stay references; a secret that is written out in the file is masked.
+    References to secrets stay references; a secret that is written out in the file, a URL's password too, is masked.
+    `is_secret` says which keys hold secrets.
     """
     wanted = target or Target()
     return {
         "name": config.name,
         "connector_class": config.klass,
-        "config": {key: _shown(key, value) for key, value in config.config.items()},
+        "config": {key: shown(key, value, is_secret) for key, value in config.config.items()},
         "target_state": wanted.state.value,
         "restart_count": wanted.restarts,
         "task_restarts": dict(wanted.task_restarts),
@@ -85,7 +91,13 @@ def announcements(
     Raises SchemaNotRegisteredError before `isotherm apply` was run, RegistryUnavailableError.
     """
     target = None if known is None else target_of(known)
-    connector = connector_record(config, worker_group=worker_group, now_ms=int(time.time() * 1000), target=target)
+    connector = connector_record(
+        config,
+        worker_group=worker_group,
+        now_ms=int(time.time() * 1000),
+        target=target,
+        is_secret=definition.is_secret,
+    )
     messages = plugin_messages(registry, [definition], version)
     if known is None or {**known, "updated_at": None} != {**connector, "updated_at": None}:
         encode = registry.encoder(CONNECTORS, READER)
@@ -99,7 +111,3 @@ def plugin_messages(
     """Topic, key and value of what is to be published of connector classes. Raises as `announcements`."""
     encode = registry.encoder(PLUGINS, PLUGIN_SCHEMA)
     return [(PLUGINS, one.klass, encode(plugin_record(one, version))) for one in definitions]
-
-
-def _shown(key: str, value: str) -> str:
-    return MASK if secrets.is_secret(key) and "${" not in value else value

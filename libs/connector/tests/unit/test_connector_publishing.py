@@ -39,12 +39,22 @@ def test_a_plugin_fits_its_schema_and_names_everything() -> None:
 
 def test_a_connector_fits_its_schema_and_tells_no_secret() -> None:
     config = from_mapping(
-        {"name": "n", "connector.class": "x", "db.password": "hunter2", "api.key": "${env:KEY}", "topics": "t"}
+        {
+            "name": "n",
+            "connector.class": "x",
+            "db.password": "hunter2",
+            "api.key": "${env:KEY}",
+            "topics": "t",
+            "q": "in-clear",
+            "url": "http://elastic:pw12345@es:9200",
+        }
     )
-    record = connector_record(config, worker_group="g", now_ms=5)
+    record = connector_record(config, worker_group="g", now_ms=5, is_secret=DEFINITION.is_secret)
     assert encoder(isotherm_schemas.schema("ConnectorConfig", 2), 1)(record)
     assert record["config"]["db.password"] == "******"
     assert record["config"]["api.key"] == "${env:KEY}"
+    assert record["config"]["q"] == "******"
+    assert record["config"]["url"] == "http://elastic:******@es:9200"
     assert (record["mode"], record["target_state"], record["worker_group"]) == ("standalone", "STARTED", "g")
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from connector import config as config_files
 from connector.config import ConfigError, ConnectorConfig
 from connector.definitions import Definition, Importance, Key, Type
+from connector.masking import shown
 from connector.validation import Problem, Validated, examine, source_problems
-from console.masking import shown
 
 WORKER_GROUP = "worker.group"
 SINK = "sink"
@@ -41,10 +41,7 @@ class Plugin:
 
     def is_secret(self, key: str) -> bool:
         """Whether the value of `key` must never be shown."""
-        try:
-            return self.definition.key(key).is_secret
-        except KeyError:
-            return False
+        return self.definition.is_secret(key)
 
 
 @dataclass(frozen=True)

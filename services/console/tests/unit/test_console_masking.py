@@ -23,6 +23,8 @@ def test_secrets_are_masked_and_references_are_not() -> None:
         "topics": "a,b",
     }
     assert masked({"pin": "1"}, lambda key: key == "pin") == {"pin": "******"}
+    clients = {"consumer.override.ssl.key.pem": "-----BEGIN", "consumer.override.sasl.jaas.config": "x password=y;"}
+    assert set(masked(clients).values()) == {"******"}
 
 
 @given(st.dictionaries(st.sampled_from(["password", "url", "topics"]), st.text(max_size=20)))
