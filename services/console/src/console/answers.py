@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from connector import replay
 from console.errors import BadRequestError
 from console.letters import Where
+
+PartitionNumber = Annotated[int, Field(ge=0, lt=2**31)]
+OffsetNumber = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Answer(BaseModel):
@@ -68,7 +71,7 @@ class Replay(BaseModel):
 
     to: str = Field(description=f"Where its tasks go on: {replay.EXPECTED}.")
     topic: str | None = Field(None, description="One of the connector's topics; all when left out.")
-    partition: int | None = Field(None, ge=0, description="One partition of `topic`.")
+    partition: PartitionNumber | None = Field(None, description="One partition of `topic`.")
     dry_run: bool = Field(False, description="Say what would be done, and do nothing.")
 
 
@@ -89,8 +92,8 @@ class BoxAnswer(Answer):
     most_open: int = Field(description="Letters that are open at most: places that hold no record count too.")
 
 
-class LetterAnswer(Answer):
-    """A dead letter."""
+class ListedLetter(Answer):
+    """A dead letter as a list has it: long texts are cut, and end with `…` then."""
 
     partition: int
     offset: int
@@ -108,9 +111,15 @@ class LetterAnswer(Answer):
     key: str | None = Field(description="Decoded for reading.")
     value: Any = Field(description="Decoded for reading.")
     format: str = Field(description="How the value was decoded: avro, json, text, binary or null.")
+    headers: dict[str, str]
+    is_cut: bool = Field(description="Whether something is not shown as a whole here; the single letter has it all.")
+
+
+class LetterAnswer(ListedLetter):
+    """A dead letter as a whole."""
+
     key_base64: str | None
     value_base64: str | None
-    headers: dict[str, str]
 
 
 class Place(BaseModel):
@@ -118,8 +127,8 @@ class Place(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    partition: int = Field(ge=0)
-    offset: int = Field(ge=0)
+    partition: PartitionNumber
+    offset: OffsetNumber
 
 
 class Choice(BaseModel):

@@ -7,18 +7,19 @@ and the ranges that the commit's metadata names (as the persisters keep their co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from connector.dead_letters import PREFIX, DeadLetter, Headers
-from console.records import Record
+from console.records import NUMBER, Record
 
 GROUP = "isotherm-dead-letters"
 SUFFIX = ".dead-letters"
 MOST_METADATA = 4_000
 """Characters; the broker takes 4096 bytes unless told otherwise (`offset.metadata.max.bytes`)."""
-NUMBER = re.compile(r"[0-9]{1,9}")
-"""A partition as text. `str.isdecimal` takes other alphabets' digits, and more of them than `int` does."""
+MOST_BYTES = 8 * 1024 * 1024
+"""Letters that are held at once; one is held whatever its size."""
 _DONE = re.compile(r"done=((?:\d+(?:-\d+)?)(?:,\d+(?:-\d+)?)*)?")
 
 
@@ -102,6 +103,47 @@ class Letter(Record):
     def as_record(self) -> DeadLetter:
         """The record as it was: bytes, headers and time."""
         return DeadLetter(self.key, self.value, self.own_headers, self.timestamp_ms)
+
+
+class OpenLetters(NamedTuple):
+    """Some letters that are not done, by partition and offset."""
+
+    letters: list[Letter]
+    is_cut: bool
+    """Whether there may be more: their number, or their bytes, ended it."""
+
+
+class Open(NamedTuple):
+    """A letter that is to be handled."""
+
+    letter: Letter
+    first: int
+    """Nothing else that is open lies from here to the letter."""
+
+
+def first_of(letters: Iterable[Letter], limit: int, most_bytes: int = MOST_BYTES) -> OpenLetters:
+    """The first letters, `limit` or so many bytes of them at most, but one if there is one."""
+    found: list[Letter] = []
+    for letter in letters:
+        found.append(letter)
+        most_bytes -= letter.size_bytes
+        if len(found) == limit or most_bytes <= 0:
+            return OpenLetters(found, is_cut=True)
+    return OpenLetters(found, is_cut=False)
+
+
+def batches(entries: Iterable[Open], most: int, most_bytes: int = MOST_BYTES) -> Iterator[list[Open]]:
+    """All entries, in lists of so many or so many bytes at most, but of one at least."""
+    batch: list[Open] = []
+    left_bytes = most_bytes
+    for entry in entries:
+        batch.append(entry)
+        left_bytes -= entry.letter.size_bytes
+        if len(batch) == most or left_bytes <= 0:
+            yield batch
+            batch, left_bytes = [], most_bytes
+    if batch:
+        yield batch
 
 
 def _text(value: str | bytes | None) -> str:

@@ -20,13 +20,26 @@ from confluent_kafka.admin import AdminClient
 from connector.dead_letters import DeadLetters, DeadLettersUnavailableError, producer_overrides
 from connector.replay import TIMEOUT_S
 from console.consuming import answering, messages
-from console.dead_letters import GROUP, SUFFIX, Letter, Progress, TooScatteredError, progress_of
+from console.dead_letters import (
+    GROUP,
+    SUFFIX,
+    Letter,
+    Open,
+    OpenLetters,
+    Progress,
+    TooScatteredError,
+    batches,
+    first_of,
+    progress_of,
+)
 from console.errors import ConflictError, NotFoundError, UnavailableError
 from servicekit import kafka
 from servicekit.settings import KafkaSettings
 
 _NAME = "console-dead-letters"
 _BATCH = 500
+_QUEUED_KBYTES = 16_384
+"""What is fetched ahead: the client's own 64 MiB would be most of a small container's memory."""
 
 
 class Where(NamedTuple):
@@ -59,8 +72,8 @@ class Letters(Protocol):
     def boxes(self, also: Collection[str]) -> list[Box]:
         """Every dead-letter topic: those of that ending, and those in `also` that exist."""
 
-    def open(self, topic: str, after: Where | None, limit: int) -> list[Letter]:
-        """Letters that are not done, by partition and offset, those behind `after`."""
+    def open(self, topic: str, after: Where | None, limit: int) -> OpenLetters:
+        """Letters that are not done, those behind `after`; fewer than `limit` where they are large."""
 
     def letter(self, topic: str, where: Where) -> Letter:
         """One letter. Raises NotFoundError."""
@@ -102,7 +115,7 @@ class KafkaLetters:
                 shares = {name: self._shares(consumer, name, known[name]).values() for name in names}
             return [Box(name, sum(one.most_open for one in shares[name])) for name in names]
 
-    def open(self, topic: str, after: Where | None, limit: int) -> list[Letter]:
+    def open(self, topic: str, after: Where | None, limit: int) -> OpenLetters:
         """As `Letters.open`."""
         with answering(), self._consumer() as consumer:
             progress = self._progress(consumer, topic)
@@ -111,14 +124,13 @@ class KafkaLetters:
                 for partition, of in progress.items()
                 if after is None or partition >= after.partition
             }
-            found: list[Letter] = []
-            for partition in sorted(starts):
-                for letter in self._read(consumer, topic, partition, starts[partition]):
-                    if not progress[partition].is_done(letter.offset):
-                        found.append(letter)
-                    if len(found) == limit:
-                        return found
-            return found
+            unfinished = (
+                letter
+                for partition in sorted(starts)
+                for letter in self._read(consumer, topic, partition, starts[partition])
+                if not progress[partition].is_done(letter.offset)
+            )
+            return first_of(unfinished, limit)
 
     def letter(self, topic: str, where: Where) -> Letter:
         """As `Letters.letter`."""
@@ -149,7 +161,7 @@ class KafkaLetters:
                 wanted = None if chosen is None else {one.offset for one in chosen if one.partition == partition}
                 if wanted == set():
                     continue
-                for batch in self._batches(consumer, topic, partition, progress, wanted):
+                for batch in batches(self._wanted(consumer, topic, partition, progress, wanted), _BATCH):
                     settled = {one.offset for one in work([entry.letter for entry in batch])}
                     # Before the work would be lost work at a crash; after it is a letter that is replayed once more.
                     progress = progress.with_done(
@@ -161,13 +173,12 @@ class KafkaLetters:
                         return Handled(done, left)
         return Handled(done, left)
 
-    def _batches(
+    def _wanted(
         self, consumer: Consumer, topic: str, partition: int, progress: Progress, wanted: set[int] | None
-    ) -> Iterator[list[_Open]]:
-        """The letters that are to be handled, bounded lists of them."""
+    ) -> Iterator[Open]:
+        """The letters that are to be handled."""
         start = progress.position if wanted is None else max(progress.position, min(wanted))
         last = None if wanted is None else max(wanted)
-        batch: list[_Open] = []
         before = start
         for letter in self._read(consumer, topic, partition, start):
             if last is not None and letter.offset > last:
@@ -175,12 +186,7 @@ class KafkaLetters:
             # Where every letter is meant, places without a record (transaction markers) are done with the next one.
             first, before = (before if wanted is None else letter.offset), letter.offset + 1
             if not progress.is_done(letter.offset) and (wanted is None or letter.offset in wanted):
-                batch.append(_Open(letter, first))
-            if len(batch) == _BATCH:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
+                yield Open(letter, first)
 
     def _send(self, letters: Sequence[Letter]) -> Sequence[Letter]:
         """Write them where they came from; those that went."""
@@ -238,7 +244,9 @@ class KafkaLetters:
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
-        consumer = kafka.consumer(self._settings, _NAME, GROUP, enable_partition_eof=True)
+        consumer = kafka.consumer(
+            self._settings, _NAME, GROUP, enable_partition_eof=True, queued_max_messages_kbytes=_QUEUED_KBYTES
+        )
         try:
             yield consumer
         finally:
@@ -256,9 +264,3 @@ class _Share(NamedTuple):
     def most_open(self) -> int:
         done = sum(last - first + 1 for first, last in self.progress.ranges)
         return max(0, self.high - self.progress.position) - done
-
-
-class _Open(NamedTuple):
-    letter: Letter
-    first: int
-    """Nothing else that is open lies from here to the letter."""

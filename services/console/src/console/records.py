@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Self
 
 from confluent_kafka import Message
 
 from connector.dead_letters import Headers
+
+NUMBER = re.compile(r"[0-9]{1,9}")
+"""A partition as text. `str.isdecimal` takes other alphabets' digits, and more of them than `int` does."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,12 @@ class Record:
     key: bytes | None
     value: bytes | None
     headers: Headers
+
+    @property
+    def size_bytes(self) -> int:
+        """What its key, value and headers take."""
+        named = sum(len(name) + len(content or b"") for name, content in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + named
 
     @classmethod
     def of(cls, message: Message) -> Self:

@@ -17,7 +17,7 @@ from connector.worker_status import EVERY_CONNECTOR
 from console.alerts import Alerts
 from console.app import Parts, application
 from console.control import Control
-from console.dead_letters import Letter
+from console.dead_letters import Letter, OpenLetters, first_of
 from console.device_browser import DeviceBrowser
 from console.errors import ConflictError, NotFoundError, UnavailableError
 from console.fleet import Fleet
@@ -149,8 +149,8 @@ class Boxes:
     def boxes(self, also: Collection[str]) -> list[Box]:
         return [Box("a.dead-letters", 2), *(Box(name, 0) for name in sorted(also))]
 
-    def open(self, topic: str, after: Where | None, limit: int) -> list[Letter]:
-        return [one for one in self.letters if after is None or one.offset > after.offset][:limit]
+    def open(self, topic: str, after: Where | None, limit: int) -> OpenLetters:
+        return first_of((one for one in self.letters if after is None or one.offset > after.offset), limit)
 
     def letter(self, topic: str, where: Where) -> Letter:
         for one in self.letters:

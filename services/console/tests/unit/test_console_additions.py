@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 
 import pytest
-from console_in_memory import CONFIG, KLASS, World, world_of
+from console_in_memory import CONFIG, KLASS, NOW, World, world_of
 
+from console.dead_letters import MOST_BYTES, Letter
 from console.letters import Where
 
 
@@ -33,7 +35,8 @@ def test_dead_letters_are_listed_replayed_and_discarded(world: World) -> None:
     assert [one["topic"] for one in world.http.get("/isotherm/dead-letters").json()] == ["a.dead-letters", "mine"]
     listed = world.http.get(box).json()
     assert [one["offset"] for one in listed] == [3, 4]
-    assert (listed[0]["value"], listed[0]["format"], listed[0]["value_base64"]) == ({"n": 1}, "json", "eyJuIjoxfQ==")
+    assert (listed[0]["value"], listed[0]["format"], listed[0]["is_cut"]) == ({"n": 1}, "json", False)
+    assert world.http.get(f"{box}/0/3").json() == listed[0] | {"value_base64": "eyJuIjoxfQ==", "key_base64": "aw=="}
     assert (listed[0]["exception"], listed[0]["headers"], listed[0]["is_replayable"]) == (
         "x.BadError",
         {"own": "1"},
@@ -51,6 +54,51 @@ def test_dead_letters_are_listed_replayed_and_discarded(world: World) -> None:
     for wrong in ("{}", json.dumps(both), '{"letters": [{"partition": -1, "offset": 1}]}'):
         refused = world.http.post(f"{box}/replay", content=wrong, headers={"content-type": "application/json"})
         assert refused.status_code == 400
+
+
+LARGE = 256 * 1024
+
+
+def test_a_list_of_large_letters_is_bounded_and_goes_on_where_it_ended(world: World) -> None:
+    box = "/isotherm/dead-letters/a.dead-letters"
+    headers: list[tuple[str, str | bytes | None]] = [
+        ("__connect.errors.topic", b"t"),
+        ("__connect.errors.exception.message", b"m" * LARGE),
+        ("own", b"h" * LARGE),
+    ]
+    values = (b"\xff" * LARGE, b"t" * LARGE, b"[" + b"1," * LARGE + b"2]")
+    world.boxes.letters = [
+        Letter("a.dead-letters", 0, n, NOW, b"k" * LARGE, values[n % 3], headers) for n in range(300)
+    ]
+    seen: list[int] = []
+    path: str | None = f"{box}?limit=1000"
+    while path is not None:
+        answer = world.http.get(path)
+        assert len(answer.content) < MOST_BYTES
+        listed = answer.json()
+        assert all(one["is_cut"] and len(one["value"]) < 3_000 and "value_base64" not in one for one in listed)
+        seen += [one["offset"] for one in listed]
+        path = f"{box}{answer.links['next']['url']}" if answer.links else None
+    assert seen == list(range(300))
+    page = world.http.get("/ui/dead-letters/a.dead-letters")
+    assert len(page.content) < MOST_BYTES
+    assert 'href="?after=0/' in page.text
+    whole = world.http.get(f"{box}/0/1").json()
+    assert (len(whole["headers"]["own"]), len(whole["key"]), whole["is_cut"]) == (LARGE, LARGE, False)
+    assert base64.b64decode(whole["value_base64"]) == values[1]
+
+
+@pytest.mark.parametrize("number", [str(2**63), "9" * 5_000, "-1", "x"])
+def test_places_that_no_topic_has_are_refused(world: World, number: str) -> None:
+    box = "dead-letters/a.dead-letters"
+    assert world.http.get(f"/isotherm/{box}/0/{number}").status_code == 400
+    assert world.http.get(f"/isotherm/{box}?after=0/{number}").status_code == 400
+    assert world.http.get(f"/ui/{box}/0/{number}").status_code == 404
+    assert world.http.get(f"/ui/{box}?after=0/{number}").status_code == 400
+    body = f'{{"letters": [{{"partition": 0, "offset": {number}}}]}}'
+    sent = world.http.post(f"/isotherm/{box}/replay", content=body, headers={"content-type": "application/json"})
+    assert sent.status_code == 400
+    assert world.boxes.asked == []
 
 
 def test_replay_needs_a_stopped_sink(world: World) -> None:

@@ -6,9 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.dead_letters import Letter, Progress, TooScatteredError, progress_of, reasons
+from console.dead_letters import (
+    Letter,
+    Open,
+    Progress,
+    TooScatteredError,
+    batches,
+    first_of,
+    progress_of,
+    reasons,
+)
 
 OFFSETS = st.sets(st.integers(0, 60), max_size=40)
+SIZES = st.lists(st.integers(0, 500), max_size=40)
 
 
 @given(st.lists(OFFSETS, max_size=5), st.integers(0, 20))
@@ -74,3 +84,36 @@ def test_what_was_never_in_a_topic_has_no_origin() -> None:
 def test_the_most_frequent_reason_comes_first() -> None:
     letters = [letter(exception_class_name=f"a.b.{name}") for name in ("One", "Two", "Two")]
     assert list(reasons(letters).items()) == [("Two", 2), ("One", 1)]
+
+
+def of_sizes(sizes: list[int]) -> list[Letter]:
+    return [Letter("c.dead-letters", 0, n, 1_000, b"k", bytes(size), [("h", None)]) for n, size in enumerate(sizes)]
+
+
+@given(SIZES, st.integers(1, 20), st.integers(1, 2_000))
+def test_pages_of_letters_are_bounded_and_leave_none_out(sizes: list[int], limit: int, most_bytes: int) -> None:
+    letters = of_sizes(sizes)
+    seen: list[Letter] = []
+    is_cut = True
+    while is_cut:
+        found, is_cut = first_of(letters[len(seen) :], limit, most_bytes)
+        assert len(found) <= limit
+        assert sum(one.size_bytes for one in found[:-1]) < most_bytes
+        assert found or not is_cut, "whatever its size, a letter is shown"
+        seen += found
+    assert seen == letters
+
+
+@given(SIZES, st.integers(1, 20), st.integers(1, 2_000))
+def test_batches_of_letters_are_bounded_and_leave_none_out(sizes: list[int], most: int, most_bytes: int) -> None:
+    entries = [Open(letter, letter.offset) for letter in of_sizes(sizes)]
+    made = list(batches(entries, most, most_bytes))
+    assert [entry for batch in made for entry in batch] == entries
+    for batch in made:
+        assert 1 <= len(batch) <= most
+        assert sum(entry.letter.size_bytes for entry in batch[:-1]) < most_bytes
+
+
+def test_the_size_of_a_letter_is_all_that_it_holds() -> None:
+    assert Letter("t", 0, 0, 0, b"key", b"value", [("ab", b"12"), ("c", None)]).size_bytes == 13
+    assert Letter("t", 0, 0, 0, None, None, []).size_bytes == 0
