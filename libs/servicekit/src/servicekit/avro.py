@@ -25,6 +25,8 @@ JsonSchema = Mapping[str, Any]
 
 _MAGIC = 0
 _HEADER_BYTES = 5
+_BAD = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""What fastavro raises for schemas and bodies that are none, or have no end."""
 
 
 class WireFormatError(ValueError):
@@ -80,7 +82,8 @@ class SchemaRegistry:
     def schema(self, schema_id: int) -> WriterSchema:
         """The schema with this id.
 
-        Raises UnknownSchemaError when the registry has none, RegistryUnavailableError when it does not answer.
+        Raises UnknownSchemaError when the registry has none, WireFormatError when what it has is no Avro record
+        (a JSON Schema), RegistryUnavailableError when it does not answer.
         """
         known = self._by_id.get(schema_id)
         if known is not None:
@@ -101,7 +104,10 @@ class SchemaRegistry:
             raise RegistryUnavailableError(f"schema registry: {error}") from error
         if text is None:
             raise UnknownSchemaError(schema_id)
-        return WriterSchema(schema_id, json.loads(text), parse(json.loads(text)))
+        try:
+            return WriterSchema(schema_id, json.loads(text), parse(json.loads(text)))
+        except (*_BAD, fastavro.schema.SchemaParseException) as error:
+            raise WireFormatError(f"schema id {schema_id} is not one of an Avro record: {error!r}") from error
 
     def schema_id(self, subject: str, schema: JsonSchema) -> int:
         """The id under which `subject` holds exactly this schema.
@@ -189,15 +195,7 @@ class Decoder:
         body.seek(_HEADER_BYTES)
         try:
             record = fastavro.schemaless_reader(body, writer.parsed, self._reader)
-        except (
-            ValueError,
-            TypeError,
-            EOFError,
-            IndexError,
-            KeyError,
-            OverflowError,
-            fastavro.read.SchemaResolutionError,
-        ) as error:
+        except (*_BAD, EOFError, fastavro.read.SchemaResolutionError) as error:
             raise WireFormatError(f"the body does not fit schema id {writer.schema_id}: {error!r}") from error
         left = len(data) - body.tell()
         if left:

@@ -43,6 +43,7 @@ READER: dict[str, Any] = {
 INCOMPATIBLE: dict[str, Any] = {**WRITER, "fields": [{"name": "required", "type": "int"}]}
 RECORD = {"id": "a", "n": 1, "x": 0.5, "tags": {}, "note": None}
 WRITER_ID, BROKEN_ID, FLAKY_ID = 7, 8, 9
+FOREIGN_ID = 11
 
 
 class StubRegistry(ThreadingHTTPServer):
@@ -52,6 +53,8 @@ class StubRegistry(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.questions: list[str] = []
         self.fails = False
+        self.foreign: str | None = None
+        """The text of the schema with id FOREIGN_ID."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -63,6 +66,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(503, {"error_code": 50301, "message": "not now"})
         elif self.path.startswith(f"/schemas/ids/{WRITER_ID}"):
             self._answer(200, {"schema": json.dumps(WRITER)})
+        elif self.path.startswith(f"/schemas/ids/{FOREIGN_ID}") and self.server.foreign is not None:
+            self._answer(200, {"schema": self.server.foreign})
         else:
             self._answer(404, {"error_code": 40403, "message": "Schema not found"})
 
@@ -183,6 +188,29 @@ def test_unknown_id_is_a_bad_record_that_names_it(registry: SchemaRegistry) -> N
         Decoder(registry)(b"\x00\x00\x00\x03\xe8abc")
 
     assert refused.value.schema_id == 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": {"type": "string"}}}),
+        json.dumps({"type": "object", "properties": {}}),
+        json.dumps({"type": "enum", "name": "E"}),
+        json.dumps({"type": "record", "name": "r", "fields": ["a"]}),
+        json.dumps(["null", "string"]),
+        "7",
+        'syntax = "proto3"; message M {}',
+        '{"type":' * 500 + '"int"' + "}" * 500,
+        '{"type":' * 100_000,
+    ],
+    ids=["no type", "object", "no symbols", "no field", "union", "number", "protobuf", "deep", "deeper"],
+)
+def test_schema_that_is_not_one_of_an_avro_record_makes_a_bad_record(
+    registry: SchemaRegistry, stub: StubRegistry, text: str
+) -> None:
+    stub.foreign = text
+    with pytest.raises(WireFormatError, match=f"schema id {FOREIGN_ID} is not one of an Avro record"):
+        Decoder(registry)(b"\x00" + FOREIGN_ID.to_bytes(4, "big") + b"body")
 
 
 def test_id_is_asked_for_once(registry: SchemaRegistry, stub: StubRegistry) -> None:
