@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import kcql
+from connector import letter_topics
 from connector.config import ConfigError, ConnectorConfig
 from connector.definitions import Definition, Key, Type
+from connector.masking import MASK, without_userinfo
 from kcql.model import Statement
 
 _REFERENCE = re.compile(r"\$\{(env|file):")
@@ -113,6 +115,7 @@ def examine(definition: Definition, config: ConnectorConfig) -> tuple[Validated,
             values[key.name] = key.default
     if not definition.answers_to(config.klass):
         problems.append(Problem("connector.class", f"{config.klass!r} is not {definition.klass}"))
+    problems += _letter_problems(config.name, values)
     statements = _statements(definition, values, problems)
     return Validated(config.name, definition, values, statements, tuple(notices), given), problems
 
@@ -166,7 +169,7 @@ def _check(key: Key, value: str) -> list[Problem]:
         return [Problem(key.name, hint)]
     if _REFERENCE.search(value):
         return []
-    shown = "******" if key.is_secret else repr(value)
+    shown = MASK if key.is_secret else repr(without_userinfo(value))
     allowed = _violated(key, value)
     return [Problem(key.name, f"{shown} is not allowed; expected {allowed}")] if allowed else []
 
@@ -196,6 +199,20 @@ def _violated_number(key: Key, value: str) -> str | None:
     low = -float("inf") if key.minimum is None else key.minimum
     high = float("inf") if key.maximum is None else key.maximum
     return None if low <= number <= high else expected
+
+
+def _letter_problems(connector: str, values: dict[str, str]) -> list[Problem]:
+    looked_at = {key: values.get(key, "") for key in (*letter_topics.NAME_KEYS, "topics", "topics.regex")}
+    if any(_REFERENCE.search(value) for value in looked_at.values()):
+        return []
+    topic = letter_topics.letter_topic(connector, values)
+    read = [one.strip() for one in looked_at["topics"].split(",")]
+    why = letter_topics.refusal(topic, read, looked_at["topics.regex"]) if topic else None
+    if why is None:
+        return []
+    given = next(key for key in (*letter_topics.NAME_KEYS, *letter_topics.ENABLE_KEYS) if values.get(key))
+    values.update(dict.fromkeys(set(letter_topics.NAME_KEYS) & values.keys(), ""))
+    return [Problem(given, why)]
 
 
 def _statements(definition: Definition, values: Mapping[str, str], problems: list[Problem]) -> tuple[Statement, ...]:

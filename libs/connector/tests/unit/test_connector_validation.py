@@ -157,3 +157,38 @@ def test_statements_and_topics_must_name_each_other() -> None:
     assert "no KCQL statement reads 'three'" in found[1]
     everything = checked(connect__store__kcql="INSERT INTO a SELECT * FROM `*`")
     assert source_problems(everything.statements, ["any"]) == []
+
+
+@pytest.mark.parametrize("key", ["errors__deadletterqueue__topic__name", "dead__letters__topic"])
+@pytest.mark.parametrize("topic", ["isotherm.connectors", "isotherm.anything", "__consumer_offsets"])
+def test_no_dead_letters_go_into_topics_of_control(key: str, topic: str) -> None:
+    (problem,) = problems(**{key: topic})
+    assert problem == (
+        f"errors.deadletterqueue.topic.name: {topic!r} is not allowed: "
+        "topics isotherm.* and __* are not for dead letters"
+    )
+
+
+def test_no_dead_letters_go_into_what_the_connector_reads() -> None:
+    said = "the connector reads it itself"
+    assert said in problems(topics="t, u", dead__letters__topic="u")[0]
+    assert said in problems(topics__regex="n.*", dead__letters="true")[0]
+    assert problems(topics="n.dead-letters", dead__letters="true") == [
+        "errors.deadletterqueue.enable: 'n.dead-letters' is not allowed: the connector reads it itself, and would get "
+        "each dead letter again"
+    ]
+    assert checked(topics="t", dead__letters__topic="u").text("errors.deadletterqueue.topic.name") == "u"
+    assert checked(topics__regex="(", dead__letters="true").flag("errors.deadletterqueue.enable")
+    assert checked(dead__letters__topic="${env:LETTERS}")
+
+
+def test_a_class_without_such_keys_is_held_to_it_too() -> None:
+    definition = Definition("isotherm.Bare", "sink", common_keys("isotherm.Bare"))
+    config = {"name": "n", "connector.class": "isotherm.Bare", "dead.letters.topic": "isotherm.tasks"}
+    with pytest.raises(InvalidConfigError, match=r"'isotherm\.tasks' is not allowed"):
+        validate(definition, from_mapping(config))
+
+
+def test_a_refused_address_does_not_repeat_its_password() -> None:
+    (problem,) = problems(error__policy="http://elastic:pw12345@es:9200")
+    assert "'http://elastic:******@es:9200' is not allowed" in problem

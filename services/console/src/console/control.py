@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from connector import config as config_files
+from connector import letter_topics
 from connector.status import State
 from connector.targets import TargetState
 from connector.wanted import CONNECTOR_ITSELF
@@ -20,8 +21,6 @@ from console.fleet import Connector, ConnectorView, Fleet
 from console.masking import restored, still_masked
 from console.plugins import TOPICS, TOPICS_REGEX, WORKER_GROUP, Checked, Plugin, check, find
 
-_DEAD_LETTER_KEYS = ("errors.deadletterqueue.topic.name", "dead.letters.topic")
-_DEAD_LETTERS_ENABLED = ("errors.deadletterqueue.enable", "dead.letters")
 _VALIDATE = "/connector-plugins/{connectorType}/config/validate"
 
 
@@ -152,11 +151,12 @@ class Control:
         return [f"^({pattern})$"] if pattern else [one.strip() for one in named.split(",") if one.strip()]
 
     def dead_letter_topic(self, connector: Connector) -> str:
-        """The topic that a connector is configured to put its dead letters into; empty when it does not say."""
-        config = connector.config
-        named = next((config[key] for key in _DEAD_LETTER_KEYS if config.get(key)), "")
-        is_enabled = any(config.get(key, "").lower() == "true" for key in _DEAD_LETTERS_ENABLED)
-        return named or (f"{connector.name}.dead-letters" if is_enabled else "")
+        """The topic that a connector is configured to put its dead letters into; empty when it does not say.
+
+        A record that was not written here may name a topic that may hold none: it counts as not said.
+        """
+        topic = letter_topics.letter_topic(connector.name, connector.config)
+        return topic if letter_topics.may_hold_letters(topic) else ""
 
     def dead_letter_topics(self) -> set[str]:
         """The topics that connectors are configured to put their dead letters into."""

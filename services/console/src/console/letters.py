@@ -18,6 +18,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from connector.dead_letters import DeadLetters, DeadLettersUnavailableError, producer_overrides
+from connector.letter_topics import may_hold_letters
 from connector.replay import TIMEOUT_S
 from console.consuming import answering, messages
 from console.dead_letters import (
@@ -110,7 +111,7 @@ class KafkaLetters:
         """As `Letters.boxes`."""
         with answering():
             known = self._topics()
-            names = sorted(name for name in known if name.endswith(SUFFIX) or name in also)
+            names = sorted(name for name in known if _is_box(name, also))
             with self._consumer() as consumer:
                 shares = {name: self._shares(consumer, name, known[name]).values() for name in names}
             return [Box(name, sum(one.most_open for one in shares[name])) for name in names]
@@ -202,7 +203,7 @@ class KafkaLetters:
 
     def _progress(self, consumer: Consumer, topic: str) -> dict[int, Progress]:
         known = self._topics()
-        if topic not in known or not (topic.endswith(SUFFIX) or topic in self._box_names()):
+        if topic not in known or not _is_box(topic, self._box_names()):
             raise NotFoundError(f"There is no dead-letter topic {topic}")
         return {number: one.progress for number, one in self._shares(consumer, topic, known[topic]).items()}
 
@@ -251,6 +252,11 @@ class KafkaLetters:
             yield consumer
         finally:
             consumer.close()
+
+
+def _is_box(topic: str, configured: Collection[str]) -> bool:
+    # Whatever is configured: what control topics hold is no letter, and is shown elsewhere, masked.
+    return may_hold_letters(topic) and (topic.endswith(SUFFIX) or topic in configured)
 
 
 class _Share(NamedTuple):

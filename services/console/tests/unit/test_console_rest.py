@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from console_in_memory import CONFIG, KLASS, NOW, World, world_of
+from httpx import Response
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
@@ -79,6 +80,8 @@ def test_a_connector_can_begin_in_another_state(world: World, state: str) -> Non
         ({"name": "a", "config": CONFIG | {"topics.regex": "t"}}, "exactly one of topics and topics.regex"),
         ({"name": "a", "config": CONFIG | {"print.password": "******"}}, "holds a mask"),
         ({"name": "a", "config": CONFIG | {"worker.group": "h"}}, "no worker of group 'h'"),
+        ({"name": "a", "config": CONFIG | {"dead.letters.topic": "isotherm.connectors"}}, "not for dead letters"),
+        ({"name": "a", "config": CONFIG | {"dead.letters.topic": "t"}}, "the connector reads it itself"),
         ({"name": "a", "config": CONFIG, "initial_state": "ASLEEP"}, "initial_state"),
         ({"name": "a", "config": {"topics": ["t"]}}, "topics: expected a text"),
         ({"name": "a", "config": {"topics": None}}, "Null value"),
@@ -232,6 +235,34 @@ def test_offsets_are_changed_while_stopped_only(world: World) -> None:
         assert world.http.patch("/connectors/a/offsets", json=wrong).status_code == 400
     assert world.http.delete("/connectors/a/offsets").status_code == 200
     assert world.http.get("/connectors/a/offsets").json() == {"offsets": []}
+
+
+def test_offsets_are_changed_all_or_none_and_what_is_not_there_is_said(world: World) -> None:
+    def altered(*wanted: tuple[str, Any, Any]) -> Response:
+        entries = [
+            {"partition": {"kafka_topic": topic, "kafka_partition": number}, "offset": {"kafka_offset": offset}}
+            for topic, number, offset in wanted
+        ]
+        return world.http.patch("/connectors/a/offsets", json={"offsets": entries})
+
+    world.create(initial_state="STOPPED")
+    before = world.http.get("/connectors/a/offsets").json()
+    for wrong in (("t", 9, 3), ("u", 0, 3), ("t", 2**40, 3), ("^t", 0, 3), ("t", "9" * 5_000, 3), ("t", 0, [[]] * 99)):
+        refused = altered(("t", 0, 5), wrong)
+        assert (refused.status_code, len(refused.json()["message"]) < 1_000) == (400, True)
+        assert world.http.get("/connectors/a/offsets").json() == before
+    assert altered(("t", 0, 5), ("t", 1, 9)).json() == {
+        "message": "The offsets for this connector have been altered successfully"
+    }
+    said = altered(("t", 0, 5), ("t", 0, 99), ("t", 1, 1)).json()["message"]
+    assert said.endswith("successfully; t-0 at 10, because it has no 99; t-1 at 2, because it has no 1")
+    assert [one["offset"]["kafka_offset"] for one in world.http.get("/connectors/a/offsets").json()["offsets"]] == [
+        10,
+        2,
+    ]
+    deep = b'{"offsets": [' + b"[" * 900 + b"]" * 900 + b"]}"
+    sent = world.http.patch("/connectors/a/offsets", content=deep, headers={"content-type": "application/json"})
+    assert sent.status_code == 400
 
 
 def test_plugins_their_keys_and_validation(world: World) -> None:
