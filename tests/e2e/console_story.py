@@ -188,6 +188,7 @@ def _see_the_letters(console: Browser, greenhouse: Greenhouse) -> None:
     assert greenhouse.rows() == {"gh-1": 21.5}
     console.visit_every_kind_of_page()
     console.open(f"/ui/connectors/{NAME}")
+    expect(page.locator("#balance tfoot").get_by_role("cell")).to_have_text(["3", "1", "2", "0", "0", "yes"])
     console.press("link", "Dead letters", within=_actions(console))
     expect(page.get_by_role("checkbox")).to_have_count(len(poison))
     expect(page.get_by_role("row").filter(has_text="soil")).to_contain_text("NotAColumnError")
@@ -231,6 +232,9 @@ def _work_the_letters_off(console: Browser, greenhouse: Greenhouse) -> None:
     expect(page.get_by_role("checkbox")).to_have_count(1)
     greenhouse.await_rows({"gh-1": 21.5, "gh-3": 19.5, "gh-4": 22.5})
     page.get_by_label("all that are open now").press("Space")
+    console.press("button", "Discard")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Discard all letters of {LETTERS}?")
+    console.examine()
     console.press("button", "Discard")
     expect(page.get_by_role("status")).to_have_text("1 discarded")
     expect(page.get_by_role("checkbox")).to_have_count(0)

@@ -30,8 +30,9 @@ SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 _ONLY_LOOKS = re.compile(
     r"POST /isotherm/(?:check|kcql/explain)"
     r"|PUT /connector-plugins/[^/]+/config/validate"
-    # A dry run; the route says when it is none, by `begin_change`.
+    # A dry run, or a page that asks once more; the route says when it is none, by `begin_change`.
     r"|POST /(?:isotherm|ui)/connectors/[^/]+/replay"
+    r"|POST /ui/dead-letters/[^/]+"
 )
 """What changes nothing although its method may: whoever may look may ask for it."""
 ANONYMOUS = "anonymous"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Annotated
 from urllib.parse import quote
@@ -21,6 +21,7 @@ from console import device_pages, flows, plugins, shapes, topic_pages
 from console.access import begin_change
 from console.additions import letter_answer, listed_letter, place_after, place_of, replay_of
 from console.answers import OffsetNumber, PartitionNumber, Replay
+from console.balance import balance_of, total
 from console.control import Control
 from console.device_browser import DeviceBrowser
 from console.errors import BadRequestError, NotFoundError, RestError
@@ -40,6 +41,10 @@ _ACTIONS = {
     "restart": "Its tasks are ended and started again.",
     "restart-failed": "Only the tasks that failed are started again.",
     "delete": "Its configuration is removed and its tasks end. Its offsets, and what it wrote, stay.",
+}
+_ALL_LETTERS = {
+    "replay": "Every open letter's record is written to the topic that it came from; every reader of it sees it again.",
+    "discard": "Every open letter counts as done, and is not shown again. Its record stays in the topic.",
 }
 
 
@@ -121,6 +126,7 @@ def _add_fleet(app: FastAPI, ui: Ui) -> None:
     def connector(name: str) -> Response:
         view = ui.control.view(name)
         history = ui.fleet.lag_history(name)
+        balances = {task.task: one for task in view.tasks if (one := balance_of(task.counts)) is not None}
         return ui.page(
             "connector.html",
             view=view,
@@ -129,6 +135,8 @@ def _add_fleet(app: FastAPI, ui: Ui) -> None:
             config=shapes.config(ui.control, view),
             explained=[kcql.explain_words(one) for one in shapes.statements(ui.control, view)],
             rates=[ui.fleet.rate(task) for task in view.tasks],
+            balances=balances,
+            total=total(balances.values()),
             lag_line=spark([sample.lag for sample in history]),
             lag_most=max((sample.lag for sample in history), default=0),
             spark_width=_SPARK_WIDTH,
@@ -162,12 +170,12 @@ def _add_editor(app: FastAPI, ui: Ui) -> None:
     def create(form: Form) -> Response:
         text, name = _only(form, "text"), _only(form, "name").strip()
         try:
-            config = config_files.entries(text, form="properties", origin="configuration")
+            config = config_files.entries(text, origin="configuration")
             name = name or config.get(config_files.NAME, "")
             ui.control.create(name, config, TargetState.STARTED)
         except (ConfigError, BadRequestError) as error:
             return editor(name, text, [str(error)], [])
-        return _to(f"/ui/connectors/{quote(name, safe='')}")
+        return _to(_connector(name))
 
     @app.get("/connectors/{name}/edit")
     def edit(name: str) -> Response:
@@ -179,10 +187,10 @@ def _add_editor(app: FastAPI, ui: Ui) -> None:
     def change(name: str, form: Form) -> Response:
         text = _only(form, "text")
         try:
-            ui.control.put(name, config_files.entries(text, form="properties", origin="configuration"))
+            ui.control.put(name, config_files.entries(text, origin="configuration"))
         except (ConfigError, BadRequestError) as error:
             return editor(name, text, [str(error)], [])
-        return _to(f"/ui/connectors/{quote(name, safe='')}")
+        return _to(_connector(name))
 
 
 def _add_actions(app: FastAPI, ui: Ui) -> None:
@@ -215,17 +223,34 @@ def _add_actions(app: FastAPI, ui: Ui) -> None:
     def ask(name: str, action: str) -> Response:
         if action not in _ACTIONS:
             raise NotFoundError("There is no such page.")
-        return ui.page("confirm.html", view=ui.control.view(name), action=action, what=_ACTIONS[action])
+        ui.control.view(name)
+        words = action.replace("-", " ").capitalize()
+        return _confirm(
+            ui, f"{words} {name}", _ACTIONS[action], words, to=f"{_connector(name)}/{action}", back=_connector(name)
+        )
+
+    @app.get("/connectors/{name}/tasks/{task}/restart")
+    def ask_restart_task(name: str, task: int) -> Response:
+        if all(one.task != task for one in ui.control.view(name).tasks):
+            raise NotFoundError(f"Unknown task: {name}-{task}")
+        return _confirm(
+            ui,
+            f"Restart task {task} of {name}",
+            "The task is ended and started again.",
+            "Restart",
+            to=f"{_connector(name)}/tasks/{task}/restart",
+            back=_connector(name),
+        )
 
     @app.post("/connectors/{name}/tasks/{task}/restart")
     def restart_task(name: str, task: int) -> Response:
         ui.control.restart_task(name, task)
-        return _to(f"/ui/connectors/{quote(name, safe='')}")
+        return _to(_connector(name))
 
     @app.post("/connectors/{name}/{action}")
     def act(name: str, action: str) -> Response:
         _do(ui.control, name, action)
-        return _to("/ui/" if action == "delete" else f"/ui/connectors/{quote(name, safe='')}")
+        return _to("/ui/" if action == "delete" else _connector(name))
 
 
 def _add_letters(app: FastAPI, ui: Ui) -> None:
@@ -250,15 +275,44 @@ def _add_letters(app: FastAPI, ui: Ui) -> None:
         return ui.page("letter.html", topic=topic, letter=found)
 
     @app.post("/dead-letters/{topic}")
-    def handle(topic: str, form: Form) -> Response:
+    def handle(topic: str, form: Form, request: Request) -> Response:
         verb, is_all = _only(form, "verb"), _only(form, "which") == "all"
         chosen = None if is_all else {place for text in form.get("letter", []) if (place := _place(text)) is not None}
         if verb not in ("replay", "discard") or chosen == set():
             raise BadRequestError("Choose letters, and what is to become of them.")
+        box = f"/ui/dead-letters/{quote(topic, safe='')}"
+        if is_all and _only(form, "confirmed") != "yes":
+            fields = {"verb": verb, "which": "all", "confirmed": "yes"}
+            words = verb.capitalize()
+            return _confirm(
+                ui, f"{words} all letters of {topic}", _ALL_LETTERS[verb], words, to=box, back=box, fields=fields
+            )
+        begin_change(request)
         handled = ui.letters.replay(topic, chosen) if verb == "replay" else ui.letters.discard(topic, chosen)
         left = f", {handled.left} cannot be replayed" if handled.left else ""
         said = f"{handled.done} {'replayed' if verb == 'replay' else 'discarded'}{left}"
-        return _to(f"/ui/dead-letters/{quote(topic, safe='')}?done={quote(said)}")
+        return _to(f"{box}?done={quote(said)}")
+
+
+def _confirm(
+    ui: Ui, question: str, what: str, button: str, *, to: str, back: str, fields: Mapping[str, str] = {}
+) -> Response:
+    """A page that asks before something is done; the answer goes to `to` with `fields`."""
+    is_danger = button in ("Delete", "Discard")
+    return ui.page(
+        "confirm.html",
+        question=question,
+        what=what,
+        button=button,
+        is_danger=is_danger,
+        to=to,
+        back=back,
+        fields=fields,
+    )
+
+
+def _connector(name: str) -> str:
+    return f"/ui/connectors/{quote(name, safe='')}"
 
 
 def _do(control: Control, name: str, action: str) -> None:

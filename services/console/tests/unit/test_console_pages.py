@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -61,6 +63,64 @@ def test_the_pages_create_change_and_delete_a_connector(world: World) -> None:
     assert world.http.get("/ui/connectors/a").status_code == 404
 
 
+def test_the_restart_of_a_task_is_asked_for_once_more(world: World) -> None:
+    world.create()
+    world.say("a", 0, "FAILED", trace="x")
+    path = "/ui/connectors/a/tasks/0/restart"
+    assert f'<a class="button" href="{path}">' in world.http.get("/ui/connectors/a").text
+    before = len(world.memory.records)
+    asked = world.http.get(path)
+    assert (asked.status_code, len(world.memory.records)) == (200, before)
+    assert "Restart task 0 of a?" in asked.text
+    assert f'<form method="post" action="{path}"' in asked.text
+    assert world.http.post(path).headers["location"] == "/ui/connectors/a"
+    assert len(world.memory.records) == before + 1
+    assert world.http.get("/ui/connectors/a/tasks/7/restart").status_code == 404
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["flat", "as Connect takes it"])
+def test_the_editor_saves_the_json_that_it_checked(world: World, wrapped: bool) -> None:
+    text = json.dumps({"name": "a", "config": CONFIG} if wrapped else CONFIG)
+    assert world.http.post("/isotherm/check", json={"text": text, "name": "a"}).json()["problems"] == []
+    assert world.http.post("/ui/new", data={"name": "a", "text": text}).status_code == 303
+    changed = json.dumps(CONFIG | {"print.mode": "some", "print.password": "******"})
+    assert world.http.post("/ui/connectors/a/edit", data={"text": changed}).status_code == 303
+    found = world.control.find("a")
+    assert found is not None
+    assert found.config == CONFIG | {"name": "a", "print.mode": "some"}
+    refused = world.http.post("/ui/connectors/a/edit", data={"text": '{"connector.class": '})
+    assert (refused.status_code, "Not saved" in refused.text) == (400, True)
+
+
+def rows(page: str) -> list[tuple[bool, list[str]]]:
+    """The rows of the balance: whether each is marked, and its cells."""
+    table = page[page.index('id="balance"') :].partition("</table>")[0].partition("<tbody>")[2]
+    found = re.findall(r'<tr( class="bad")?>(.*?)</tr>', table, re.DOTALL)
+    return [(bool(marked), re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", cells)) for marked, cells in found]
+
+
+def test_the_page_of_a_connector_shows_whether_its_counts_balance(world: World) -> None:
+    world.create(config=CONFIG | {"tasks.max": "3"})
+    assert 'id="balance"' not in world.http.get("/ui/connectors/a").text
+    world.say("a", 0, counts={"read": 1_010, "written": 1_000, "dead_lettered": 7, "filtered": 2, "skipped": 1})
+    world.say("a", 1, counts={"commits": 3})
+    page = world.http.get("/ui/connectors/a").text
+    assert "+ dead-lettered" in page
+    holds = ["1,010", "1,000", "7", "2", "1", "yes"]
+    assert rows(page) == [(False, ["Task 0", *holds]), (False, ["Total", *holds])]
+    world.say("a", 2, counts={"read": 20, "written": 12, "open": 5})
+    assert rows(world.http.get("/ui/connectors/a").text) == [
+        (False, ["Task 0", "1,010", "1,000", "7", "2", "1", "0", "yes"]),
+        (True, ["Task 2", "20", "12", "0", "0", "0", "5", "no: 3 without an outcome"]),
+        (True, ["Total", "1,030", "1,012", "7", "2", "1", "5", "no: 3 without an outcome"]),
+    ]
+    world.say("a", 2, counts={"read": 1, "written": 2})
+    assert rows(world.http.get("/ui/connectors/a").text)[1] == (
+        True,
+        ["Task 2", "1", "2", "0", "0", "0", "no: 1 outcomes too many"],
+    )
+
+
 def test_the_pages_work_dead_letters_off(world: World) -> None:
     assert "a.dead-letters" in world.http.get("/ui/dead-letters").text
     assert "BadError" in world.http.get("/ui/dead-letters/a.dead-letters").text
@@ -69,7 +129,11 @@ def test_the_pages_work_dead_letters_off(world: World) -> None:
     assert world.http.post(path, data={"verb": "replay", "which": "chosen"}).status_code == 400
     done = world.http.post(path, data={"verb": "discard", "which": "chosen", "letter": ["0/3", "0/4"]})
     assert (done.status_code, done.headers["location"]) == (303, f"{path}?done=1%20discarded")
-    world.http.post(path, data={"verb": "replay", "which": "all"})
+    asked = world.http.post(path, data={"verb": "replay", "which": "all"})
+    assert "Replay all letters of a.dead-letters?" in asked.text
+    assert len(world.boxes.asked) == 1, "nothing is done before somebody has said yes"
+    said_yes = dict(re.findall(r'<input type="hidden" name="(.*?)" value="(.*?)">', asked.text))
+    assert world.http.post(path, data=said_yes).headers["location"] == f"{path}?done=2%20replayed"
     assert world.boxes.asked == [
         ("discard", "a.dead-letters", {Where(0, 3), Where(0, 4)}),
         ("replay", "a.dead-letters", None),

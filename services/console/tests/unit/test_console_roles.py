@@ -17,6 +17,7 @@ AUTH = AuthSettings(
     operator_passwords={OPERATOR[0]: SecretStr(OPERATOR[1])}, reader_passwords={READER[0]: SecretStr(READER[1])}
 )
 VALIDATE = f"/connector-plugins/{KLASS}/config/validate"
+BOX = "/ui/dead-letters/a.dead-letters"
 REPLAY = "/isotherm/connectors/a/replay"
 ONLY_LOOKS: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/isotherm/kcql/explain", {"json": {"kcql": "INSERT INTO a SELECT * FROM t"}}),
@@ -24,12 +25,15 @@ ONLY_LOOKS: list[tuple[str, str, dict[str, Any]]] = [
     ("PUT", VALIDATE, {"json": CONFIG}),
     ("POST", REPLAY, {"json": {"to": "earliest", "dry_run": True}}),
     ("POST", "/ui/connectors/a/replay", {"data": {"to": "earliest", "plan": "yes"}}),
+    ("POST", BOX, {"data": {"verb": "discard", "which": "all"}}),
 ]
 CHANGES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", REPLAY, {"json": {"to": "earliest"}}),
     ("POST", "/ui/connectors/a/replay", {"data": {"to": "earliest", "plan": "no"}}),
     ("PUT", "/connectors/a/config", {"json": CONFIG}),
     ("POST", "/isotherm/dead-letters/a.dead-letters/replay", {"json": {"all": True}}),
+    ("POST", BOX, {"data": {"verb": "replay", "which": "chosen", "letter": "0/3"}}),
+    ("POST", BOX, {"data": {"verb": "discard", "which": "all", "confirmed": "yes"}}),
     ("POST", "/isotherm/check/", {"json": {"text": "a=1"}}),
 ]
 
@@ -65,11 +69,11 @@ def test_who_may_look_changes_nothing(world: World, call: tuple[str, str, dict[s
     assert (world.memory.records, world.boxes.asked) == before
 
 
-@pytest.mark.parametrize("call", CHANGES[:4], ids=lambda call: call[1])
+@pytest.mark.parametrize("call", CHANGES[:-1], ids=lambda call: call[1])
 def test_a_change_leaves_one_line(world: World, call: tuple[str, str, dict[str, Any]]) -> None:
     status, lines = said(world, call, auth=OPERATOR)
 
-    assert status == 200
+    assert status in (200, 303)
     assert [(one["event"], one["user"], one["path"]) for one in lines] == [("change", "ada", call[1])]
 
 
