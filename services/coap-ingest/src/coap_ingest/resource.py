@@ -70,6 +70,9 @@ def parse_server(uri: str) -> Server:
 
     Raises AddressError, saying what is allowed.
     """
+    if "@" in uri:
+        # What stands before it may be a password, so nothing of such an address is repeated.
+        raise AddressError("an address holds a user before '@'; CoAP knows none (RFC 7252, section 6.1)")
     try:
         parts = urlsplit(uri if "://" in uri else f"coap://{uri}")
         host, port = parts.hostname, parts.port
@@ -82,7 +85,7 @@ def parse_server(uri: str) -> Server:
         raise AddressError(f"{uri!r} names no host; expected coap://host:port")
     if host.lower() in ("discoverip4", "discoverip6"):
         raise AddressError(f"{uri!r}: discovery by multicast is not supported; name the servers")
-    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise AddressError(f"{uri!r}: expected coap://host:port only; the resource is named by FROM in the KCQL")
     return Server(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme])
 

@@ -145,6 +145,12 @@ def test_settings_that_contradict_each_other_are_refused(capsys: pytest.CaptureF
     assert "silence_grace_min_ms must not exceed" in capsys.readouterr().err
 
 
+def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
+    with pytest.raises(AddressError, match="holds a user") as refused:
+        parse_server("coap://me:se/cret@h")
+    assert "cret" not in str(refused.value)
+
+
 def test_addresses_have_defaults_and_a_canonical_form() -> None:
     assert parse_server("coap://[::1]").authority == "[::1]:5683"
     assert parse_server("device.local") == Server("coap", "device.local", 5683)

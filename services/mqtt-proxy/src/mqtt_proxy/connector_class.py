@@ -152,6 +152,9 @@ def _broker(config: Validated) -> tuple[dict[str, Any], list[Problem]]:
     given = config.text(HOSTS)
     if not given:
         return {}, []
+    if "@" in given:
+        # A password may hold anything, so nothing of such an address is repeated.
+        return {}, [Problem(HOSTS, f"holds a user before '@'; these belong to {PREFIX}.username and {PREFIX}.password")]
     if "," in given:
         return {}, [Problem(HOSTS, f"{given!r}: one broker, or the one name of all of them")]
     try:

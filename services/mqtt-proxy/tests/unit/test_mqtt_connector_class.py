@@ -52,6 +52,7 @@ def test_tasks_share_a_subscription_or_there_is_one() -> None:
     [
         ("connect.mqtt.hosts=tcp://a:1,tcp://b:1", "one broker"),
         ("connect.mqtt.hosts=http://a", "expected tcp"),
+        ("connect.mqtt.hosts=tcp://me:s,cret@a:1", "belong to connect.mqtt.username and connect.mqtt.password"),
         ("connect.mqtt.hosts=tcp://a:port", "port"),
         ("connect.mqtt.hosts=ssl://a", "ssl.ca.cert"),
         ("connect.mqtt.hosts=", "expected a value"),
@@ -65,6 +66,7 @@ def test_what_cannot_work_is_refused_by_key(line: str, said: str) -> None:
     text = "".join(f"{one}\n" for one in OLD.splitlines() if not one.startswith(f"{key}="))
     with pytest.raises(InvalidConfigError, match=said) as refused:
         bridge(f"{line}\n", text)
+    assert "cret" not in str(refused.value)
     assert key.rpartition(".")[0] in str(refused.value)
 
 
