@@ -14,6 +14,8 @@ from persisters.sinks import tls
 from persisters.sinks.elasticsearch_keys import PREFIX
 
 _USER, _PASSWORD, _API_KEY = (f"{PREFIX}.{name}" for name in ("use.http.username", "use.http.password", "api.key"))
+_LOGIN = f"{_USER} and {_PASSWORD}"
+_EXPECTED = "elasticsearch://host:port, http://.. or https://.."
 
 
 def connect(config: Validated, connections: int) -> Elasticsearch:
@@ -72,8 +74,11 @@ def distrust(error: BaseException) -> ssl.SSLCertVerificationError | None:
 def nodes(config: Validated) -> list[str]:
     """The addresses of the cluster from `url`, else from `hosts`, `port` and `protocol`.
 
-    Raises ValueError for an address that is none.
+    Raises ValueError for an address that is none, or that holds a user or a password; the text does not repeat these.
     """
+    # A password may hold the comma that parts the addresses, or a slash: nothing of such a value is looked at.
+    if any("@" in config.text(f"{PREFIX}.{key}") for key in ("url", "hosts")):
+        raise ValueError(f"holds a user or a password before '@'; expected {_EXPECTED}; these belong to {_LOGIN}")
     protocol, port = config.text(f"{PREFIX}.protocol"), config.text(f"{PREFIX}.port")
     urls = config.items(f"{PREFIX}.url") or [
         f"{protocol}://{host}" if ":" in host else f"{protocol}://{host}:{port}"
@@ -83,7 +88,7 @@ def nodes(config: Validated) -> list[str]:
 
 
 def _node(url: str, default_port: str) -> str:
-    expected = f"{url!r} is not allowed; expected elasticsearch://host:port, http://.. or https://.."
+    expected = f"{url!r} is not allowed; expected {_EXPECTED}"
     parts = urlsplit(url if "://" in url else f"http://{url}")
     scheme = "http" if parts.scheme == "elasticsearch" else parts.scheme
     try:

@@ -1,0 +1,48 @@
+"""Credentials in an address: refused with the keys that they belong to, and repeated nowhere, so neither in a trace."""
+
+from __future__ import annotations
+
+import pytest
+
+from connector import config
+from connector.controller import Controller, TaskPlan
+from connector.masking import mask_of
+from connector.targets import Target
+from connector.validation import InvalidConfigError
+from connector.wanted import PARTITIONS, Wanted
+from persisters.catalog import KINDS, check
+
+GIVEN = {"connector.class": "elasticsearch", "topics": "t", "connect.elastic.kcql": "INSERT INTO a SELECT * FROM t"}
+ADDRESSES = (
+    {"url": "ftp://elastic:pw12345@es:9200"},
+    {"url": "http://elastic:pw12345@es:9200"},
+    {"url": "http://elastic:one/pw12345@es:9200"},
+    {"url": "http://elastic:one,pw12345@es:9200"},
+    {"url": "elastic:pw12345@es"},
+    {"hosts": "es,elastic:pw12345@es"},
+)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_credentials_in_an_address_are_refused_and_not_repeated(address: dict[str, str]) -> None:
+    given = GIVEN | {"name": "e"} | {f"connect.elastic.{key}": value for key, value in address.items()}
+    with pytest.raises(InvalidConfigError) as refused:
+        check(KINDS["elasticsearch"], config.from_mapping(given))
+    (problem,) = refused.value.problems
+    assert problem.endswith("these belong to connect.elastic.use.http.username and connect.elastic.use.http.password")
+    assert not any(part in problem for part in ("elastic:", "one", "pw12345"))
+
+
+def test_a_failed_connector_does_not_tell_them_either() -> None:
+    def plan(given: config.ConnectorConfig) -> TaskPlan:
+        check(KINDS["elasticsearch"], given)
+        return TaskPlan(1)
+
+    controller = Controller("g", plan, mask=lambda given, text: mask_of(given, {})(text))
+    controller.assigned(range(PARTITIONS))
+    for number, address in enumerate(ADDRESSES):
+        given = GIVEN | {f"connect.elastic.{key}": value for key, value in address.items()}
+        controller.configured(f"e{number}", Wanted(f"e{number}", "elasticsearch", given, Target(), True, "g"))
+    traces = [report.trace for report in controller.reports()]
+    assert len(traces) == len(ADDRESSES)
+    assert all(trace and "pw12345" not in trace for trace in traces)
