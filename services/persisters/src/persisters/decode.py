@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -25,7 +26,18 @@ _FEW_RECORDS = 100
 _MAGIC = b"\x00"
 _MILLIS = ("timestamp-millis", "local-timestamp-millis")
 _read_schemaless = fastavro.schemaless_reader
-_BAD_BODY = (ValueError, TypeError, EOFError, IndexError, KeyError, OverflowError, AssertionError)
+BAD_RECORD = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    EOFError,
+    RecursionError,
+    struct.error,
+)
+"""What reading, projecting or serializing a record raises where the record itself is to blame, and always will be."""
 
 CONVERTERS: Mapping[str, str] = {
     "auto": "auto",
@@ -79,7 +91,7 @@ class _Reader(NamedTuple):
 
 
 Decode = Callable[[bytes], Decoded]
-"""Raises WireFormatError or ValueError for bytes that are bad for ever, RegistryUnavailableError for an outage."""
+"""Raises WireFormatError or another of BAD_RECORD for bytes that are bad for ever, RegistryUnavailableError."""
 
 
 def value_decoder(converter: str, registry: SchemaRegistry, *, envelope: bool = False) -> Decode:
@@ -155,7 +167,7 @@ class AvroDecoder:
         if len(values) > _FEW_RECORDS:
             try:
                 return FlatBatch(known.writer, *known.read_batch(values))
-            except flat.UNUSUAL:
+            except (*flat.UNUSUAL, *BAD_RECORD):
                 # A single record may be to blame: one by one then.
                 pass
         try:
@@ -167,7 +179,7 @@ class AvroDecoder:
         if known.read is not None:
             try:
                 return known.read(data)
-            except flat.UNUSUAL:
+            except (*flat.UNUSUAL, *BAD_RECORD):
                 # For fastavro to read, or to say what is wrong.
                 pass
         return self._read(data, known.writer)
@@ -177,7 +189,7 @@ class AvroDecoder:
         body.seek(_WIRE_HEADER_BYTES)
         try:
             value = _read_schemaless(body, writer.parsed, None)
-        except _BAD_BODY as error:
+        except BAD_RECORD as error:
             raise WireFormatError(f"the body does not fit schema id {writer.schema_id}: {error!r}") from error
         if left := len(body.read()):
             raise WireFormatError(f"{left} bytes are left over after schema id {writer.schema_id}")

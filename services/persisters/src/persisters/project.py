@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import kcql
 from kcql.dates import epoch_ms
 from kcql.model import SYS_TIME, Part, Statement
-from persisters.decode import AvroDecoder, Decode, Decoded, WriterSchema
+from persisters.decode import BAD_RECORD, AvroDecoder, Decode, Decoded, WriterSchema
 from persisters.plan import Plan, compile_plan
 from persisters.sink import Row
 from persisters.whole import UNREAD, MakeRows, id_template, is_its_own_row, raw_values, rows_maker
@@ -90,7 +90,7 @@ class Projector:
                     rows.append(row)
         except RegistryUnavailableError:
             raise
-        except (ValueError, TypeError, OverflowError) as error:
+        except BAD_RECORD as error:
             return Prepared(refusal=Refusal(record, stage, _reason(error, reason), error))
         if not rows:
             return Prepared(filtered="tombstone" if value is None else "expired")
@@ -109,7 +109,11 @@ class Projector:
         if batch is None:
             return None
         make = of_topic.of_batches.get(batch.writer.schema_id)
-        return None if make is None else make(records, batch)
+        try:
+            return None if make is None else make(records, batch)
+        except BAD_RECORD:
+            # `__call__` says of which record, and why.
+            return None
 
     def _makers(self, of_topic: _TopicMakers, writer: WriterSchema | None) -> list[_Make]:
         plans = [compile_plan(one, writer, self._conventions.pk_separator) for one in of_topic.statements]

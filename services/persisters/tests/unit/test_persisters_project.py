@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import decimal
 import json
+import struct
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -14,11 +16,12 @@ from hypothesis import strategies as st
 
 import isotherm_schemas
 import kcql
+from connector.policies import ErrorPolicy, Policy
 from persisters import project
 from persisters.decode import AvroDecoder, key_decoder, value_decoder
 from persisters.plan import compile_plan
 from persisters.project import Conventions, Projector
-from persisters.work import Prepared, Record
+from persisters.work import Prepared, Record, Work
 from servicekit.avro import RegistryUnavailableError, SchemaRegistry, UnknownSchemaError, WriterSchema, encoder, parse
 
 AGGREGATE = isotherm_schemas.schema("TemperatureAggregate", 1)
@@ -195,6 +198,48 @@ def test_keys_headers_and_parts() -> None:
 )
 def test_poison_is_refused_with_its_stage(value: bytes, expected: tuple[str, str]) -> None:
     assert reason(projector("INSERT INTO a SELECT * FROM t")(record(value))) == expected
+
+
+DEEP = b"[" * 900 + b"]" * 900
+
+
+@pytest.mark.parametrize(
+    ("clauses", "key", "value", "expected"),
+    [
+        ("PK _key.id", b'{"id":' + DEEP * 3 + b"}", b"{}", ("KEY_CONVERTER", "decode")),
+        ("PK _key.id", b'{"id":' + b"[" * 100_000, b"{}", ("KEY_CONVERTER", "decode")),
+        ("IGNORE a.b", b"k", b'{"a":' + DEEP + b"}", ("TRANSFORMATION", "projection")),
+        ("WITHSTRUCTURE", b"k", b'{"a":' + DEEP + b"}", ("TRANSFORMATION", "projection")),
+        ("", b"k", b'{"a":' + DEEP * 2 + b"}", ("VALUE_CONVERTER", "decode")),
+        ("", b"k", b"\x00\x00\x00\x00\x0arest", ("VALUE_CONVERTER", "decode")),
+        ("", b"k", b"\x00\x00\x00\x00\x0b\x02", ("TRANSFORMATION", "projection")),
+    ],
+    ids=["deep key", "key without end", "deep IGNORE", "deep structure", "deep value", "no Avro", "no record"],
+)
+def test_no_record_brings_the_projection_down(
+    clauses: str, key: bytes, value: bytes, expected: tuple[str, str]
+) -> None:
+    enum = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+    schemas = Schemas({10: {"$ref": "a JSON Schema"}, 11: enum})
+    fields = "a.b" if clauses == "WITHSTRUCTURE" else "*"
+    statements = kcql.parse(f"INSERT INTO x SELECT {fields} FROM t {clauses}")
+    projected = Projector(statements, value_decoder("auto", schemas), key_decoder("auto", schemas))
+    poison = Record("t", 2, 33, 1_111, key, value, ())
+    assert reason(projected(poison)) == expected
+    policy = ErrorPolicy(Policy.NOOP, dead_letters=True)
+    work = Work.prepare([poison, poison], policy, projected, projected.usual)
+    assert (len(work.letters), work.stop) == (2, None)
+
+
+@pytest.mark.parametrize(
+    "error", [decimal.Overflow(), RecursionError("deep"), KeyError("type"), AttributeError("get"), struct.error("i")]
+)
+def test_whatever_a_converter_raises_about_a_record_refuses_it(error: Exception) -> None:
+    def broken(_data: bytes) -> Any:
+        raise error
+
+    projected = Projector(kcql.parse("INSERT INTO x SELECT * FROM t"), broken, key_decoder("auto", SCHEMAS))
+    assert reason(projected(record(b"v"))) == ("VALUE_CONVERTER", "decode")
 
 
 def test_a_field_that_the_schema_lacks_is_refused_with_the_nearest() -> None:

@@ -18,7 +18,7 @@ from hazelcast.errors import (
 
 from connector.validation import Problem, Validated
 from kcql.model import Statement
-from persisters.decode import Decode
+from persisters.decode import BAD_RECORD, Decode
 from persisters.plan import Plan
 from persisters.project import null_behaviour
 from persisters.sink import Batch, Rejected, SinkConfigError, Unavailable
@@ -90,12 +90,15 @@ class HazelcastSink:
                 members = groups.setdefault((kind, target), [])
             try:
                 item = None if row.values is None else encode(row)
-            except (ValueError, TypeError, OverflowError) as error:
+                # Names and keys are UTF-8, which not every text of a JSON key is.
+                (row.target + row.id).encode()
+            except BAD_RECORD as error:
                 rejected.append(Rejected(index, "document", error))
                 continue
             members.append(Entry(row, item, index))
         for (kind, name), members in groups.items():
-            rejected += self._write(kind, name, batch, members)
+            if members:
+                rejected += self._write(kind, name, batch, members)
         return rejected
 
     def close(self) -> None:
