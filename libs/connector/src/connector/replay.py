@@ -1,13 +1,14 @@
 """Replay: a connector's group set back (or forward) to another position, so that its tasks read from there.
 
-`plan` is pure; `positions` and `rewind` ask Kafka. The counts that a sink keeps in the metadata of its offsets stay
-with them (docs/adr/0042): they say how many records were settled, and a record that is read twice is settled twice.
+`plan` and `plan_offsets` are pure; `positions`, `rewind` and `put` ask Kafka. The counts that a sink keeps in the
+metadata of its offsets stay with them (docs/adr/0042): they say how many records were settled, and a record that is
+read twice is settled twice.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -32,6 +33,10 @@ _BUSY = frozenset((KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP, Kaf
 
 class ReplayError(Exception):
     """A replay that is refused; nothing was changed."""
+
+
+class BusyError(ReplayError):
+    """Tasks of the group run; once they are stopped the same replay is taken."""
 
 
 class To(Enum):
@@ -124,6 +129,22 @@ def plan(states: Iterable[PartitionState], position: Position) -> list[Move]:
     ]
 
 
+def plan_offsets(states: Iterable[PartitionState], wanted: Mapping[tuple[str, int], int | None]) -> list[Move]:
+    """The new positions of single partitions (topic, number): an offset as far as the partition has it, None the first.
+
+    Raises ReplayError for partitions that are not there.
+    """
+    known = {(one.topic, one.partition): one for one in states}
+    absent = [f"partition {number} of {topic}" for topic, number in wanted if (topic, number) not in known]
+    if absent:
+        raise ReplayError(f"there is no {', '.join(absent)}")
+    return [
+        move
+        for place, offset in wanted.items()
+        for move in plan([known[place]], Position(To.EARLIEST) if offset is None else Position(To.OFFSET, offset))
+    ]
+
+
 def _target(state: PartitionState, position: Position) -> int:
     if position.to is To.EARLIEST:
         return state.low
@@ -188,15 +209,34 @@ def rewind(
     Doing it again changes nothing more (except for `latest`, which moves on). A sink that writes by identity then ends
     as if it had read once.
 
-    Raises ReplayError while tasks of the group run, and for what is not there; KafkaException.
+    Raises BusyError while tasks of the group run, ReplayError for what is not there; KafkaException.
     """
     time_ms = position.value if position.to is To.TIME else None
     moves = plan(positions(admin, group, topics, partition=partition, time_ms=time_ms), position)
-    if dry_run:
-        return moves
+    if not dry_run:
+        _alter(admin, group, moves)
+    return moves
+
+
+def put(admin: AdminClient, group: str, wanted: Mapping[tuple[str, int], int | None]) -> list[Move]:
+    """Set `group` to offsets in single partitions (as `plan_offsets`), all at once; what was done.
+
+    Raises as `rewind`, before anything is changed.
+    """
+    topics = sorted({topic for topic, _ in wanted})
+    expressions = [topic for topic in topics if topic.startswith("^")]
+    if expressions:
+        raise ReplayError(f"there is no topic {', '.join(expressions)}")
+    moves = plan_offsets(positions(admin, group, topics), wanted)
+    _alter(admin, group, moves)
+    return moves
+
+
+def _alter(admin: AdminClient, group: str, moves: Sequence[Move]) -> None:
+    """Put a group where it is to be, in one request. Raises BusyError, KafkaException."""
     members = _members(admin, group)
     if members:
-        raise ReplayError(
+        raise BusyError(
             f"group {group} has running tasks ({', '.join(members)}); stop them first. A task that was killed counts "
             "until its session is over"
         )
@@ -211,9 +251,8 @@ def rewind(
     except KafkaException as failure:
         error = kafka.error_of(failure)
         if error is not None and error.code() in _BUSY:
-            raise ReplayError(f"group {group}: a task has started meanwhile ({error.str()})") from failure
+            raise BusyError(f"group {group}: a task has started meanwhile ({error.str()})") from failure
         raise
-    return moves
 
 
 def _partitions(admin: AdminClient, topics: Sequence[str]) -> dict[str, list[int]]:

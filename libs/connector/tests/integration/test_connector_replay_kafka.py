@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
 
-from connector.replay import Position, ReplayError, To, positions, rewind
+from connector.replay import BusyError, Position, ReplayError, To, positions, put, rewind
 from servicekit import kafka as clients
 from servicekit.settings import KafkaSettings
 
@@ -73,6 +73,27 @@ def test_a_group_goes_where_it_is_told_and_keeps_what_its_commits_said(
     consumer.close()
 
 
+def test_single_partitions_go_where_they_are_told_all_or_none(
+    settings: KafkaSettings, admin: AdminClient, topic: str
+) -> None:
+    group = f"connect-{uuid.uuid4().hex[:8]}"
+    consumer = clients.consumer(settings, "task", group)
+    consumer.commit(offsets=[TopicPartition(topic, 0, 7, metadata="m")], asynchronous=False)
+    consumer.close()
+    for wrong, expected in (
+        ((topic, 2), f"there is no partition 2 of {topic}"),
+        (("absent-topic", 0), "there is no topic absent-topic"),
+        ((f"^{topic}", 0), r"there is no topic \^"),
+    ):
+        with pytest.raises(ReplayError, match=expected):
+            put(admin, group, {(topic, 0): 5, wrong: 1})
+        assert [one.committed for one in positions(admin, group, [topic])] == [7, None]
+    assert after(put(admin, group, {(topic, 1): 99, (topic, 0): 5})) == [10, 5]
+    states = positions(admin, group, [topic])
+    assert [(one.committed, one.metadata) for one in states] == [(5, "m"), (10, "")]
+    assert after(put(admin, group, {(topic, 1): None})) == [0]
+
+
 def test_refusals(settings: KafkaSettings, admin: AdminClient, topic: str) -> None:
     group = f"connect-{uuid.uuid4().hex[:8]}"
     for topics, partition, expected in (
@@ -85,7 +106,9 @@ def test_refusals(settings: KafkaSettings, admin: AdminClient, topic: str) -> No
     consumer = clients.consumer(settings, "the-task", group)
     consumer.subscribe([topic])
     assert consumer.poll(60) is not None
-    with pytest.raises(ReplayError, match=r"has running tasks \(the-task\)"):
+    with pytest.raises(BusyError, match=r"has running tasks \(the-task\)"):
         rewind(admin, group, [topic], Position(To.EARLIEST))
+    with pytest.raises(BusyError, match=r"has running tasks \(the-task\)"):
+        put(admin, group, {(topic, 0): 1})
     consumer.close()
     rewind(admin, group, [topic], Position(To.EARLIEST))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.replay import Move, PartitionState, Position, ReplayError, To, parse_position, plan
+from connector.replay import Move, PartitionState, Position, ReplayError, To, parse_position, plan, plan_offsets
 
 
 def state(partition: int = 0, **more: int | None) -> PartitionState:
@@ -60,6 +60,16 @@ def test_a_time_is_the_first_record_of_it_or_what_comes_next() -> None:
 def test_one_offset_for_several_partitions_is_refused() -> None:
     with pytest.raises(ReplayError, match="an offset belongs to one partition, and these are 2"):
         plan([state(0), state(1)], Position(To.OFFSET, 5))
+
+
+def test_offsets_of_single_partitions_are_planned_all_or_none() -> None:
+    states = [state(0), state(1)]
+    assert [(one.partition, one.after) for one in plan_offsets(states, {("t", 1): 99, ("t", 0): None})] == [
+        (1, 10),
+        (0, 3),
+    ]
+    with pytest.raises(ReplayError, match="there is no partition 7 of t, partition 0 of u"):
+        plan_offsets(states, {("t", 0): 5, ("t", 7): 5, ("u", 0): 5})
 
 
 offsets = st.integers(0, 1_000)

@@ -183,8 +183,7 @@ def _add_offsets(routes: APIRouter, control: Control, offsets: Offsets) -> None:
     def alter(name: str, body: JsonBody) -> Any:
         wanted = positions.from_json(as_object(body))
         stopped(name, "altered")
-        offsets.alter(group_of(name), wanted)
-        return {"message": "The offsets for this connector have been altered successfully"}
+        return {"message": positions.said_of(wanted, offsets.alter(group_of(name), wanted))}
 
     @routes.delete("/connectors/{name}/offsets")
     def reset(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -31,10 +32,13 @@ class Offsets(Protocol):
     def read(self, group: str) -> list[Committed]:
         """Every position of a group. Raises UnavailableError."""
 
-    def alter(self, group: str, wanted: Sequence[tuple[str, int, int | None]]) -> None:
+    def alter(self, group: str, wanted: Sequence[tuple[str, int, int | None]]) -> list[replay.Move]:
         """Put the group at these positions (topic, partition, offset; None is the first record that is there).
 
-        Raises BadRequestError, ConflictError while tasks run, UnavailableError.
+        All of them or none; of two for one partition the later one counts. An offset that the partition does not have
+        becomes the nearest that it has: what was done is the answer.
+
+        Raises BadRequestError for a partition that is none, ConflictError while tasks run, UnavailableError.
         """
 
     def delete(self, group: str) -> None:
@@ -43,7 +47,7 @@ class Offsets(Protocol):
     def replay(
         self, group: str, topics: Sequence[str], position: replay.Position, *, partition: int | None, dry_run: bool
     ) -> list[replay.Move]:
-        """As `connector.replay.rewind`. Raises ConflictError, UnavailableError."""
+        """As `connector.replay.rewind`. Raises BadRequestError, ConflictError while tasks run, UnavailableError."""
 
 
 class KafkaOffsets:
@@ -54,41 +58,40 @@ class KafkaOffsets:
 
     def read(self, group: str) -> list[Committed]:
         """As `Offsets.read`."""
-        with _answering():
+        with answering():
             asked = self._admin.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group)], request_timeout=replay.TIMEOUT_S
             )
             found = asked[group].result().topic_partitions
         return sorted(Committed(one.topic, one.partition, one.offset) for one in found if one.offset >= 0)
 
-    def alter(self, group: str, wanted: Sequence[tuple[str, int, int | None]]) -> None:
+    def alter(self, group: str, wanted: Sequence[tuple[str, int, int | None]]) -> list[replay.Move]:
         """As `Offsets.alter`."""
-        with _answering():
-            for topic, partition, offset in wanted:
-                to = (
-                    replay.Position(replay.To.EARLIEST) if offset is None else replay.Position(replay.To.OFFSET, offset)
-                )
-                replay.rewind(self._admin, group, [topic], to, partition=partition)
+        with answering():
+            return replay.put(self._admin, group, _by_place(wanted))
 
     def delete(self, group: str) -> None:
         """As `Offsets.delete`."""
-        with _answering():
+        with answering():
             self._admin.delete_consumer_groups([group], request_timeout=replay.TIMEOUT_S)[group].result()
 
     def replay(
         self, group: str, topics: Sequence[str], position: replay.Position, *, partition: int | None, dry_run: bool
     ) -> list[replay.Move]:
         """As `Offsets.replay`."""
-        with _answering():
+        with answering():
             return replay.rewind(self._admin, group, topics, position, partition=partition, dry_run=dry_run)
 
 
 @contextmanager
-def _answering() -> Iterator[None]:
+def answering() -> Iterator[None]:
+    """What a replay and Kafka refuse, as a request is refused."""
     try:
         yield
-    except replay.ReplayError as refused:
+    except replay.BusyError as refused:
         raise ConflictError(str(refused)) from None
+    except replay.ReplayError as refused:
+        raise BadRequestError(str(refused)) from None
     except KafkaException as failure:
         error = kafka.error_of(failure)
         if error is not None and error.code() in _ABSENT:
@@ -111,6 +114,21 @@ def as_json(found: Sequence[Committed]) -> dict[str, Any]:
     }
 
 
+def said_of(wanted: Sequence[tuple[str, int, int | None]], moves: Sequence[replay.Move]) -> str:
+    """What Connect says of altered offsets, and which of them became others than were asked for."""
+    asked = _by_place(wanted)
+    others = [
+        f"{move.topic}-{move.partition} at {move.after}, because it has no {offset}"
+        for move in moves
+        if (offset := asked[move.topic, move.partition]) is not None and offset != move.after
+    ]
+    return "; ".join(["The offsets for this connector have been altered successfully", *others])
+
+
+def _by_place(wanted: Sequence[tuple[str, int, int | None]]) -> dict[tuple[str, int], int | None]:
+    return {(topic, partition): offset for topic, partition, offset in wanted}
+
+
 def from_json(body: Mapping[str, Any]) -> list[tuple[str, int, int | None]]:
     """Positions of a request in Connect's form. Raises BadRequestError naming what is wrong."""
     entries = body.get("offsets")
@@ -126,9 +144,9 @@ def _entry(entry: Any) -> tuple[str, int, int | None]:
         wanted = None if offset is None else int(offset["kafka_offset"])
     except (KeyError, TypeError, ValueError):
         raise BadRequestError(
-            f"{entry!r} is no position of a sink connector; expected kafka_topic and kafka_partition in partition, "
-            "and kafka_offset in offset, or null for offset"
+            f"{reprlib.repr(entry)} is no position of a sink connector; expected kafka_topic and kafka_partition in "
+            "partition, and kafka_offset in offset, or null for offset"
         ) from None
     if number < 0 or (wanted is not None and wanted < 0):
-        raise BadRequestError(f"{entry!r}: kafka_partition and kafka_offset cannot be negative")
+        raise BadRequestError(f"{reprlib.repr(entry)}: kafka_partition and kafka_offset cannot be negative")
     return topic, number, wanted

@@ -170,6 +170,8 @@ def _stopped(side: Side) -> Iterator[Step]:
     yield Call("alter offsets, of a source", "PATCH", path, {"offsets": [{"partition": {"file": "a"}, "offset": {}}]})
     yield Call("alter offsets, missing", "PATCH", "/connectors/{name}-missing/offsets", _offsets(side.topic))
     yield Call("alter offsets", "PATCH", path, _offsets(side.topic))
+    yield Call("alter offsets, behind the end", "PATCH", path, _offsets(side.topic, offset=1_000_000))
+    yield Call("alter offsets, unknown topic", "PATCH", path, _offsets(f"{side.topic}-missing"))
     yield Call("get offsets, altered", "GET", path)
     yield Call("reset offsets", "DELETE", path)
     yield Call("get offsets, reset", "GET", path)
@@ -187,8 +189,8 @@ def _ended(side: Side) -> Iterator[Step]:
     yield Call("unknown method", "PUT", "/connectors")
 
 
-def _offsets(topic: str) -> Json:
-    entry = {"partition": {"kafka_topic": topic, "kafka_partition": 0}, "offset": {"kafka_offset": 1}}
+def _offsets(topic: str, offset: int = 1) -> Json:
+    entry = {"partition": {"kafka_topic": topic, "kafka_partition": 0}, "offset": {"kafka_offset": offset}}
     return {"offsets": [entry]}
 
 

@@ -23,7 +23,7 @@ from console.errors import ConflictError, NotFoundError, UnavailableError
 from console.fleet import Fleet
 from console.latest import LatestStates
 from console.letters import Box, Handled, Where
-from console.offsets import Committed
+from console.offsets import Committed, answering
 from console.paging import Bounds, Fetched, Span, TooLargeError, TopicReader
 from console.reading import reader
 from console.records import Record
@@ -119,8 +119,12 @@ class Memory:
         assert group == "connect-a"
         return self.committed
 
-    def alter(self, group: str, wanted: Sequence[tuple[str, int, int | None]]) -> None:
-        self.committed = [Committed(topic, partition, offset or 0) for topic, partition, offset in wanted]
+    def alter(self, group: str, wanted: Sequence[tuple[str, int, int | None]]) -> list[replay.Move]:
+        there = [replay.PartitionState("t", number, 7, "", 2, 10) for number in (0, 1)]
+        with answering():
+            moves = replay.plan_offsets(there, {(topic, partition): offset for topic, partition, offset in wanted})
+        self.committed = [Committed(one.topic, one.partition, one.after) for one in moves]
+        return moves
 
     def delete(self, group: str) -> None:
         self.committed = []
