@@ -16,20 +16,23 @@ _OUTCOMES = ("dead_lettered", "skipped", "filtered")
 
 @dataclass
 class Counts:
-    """Cumulative outcomes of a partition's records, by reason where there is one."""
+    """Cumulative numbers of a partition's records: how many came, and their outcomes, by reason where there is one."""
 
+    read: int = 0
+    """Counted where records are taken, so that one that ends nowhere is seen: `read` is then more than `settled`."""
     written: int = 0
     dead_lettered: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
     filtered: Counter[str] = field(default_factory=Counter)
 
     @property
-    def read(self) -> int:
-        """All records whose outcome is settled."""
+    def settled(self) -> int:
+        """All records that have an outcome."""
         return self.written + sum(sum(getattr(self, outcome).values()) for outcome in _OUTCOMES)
 
     def add(self, other: Counts) -> None:
         """Count `other`'s records too."""
+        self.read += other.read
         self.written += other.written
         for outcome in _OUTCOMES:
             getattr(self, outcome).update(getattr(other, outcome))
@@ -37,7 +40,9 @@ class Counts:
     def to_metadata(self) -> str:
         """The counts as the text that is committed with an offset."""
         by_reason = {outcome: dict(getattr(self, outcome)) for outcome in _OUTCOMES if getattr(self, outcome)}
-        return json.dumps({"v": _VERSION, "written": self.written, **by_reason}, separators=(",", ":"))
+        return json.dumps(
+            {"v": _VERSION, "read": self.read, "written": self.written, **by_reason}, separators=(",", ":")
+        )
 
     @classmethod
     def from_metadata(cls, text: str | None) -> Counts:
@@ -47,7 +52,10 @@ class Counts:
             if document["v"] != _VERSION:
                 return cls()
             counters = {outcome: Counter(_whole_numbers(document.get(outcome, {}))) for outcome in _OUTCOMES}
-            return cls(int(document["written"]), **counters)
+            counts = cls(written=int(document["written"]), **counters)
+            # Before `read` was counted by itself it was what is settled.
+            counts.read = int(document.get("read", counts.settled))
+            return counts
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls()
 

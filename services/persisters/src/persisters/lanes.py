@@ -74,6 +74,12 @@ class Lane:
     not_before_ms: float = 0.0
     """No attempt before this time: the lane waits for a server."""
     paused: bool = False
+    halted: bool = False
+    """The task ends here: nothing behind the last work is written, and the position stays before it."""
+    taken: int = 0
+    """Records of all works so far."""
+    read: int = 0
+    """Of `taken`, those before the position."""
     trouble: str | None = None
     """Why the lane waits, while it does."""
     end_of_partition: int | None = None
@@ -112,7 +118,7 @@ class Lane:
 
     def wants_preparing(self, limits: Limits, now_ms: float) -> bool:
         """Whether the next batch should be decoded now."""
-        if self.prepared is not None or not self.waiting or now_ms < self.not_before_ms:
+        if self.halted or self.prepared is not None or not self.waiting or now_ms < self.not_before_ms:
             return False
         is_whole = len(self.waiting) >= limits.batch_records or self.waiting_bytes >= limits.batch_bytes
         return is_whole or now_ms - self.oldest_ms >= limits.linger_ms
@@ -128,11 +134,13 @@ class Lane:
             self.waiting.popleft()
             self.waiting_bytes -= self._sizes.popleft()
         self.oldest_ms = now_ms
+        self.taken += len(work.records)
+        work.taken = self.taken
         self.prepared = work
 
     def start(self, now_ms: float) -> Work | None:
         """The work to be written now, if the lane is free and not waiting; it counts as in flight from here."""
-        if self.in_flight is not None or now_ms < self.not_before_ms:
+        if self.halted or self.in_flight is not None or now_ms < self.not_before_ms:
             return None
         if self.retrying is not None:
             self.in_flight, self.retrying = self.retrying, None
@@ -143,8 +151,9 @@ class Lane:
     def finished(self, trouble: str | None, now_ms: float, retry_after_ms: float | None = None) -> Counts | None:
         """The attempt at the work in flight is over.
 
-        With nothing left to write, the position moves to the end of the work, and its counts are returned. Otherwise
-        the work waits for its next attempt, because of `trouble`, at least `retry_after_ms`.
+        With nothing left to write, the position moves to the end of the work, and its counts are returned; a work that
+        stops the task halts the lane there. Otherwise the work waits for its next attempt, because of `trouble`, at
+        least `retry_after_ms`.
         """
         work = self.in_flight
         if work is None:
@@ -157,9 +166,16 @@ class Lane:
         self.trouble = None
         self.backoff.reset()
         self.position = work.end
+        self.halted = work.stop is not None
         settled = work.settle()
+        settled.read = work.taken - work.behind - self.read
+        self.read += settled.read
         self.counts.add(settled)
         return settled
+
+    def halt(self) -> None:
+        """The attempt at the work in flight ended the task: its records have no outcome and are read again."""
+        self.in_flight, self.halted = None, True
 
     def wait(self, trouble: str, now_ms: float, retry_after_ms: float | None = None) -> None:
         """A server is away: no attempt before the back-off is over."""

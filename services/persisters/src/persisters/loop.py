@@ -234,7 +234,7 @@ class Loop:
         lane = attempt.lane
         if attempt.fatal is not None:
             self._failure = self._failure or attempt.fatal
-            lane.in_flight = None
+            lane.halt()
             return
         if self.lanes.by_partition.get(lane.partition) is not lane:
             return

@@ -72,6 +72,8 @@ class Work:
     stop: Refusal | None = None
     """The record that the task stops at, once everything before it is settled."""
     attempts: int = 0
+    taken: int = 0
+    """Records that the lane had taken with this work."""
     outcomes: dict[int, tuple[Outcome, str]] = field(default_factory=dict)
     """By offset, what became of records that are not written and why."""
 
@@ -133,6 +135,11 @@ class Work:
             first = next(record for record in self.records if record.offset == self.rows[0].offset)
             self._stop_at(Refusal(first, "TASK_PUT", "unavailable", error))
             self.rows = []
+
+    @property
+    def behind(self) -> int:
+        """Records that the task stops before."""
+        return 0 if self.stop is None else sum(1 for record in self.records if record.offset >= self.end)
 
     def settle(self) -> Counts:
         """The outcome of every record before `end`; only when nothing is left to write.

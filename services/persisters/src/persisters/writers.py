@@ -98,7 +98,9 @@ class Writers:
         if rows:
             self._observer.wrote(rows, time.perf_counter() - started)
         if work.rows:
+            # Refusals wait for the rows: a row that at last stops the task would have every restart send them again.
             self._observer.retried(len(work.rows))
+            return answer
         if work.letters:
             self._send_dead_letters(work.letters)
         refused = [*work.letters, *work.skipped]

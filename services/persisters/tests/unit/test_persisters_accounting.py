@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from persisters.accounting import Counts
 
 REASONS = st.dictionaries(st.text("abc_", min_size=1, max_size=8), st.integers(1, 10**12), max_size=4).map(Counter)
-COUNTS = st.builds(Counts, st.integers(0, 10**12), REASONS, REASONS, REASONS)
+NUMBERS = st.integers(0, 10**12)
+COUNTS = st.builds(Counts, NUMBERS, NUMBERS, REASONS, REASONS, REASONS)
 
 
 @given(COUNTS)
@@ -20,10 +21,15 @@ def test_metadata_round_trips(counts: Counts) -> None:
 
 
 @given(COUNTS, COUNTS)
-def test_read_is_the_sum_of_all_outcomes(one: Counts, other: Counts) -> None:
-    before = one.read
+def test_what_was_read_and_what_was_settled_are_added_each_by_itself(one: Counts, other: Counts) -> None:
+    before = one.read, one.settled
     one.add(other)
-    assert one.read == before + other.read
+    assert (one.read, one.settled) == (before[0] + other.read, before[1] + other.settled)
+
+
+def test_metadata_from_before_read_was_counted_by_itself() -> None:
+    counts = Counts.from_metadata('{"v":1,"written":3,"skipped":{"decode":2}}')
+    assert (counts.read, counts.settled) == (5, 5)
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,9 @@ class Task:
             rejected = self._rejected(work.rows, outcome, random.Random(seed))
             self.store.write(work.rows, {one.index: one for one in rejected})
             work.judge(rejected, self.policy)
-        self.store.letters += [letter.record.offset for letter in work.letters]
-        work.letters, work.skipped = [], []
+        if not work.rows:
+            self.store.letters += [letter.record.offset for letter in work.letters]
+            work.letters, work.skipped = [], []
         settled = self.lane.finished("away", self.now_ms)
         if settled is not None and work.stop is not None:
             self.failed = work.stop
@@ -158,7 +159,8 @@ def test_any_schedule_settles_every_record_exactly_once_in_the_counts(
                 committed = found
                 unsettled = set(range(committed[0])) - store.seen - set(store.letters) - filtered
                 assert not unsettled, "nothing is committed that has no outcome"
-                assert Counts.from_metadata(committed[1]).read == committed[0]
+                counts = Counts.from_metadata(committed[1])
+                assert counts.read == counts.settled == committed[0]
         elif step == "crash":
             task = Task(store, committed, project, NOOP_WITH_LETTERS)
         else:
@@ -196,8 +198,7 @@ def test_throw_stops_at_the_first_bad_record_with_all_before_it_settled(bad: set
     store = Store()
     task = Task(store, (0, ""), projecting(bad, set()), ErrorPolicy(Policy.THROW, dead_letters=True))
     for seed in seeds * 4:
-        if task.failed:
-            break
+        # Also after it has failed: what is read or prepared by then must not move the position past the bad record.
         for _ in range(3):
             task.read(20)
         task.prepare()
@@ -210,7 +211,54 @@ def test_throw_stops_at_the_first_bad_record_with_all_before_it_settled(bad: set
     assert task.lane.position == first
     assert store.seen >= set(range(first))
     assert store.letters == [], "a dead letter would be written again by every restart"
-    assert task.lane.counts.read == first
+    assert task.lane.counts.read == task.lane.counts.settled == first
+
+
+@settings(max_examples=200)
+@given(schedule=st.lists(st.tuples(STEPS, OUTCOMES, st.integers(0, 99)), max_size=60), after=st.integers(0, 20))
+def test_nothing_is_committed_past_a_batch_whose_attempt_ended_the_task(
+    schedule: list[tuple[str, str, int]], after: int
+) -> None:
+    """As when dead letters cannot be written: the batch behind may be prepared already."""
+    total, store = 30, Store()
+    task = Task(store, (0, ""), projecting(set(), set()), NOOP_WITH_LETTERS)
+    going_on = [(step, "ok", 0) for _ in range(total) for step in ("read", "prepare", "start", "finish", "wait")]
+    ended_at: int | None = None
+    for number, (step, outcome, seed) in enumerate([*schedule, *going_on]):
+        if step == "read":
+            task.read(total)
+        elif step == "finish":
+            work = task.lane.in_flight
+            if work is not None and ended_at is None and number >= after:
+                ended_at = work.records[0].offset
+                task.lane.halt()
+            else:
+                task.finish(outcome, seed)
+        elif step == "wait":
+            task.now_ms += 100_000
+        elif step in ("prepare", "start"):
+            getattr(task, step)()
+    assert ended_at is not None
+    assert (task.lane.position or 0) == ended_at
+    assert task.lane.in_flight is None
+    assert task.lane.counts.read == task.lane.counts.settled == ended_at
+
+
+def test_a_record_that_ends_nowhere_is_read_but_not_settled() -> None:
+    """The count of what was read is not the sum of what became of it, or it could not tell."""
+    store = Store()
+    task = Task(store, (0, ""), projecting(set(), set()), NOOP_WITH_LETTERS)
+    for _ in range(2):
+        for _ in range(4):
+            task.read(8)
+        task.prepare()
+        task.start()
+        lost, task.lane.in_flight = task.lane.in_flight, None
+        assert lost is not None
+    lost.judge([], NOOP_WITH_LETTERS)
+    task.lane.in_flight = lost
+    task.lane.finished(None, 0)
+    assert (task.lane.counts.read, task.lane.counts.settled) == (8, 4)
 
 
 def test_retry_gives_up_after_its_attempts_and_passes_no_good_record_over() -> None:

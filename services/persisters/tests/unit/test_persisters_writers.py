@@ -1,0 +1,89 @@
+"""What is told of a batch when: refusals wait until no row of it is offered again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import kcql
+from connector.policies import ErrorPolicy, Policy
+from persisters.accounting import Counts
+from persisters.lanes import Lane
+from persisters.plan import compile_plan
+from persisters.sink import Batch, Rejected, Row
+from persisters.work import Prepared, Record, Refusal, Work
+from persisters.writers import Writers
+from servicekit.backoff import Backoff
+
+(STATEMENT,) = kcql.parse("INSERT INTO target SELECT * FROM t")
+PLAN = compile_plan(STATEMENT, None, "-")
+OVERLOADED, REFUSED = ValueError("try later"), ValueError("never")
+WAIT_S = 60.0
+
+
+class Overloaded:
+    """A sink in memory that takes the first offset of a batch only after `busy` attempts, and the third one never."""
+
+    def __init__(self, busy: int) -> None:
+        self.busy = busy
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def write(self, batch: Batch) -> Sequence[Rejected]:
+        self.busy -= 1
+        at = {row.offset: index for index, row in enumerate(batch.rows)}
+        later = [Rejected(at[0], "overloaded", OVERLOADED, transient=True)] if self.busy >= 0 and 0 in at else []
+        return [*later, *([Rejected(at[2], "mapping", REFUSED)] if 2 in at else [])]
+
+
+class Told:
+    """What the writers tell, and the dead letters that they send."""
+
+    def __init__(self) -> None:
+        self.letters: list[int] = []
+        self.refusals: list[int] = []
+
+    def send(self, letters: Sequence[Refusal]) -> None:
+        self.letters += [letter.record.offset for letter in letters]
+
+    def wrote(self, rows: int, seconds: float) -> None: ...
+
+    def retried(self, rows: int) -> None: ...
+
+    def refused(self, refusals: Sequence[Refusal]) -> None:
+        self.refusals += [refusal.record.offset for refusal in refusals]
+
+
+def attempts(busy: int, max_retries: int) -> tuple[Told, list[list[int]], Work]:
+    """Attempts at a batch of three until none is asked for; the letters that were sent after each."""
+    policy = ErrorPolicy(Policy.RETRY, max_retries=max_retries, dead_letters=True)
+    records = [Record("t", 0, offset, 0, None, b"", ()) for offset in range(3)]
+    rows = [Row(one.offset, "target", str(one.offset), {}, 0, None, PLAN) for one in records]
+    work = Work.prepare(records, policy, lambda one: Prepared([rows[one.offset]]))
+    told, lane = Told(), Lane(("t", 0), Counts(), Backoff())
+    writers = Writers(1, Overloaded(busy), policy, told.send, told)
+    sent = []
+    while True:
+        writers.start(lane, work)
+        (answer,) = writers.answers(WAIT_S)
+        assert answer.fatal is None
+        sent.append(list(told.letters))
+        if not work.rows:
+            writers.close()
+            return told, sent, work
+
+
+def test_a_dead_letter_is_sent_once_its_batch_has_no_row_that_waits() -> None:
+    told, sent, work = attempts(busy=2, max_retries=5)
+    assert sent == [[], [], [2]]
+    assert told.refusals == [2]
+    assert work.settle().dead_lettered == {"mapping": 1}
+
+
+def test_a_record_behind_the_one_that_stops_the_task_is_no_dead_letter_of_this_run() -> None:
+    told, sent, work = attempts(busy=100, max_retries=2)
+    assert work.stop is not None
+    assert (work.stop.record.offset, work.end) == (0, 0)
+    assert sent[-1] == []
+    assert told.refusals == []
