@@ -129,9 +129,18 @@ class Connect:
         return self._json("GET", "/isotherm/dead-letters")
 
     def dead_letters(self, topic: str, after: str | None, limit: int) -> Json:
-        """Open letters of a topic, those behind `after` (partition/offset)."""
-        later = "" if after is None else f"&after={quote(after, safe='')}"
-        return self._json("GET", f"{_box(topic)}?limit={limit}{later}")
+        """Open letters of a topic, those behind `after` (partition/offset); long texts in them are cut.
+
+        An answer is shorter than was asked for where letters are large: the next ones are asked for then.
+        """
+        found: list[Json] = []
+        while True:
+            later = "" if after is None else f"&after={quote(after, safe='')}"
+            answer = self._send("GET", f"{_box(topic)}?limit={limit - len(found)}{later}")
+            found += answer.json()
+            if "next" not in answer.links or len(found) >= limit:
+                return found
+            after = f"{found[-1]['partition']}/{found[-1]['offset']}"
 
     def dead_letter(self, topic: str, partition: int, offset: int) -> Json:
         """One letter."""

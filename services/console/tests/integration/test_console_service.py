@@ -138,8 +138,8 @@ def test_dead_letters_are_replayed_to_where_they_came_from_or_discarded(
     assert console.http.get("/isotherm/dead-letters/thermostat.data").status_code == 404
 
 
-def bury(world: World, topic: str, box: str, *, count: int) -> None:
-    """Dead letters as a worker writes them."""
+def bury(world: World, topic: str, box: str, *, count: int, padding: bytes = b"") -> None:
+    """Dead letters as a worker writes them, with something behind each value."""
     producer = clients.producer(world.kafka, "test")
     for offset in range(count):
         headers = dead_letter_headers(
@@ -151,8 +151,27 @@ def bury(world: World, topic: str, box: str, *, count: int) -> None:
             partition=0,
             offset=offset,
         )
-        producer.produce(box, key=b"k", value=f"letter {offset}".encode(), headers=headers)
+        producer.produce(box, key=b"k", value=f"letter {offset}".encode() + padding, headers=headers)
     assert producer.flush(60) == 0
+
+
+def test_a_list_of_large_dead_letters_is_shorter_and_the_command_line_goes_on_with_it(
+    world: World, console: Console, name: str
+) -> None:
+    box = f"{name}.dead-letters"
+    ensure_topic(world.admin, box)
+    create(console, world, name)
+    bury(world, name, box, count=25, padding=b"." * 900_000)
+    first = console.http.get(f"/isotherm/dead-letters/{box}?limit=1000")
+    assert 0 < len(first.json()) < 25
+    assert len(first.content) < 100_000
+    assert "next" in first.links
+    listed = CliRunner().invoke(app, ["dlq", "list", box, "-n", "24"], env={"KAFKA_CONNECT_REST": console.url})
+    assert [line.partition("=")[0] for line in listed.stdout.splitlines()] == [f"0/{n}" for n in range(24)]
+    assert 'href="?after=0/' in console.http.get(f"/ui/dead-letters/{box}").text
+    handled = console.http.post(f"/isotherm/dead-letters/{box}/replay", json={"all": True}).json()
+    assert handled == {"done": 25, "left": 0}
+    until("all are written", lambda: len(lines(world, name)) == 25, console.log)
 
 
 def _is_in(console: Console, name: str, state: str) -> bool:
@@ -190,6 +209,21 @@ def test_the_old_commands_work_word_for_word(world: World, console: Console, nam
     isotherm(f"task_restart {name} 0")
     console.until_states(name, "RUNNING", "RUNNING")
     isotherm(f"rm {name}")
+
+
+def test_the_command_line_takes_its_options_before_and_after_the_command(console: Console, worker: Process) -> None:
+    def form(line: str, **environment: str) -> str:
+        result = CliRunner().invoke(app, line.split(), env={"KAFKA_CONNECT_REST": "http://127.0.0.1:1", **environment})
+        assert result.exit_code == 0, result.output
+        return "json" if result.stdout.startswith("[") else "properties"
+
+    before = f"-e {console.url} plugins"
+    assert form(before) == form(f"plugins -e {console.url}") == "properties"
+    assert form(f"-f json {before}") == form(f"{before} -f json") == "json"
+    assert form(f"-f json {before} -f properties") == "properties"
+    assert form(before, KAFKA_CONNECT_FORMAT="json") == "json"
+    assert form(f"-f properties {before}", KAFKA_CONNECT_FORMAT="json") == "properties"
+    assert form(f"{before} -f properties", KAFKA_CONNECT_FORMAT="json") == "properties"
 
 
 def test_the_command_line_works_dead_letters_off_and_replays(world: World, console: Console, name: str) -> None:
