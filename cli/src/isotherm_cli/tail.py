@@ -29,9 +29,9 @@ def condition(given: Sequence[str], decoder: Decoder) -> Callable[[Message], boo
     def holds(message: Message) -> bool:
         try:
             record = decoder(message.value() or b"").record if wanted else None
-        except WireFormatError:
+            return all(_at(record, path) == value for path, value in wanted)
+        except (WireFormatError, RecursionError):
             return False
-        return all(_at(record, path) == value for path, value in wanted)
 
     return holds
 
@@ -41,14 +41,14 @@ def _at(record: object, path: Sequence[str]) -> str | None:
         if not isinstance(record, dict) or name not in record:
             return None
         record = record[name]
-    return record if isinstance(record, str) else json.dumps(record, default=_plain, ensure_ascii=False)
+    return record if isinstance(record, str) else _json(record)
 
 
 def line(message: Message, decoder: Decoder, *, headers: bool) -> str:
     """One record as one line of JSON.
 
-    Times are epoch milliseconds. A value that is not Avro of a known schema is shown as `value_base64` beside an
-    `error`, never left out. Raises RegistryUnavailableError.
+    Times are epoch milliseconds. A value that is not Avro of a known schema, or nested deeper than JSON can be written,
+    is shown as `value_base64` beside an `error`, never left out. Raises RegistryUnavailableError.
     """
     kind, timestamp_ms = message.timestamp()
     shown: dict[str, Any] = {
@@ -61,10 +61,13 @@ def line(message: Message, decoder: Decoder, *, headers: bool) -> str:
         shown["headers"] = [[name, _text(value)] for name, value in _headers(message)]
     value = message.value()
     try:
-        shown["value"] = None if value is None else decoder(value).record
-    except WireFormatError as error:
-        shown["error"] = str(error)
-        shown["value_base64"] = base64.b64encode(value or b"").decode()
+        record = None if value is None else decoder(value).record
+        return _json(shown | {"value": record})
+    except (WireFormatError, RecursionError) as error:
+        return _json(shown | {"error": str(error), "value_base64": base64.b64encode(value or b"").decode()})
+
+
+def _json(shown: object) -> str:
     return json.dumps(shown, default=_plain, ensure_ascii=False)
 
 
