@@ -138,6 +138,7 @@ def _elasticsearch() -> SinkCode:
     return SinkCode(
         lambda config, _decode, writers: sink.ElasticsearchSink(config, writers),
         sink.check,
+        sink.notices,
         upkeep=retention.running,
         retention_ms=retention.retention_ms,
     )

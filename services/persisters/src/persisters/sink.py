@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from kcql.model import Statement
 from persisters.plan import Plan
 
 
@@ -63,6 +64,15 @@ class SinkConfigError(Exception):
     """What the sink found does not fit its configuration (no such table, no right to write): the task stops."""
 
 
+class RefusedRowError(ValueError):
+    """What a sink cannot do for one row because of what its record says, or lacks: the target, a schema."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """A word for counting, as in Rejected."""
+
+
 class Sink(Protocol):
     """A store. `write` is called from several threads, never twice at once for one partition."""
 
@@ -80,6 +90,11 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Release connections; safe to call at any time."""
+
+
+def is_derived(statement: Statement) -> bool:
+    """Whether each record names its target itself: one that names none must not stop the others."""
+    return statement.target_from is not None or statement.dynamic_target is not None
 
 
 def later_rows_of_same_id(rows: Sequence[Row], failed: Mapping[int, Rejected]) -> list[Row]:

@@ -74,7 +74,6 @@ def test_statements_targets_pipeline_template_and_bad_items(
 ) -> None:
     """Several statements of one record; the index from a header; a bad item alone is refused."""
     pipeline = f"p-{index}"
-    # The distribution of the tests comes without processors: that the server looks for the pipeline tells enough.
     client.ingest.put_pipeline(id=pipeline, processors=[])
     kcql = (
         f"INSERT INTO {index} SELECT * FROM t AUTOCREATE WITHPIPELINE={pipeline} WITHINDEXSUFFIX -{{YYYY.MM.DD}}; "
@@ -101,6 +100,26 @@ def test_statements_targets_pipeline_template_and_bad_items(
     (rejected,) = into.write(into.prepare(reading("17")), into.prepare(reading("no-number")))
     assert (rejected.index, rejected.reason, rejected.transient) == (1, "mapping", False)
     assert set(documents(client, other)) == {"17"}
+
+
+def test_a_processor_that_fails_for_a_document_refuses_this_one_alone_and_for_good(
+    elasticsearch: Any, client: Elasticsearch, index: str
+) -> None:
+    """Elasticsearch answers 500, as it does when its disk fails.
+
+    The only processor in the distribution of the tests; without security it fails for every document.
+    """
+    pipeline = f"p-{index}"
+    client.ingest.put_pipeline(id=pipeline, processors=[{"set_security_user": {"field": "user"}}])
+    kcql = (
+        f"INSERT INTO {index} SELECT device_id FROM t PK device_id WITHPIPELINE={pipeline}; "
+        f"INSERT INTO {index} SELECT device_id FROM t PK _key"
+    )
+    into = writing(elasticsearch.url, kcql)
+    (refused,) = into.write(into.prepare(reading("d1"), "plain"))
+    assert (refused.index, refused.reason, refused.transient) == (0, "rejected", False)
+    assert str(refused.error).startswith("500 illegal_state_exception: ")
+    assert set(documents(client, index)) == {"plain"}
 
 
 def test_upserts_tombstones_and_external_versions(elasticsearch: Any, client: Elasticsearch, index: str) -> None:

@@ -81,8 +81,10 @@ def test_document_a_runs_unchanged() -> None:
 
 
 def test_document_a_without_storeas_is_a_ring_buffer_and_says_so() -> None:
-    text = "INSERT INTO sensor_ringbuffer SELECT sensor_id, timestamp, temperature FROM t WITH FORMAT JSON"
-    found = check(KINDS["hazelcast"], hazelcast(text))
+    text = (
+        "INSERT INTO sensor_ringbuffer SELECT sensor_id, timestamp, temperature FROM coap_sensor_topic WITH FORMAT JSON"
+    )
+    found = check(KINDS["hazelcast"], hazelcast(text, topics="coap_sensor_topic"))
     assert structure_of(found.statements[0]) == "RING_BUFFER"
     assert any("no STOREAS: stored in a RING_BUFFER" in notice.message for notice in found.notices)
 
@@ -114,7 +116,34 @@ def test_the_other_statements_of_document_c(kcql: str) -> None:
     given = config.from_mapping(
         {"name": "n", "connector.class": "elasticsearch", "topics": "topicA", "connect.elastic.kcql": kcql}
     )
-    assert check(KINDS["elasticsearch"], given).statements
+    found = check(KINDS["elasticsearch"], given)
+    assert found.statements
+    told = "\n".join(notice.message for notice in found.notices)
+    assert "Elasticsearch index names are lower case only: indexA" in told
+    assert "is written as indexa" in told
+
+
+@pytest.mark.parametrize(
+    ("kcql", "expected"),
+    [
+        ("INSERT INTO `a,b` SELECT * FROM t", "',' is not allowed in it"),
+        ("INSERT INTO `a*` SELECT * FROM t", "'*' is not allowed in it"),
+        ("INSERT INTO `-a` SELECT * FROM t", "begin with - _ + ."),
+        ("INSERT INTO a SELECT * FROM t WITHINDEXSUFFIX=#{YYYY}", "'#' is not allowed in it"),
+        ("INSERT INTO _value.a SELECT * FROM t WITHINDEXSUFFIX=:{YYYY}", "':' is not allowed in it"),
+        (f"INSERT INTO {'a' * 246} SELECT * FROM t WITHINDEXSUFFIX={{YYYY.MM.DD}}", "256 bytes, at most 255"),
+    ],
+)
+def test_names_that_no_index_can_have(kcql: str, expected: str) -> None:
+    given = {"name": "n", "connector.class": "elastic", "topics": "t", "connect.elastic.kcql": kcql}
+    assert expected in problems("elasticsearch", config.from_mapping(given))
+
+
+def test_a_prefix_is_part_of_the_name_once_it_is_known() -> None:
+    assert "'*' is not allowed" in problems("elasticsearch", elastic_config(tableprefix="x*"))
+    assert check(KINDS["elasticsearch"], elastic_config(tableprefix="${env:PREFIX}")).notices == ()
+    (notice,) = check(KINDS["elasticsearch"], elastic_config(tableprefix="Home-")).notices
+    assert "Home-a is written as home-a" in notice.message
 
 
 def test_the_native_form() -> None:
@@ -260,9 +289,13 @@ def test_scylla_needs_a_keyspace() -> None:
     assert check(KINDS["scylla"], config.from_mapping(given)).statements
 
 
-def elastic(**more: str) -> Validated:
+def elastic_config(**more: str) -> ConnectorConfig:
     base = {"name": "n", "connector.class": "elastic", "topics": "t", "kcql": "INSERT INTO a SELECT * FROM t"}
-    return check(KINDS["elasticsearch"], config.from_mapping(base | {k.replace("__", "."): v for k, v in more.items()}))
+    return config.from_mapping(base | {k.replace("__", "."): v for k, v in more.items()})
+
+
+def elastic(**more: str) -> Validated:
+    return check(KINDS["elasticsearch"], elastic_config(**more))
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,9 @@ def test_the_keys_of_retention() -> None:
     assert families(found) == [Family("p_a", "-{YYYY.MM.DD}")]
     assert retention_ms(found) == 7 * DAY_MS
     assert retention_ms(elastic(dated)) is None
+    capitals = "INSERT INTO indexA SELECT * FROM t WITHINDEXSUFFIX -Day-{YYYY-MM-dd}-Z"
+    (lowered,) = families(elastic(capitals, connect__elastic__tableprefix="P_"))
+    assert lowered == Family("p_indexa", "-day-{YYYY-MM-dd}-z"), "as the sink names them"
     only_reports = elastic(dated, retention__days="7", retention__dry__run="true")
     assert retention_ms(only_reports) is None, "what is not deleted is not filtered either"
 

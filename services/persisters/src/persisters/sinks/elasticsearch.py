@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from elastic_transport import TransportError
 from elasticsearch import ApiError
 
 import isotherm_schemas
@@ -18,24 +16,19 @@ from persisters.decode import WriterSchema
 from persisters.documents import NotADocumentError, to_json
 from persisters.plan import Plan, compile_plan
 from persisters.project import null_behaviour
-from persisters.sink import Batch, Rejected, Row, SinkConfigError, Unavailable
-from persisters.sinks import elasticsearch_client, elasticsearch_retention
+from persisters.sink import Batch, RefusedRowError, Rejected, Row, SinkConfigError, is_derived
+from persisters.sinks import elasticsearch_client, elasticsearch_retention, index_names
+from persisters.sinks.bulk_answers import reason, rejected_item
+from persisters.sinks.elasticsearch_client import ask
 from persisters.sinks.elasticsearch_keys import PREFIX
-from persisters.sinks.mapping import index_pattern, index_template, properties
-from servicekit import logs
+from persisters.sinks.elasticsearch_targets import Targets
+from persisters.sinks.index_names import BadIndexNameError
 
-_log = logs.logger(__name__)
-
+_TABLE_PREFIX = f"{PREFIX}.tableprefix"
 _LONGEST_ID_BYTES = 512
-_CONFLICT, _NOT_FOUND = 409, 404
-_TRANSIENT = frozenset((429, 500, 502, 503, 504))
 _WANTED = "errors,items.*.status,items.*.error"
 _SPLIT = frozenset((400, 413))
 """Statuses of a whole bulk request that one bad row may have caused."""
-
-
-class RefusedByElasticsearchError(Exception):
-    """An item of a bulk request that was refused; the text is the server's."""
 
 
 class ElasticsearchSink:
@@ -44,14 +37,11 @@ class ElasticsearchSink:
     def __init__(self, config: Validated, writers: int) -> None:
         self._config = config
         self._client = elasticsearch_client.connect(config, writers)
-        self._prefix = config.text(f"{PREFIX}.tableprefix")
-        self._auto_create = config.flag(f"{PREFIX}.index.auto.create")
-        self._prepared: set[tuple[str, int | None]] = set()
-        self._lock = threading.Lock()
+        self._targets = Targets(self._client, config.text(_TABLE_PREFIX), config.flag(f"{PREFIX}.index.auto.create"))
 
     def open(self) -> None:
         """Ask for the cluster's health."""
-        health = self._call(lambda: self._client.cluster.health(timeout="5s"))
+        health = ask(lambda: self._client.cluster.health(timeout="5s"))
         wanted = self._config.text(f"{PREFIX}.cluster.name")
         if wanted and health["cluster_name"] != wanted:
             raise SinkConfigError(
@@ -63,12 +53,18 @@ class ElasticsearchSink:
         operations: list[bytes] = []
         indices: list[int] = []
         rejected: list[Rejected] = []
-        target, plan = None, None
+        refusals: dict[tuple[str, Plan], RefusedRowError | None] = {}
+        target, plan, refusal = None, None, None
         usual = _fixed_target(batch.rows[0])
         for index, row in enumerate(batch.rows):
             if row.target != target or row.plan is not plan:
-                self._prepare(row)
                 target, plan = row.target, row.plan
+                if (target, plan) not in refusals:
+                    refusals[target, plan] = self._refusal(row)
+                refusal = refusals[target, plan]
+            if refusal is not None:
+                rejected.append(Rejected(index, refusal.reason, refusal))
+                continue
             try:
                 operations.append(self._operation(row, usual))
                 indices.append(index)
@@ -80,6 +76,10 @@ class ElasticsearchSink:
         """Close the connections."""
         self._client.close()
 
+    def _refusal(self, row: Row) -> RefusedRowError | None:
+        check_revision(row.plan)
+        return self._targets.refusal(row)
+
     def _operation(self, row: Row, usual: str | None) -> bytes:
         """The lines of one row in the body of a bulk request, whose address names the target `usual`.
 
@@ -88,7 +88,7 @@ class ElasticsearchSink:
         """
         place = b'"_id":' + quoted_id(row.id)
         if row.target != usual:
-            place += b',"_index":%b' % orjson.dumps(self._prefix + row.target)
+            place += b',"_index":%b' % orjson.dumps(self._targets.index(row.target))
         if row.values is None:
             return b'{"delete":{%b}}\n' % place
         document = to_json(row.values)
@@ -108,14 +108,14 @@ class ElasticsearchSink:
         if not indices:
             return []
         body: Any = b"".join(operations)
-        address = None if usual is None else self._prefix + usual
+        address = None if usual is None else self._targets.index(usual)
         try:
-            answer = self._call(lambda: self._client.bulk(index=address, operations=body, filter_path=_WANTED))
+            answer = ask(lambda: self._client.bulk(index=address, operations=body, filter_path=_WANTED))
         except ApiError as error:
             if error.status_code not in _SPLIT:
                 raise
             if len(indices) == 1:
-                return [Rejected(indices[0], _reason(error.status_code, {}), error)]
+                return [Rejected(indices[0], reason(error.status_code, {}), error)]
             middle = len(indices) // 2
             return self._bulk(usual, operations[:middle], indices[:middle], rows) + self._bulk(
                 usual, operations[middle:], indices[middle:], rows
@@ -126,72 +126,43 @@ class ElasticsearchSink:
         return [
             failed
             for index, outcome in zip(indices, outcomes, strict=True)
-            if (failed := _rejected(index, rows[index], outcome)) is not None
+            if (failed := rejected_item(index, rows[index], outcome)) is not None
         ]
-
-    def _prepare(self, row: Row) -> None:
-        place = (row.target, None if row.plan.writer is None else row.plan.writer.schema_id)
-        if place in self._prepared:
-            return
-        with self._lock:
-            if place not in self._prepared:
-                check_revision(row.plan)
-                self._create(row)
-                self._prepared.add(place)
-
-    def _create(self, row: Row) -> None:
-        statement, index = row.plan.statement, self._prefix + row.target
-        if not (self._auto_create or statement.autocreate):
-            if not self._call(lambda: self._client.indices.exists(index=index)):
-                raise SinkConfigError(f"there is no index {index}, and {PREFIX}.index.auto.create is false")
-            return
-        if not row.plan.columns:
-            return
-        static = statement.target if statement.target_from is None else None
-        pattern = self._prefix + index_pattern(static, statement.index_suffix) if static else index
-        template = index_template(pattern, row.plan.columns)
-        name = f"isotherm-{pattern}".replace("*", "x")
-        try:
-            self._call(lambda: self._client.indices.put_index_template(name=name, **_arguments(template)))
-            # Indices that are there already learn new fields; what they have is left as it is.
-            self._call(
-                lambda: self._client.indices.put_mapping(
-                    index=pattern,
-                    properties=properties(row.plan.columns),
-                    allow_no_indices=True,
-                    ignore_unavailable=True,
-                )
-            )
-        except ApiError as error:
-            if error.status_code == _NOT_FOUND:
-                return
-            if error.status_code not in _SPLIT:
-                raise
-            _log.warning("mapping not applied to existing indices", pattern=pattern, reason=str(error))
-
-    def _call(self, request: Any) -> Any:
-        try:
-            return request()
-        except TransportError as error:
-            distrust = elasticsearch_client.distrust(error)
-            if distrust is not None:
-                raise SinkConfigError(f"Elasticsearch: {distrust}") from error
-            raise Unavailable(f"Elasticsearch: {error}") from error
-        except ApiError as error:
-            if error.status_code in _TRANSIENT:
-                raise Unavailable(f"Elasticsearch: {error}") from error
-            if error.status_code in (401, 403):
-                raise SinkConfigError(f"Elasticsearch: {error}") from error
-            raise
 
 
 def check(config: Validated) -> list[Problem]:
     """What only this sink knows to be wrong in a configuration."""
     problems = []
     for statement in config.statements:
-        problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in _wrong(statement)]
+        wrong = _wrong(statement) + _wrong_name(config, statement)
+        problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in wrong]
         problems += _mixed_revisions(statement)
     return [*problems, *elasticsearch_client.problems(config), *elasticsearch_retention.problems(config)]
+
+
+def notices(config: Validated) -> list[Problem]:
+    """What this sink changes and should say so."""
+    prefix = config.text(_TABLE_PREFIX)
+    named = [(statement, index_names.example(prefix, statement)) for statement in config.statements]
+    return [
+        Problem(
+            f"{PREFIX}.kcql",
+            f"Elasticsearch index names are lower case only: {index} is written as {index.lower()} "
+            f"(in {statement.text!r})",
+        )
+        for statement, index in named
+        if config.is_resolved(_TABLE_PREFIX) and index != index.lower()
+    ]
+
+
+def _wrong_name(config: Validated, statement: Statement) -> list[str]:
+    if not config.is_resolved(_TABLE_PREFIX):
+        return []
+    try:
+        index_names.index_name(index_names.example(config.text(_TABLE_PREFIX), statement))
+    except BadIndexNameError as error:
+        return [str(error)]
+    return []
 
 
 def _mixed_revisions(statement: Statement) -> list[Problem]:
@@ -235,10 +206,6 @@ def check_revision(plan: Plan) -> None:
         )
 
 
-def _arguments(template: Mapping[str, Any]) -> dict[str, Any]:
-    return {("meta" if name == "_meta" else name): value for name, value in template.items()}
-
-
 def quoted_id(id_: str) -> bytes:
     """The id as JSON. Raises NotADocumentError for one that Elasticsearch does not take."""
     try:
@@ -253,28 +220,4 @@ def quoted_id(id_: str) -> bytes:
 
 def _fixed_target(row: Row) -> str | None:
     """The target of a row whose statement says it; None where data say it, which could be no name in an address."""
-    statement = row.plan.statement
-    return row.target if statement.target_from is None and statement.dynamic_target is None else None
-
-
-def _rejected(index: int, row: Row, outcome: Mapping[str, Any]) -> Rejected | None:
-    status, error = int(outcome["status"]), outcome.get("error")
-    if error is None or (status == _NOT_FOUND and row.values is None):
-        return None
-    if status == _CONFLICT and row.revision is not None:
-        # A higher revision is there already: what this row asks for is the case.
-        return None
-    is_transient = status in _TRANSIENT or status == _CONFLICT
-    text = f"{status} {error.get('type')}: {error.get('reason')}"
-    cause = error.get("caused_by", {}).get("reason")
-    full = RefusedByElasticsearchError(f"{text}; {cause}" if cause else text)
-    return Rejected(index, _reason(status, error), full, transient=is_transient)
-
-
-def _reason(status: int, error: Mapping[str, Any]) -> str:
-    if status in _TRANSIENT:
-        return "overloaded"
-    if status == 413:
-        return "too_large"
-    kind = str(error.get("type", ""))
-    return "mapping" if kind in ("document_parsing_exception", "mapper_parsing_exception") else "rejected"
+    return None if is_derived(row.plan.statement) else row.target

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import ssl
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from elasticsearch import Elasticsearch, OrjsonSerializer
+from elastic_transport import TransportError
+from elasticsearch import ApiError, Elasticsearch, OrjsonSerializer
 
 from connector.validation import Problem, Validated
-from persisters.sink import SinkConfigError
+from persisters.sink import SinkConfigError, Unavailable
 from persisters.sinks import tls
 from persisters.sinks.elasticsearch_keys import PREFIX
 
 _USER, _PASSWORD, _API_KEY = (f"{PREFIX}.{name}" for name in ("use.http.username", "use.http.password", "api.key"))
 _LOGIN = f"{_USER} and {_PASSWORD}"
 _EXPECTED = "elasticsearch://host:port, http://.. or https://.."
+
+_TRANSIENT = frozenset((429, 500, 502, 503, 504))
+"""Statuses of a whole request that say something about the server, and nothing about what was asked."""
+
+T = TypeVar("T")
+
+
+class NotAllowedError(SinkConfigError):
+    """The server says that the connector's user may not do this."""
 
 
 def connect(config: Validated, connections: int) -> Elasticsearch:
@@ -56,6 +67,28 @@ def problems(config: Validated) -> list[Problem]:
     if given and plain:
         found.append(Problem(given[0], f"{plain[0]} is not reached with TLS; write https://.."))
     return found
+
+
+def ask(request: Callable[[], T]) -> T:
+    """Make a request, and say what its failure means.
+
+    Raises Unavailable, SinkConfigError (NotAllowedError among them), or ApiError when this request was refused.
+    """
+    try:
+        return request()
+    except TransportError as error:
+        doubt = distrust(error)
+        if doubt is not None:
+            raise SinkConfigError(f"Elasticsearch: {doubt}") from error
+        raise Unavailable(f"Elasticsearch: {error}") from error
+    except ApiError as error:
+        if error.status_code in _TRANSIENT:
+            raise Unavailable(f"Elasticsearch: {error}") from error
+        if error.status_code == 403:
+            raise NotAllowedError(f"Elasticsearch: {error}") from error
+        if error.status_code == 401:
+            raise SinkConfigError(f"Elasticsearch: {error}") from error
+        raise
 
 
 def distrust(error: BaseException) -> ssl.SSLCertVerificationError | None:

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from connector.validation import Problem, Validated
 from persisters.sinks.elasticsearch_client import connect
 from persisters.sinks.elasticsearch_keys import PREFIX
+from persisters.sinks.index_names import dated_family
 from persisters.sinks.retention import Family, Index, Retirement, retire
 from servicekit import logs
 from servicekit.backoff import Backoff
@@ -155,8 +156,5 @@ class Retention:
 
 def _dated(config: Validated) -> list[Family]:
     prefix = config.text(f"{PREFIX}.tableprefix")
-    return [
-        Family(prefix + statement.target, statement.index_suffix)
-        for statement in config.statements
-        if statement.target is not None and statement.target_from is None and statement.index_suffix is not None
-    ]
+    found = [dated_family(prefix, statement) for statement in config.statements]
+    return [one for one in found if one is not None]

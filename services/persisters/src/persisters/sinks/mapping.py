@@ -65,11 +65,14 @@ def index_pattern(target: str, suffix: str | None) -> str:
     return target + re.sub(r"\{[^}]*\}", "*", suffix or "")
 
 
-def index_template(pattern: str, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The index template for the indices of `pattern`; of two that match an index the longer pattern wins."""
+def index_template(pattern: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The index template that gives the indices of `pattern` these `properties`.
+
+    Of two templates that match an index the one with the longer pattern wins.
+    """
     return {
         "index_patterns": [pattern],
         "priority": 100 + len(pattern),
-        "template": {"mappings": {"properties": properties(columns)}},
+        "template": {"mappings": {"properties": fields}},
         "_meta": {"managed_by": "isotherm"},
     }
