@@ -18,11 +18,23 @@ from hazelcast.predicate import sql
 from sink_world import TIMESTAMP_MS, Writing, behind_tls
 
 import isotherm_schemas
+from persisters.plan import compile_plan
+from persisters.sink import Batch
 from servicekit.avro import parse
 
 pytestmark = pytest.mark.integration
 
 READING = isotherm_schemas.schema("SensorReading", 1)
+SENSOR = {
+    "type": "record",
+    "name": "Sensor",
+    "fields": [
+        {"name": "sensor_id", "type": "string"},
+        {"name": "timestamp", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "temperature", "type": "double"},
+        {"name": "message", "type": "string"},
+    ],
+}
 MIXED = {
     "type": "record",
     "name": "Mixed",
@@ -98,6 +110,37 @@ def test_an_item_that_the_cluster_refuses_is_found_in_its_batch(
     assert [(one.index, one.reason, one.transient) for one in rejected] == [(2, "type", False), (6, "type", False)]
     assert "ClassCastException" in str(rejected[0].error)
     assert sorted(named(client, target).key_set(sql("v > 0")).result()) == ["i0", "i1", "i3", "i4", "i5"]
+    into.sink.close()
+
+
+def test_the_ring_buffer_of_document_a(hazelcast: Any, client: HazelcastClient) -> None:
+    """Its statement as printed: without STOREAS, from records that have these three fields and others."""
+    kcql = (
+        "INSERT INTO sensor_ringbuffer SELECT sensor_id, timestamp, temperature FROM coap_sensor_topic WITH FORMAT JSON"
+    )
+    base = {"cluster.members": hazelcast.address, "group.name": hazelcast.cluster_name}
+    into = Writing("hazelcast", SENSOR, "coap_sensor_topic", base | {"kcql": kcql})
+    ring: Any = client.get_ringbuffer("sensor_ringbuffer").blocking()
+    first = ring.tail_sequence() + 1
+    values = [{"sensor_id": "Sensor4", "timestamp": 1_486_997_194_029, "temperature": 23.6}]
+    values.append(values[0] | {"temperature": 23.7})
+    assert into.write(*(into.prepare(one | {"message": "Sensor message 98"}) for one in values)) == []
+    assert [json.loads(ring.read_one(first + number).to_string()) for number in range(2)] == values
+    assert ring.tail_sequence() == first + 1
+    into.sink.close()
+    ring.destroy()
+
+
+def test_avro_of_a_record_without_a_schema_is_refused_alone(
+    hazelcast: Any, client: HazelcastClient, target: str
+) -> None:
+    into = writing(hazelcast, f"INSERT INTO {target} SELECT * FROM t PK device_id WITHFORMAT AVRO STOREAS IMAP")
+    into.sink.open()
+    (row,) = into.prepare(reading("d1")).rows
+    without_schema = row._replace(plan=compile_plan(row.plan.statement, None, "-"), raw=b"{}")
+    (refused,) = into.sink.write(Batch("t", 0, [without_schema, row._replace(offset=1, id="d2")]))
+    assert (refused.index, refused.reason, refused.transient) == (0, "document", False)
+    assert set(named(client, target).key_set().result()) == {"d2"}
     into.sink.close()
 
 

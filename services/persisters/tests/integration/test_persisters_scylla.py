@@ -15,7 +15,8 @@ from cassandra.policies import RoundRobinPolicy
 from cassandra.query import dict_factory
 from sink_world import TIMESTAMP_MS, Writing, behind_tls
 
-from persisters.sink import Unavailable
+from persisters.plan import compile_plan
+from persisters.sink import Batch, SinkConfigError, Unavailable
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -94,6 +95,42 @@ def test_collections_nested_records_ttl_write_time_and_deletes(cassandra: Any, s
         assert into.write(into.prepare(thing(id="v", version=base_us + version))) == []
         (row,) = session.execute(f"SELECT version FROM {KEYSPACE}.{table} WHERE id = 'v'")
         assert row["version"] == base_us + expected
+
+
+def test_a_record_that_names_no_table_is_refused_alone(cassandra: Any, session: Session, table: str) -> None:
+    """While a static target without its table ends the task."""
+    static = writing(cassandra.port, f"INSERT INTO {table} SELECT id, note FROM t")
+    with pytest.raises(SinkConfigError, match=f"there is no table {KEYSPACE}.{table}"):
+        static.sink.open()
+    made = writing(cassandra.port, f"INSERT INTO {table} SELECT id, note FROM t AUTOCREATE PK id")
+    assert made.write(made.prepare(thing(id="first"))) == []
+
+    derived = writing(cassandra.port, "INSERT INTO _key SELECT id, note FROM t")
+    keys = (f"{table}_absent", table, "no_such_keyspace.t")
+    rejected = derived.write(*(derived.prepare(thing(id=key), key) for key in keys))
+    assert [(one.index, one.reason, one.transient) for one in rejected] == [(0, "target", False), (2, "target", False)]
+    assert f"there is no table {KEYSPACE}.{table}_absent" in str(rejected[0].error)
+    found = {row["id"] for row in session.execute(f"SELECT id FROM {KEYSPACE}.{table}")}
+    assert found == {"first", table}
+
+    creating = writing(cassandra.port, "INSERT INTO _key SELECT id, note FROM t AUTOCREATE PK id")
+    (refused,) = creating.write(creating.prepare(thing(), "not a name"), creating.prepare(thing(), f"{table}_made"))
+    assert (refused.index, refused.reason, refused.transient) == (0, "target", False)
+    assert [row["id"] for row in session.execute(f"SELECT id FROM {KEYSPACE}.{table}_made")] == ["a"]
+
+
+def test_a_first_record_without_a_schema_is_refused_and_the_next_one_makes_the_table(
+    cassandra: Any, session: Session, table: str
+) -> None:
+    into = writing(cassandra.port, f"INSERT INTO {table} SELECT id, note FROM t AUTOCREATE PK id")
+    into.sink.open()
+    (row,) = into.prepare(thing(id="a")).rows
+    without_schema = row._replace(plan=compile_plan(row.plan.statement, None, "-"))
+    later = row._replace(offset=1, id="b", values={"id": "b", "note": None})
+    (refused,) = into.sink.write(Batch("t", 0, [without_schema, later]))
+    assert (refused.index, refused.reason, refused.transient) == (0, "document", False)
+    assert "needs a value with an Avro schema" in str(refused.error)
+    assert [row["id"] for row in session.execute(f"SELECT id FROM {KEYSPACE}.{table}")] == ["b"]
 
 
 def test_tls_checks_the_server(cassandra: Any, session: Session, table: str, tmp_path: Path) -> None:

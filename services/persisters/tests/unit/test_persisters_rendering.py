@@ -24,7 +24,7 @@ import kcql
 from persisters.decode import Decoded, WriterSchema
 from persisters.documents import NotADocumentError, to_json
 from persisters.plan import Plan, compile_plan
-from persisters.sink import Row, SinkConfigError
+from persisters.sink import RefusedRowError, Row
 from persisters.sinks import cql, items, mapping
 from persisters.sinks.binding import ttl_s, write_time_us
 from persisters.sinks.cassandra import primary_key_columns
@@ -202,7 +202,7 @@ def test_avro_of_a_part_carries_its_schema() -> None:
     part = row("INSERT INTO a SELECT mean, revision AS r, device_id FROM t", {"mean": 1.5, "r": 9, "device_id": None})
     item = items.encoder("AVRO")(part)
     assert list(fastavro.reader(io.BytesIO(bytes(items.content(item))))) == [{"mean": 1.5, "r": 9, "device_id": None}]
-    with pytest.raises(SinkConfigError, match="WITHFORMAT AVRO needs values with an Avro schema"):
+    with pytest.raises(RefusedRowError, match="WITHFORMAT AVRO needs values with an Avro schema"):
         items.encoder("AVRO")(row("INSERT INTO a SELECT * FROM t", {}, schema=None))
 
 

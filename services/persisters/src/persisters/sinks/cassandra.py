@@ -24,12 +24,13 @@ from cassandra.policies import (
     RoundRobinPolicy,
     TokenAwarePolicy,
 )
+from cassandra.protocol import ConfigurationException, SyntaxException
 from cassandra.query import BatchStatement, BatchType
 
 from connector.validation import Problem, Validated
 from kcql.model import Statement
 from persisters.project import null_behaviour
-from persisters.sink import Batch, Rejected, Row, SinkConfigError, Unavailable
+from persisters.sink import Batch, RefusedRowError, Rejected, Row, SinkConfigError, Unavailable, is_derived
 from persisters.sinks import cql, tls
 from persisters.sinks.binding import NO_COLUMNS, Binder, Write
 from persisters.sinks.cassandra_keys import PREFIX
@@ -66,6 +67,8 @@ class CassandraSink:
         for index, row in enumerate(batch.rows):
             try:
                 writes.append(self._binder(row.target, row).bind(index, row))
+            except RefusedRowError as error:
+                rejected.append(Rejected(index, error.reason, error))
             except (ValueError, TypeError, OverflowError) as error:
                 reason = "column" if isinstance(error, cql.NotAColumnError) else "type"
                 rejected.append(Rejected(index, reason, error))
@@ -121,7 +124,12 @@ class CassandraSink:
             return known
         with self._lock:
             if target not in self._tables:
-                self._tables[target] = self._ask(lambda session: self._look_up(session, target, row))
+                try:
+                    self._tables[target] = self._ask(lambda session: self._look_up(session, target, row))
+                except SinkConfigError as error:
+                    if row is None or not is_derived(row.plan.statement):
+                        raise
+                    raise RefusedRowError("target", str(error)) from error
             return self._tables[target]
 
     def _look_up(self, session: Session, target: str, row: Row | None) -> Binder:
@@ -144,7 +152,7 @@ class CassandraSink:
 
     def _create(self, session: Session, keyspace: str, name: str, row: Row) -> None:
         if not row.plan.columns:
-            raise SinkConfigError(f"AUTOCREATE of {keyspace}.{name} needs values with an Avro schema")
+            raise RefusedRowError("document", f"AUTOCREATE of {keyspace}.{name} needs a value with an Avro schema")
         if session.cluster.metadata.keyspaces.get(keyspace) is None:
             factor = self._config.integer(f"{PREFIX}.key.space.replication.factor")
             if not factor:
@@ -167,7 +175,7 @@ class CassandraSink:
             return request(session)
         except (NoHostAvailable, OperationTimedOut, ConnectionException) as error:
             raise Unavailable(f"Cassandra: {_told(error)}") from error
-        except (InvalidRequest, Unauthorized) as error:
+        except (InvalidRequest, Unauthorized, ConfigurationException, SyntaxException) as error:
             raise SinkConfigError(f"Cassandra: {error}") from error
         except RequestExecutionException as error:
             raise Unavailable(f"Cassandra: {error}") from error

@@ -17,7 +17,7 @@ from hazelcast.serialization.serialization_const import JAVASCRIPT_JSON_SERIALIZ
 from persisters.decode import Decode
 from persisters.documents import to_json
 from persisters.plan import Plan
-from persisters.sink import Row, SinkConfigError
+from persisters.sink import RefusedRowError, Row
 
 FORMATS = ("JSON", "AVRO", "TEXT")
 _CONTAINER = b"Obj\x01"
@@ -87,7 +87,7 @@ def _avro(row: Row) -> Item:
     A bytearray: the client pickles `bytes`, and no other client could read them.
     """
     if row.plan.writer is None:
-        raise SinkConfigError(f"{row.plan.statement.text!r}: WITHFORMAT AVRO needs values with an Avro schema")
+        raise RefusedRowError("document", "WITHFORMAT AVRO needs values with an Avro schema, this one has none")
     if row.plan.is_whole and row.raw is not None:
         return bytearray(row.raw)
     buffer = io.BytesIO()
