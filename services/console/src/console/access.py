@@ -36,6 +36,7 @@ _ONLY_LOOKS = re.compile(
 )
 """What changes nothing although its method may: whoever may look may ask for it."""
 ANONYMOUS = "anonymous"
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _HEADERS = (
     (
@@ -206,40 +207,72 @@ class Guard:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         request = Request(scope["method"], headers.get("host", ""), headers, scope["path"])
         caller = self._access.caller(headers.get("authorization", ""))
-        refusal = self._access.refusal(request, caller) or self._too_large(headers)
-        answered = _Answer(send, self._access.challenge)
+        body = _Body(receive, self._most_bytes)
+        refusal = self._access.refusal(request, caller) or body.declared(headers.get("content-length", "0"))
+        answered = _Answer(send, self._access.challenge, body)
         state = scope.setdefault("state", {})
-        if refusal is not None:
-            await answered.refuse(refusal)
-        else:
-            state["caller"] = caller
-            await self._app(scope, _bounded(receive, self._most_bytes), answered)
-        is_refused = refusal is not None or answered.status == ForbiddenError.status
-        if is_refused or request.is_change or state.get("is_change", False):
-            _log.info(
-                "refused" if is_refused else "change",
-                user=caller.name if caller is not None else "unknown",
-                method=request.method,
-                path=scope["path"],
-                status=answered.status,
-                client=(scope.get("client") or ("",))[0],
-            )
+        try:
+            if refusal is not None:
+                await answered.refuse(refusal)
+            else:
+                state["caller"] = caller
+                await self._app(scope, body.receive, answered)
+        finally:
+            # Also of a request that failed: it may have changed something before.
+            is_refused = refusal is not None or answered.status == ForbiddenError.status or answered.is_replaced
+            if is_refused or request.is_change or state.get("is_change", False):
+                _log.info(
+                    "refused" if is_refused else "change",
+                    user=caller.name if caller is not None else "unknown",
+                    method=request.method,
+                    path=scope["path"],
+                    status=answered.status,
+                    client=(scope.get("client") or ("",))[0],
+                )
 
-    def _too_large(self, headers: Mapping[str, str]) -> Refusal | None:
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > self._most_bytes:
-            return Refusal(413, f"a body may have {self._most_bytes} bytes at most")
-        return None
+
+class _Body:
+    """The body of a request as far as it is allowed."""
+
+    def __init__(self, receive: Receive, most_bytes: int) -> None:
+        self._receive, self._left = receive, most_bytes
+        self._refusal = Refusal(413, f"a body may have {most_bytes} bytes at most")
+
+    def declared(self, length: str) -> Refusal | None:
+        """Why a body of the length that its header says is not read."""
+        return None if _LENGTH.fullmatch(length) and int(length) <= self._left else self._refusal
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why no more of it was read; one that did not say its length may be too long as well."""
+        return self._refusal if self._left < 0 else None
+
+    async def receive(self) -> Message:
+        """The ASGI interface; what is too long ends as a broken connection would."""
+        message = await self._receive()
+        self._left -= len(message.get("body", b""))
+        return message if self._left >= 0 else {"type": "http.disconnect"}
 
 
 class _Answer:
     """Sends on what the application answers, with the security headers."""
 
-    def __init__(self, send: Send, challenge: str) -> None:
-        self._send, self._challenge = send, challenge
+    def __init__(self, send: Send, challenge: str, body: _Body) -> None:
+        self._send, self._challenge, self._body = send, challenge, body
         self.status = 0
+        self.is_replaced = False
+        """Whether the application's answer is to a body that was cut off, so that it is not sent."""
 
     async def __call__(self, message: Message) -> None:
+        if self.is_replaced:
+            return
+        if message["type"] == "http.response.start" and self._body.refusal is not None:
+            await self.refuse(self._body.refusal)
+            self.is_replaced = True
+            return
+        await self._pass(message)
+
+    async def _pass(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             given = list(message.get("headers", []))
@@ -254,18 +287,5 @@ class _Answer:
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         if refusal.status == 401:
             headers.append((b"www-authenticate", f'{self._challenge} realm="isotherm"'.encode()))
-        await self({"type": "http.response.start", "status": refusal.status, "headers": headers})
-        await self({"type": "http.response.body", "body": body})
-
-
-def _bounded(receive: Receive, most_bytes: int) -> Receive:
-    """The body as far as it is allowed; a longer one that did not say its length ends as a broken connection would."""
-    left = most_bytes
-
-    async def bounded() -> Message:
-        nonlocal left
-        message = await receive()
-        left -= len(message.get("body", b""))
-        return message if left >= 0 else {"type": "http.disconnect"}
-
-    return bounded
+        await self._pass({"type": "http.response.start", "status": refusal.status, "headers": headers})
+        await self._pass({"type": "http.response.body", "body": body})

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from console import additions, connect_api, device_additions, pages, topic_additions
@@ -66,6 +67,8 @@ def application(parts: Parts) -> Guard:
         one.add_exception_handler(RestError, _refused)
         one.add_exception_handler(RequestValidationError, _not_valid)
         one.add_exception_handler(HTTPException, _not_served)
+        one.add_exception_handler(ClientDisconnect, _cut_off)
+        one.add_exception_handler(Exception, _failed if one is more else _failed_and_logged)
     app.mount("/isotherm", more)
     app.mount("/ui", pages.application(_ui(parts)))
     app.add_middleware(_UntilReady, parts.health)
@@ -112,6 +115,20 @@ def _not_served(_request: Request, error: Exception) -> Response:
     return JSONResponse(
         error_body(error.status_code, f"HTTP {error.status_code} {phrase}"), error.status_code, error.headers
     )
+
+
+def _cut_off(_request: Request, _error: Exception) -> Response:
+    return JSONResponse(error_body(400, "the body ended before it was whole"), 400)
+
+
+def _failed(_request: Request, _error: Exception) -> Response:
+    return JSONResponse(error_body(500, pages.FAILED), 500)
+
+
+def _failed_and_logged(request: Request, error: Exception) -> Response:
+    # Asked for what failed in a mounted application, too; its own answer goes out then. The server logs the stack.
+    _log.error("request failed", method=request.method, path=request.url.path, error=type(error).__name__)
+    return _failed(request, error)
 
 
 class _UntilReady:

@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 
 import kcql
@@ -33,6 +34,7 @@ from console.reading import Read
 from console.templating import Templates
 from console.topic_browser import TopicBrowser
 
+FAILED = "This failed for a reason that the console's log tells."
 _SPARK_WIDTH, _SPARK_HEIGHT = 480, 60
 _ACTIONS = {
     "pause": "Its tasks stop reading and keep their place.",
@@ -95,6 +97,14 @@ def application(ui: Ui) -> FastAPI:
     def not_understood(_request: Request, _error: Exception) -> Response:
         return ui.page("error.html", 404, title=HTTPStatus.NOT_FOUND.phrase, message="There is no such page.")
 
+    def cut_off(_request: Request, _error: Exception) -> Response:
+        return ui.page("error.html", 400, title=HTTPStatus.BAD_REQUEST.phrase, message="The request was cut off.")
+
+    def failed(_request: Request, _error: Exception) -> Response:
+        return ui.page("error.html", 500, title=HTTPStatus.INTERNAL_SERVER_ERROR.phrase, message=FAILED)
+
+    app.add_exception_handler(ClientDisconnect, cut_off)
+    app.add_exception_handler(Exception, failed)
     app.add_exception_handler(RestError, refused)
     app.add_exception_handler(RequestValidationError, not_understood)
     app.add_exception_handler(HTTPException, not_served)

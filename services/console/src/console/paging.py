@@ -7,17 +7,19 @@ two requests.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from console.records import Record
+from console.records import NUMBER, Record
 
 Positions = Mapping[int, int]
 """An offset for each partition."""
 Shown = TypeVar("Shown")
 
+_OFFSET = re.compile(r"[0-9]{1,19}")
 _MOST_CHUNK = 20_000
 _GROWTH = 4
 _SHRINK = 8
@@ -277,8 +279,8 @@ def positions_of(text: str) -> Positions:
     found = {}
     for part in text.split(","):
         partition, _, offset = part.partition(":")
-        if not (partition.isdecimal() and offset.isdecimal()):
-            raise ValueError(f"{part!r} is no position; expected partition:offset")
+        if not (NUMBER.fullmatch(partition) and _OFFSET.fullmatch(offset)):
+            raise ValueError(f"{part[:100]!r} is no position; expected partition:offset")
         found[int(partition)] = int(offset)
     return found
 

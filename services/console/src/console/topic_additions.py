@@ -14,7 +14,7 @@ from console.showing import ShownRecord
 from console.topic_browser import Query as RecordQuery
 from console.topic_browser import TopicBrowser
 
-_POSITIONS = r"^\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*$"
+_POSITIONS = r"^[0-9]{1,9}:[0-9]{1,18}(,[0-9]{1,9}:[0-9]{1,18})*$"
 
 
 class TopicAnswer(Answer):

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Response
 from connector import replay
 from console.errors import BadRequestError
 from console.paging import Page, Positions, positions_text
+from console.records import NUMBER
 from console.showing import ShownRecord
 from console.templating import Templates
 from console.topic_browser import Query, TopicBrowser
@@ -54,8 +55,8 @@ def add(app: FastAPI, templates: Templates, browser: TopicBrowser, page_records:
 
 
 def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise BadRequestError(f"{text!r} is no partition; expected a number")
+    if not NUMBER.fullmatch(text):
+        raise BadRequestError(f"{text[:100]!r} is no partition; expected a number")
     return int(text)
 
 
