@@ -91,6 +91,9 @@ class Targets:
             ask(lambda: self._client.indices.put_index_template(name=name, **arguments))
         except BadRequestError as error:
             _log.warning("index template refused", pattern=pattern, reason=str(error))
+        except NotAllowedError as error:
+            # The right to put templates is for the whole cluster: no record is to blame.
+            raise SinkConfigError(str(error)) from error
 
     def _put_mapping(self, index: str, fields: Properties) -> None:
         """Give the index of these rows, and no other one of its pattern, the fields that it does not have.

@@ -1,0 +1,76 @@
+"""A user of Elasticsearch who may not do everything: whose fault a 403 is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from elasticsearch import Elasticsearch
+
+import kcql
+from persisters.decode import WriterSchema
+from persisters.plan import compile_plan
+from persisters.sink import RefusedRowError, Row, SinkConfigError
+from persisters.sinks.elasticsearch_targets import Targets
+from servicekit.avro import parse
+
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}
+Serve = Callable[[str], Targets]
+
+
+@pytest.fixture
+def forbidding() -> Iterator[Serve]:
+    """Targets on a server that answers 403 to what begins with a path, and 200 to all else."""
+    forbidden: list[str] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(403 if self.path.startswith(forbidden[0]) else 200)
+            self.send_header("X-Elastic-Product", "Elasticsearch")
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(b"{}")
+
+        do_GET = do_HEAD = do_PUT = _answer  # noqa: N815 - the names that the standard library calls
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with Elasticsearch(f"http://127.0.0.1:{server.server_port}", max_retries=0) as client:
+
+            def serve(path: str) -> Targets:
+                forbidden.append(path)
+                return Targets(client, "", auto_create=True)
+
+            yield serve
+        server.shutdown()
+        thread.join()
+
+
+def row(statement: str) -> Row:
+    (parsed,) = kcql.parse(statement)
+    plan = compile_plan(parsed, WriterSchema(1, SCHEMA, parse(SCHEMA)), "-")
+    return Row(0, "secret", "1", {"a": "secret"}, 0, None, plan)
+
+
+def test_an_index_that_only_a_record_names_is_the_records_fault(forbidding: Serve) -> None:
+    targets = forbidding("/secret")
+    refusal = targets.refusal(row("INSERT INTO _value.a SELECT * FROM t"))
+    assert isinstance(refusal, RefusedRowError)
+    assert (refusal.reason, "403" in str(refusal)) == ("target", True)
+    with pytest.raises(SinkConfigError, match="403"):
+        targets.refusal(row("INSERT INTO secret SELECT * FROM t"))
+
+
+def test_templates_that_may_not_be_put_are_nobodys_record(forbidding: Serve) -> None:
+    targets = forbidding("/_index_template")
+    with pytest.raises(SinkConfigError, match="403"):
+        targets.refusal(row("INSERT INTO _value.a SELECT * FROM t"))
