@@ -1,7 +1,8 @@
-"""Kafka Connect's REST API (user guide, "REST API"; KIP-26, 477, 558, 745, 769, 875, 980), over the fleet."""
+"""Kafka Connect's REST API (user guide, "REST API"; KIP-26, 477, 558, 745, 769, 875, 980, 995), over the fleet."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
@@ -9,6 +10,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from connector.config import group_of
@@ -22,6 +24,8 @@ from console.fleet import ConnectorView, Fleet
 from console.offsets import Offsets
 
 VERSION = version("isotherm-console")
+_CREATION = ("name", "config", "initial_state", "initial_offsets")
+_TASK = re.compile(r"[0-9]{1,9}")
 _EXPANSIONS = {"status": shapes.status, "info": shapes.info}
 _NOT_STOPPED = (
     "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the specified "
@@ -35,6 +39,7 @@ def router(
     """The routes; all errors leave as RestError."""
     routes = APIRouter(include_in_schema=False)
     _add_connectors(routes, control, fleet, now_ms)
+    _add_creation(routes, control, offsets)
     _add_changes(routes, control)
     _add_tasks(routes, control)
     _add_offsets(routes, control, offsets)
@@ -47,6 +52,10 @@ def router(
             return RedirectResponse("/ui/", 303)
         return {"version": VERSION, "commit": "unknown", "kafka_cluster_id": cluster_id()}
 
+    for route in routes.routes:
+        # What can be got can be asked for without its content (RFC 9110, 9.3.2).
+        if isinstance(route, APIRoute) and "GET" in route.methods:
+            route.methods.add("HEAD")
     return routes
 
 
@@ -60,22 +69,6 @@ def _add_connectors(routes: APIRouter, control: Control, fleet: Fleet, now_ms: C
             view.connector.name: {name: _EXPANSIONS[name](control, view) for name in wanted if name in _EXPANSIONS}
             for view in fleet.views(now_ms())
         }
-
-    @routes.post("/connectors", status_code=201)
-    def create(body: JsonBody, response: Response) -> Any:
-        request = as_object(body)
-        unknown = request.keys() - {"name", "config", "initial_state"}
-        if unknown:
-            raise BadRequestError(f"{', '.join(sorted(unknown))}: not known here; expected name, config, initial_state")
-        config = as_config(request.get("config") or {})
-        name = str(request.get("name") or config.get("name") or "").strip()
-        try:
-            target = shapes.target_of(str(request.get("initial_state") or "RUNNING").upper())
-        except ValueError:
-            raise BadRequestError("initial_state: expected one of RUNNING, PAUSED, STOPPED") from None
-        view = control.create(name, config, target)
-        response.headers["Location"] = f"/connectors/{quote(name, safe='')}"
-        return shapes.info(control, view) | {"tasks": []}
 
     @routes.get("/connectors/{name}")
     def info(name: str) -> Any:
@@ -99,6 +92,36 @@ def _add_connectors(routes: APIRouter, control: Control, fleet: Fleet, now_ms: C
     def reset_topics() -> Response:
         # The topics follow from what is configured and read: there is no list to be forgotten.
         return Response(status_code=202)
+
+
+def _add_creation(routes: APIRouter, control: Control, offsets: Offsets) -> None:
+    @routes.post("/connectors", status_code=201)
+    def create(body: JsonBody, response: Response) -> Any:
+        request = as_object(body)
+        unknown = request.keys() - _CREATION
+        if unknown:
+            raise BadRequestError(f"{', '.join(sorted(unknown))}: not known here; expected {', '.join(_CREATION)}")
+        config = as_config(request.get("config") or {})
+        name = str(request.get("name") or config.get("name") or "").strip()
+        try:
+            target = shapes.target_of(str(request.get("initial_state") or "RUNNING").upper())
+        except ValueError:
+            raise BadRequestError("initial_state: expected one of RUNNING, PAUSED, STOPPED") from None
+        given, said = request.get("initial_offsets"), {}
+        wanted = (
+            None if given is None else positions.from_json(given if isinstance(given, dict) else {"offsets": given})
+        )
+
+        def begin(kind: str) -> None:
+            if wanted is None:
+                return
+            if kind != plugins.SINK:
+                raise BadRequestError(f"initial_offsets: Connector {name} is no sink: it keeps no offsets to begin at")
+            said["offsets_status"] = positions.said_of(wanted, positions.begin(offsets, group_of(name), wanted))
+
+        view = control.create(name, config, target, begin)
+        response.headers["Location"] = f"/connectors/{quote(name, safe='')}"
+        return shapes.info(control, view) | {"tasks": []} | said
 
 
 def _add_changes(routes: APIRouter, control: Control) -> None:
@@ -227,6 +250,6 @@ def _view(control: Control, name: str, absent: str) -> ConnectorView:
 
 
 def _number(text: str) -> int:
-    if not text.isdecimal():
+    if not _TASK.fullmatch(text):
         raise HTTPException(404)
     return int(text)

@@ -23,6 +23,9 @@ from console.plugins import TOPICS, TOPICS_REGEX, WORKER_GROUP, Checked, Plugin,
 
 _VALIDATE = "/connector-plugins/{connectorType}/config/validate"
 
+Begin = Callable[[str], None]
+"""What is to be done before a connector of this kind (`source`, `sink`) begins; what it raises refuses it."""
+
 
 class Journal(Protocol):
     """Where changes are written."""
@@ -48,17 +51,26 @@ class Control:
             raise NotFoundError(f"Connector {name} not found")
         return found
 
-    def create(self, name: str, config: Mapping[str, str], target: TargetState) -> ConnectorView:
-        """Create a connector. Raises BadRequestError, and ConflictError when it exists."""
-        self.write_new(name, config, target)
+    def create(
+        self, name: str, config: Mapping[str, str], target: TargetState, begin: Begin | None = None
+    ) -> ConnectorView:
+        """Create a connector. Raises BadRequestError, and ConflictError when it exists.
+
+        `begin` is called when the configuration is found to be good, before any task can know of the connector.
+        """
+        self.write_new(name, config, target, begin)
         return self.view(name)
 
-    def write_new(self, name: str, config: Mapping[str, str], target: TargetState) -> None:
+    def write_new(self, name: str, config: Mapping[str, str], target: TargetState, begin: Begin | None = None) -> None:
         """As `create`, without looking at the connector afterwards."""
         with self._one_at_a_time:
             if self._fleet.connector(name) is not None:
                 raise ConflictError(f"Connector {name} already exists")
-            self._write(self._configured(Connector(name, "", target=target), config))
+            configured = self._configured(Connector(name, "", target=target), config)
+            plugin = self.plugin_of(configured)
+            if begin is not None and plugin is not None:
+                begin(plugin.definition.kind)
+            self._write(configured)
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, ConnectorView]:
         """Create a connector or replace its configuration; whether it is new.

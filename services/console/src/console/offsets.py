@@ -83,6 +83,17 @@ class KafkaOffsets:
             return replay.rewind(self._admin, group, topics, position, partition=partition, dry_run=dry_run)
 
 
+def begin(offsets: Offsets, group: str, wanted: Sequence[tuple[str, int, int | None]]) -> list[replay.Move]:
+    """Let a connector that is to be created begin here, whatever one of its name left behind (KIP-995).
+
+    Raises as `Offsets.alter`.
+    """
+    # What is refused is refused here, before anything is forgotten; the counts of the one before go with its offsets.
+    offsets.alter(group, wanted)
+    offsets.delete(group)
+    return offsets.alter(group, wanted)
+
+
 @contextmanager
 def answering() -> Iterator[None]:
     """What a replay and Kafka refuse, as a request is refused."""

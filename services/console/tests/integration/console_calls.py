@@ -76,6 +76,8 @@ def _before(config: Mapping[str, str]) -> Iterator[Step]:
     validate = "/connector-plugins/{klass}/config/validate"
     yield Call("root", "GET", "/")
     yield Call("list", "GET", "/connectors")
+    yield Call("list, without content", "HEAD", "/connectors")
+    yield Call("root, without content", "HEAD", "/")
     yield Call("plugins", "GET", "/connector-plugins")
     yield Call("plugin config", "GET", "/connector-plugins/{klass}/config")
     yield Call("plugin config, unknown", "GET", "/connector-plugins/Nobody/config")
@@ -113,6 +115,8 @@ def _running(side: Side) -> Iterator[Step]:
     for what in ("", "/config", "/status", "/tasks", "/offsets", "/topics"):
         yield Call(f"get{what}", "GET", "/connectors/{name}" + what)
         yield Call(f"get{what}, missing", "GET", "/connectors/{name}-missing" + what)
+    yield Call("get, without content", "HEAD", "/connectors/{name}")
+    yield Call("get, missing, without content", "HEAD", "/connectors/{name}-missing")
     yield Call("task status", "GET", "/connectors/{name}/tasks/0/status")
     yield Call("task status, missing", "GET", "/connectors/{name}/tasks/7/status")
     yield Call("task status, no number", "GET", "/connectors/{name}/tasks/x/status")
@@ -185,8 +189,15 @@ def _ended(side: Side) -> Iterator[Step]:
     again = {"name": side.name, "config": side.config, "initial_state": "STOPPED"}
     yield Call("create, stopped", "POST", "/connectors", again)
     yield Call("delete, stopped", "DELETE", "/connectors/{name}")
+    yield Call("logger", "GET", "/admin/loggers/root")
+    yield Call("change logger", "PUT", "/admin/loggers/nowhere", {"level": "INFO"})
     yield Call("unknown path", "GET", "/nowhere")
     yield Call("unknown method", "PUT", "/connectors")
+    yield Call("create, initial offsets", "POST", "/connectors", {**again, **_initial(side.topic)})
+
+
+def _initial(topic: str) -> dict[str, Json]:
+    return {"initial_offsets": _offsets(topic)["offsets"]}
 
 
 def _offsets(topic: str, offset: int = 1) -> Json:

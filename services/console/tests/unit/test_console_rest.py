@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from console_in_memory import CONFIG, KLASS, NOW, World, world_of
+from console_in_memory import CONFIG, KLASS, NOW, PLUGIN, World, world_of
 from httpx import Response
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from connector.worker_status import EVERY_CONNECTOR
+from console.offsets import Committed
 from console.settings import AuthSettings
 
 
@@ -235,6 +236,57 @@ def test_offsets_are_changed_while_stopped_only(world: World) -> None:
         assert world.http.patch("/connectors/a/offsets", json=wrong).status_code == 400
     assert world.http.delete("/connectors/a/offsets").status_code == 200
     assert world.http.get("/connectors/a/offsets").json() == {"offsets": []}
+
+
+def test_a_sink_begins_at_initial_offsets_and_forgets_those_of_one_before(world: World) -> None:
+    entry = {"partition": {"kafka_topic": "t", "kafka_partition": 1}, "offset": {"kafka_offset": 3}}
+    for asked in ([entry], {"offsets": [entry]}):
+        body = {"name": "a", "config": CONFIG, "initial_state": "STOPPED", "initial_offsets": asked}
+        made = world.http.post("/connectors", json=body)
+        assert (made.status_code, made.json()["name"]) == (201, "a")
+        assert made.json()["offsets_status"] == "The offsets for this connector have been altered successfully"
+        assert world.http.get("/connectors/a/offsets").json() == {"offsets": [entry]}
+        assert world.http.delete("/connectors/a").is_success
+        world.memory.committed = [Committed("t", 0, 9)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ([], "need to be provided"),
+        ([{"partition": {"file": "a"}, "offset": {}}], "no position of a sink"),
+        (
+            [{"partition": {"kafka_topic": "t", "kafka_partition": 9}, "offset": {"kafka_offset": 1}}],
+            "there is no partition 9 of t",
+        ),
+    ],
+)
+def test_initial_offsets_that_cannot_be_create_nothing(world: World, asked: Any, said: str) -> None:
+    before = world.memory.committed
+    refused = world.http.post("/connectors", json={"name": "a", "config": CONFIG, "initial_offsets": asked})
+    assert (refused.status_code, world.memory.records, world.memory.committed) == (400, [], before)
+    assert said in refused.json()["message"]
+
+
+def test_a_source_has_no_initial_offsets(world: World) -> None:
+    world.fleet.take_plugin(KLASS, PLUGIN | {"type": "source"})
+    entry = {"partition": {"kafka_topic": "t", "kafka_partition": 0}, "offset": {"kafka_offset": 3}}
+    refused = world.http.post("/connectors", json={"name": "a", "config": CONFIG, "initial_offsets": [entry]})
+    assert (refused.status_code, world.memory.records) == (400, [])
+    assert "is no sink" in refused.json()["message"]
+
+
+def test_what_can_be_got_answers_head_without_content(world: World) -> None:
+    world.create()
+    for path in ("/", "/connectors", "/connectors/a/status", "/connector-plugins"):
+        answer = world.http.head(path, headers={"accept": "*/*"})
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert (
+            answer.headers["content-length"]
+            == world.http.get(path, headers={"accept": "*/*"}).headers["content-length"]
+        )
+    assert world.http.head("/connectors/nobody").status_code == 404
+    assert world.http.head("/connectors/a/pause").status_code == 405
 
 
 def test_offsets_are_changed_all_or_none_and_what_is_not_there_is_said(world: World) -> None:
