@@ -21,7 +21,13 @@ _key = _of_sink.key
 
 _OWN = (
     _of_sink.kcql(),
-    _key("url", Type.LIST, "", "`elasticsearch://host:port`, `http://..` or `https://..`.", Importance.HIGH),
+    _key(
+        "url",
+        Type.LIST,
+        "",
+        "`elasticsearch://host:port`, `http://..` or `https://..`; a user has keys of its own.",
+        Importance.HIGH,
+    ),
     _key("hosts", Type.LIST, "localhost", "Hosts, where there is no url.", Importance.HIGH),
     _key("port", Type.INT, "9200", "HTTP port of the hosts.", minimum=1),
     _key("protocol", Type.STRING, "http", "http or https, for the hosts.", allowed=("http", "https")),
