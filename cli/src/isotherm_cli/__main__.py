@@ -15,6 +15,7 @@ from connector.replay import time_ms_of
 from isotherm_cli import apply as applying
 from isotherm_cli import devices, kcql, options, recompute, records, tail, topics
 from isotherm_cli.connect import commands as connect_commands
+from isotherm_cli.connect.session import EndpointOption, FormatBeforeOption, take_before
 from isotherm_cli.options import ConfigOption, KafkaOption, RegistryOption, SetOption
 from isotherm_cli.plan import Outcome, Step
 from servicekit import logs
@@ -39,8 +40,9 @@ connect_commands.register(app)
 
 
 @app.callback()
-def _isotherm() -> None:
+def _isotherm(context: typer.Context, endpoint: EndpointOption = None, format_: FormatBeforeOption = None) -> None:
     """Look after an Isotherm installation."""
+    take_before(context, endpoint, format_)
 
 
 @app.command("apply")

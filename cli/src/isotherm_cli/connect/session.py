@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from isotherm_cli import options
 from isotherm_cli.connect import formats
@@ -20,11 +21,15 @@ from servicekit.settings import SettingsError
 
 def _complete_name(context: typer.Context, incomplete: str) -> list[str]:
     try:
-        with Connect(options.connect_settings(context.params.get("endpoint"))) as connect:
+        with Connect(options.connect_settings(_endpoint(context))) as connect:
             names = connect.names()
     except (ConnectError, NotReachableError, SettingsError):
         return []
     return [name for name in names if name.startswith(incomplete)]
+
+
+def _endpoint(context: typer.Context) -> str | None:
+    return context.params.get(_ENDPOINT) or context.find_root().params.get(_ENDPOINT)
 
 
 NameArgument = Annotated[str, typer.Argument(help="The connector's name.", autocompletion=_complete_name)]
@@ -34,16 +39,44 @@ EndpointOption = Annotated[
     str | None,
     typer.Option("--endpoint", "-e", metavar="URL", help="Kafka Connect's REST API; user:password@ is basic auth."),
 ]
+_FORMAT_HELP = "Without: a table on a terminal, else properties."
 FormatOption = Annotated[
-    Format | None,
-    typer.Option(
-        "--format",
-        "-f",
-        envvar="KAFKA_CONNECT_FORMAT",
-        case_sensitive=False,
-        help="Without: a table on a terminal, else properties.",
-    ),
+    Format | None, typer.Option("--format", "-f", case_sensitive=False, help=f"{_FORMAT_HELP} [KAFKA_CONNECT_FORMAT]")
 ]
+FormatBeforeOption = Annotated[
+    Format | None,
+    # Read here and not by each command, for which the variable would be stronger than the option before it.
+    typer.Option("--format", "-f", envvar="KAFKA_CONNECT_FORMAT", case_sensitive=False, help=_FORMAT_HELP),
+]
+_ENDPOINT, _FORMAT = "endpoint", "format_"
+
+
+def take_before(context: typer.Context, endpoint: str | None, format_: Format | None) -> None:
+    """Let options that stand before the command (`isotherm -e URL ps`) hold for it, unless it has them itself.
+
+    Raises typer.BadParameter for a command that knows no such option.
+    """
+    command = context.command
+    assert isinstance(command, TyperGroup)
+    invoked = command.commands.get(context.invoked_subcommand or "")
+    for name, flag in ((_ENDPOINT, "-e"), (_FORMAT, "-f")):
+        source = context.get_parameter_source(name)
+        if invoked is not None and source is not None and source.name == "COMMANDLINE" and not _takes(invoked, name):
+            raise typer.BadParameter(f"{invoked.name} has no such option", param_hint=flag)
+    given = {_ENDPOINT: endpoint, _FORMAT: None if format_ is None else format_.value}
+    context.default_map = _defaults(command, {name: value for name, value in given.items() if value is not None})
+
+
+# Typer has no public name for what commands and groups have in common.
+def _takes(command: Any, name: str) -> bool:
+    below = command.commands.values() if isinstance(command, TyperGroup) else ()
+    return any(one.name == name for one in command.params) or any(_takes(one, name) for one in below)
+
+
+def _defaults(command: Any, given: dict[str, str]) -> dict[str, Any]:
+    if not isinstance(command, TyperGroup):
+        return given
+    return {name: _defaults(one, given) for name, one in command.commands.items()}
 
 
 @contextmanager

@@ -1,0 +1,52 @@
+"""Options of the connection before the command, as well as after it; seen in whom the command did not reach."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from isotherm_cli.__main__ import app
+
+WANTED, OTHER, OF_THE_ENVIRONMENT = (f"http://127.0.0.1:{port}" for port in (1, 2, 3))
+"""Ports that nobody listens to."""
+
+
+def isotherm(line: str, **environment: str) -> Result:
+    return CliRunner().invoke(app, line.split(), env={"KAFKA_CONNECT_REST": OF_THE_ENVIRONMENT, **environment})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"-e {WANTED} ps",
+        f"ps -e {WANTED}",
+        f"--endpoint {WANTED} get x",
+        f"-e {OTHER} ps -e {WANTED}",
+        f"-e {WANTED} dlq list",
+        f"-e {OTHER} offsets get x -e {WANTED}",
+    ],
+)
+def test_the_endpoint_is_taken_before_and_after_the_command(line: str) -> None:
+    result = isotherm(line)
+
+    assert result.exit_code == 1
+    assert WANTED in result.stderr
+
+
+def test_without_it_the_environment_holds() -> None:
+    result = isotherm("ps")
+
+    assert result.exit_code == 1
+    assert OF_THE_ENVIRONMENT in result.stderr
+
+
+@pytest.mark.parametrize("line", [f"-e {WANTED} kcql --help", "-f json topics", "-f json rm x"])
+def test_an_option_that_would_have_no_effect_is_refused(line: str) -> None:
+    result = isotherm(line)
+
+    assert result.exit_code == 2
+    assert "has no such option" in result.stderr
+
+
+def test_the_environment_alone_is_refused_nowhere() -> None:
+    assert isotherm("kcql --help", KAFKA_CONNECT_FORMAT="json").exit_code == 0
