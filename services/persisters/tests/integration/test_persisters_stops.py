@@ -41,7 +41,7 @@ def test_a_task_that_stops_leaves_the_records_behind_to_the_next_start(
     written = with_one_bad(broker, broker.aggregate("dev-0", 500, BASE_MS, count=100_000))
     small = SMALL_BATCHES.format("elastic" if store.sink == "elasticsearch" else "cassandra")
     strict = persister(broker, store, small)
-    for _ in range(3):
+    for _ in range(2):
         strict.start()
         assert strict.exit_code() == 1
         assert f"at offset {BAD_AT}: TASK_PUT" in strict.log()
@@ -64,7 +64,7 @@ def test_a_dead_letter_that_kafka_does_not_take_stops_the_task_and_is_written_by
     letters = f"{task.name}.dead-letters"
     admin = clients.admin(broker.kafka, "test")
     admin.create_topics([NewTopic(letters, 1, 1, config={"max.message.bytes": "1000"})])[letters].result(60)
-    for _ in range(3):
+    for _ in range(2):
         task.start()
         assert task.exit_code() == 1
         assert f"dead-letter topic {letters}" in task.log()
