@@ -1,9 +1,9 @@
-"""Rows as JSON documents: times as epoch milliseconds, bytes as base64, decimals as exact text."""
+"""Rows as JSON documents: times as epoch milliseconds, times of day as ISO 8601, bytes as base64, exact decimals."""
 
 from __future__ import annotations
 
 import base64
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
 
@@ -34,7 +34,7 @@ def to_json(value: Any) -> bytes:
 def _other(value: Any) -> Any:
     if isinstance(value, datetime):
         return epoch_ms(value)
-    if isinstance(value, date):
+    if isinstance(value, (date, time)):
         return value.isoformat()
     if isinstance(value, (bytes, bytearray)):
         return base64.b64encode(value).decode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -110,27 +110,46 @@ def _names(declared: Any) -> tuple[str, ...]:
     return tuple(declared or ())
 
 
-def _places(schema: Any, named: dict[str, Any]) -> Any:
-    """A value that says at each place which type stands there: records as dicts, arrays as lists of one element."""
+def _places(schema: Any, named: dict[str, Any], namespace: str = "") -> Any:
+    """A value that says at each place which type stands there: records as dicts, arrays as lists of one element.
+
+    `named` holds the types that have been defined so far, by full name; what refers to one is shown as what it is.
+    """
     if isinstance(schema, str):
-        return _places(named[schema], named) if schema in named else TypeAt(schema)
+        defined = named.get(_full_name(schema, namespace), schema)
+        return TypeAt(schema) if defined == schema else _places(defined, named, namespace)
     if isinstance(schema, list):
-        branches = [branch for branch in schema if branch != "null"]
-        return _places(branches[0], named) if len(branches) == 1 else TypeAt(schema)
+        branches = [_places(branch, named, namespace) for branch in schema if branch != "null"]
+        return branches[0] if len(branches) == 1 else TypeAt(_union(schema, branches))
     kind = schema["type"]
-    if kind in ("record", "error"):
-        names = {schema["name"], f"{schema.get('namespace', '')}.{schema['name']}"}
+    if kind in ("record", "error", "enum", "fixed"):
+        full_name = _full_name(schema["name"], schema.get("namespace", namespace))
+        if kind in ("enum", "fixed"):
+            named[full_name] = schema
+            return TypeAt(schema)
         # A record inside itself has no end: what lies below it is shown as a map of texts.
-        named.update({name: {"type": "map", "values": "string"} for name in names})
-        places = {field["name"]: _places(field["type"], named) for field in schema["fields"]}
-        named.update(dict.fromkeys(names, schema))
+        named[full_name] = {"type": "map", "values": "string"}
+        inside = full_name.rpartition(".")[0]
+        places = {field["name"]: _places(field["type"], named, inside) for field in schema["fields"]}
+        named[full_name] = schema | {"name": full_name}
         return places
     if kind == "array":
-        return [_places(schema["items"], named)]
+        return [_places(schema["items"], named, namespace)]
     if kind == "map":
-        return MapAt(schema, _places(schema["values"], named))
-    is_wrapped = isinstance(kind, (dict, list)) or kind in named
-    return _places(kind, named) if is_wrapped else TypeAt(schema)
+        element = _places(schema["values"], named, namespace)
+        return MapAt({"type": "map", "values": _type_of(element)}, element)
+    is_wrapped = isinstance(kind, (dict, list)) or _full_name(kind, namespace) in named
+    return _places(kind, named, namespace) if is_wrapped else TypeAt(schema)
+
+
+def _union(schema: Sequence[Any], branches: Sequence[Any]) -> list[Any]:
+    nothing = ["null"] if "null" in schema else []
+    return nothing + [_type_of(place) for place in branches]
+
+
+def _full_name(name: str, namespace: str) -> str:
+    """Avro specification, Names: one without dots is in the namespace around it."""
+    return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 def _type_of(place: Any) -> Any:

@@ -103,7 +103,7 @@ def container_schema(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(avro: Any, numbers: Any) -> Any:
-    """The type with a name of its own for every nested record."""
+    """The type with a name of its own for every nested record, enum and fixed: one may stand at several places."""
     if isinstance(avro, list):
         return [_renamed(branch, numbers) for branch in avro]
     if not isinstance(avro, dict):
@@ -111,6 +111,8 @@ def _renamed(avro: Any, numbers: Any) -> Any:
     if avro.get("type") == "record":
         fields = [{"name": one["name"], "type": _nullable(_renamed(one["type"], numbers))} for one in avro["fields"]]
         return {"type": "record", "name": f"nested_{next(numbers)}", "fields": fields}
+    if avro.get("type") in ("enum", "fixed"):
+        return avro | {"name": f"nested_{next(numbers)}"}
     return {
         name: _renamed(inner, numbers) if name in ("items", "values", "type") else inner for name, inner in avro.items()
     }

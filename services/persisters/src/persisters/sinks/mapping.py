@@ -26,6 +26,8 @@ _LOGICAL: Mapping[str, Mapping[str, Any]] = {
     "local-timestamp-millis": {"type": "date", "format": _DATE_FORMAT},
     "local-timestamp-micros": {"type": "date", "format": _DATE_FORMAT},
     "date": {"type": "date", "format": "strict_date"},
+    "time-millis": {"type": "keyword"},
+    "time-micros": {"type": "keyword"},
     "decimal": {"type": "double"},
     "uuid": {"type": "keyword"},
 }
