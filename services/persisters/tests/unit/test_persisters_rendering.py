@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -61,6 +61,7 @@ def test_a_mapping_from_the_schema() -> None:
         ({"type": "enum", "name": "E", "symbols": ["A"]}, {"type": "keyword", "ignore_above": 8191}),
         ({"type": "fixed", "name": "F", "size": 2}, {"type": "binary"}),
         ({"type": "int", "logicalType": "date"}, {"type": "date", "format": "strict_date"}),
+        ({"type": "int", "logicalType": "time-millis"}, {"type": "keyword"}),
         ({"type": "boolean"}, {"type": "boolean"}),
         (
             {"type": "record", "name": "R", "fields": [{"name": "x", "type": "bytes"}]},
@@ -88,6 +89,7 @@ def test_documents() -> None:
         {
             "at": datetime(2026, 1, 1, tzinfo=UTC),
             "day": date(2026, 1, 1),
+            "daily": time(1, 2, 3, 4_000),
             "raw": b"\x00\xff",
             "price": Decimal("1.10"),
             "id": UUID(int=1),
@@ -95,7 +97,7 @@ def test_documents() -> None:
         }
     )
     assert found == (
-        b'{"at":1767225600000,"day":"2026-01-01","raw":"AP8=","price":"1.10",'
+        b'{"at":1767225600000,"day":"2026-01-01","daily":"01:02:03.004000","raw":"AP8=","price":"1.10",'
         b'"id":"00000000-0000-0000-0000-000000000001","nan":null}'
     )
 
@@ -129,6 +131,8 @@ def test_create_table() -> None:
         ({"type": "string", "logicalType": "uuid"}, "uuid"),
         ({"type": "record", "name": "R", "fields": []}, "text"),
         (["null", "string", "int"], "text"),
+        (["null", {"type": "int", "logicalType": "time-millis"}], "time"),
+        ({"type": "array", "items": {"type": "long", "logicalType": "time-micros"}}, "list<time>"),
         ("bytes", "blob"),
     ],
 )
@@ -206,6 +210,57 @@ def test_avro_of_a_part_carries_its_schema() -> None:
         items.encoder("AVRO")(row("INSERT INTO a SELECT * FROM t", {}, schema=None))
 
 
+COLOUR = {"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]}
+NAMED: Any = {
+    "type": "record",
+    "name": "Light",
+    "namespace": "lamps",
+    "fields": [
+        {"name": "a", "type": COLOUR},
+        {"name": "b", "type": "Colour"},
+        {"name": "c", "type": ["null", "lamps.Colour"]},
+        {"name": "many", "type": {"type": "map", "values": "Colour"}},
+        {"name": "any", "type": ["null", "long", "Colour"]},
+        {"name": "f", "type": {"type": "fixed", "name": "other.Mac", "size": 2}},
+        {"name": "g", "type": {"type": "array", "items": "other.Mac"}},
+        {"name": "at", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "inner", "type": {"type": "record", "name": "In", "fields": [{"name": "x", "type": "Colour"}]}},
+        {"name": "again", "type": "In"},
+    ],
+}
+LIGHT = {
+    "a": "RED",
+    "b": "BLUE",
+    "c": "RED",
+    "many": {"left": "BLUE"},
+    "any": "RED",
+    "f": b"xx",
+    "g": [b"yy"],
+    "at": time(1, 2, 3),
+    "inner": {"x": "RED"},
+    "again": {"x": "BLUE"},
+}
+
+
+@pytest.mark.parametrize("selected", ["a, b", "b", "c, many", "any", "f, g", "g", "at", ", ".join(LIGHT)])
+def test_named_types_are_known_wherever_they_are_referred_to(selected: str) -> None:
+    part = {name: LIGHT[name] for name in selected.split(", ")}
+    text = f"INSERT INTO a SELECT {selected}, inner.x FROM t"
+    item = items.encoder("AVRO")(row(text, part | {"x": "RED"}, schema=NAMED))
+    assert list(fastavro.reader(io.BytesIO(bytes(items.content(item))))) == [part | {"x": "RED"}]
+
+
+def test_columns_for_references_are_those_of_what_they_refer_to() -> None:
+    columns = plan("INSERT INTO a SELECT * FROM t", NAMED).columns
+    found = {name: cql.cql_type(avro) for name, avro in columns.items()}
+    texts = dict.fromkeys(("a", "b", "c", "any", "inner", "again"), "text")
+    assert found == texts | {"many": "map<text, text>", "f": "blob", "g": "list<blob>", "at": "time"}
+    mapped = mapping.properties(columns)
+    assert mapped["b"] == mapped["c"] == {"type": "keyword", "ignore_above": 8191}
+    assert mapped["g"] == {"type": "binary"}
+    assert mapped["again"] == mapped["inner"] == {"type": "object", "properties": {"x": mapped["a"]}}
+
+
 @pytest.mark.parametrize("format_", ["JSON", "TEXT", "AVRO"])
 def test_revisions_are_read_back_from_stored_items(format_: str) -> None:
     part = row("INSERT INTO a SELECT mean, revision AS r FROM t", {"mean": 1.5, "r": 9})
@@ -232,7 +287,7 @@ def test_collections_stay_collections_with_nested_records_as_text(type_: str, va
     convert = cql.converter(type_)
     assert convert is not None
     assert convert(value) == expected
-    assert cql.converter("map<text, double>") is None
+    assert cql.converter("double") is None
 
 
 @pytest.mark.parametrize("id_", ["a", "é" * 256, "a" * 512, '"' * 512])

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 from cassandra.query import UNSET_VALUE, BoundStatement, PreparedStatement
 
-from persisters.sink import Row
+from kcql.model import Statement
+from persisters.decode import BAD_RECORD
+from persisters.plan import Plan
+from persisters.project import null_behaviour
+from persisters.sink import Row, SinkConfigError
 from persisters.sinks import cells, cql
+from persisters.sinks.write_times import WriteTimes
 
 TTL_FIELD, WRITE_TIME_FIELD = "message_internal_ttl", "message_internal_timestamp"
 NO_COLUMNS = (TTL_FIELD, WRITE_TIME_FIELD)
@@ -41,38 +46,69 @@ class Binder:
         insert: PreparedStatement,
         insert_with_ttl: PreparedStatement,
         delete: PreparedStatement,
+        times: WriteTimes,
     ) -> None:
         """The statements as `cql.insert` and `cql.delete` word them."""
         self._table = table
+        self._name = table.qualified
         self._insert = insert
         self._insert_with_ttl = insert_with_ttl
         self._delete = delete
+        self._times = times
         names = list(table.columns)
         self._partition = [names.index(column) for column in table.partition_key]
+        self._key_of = cells.all_of([names.index(column) for column in table.primary_key])
+        self._time_place = len(names)
         self._converters = {
             column: convert for column, type_ in table.columns.items() if (convert := cql.converter(type_)) is not None
         }
         self._layouts: dict[tuple[str, ...], cells.Layout | None] = {}
         """By the names of a row's fields; None where the driver binds."""
+        self._key_orders: dict[Plan, Sequence[int]] = {}
 
-    def bind(self, place: int, row: Row) -> Write:
-        """Bind a row.
+    def check(self, statement: Statement) -> None:
+        """Raise SinkConfigError when rows cannot be deleted as the statement wants it."""
+        if statement.primary_key and null_behaviour(statement) == "DELETE":
+            try:
+                key_order(self._table, statement)
+            except cql.NotAColumnError as error:
+                raise SinkConfigError(f"{error} (in {statement.text!r})") from error
+
+    def bind(self, place: int, row: Row, source: Hashable = None) -> Write:
+        """Bind a row that comes from the partition `source`.
 
         Raises cql.NotAColumnError and, for values of other types, ValueError, TypeError, OverflowError.
         """
-        if row.values is None:
+        values, time_us = row.values, write_time_us(row)
+        partition: Sequence[int]
+        if values is None:
+            statement = self._deletion(row, time_us)
             # Behind the write time comes the primary key, which begins with the partition's.
-            return _write(place, self._deletion(row), range(1, 1 + len(self._partition)))
-        statement = self._serialized(row, row.values) or self._bound(row, row.values)
-        return _write(place, statement, self._partition)
+            time_place, partition = 0, range(1, 1 + len(self._partition))
+        else:
+            statement = self._serialized(row, values, time_us) or self._bound(row, values, time_us)
+            time_place, partition = self._time_place, self._partition
+        if row.revision is None and (values is None or values.get(WRITE_TIME_FIELD) is None):
+            bound = statement.values
+            key = (source, self._name, *(bound[1:] if values is None else self._key_of(bound)))
+            settled_us = self._times.behind_earlier(key, row.event_time_ms, row.offset, time_us)
+            if settled_us != time_us:
+                bound[time_place] = cells.pack_long(settled_us)
+        return _write(place, statement, partition)
 
-    def _deletion(self, row: Row) -> BoundStatement:
-        key = self._table.primary_key
-        if len(row.pk) != len(key):
-            raise cql.NotAColumnError(f"PK has {len(row.pk)} parts, {self._table.qualified} has {key}")
-        return self._delete.bind((row.event_time_ms * _US_PER_MS + _US_PER_MS - 1, *row.pk))
+    def _deletion(self, row: Row, time_us: int) -> BoundStatement:
+        order = self._key_orders.get(row.plan)
+        if order is None:
+            order = self._key_orders[row.plan] = key_order(self._table, row.plan.statement)
+        key = zip(self._table.primary_key, order, strict=True)
+        values = [self._converted(column, row.pk[place]) for column, place in key]
+        return _driver_s(self._delete, [time_us, *values])
 
-    def _serialized(self, row: Row, values: dict[str, Any]) -> BoundStatement | None:
+    def _converted(self, column: str, value: Any) -> Any:
+        convert = self._converters.get(column)
+        return value if value is None or convert is None else convert(value)
+
+    def _serialized(self, row: Row, values: dict[str, Any], time_us: int) -> BoundStatement | None:
         """The row with its values serialized here; None when the driver has to do that."""
         names = tuple(values)
         if names not in self._layouts:
@@ -84,7 +120,7 @@ class Binder:
             return None
         try:
             found = layout.cells(values, _absent(row))
-            found.append(cells.pack_long(write_time_us(row)))
+            found.append(cells.pack_long(time_us))
             left_s = _left_s(row)
             if left_s is None:
                 return cells.Serialized(self._insert, found)
@@ -101,15 +137,14 @@ class Binder:
         is_plain = len(fields) == len(names) and not set(NO_COLUMNS) & set(names)
         return cells.layout(self._table.columns, self._table.primary_key, fields) if is_plain else None
 
-    def _bound(self, row: Row, values: dict[str, Any]) -> BoundStatement:
+    def _bound(self, row: Row, values: dict[str, Any], time_us: int) -> BoundStatement:
         absent = _absent(row)
         bound: dict[str, Any] = dict.fromkeys(self._table.columns, UNSET_VALUE)
         for field, value in values.items():
             if field in NO_COLUMNS:
                 continue
             column = cql.column_of(self._table, field)
-            convert = self._converters.get(column)
-            bound[column] = absent if value is None else value if convert is None else convert(value)
+            bound[column] = absent if value is None else self._converted(column, value)
         for column in self._table.primary_key:
             if bound[column] is None or bound[column] is UNSET_VALUE:
                 raise cql.NotAColumnError(
@@ -117,8 +152,48 @@ class Binder:
                 )
         left_s = _left_s(row)
         if left_s is None:
-            return self._insert.bind((*bound.values(), write_time_us(row)))
-        return self._insert_with_ttl.bind((*bound.values(), write_time_us(row), left_s))
+            return _driver_s(self._insert, [*bound.values(), time_us])
+        return _driver_s(self._insert_with_ttl, [*bound.values(), time_us, left_s])
+
+
+def pk_names(statement: Statement) -> list[str]:
+    """The names of the PK paths in a row: the alias that a field gives them, else their last segment."""
+    aliases = {field.path: field.alias for field in statement.fields if field.alias is not None}
+    return [
+        aliases.get(path, path.segments[-1] if path.segments else path.part.value) for path in statement.primary_key
+    ]
+
+
+def key_order(table: cql.Table, statement: Statement) -> Sequence[int]:
+    """For each column of the primary key, which PK path holds its value in a record that deletes a row.
+
+    The one of its name, also in lower case; by position only where no path has the name of any key column.
+
+    Raises cql.NotAColumnError when there are more or fewer paths than columns, or only some have a column's name.
+    """
+    names, key = pk_names(statement), table.primary_key
+    if len(names) != len(key):
+        raise cql.NotAColumnError(f"PK has {len(names)} parts, the primary key of {table.qualified} has {key}")
+    places = {name if name in key else name.lower(): place for place, name in enumerate(names)}
+    missing = [column for column in key if column not in places]
+    if len(missing) == len(key):
+        return range(len(key))
+    if missing:
+        raise cql.NotAColumnError(
+            f"PK {', '.join(names)}: no part is named {' or '.join(missing)}, as the primary key of "
+            f"{table.qualified} ({', '.join(key)}) is; select the path AS its column"
+        )
+    return [places[column] for column in key]
+
+
+def _driver_s(prepared: PreparedStatement, values: Sequence[Any]) -> BoundStatement:
+    try:
+        return prepared.bind(values)
+    except (ValueError, TypeError, OverflowError):
+        raise
+    except BAD_RECORD as error:
+        # The driver trusts some values to be what their columns take.
+        raise TypeError(f"a value does not fit its column: {error}") from error
 
 
 def _write(place: int, statement: BoundStatement, partition: Sequence[int]) -> Write:
@@ -135,9 +210,8 @@ def _absent(row: Row) -> Any:
 
 
 def write_time_us(row: Row) -> int:
-    """CQL's write time: the field for it, else the revision, else the event time with the offset as its microseconds.
-
-    Of two records of the same millisecond the later one in the topic wins, also when they are read again.
+    """CQL's write time as far as the record alone says it, for inserts and deletes alike: the field for it, else the
+    revision, else the event time with the last three digits of the offset as its microseconds.
 
     Raises ValueError for a field that holds no whole number.
     """

@@ -32,8 +32,9 @@ from kcql.model import Statement
 from persisters.project import null_behaviour
 from persisters.sink import Batch, RefusedRowError, Rejected, Row, SinkConfigError, Unavailable, is_derived
 from persisters.sinks import cql, tls
-from persisters.sinks.binding import NO_COLUMNS, Binder, Write
+from persisters.sinks.binding import NO_COLUMNS, Binder, Write, pk_names
 from persisters.sinks.cassandra_keys import PREFIX
+from persisters.sinks.write_times import WriteTimes
 
 _BATCH_BYTES = 32 * 1024
 """Cassandra refuses batches above 50 KiB (batch_size_fail_threshold) by default."""
@@ -50,6 +51,7 @@ class CassandraSink:
         self._cluster: Cluster | None = None
         self._session: Session | None = None
         self._tables: dict[str, Binder] = {}
+        self._times = WriteTimes()
         self._lock = threading.Lock()
 
     def open(self) -> None:
@@ -58,15 +60,16 @@ class CassandraSink:
             self._connect()
         for statement in self._config.statements:
             if statement.target_from is None and statement.target is not None and not statement.autocreate:
-                self._binder(statement.target, None)
+                self._binder(statement.target, None).check(statement)
 
     def write(self, batch: Batch) -> Sequence[Rejected]:
         """Write the rows, those of one partition together."""
         rejected: list[Rejected] = []
         writes: list[Write] = []
+        source = (batch.topic, batch.partition)
         for index, row in enumerate(batch.rows):
             try:
-                writes.append(self._binder(row.target, row).bind(index, row))
+                writes.append(self._binder(row.target, row).bind(index, row, source))
             except RefusedRowError as error:
                 rejected.append(Rejected(index, error.reason, error))
             except (ValueError, TypeError, OverflowError) as error:
@@ -148,7 +151,7 @@ class CassandraSink:
         statements = {name: session.prepare(text) for name, text in texts.items()}
         for one in statements.values():
             one.is_idempotent = True
-        return Binder(table, **statements)
+        return Binder(table, **statements, times=self._times)
 
     def _create(self, session: Session, keyspace: str, name: str, row: Row) -> None:
         if not row.plan.columns:
@@ -278,10 +281,7 @@ def primary_key_columns(row: Row) -> list[str]:
     statement = row.plan.statement
     if not statement.primary_key:
         return list(row.plan.identity)
-    aliases = {field.path: field.alias for field in statement.fields if field.alias is not None}
-    return [
-        aliases.get(path, path.segments[-1] if path.segments else path.part.value) for path in statement.primary_key
-    ]
+    return pk_names(statement)
 
 
 def check(config: Validated) -> list[Problem]:

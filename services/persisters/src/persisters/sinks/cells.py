@@ -86,9 +86,9 @@ def layout(columns: Mapping[str, str], primary_key: Sequence[str], fields: Mappi
     if not set(primary_key) <= fields.keys() or any(columns[column] not in _SERIALIZERS for column in places):
         return None
     return Layout(
-        _all_of([fields[column] for column in places]),
+        all_of([fields[column] for column in places]),
         [_SERIALIZERS[columns[column]] for column in places],
-        _all_of([places.index(column) for column in primary_key]),
+        all_of([places.index(column) for column in primary_key]),
         [place for place, column in enumerate(columns) if column not in fields],
     )
 
@@ -98,6 +98,7 @@ def size_bytes(cells: Sequence[Any]) -> int:
     return 4 * len(cells) + sum([len(cell) for cell in cells if isinstance(cell, bytes)])
 
 
-def _all_of(names: Sequence[Any]) -> Callable[[Any], Sequence[Any]]:
+def all_of(names: Sequence[Any]) -> Callable[[Any], Sequence[Any]]:
+    """The function that takes what stands at all these names, or places."""
     # Of one name alone itemgetter would give the bare value.
     return itemgetter(*names) if len(names) > 1 else lambda values: (values[names[0]],)

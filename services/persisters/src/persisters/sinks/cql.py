@@ -30,6 +30,8 @@ _LOGICAL: Mapping[str, str] = {
     "local-timestamp-millis": "timestamp",
     "local-timestamp-micros": "timestamp",
     "date": "date",
+    "time-millis": "time",
+    "time-micros": "time",
     "decimal": "decimal",
     "uuid": "uuid",
 }
@@ -142,9 +144,12 @@ def column_of(table: Table, field: str) -> str:
 
 
 def converter(type_: str) -> Callable[[Any], Any] | None:
-    """How a value that is not null becomes one that the driver takes for a column; None when as it is."""
+    """How a value that is not null becomes one that the driver takes for a column; None when as it is.
+
+    It raises TypeError or ValueError for a value that is none of a collection, or that has no form as text.
+    """
     if type_ in _TEXTS:
-        return lambda value: to_json(value).decode() if isinstance(value, (dict, list)) else value
+        return _text
     if type_ in ("uuid", "timeuuid"):
         return lambda value: UUID(value) if isinstance(value, str) else value
     name, _, inner = type_.removesuffix(">").partition("<")
@@ -157,12 +162,35 @@ def converter(type_: str) -> Callable[[Any], Any] | None:
     return None
 
 
-def _each(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    return None if convert is None else lambda values: [convert(value) for value in values]
+def _text(value: Any) -> str:
+    """A value of a union, or of a nested record, in a column of texts: as in JSON, a scalar without quotes."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    text = to_json(value).decode()
+    return text[1:-1] if text.startswith('"') else text
 
 
-def _each_value(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    return None if convert is None else lambda entries: {key: convert(value) for key, value in entries.items()}
+def _each(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    def converted(values: Any) -> Any:
+        # Of a text the driver would take the characters, of a map the keys.
+        if not isinstance(values, (list, tuple, set, frozenset)):
+            raise TypeError(f"expected a list for a column of several values, not {type(values).__name__}")
+        return values if convert is None else [None if value is None else convert(value) for value in values]
+
+    return converted
+
+
+def _each_value(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    def converted(entries: Any) -> Any:
+        if not isinstance(entries, Mapping):
+            raise TypeError(f"expected a map for a column of one, not {type(entries).__name__}")
+        if convert is None:
+            return entries
+        return {key: None if value is None else convert(value) for key, value in entries.items()}
+
+    return converted
 
 
 def _after_comma(types: str) -> str:
