@@ -21,6 +21,8 @@ from console.records import Record
 
 WITHHELD = "withheld"
 """The format of a value that may hold secrets and cannot be masked."""
+_MOST_LISTED = 8 * 1024
+"""Characters of a value in a list."""
 _PLAIN_KEYS = frozenset((config_files.NAME, config_files.CLASS))
 _CONNECTOR_FIELDS = frozenset(field["name"] for field in READER["fields"])
 
@@ -41,11 +43,21 @@ class ShownRecord:
     value_base64: str | None
     """The value's own bytes, where there is a problem and nothing to hide."""
     headers: tuple[tuple[str, str], ...]
+    is_cut: bool = False
+    """Whether the value is the beginning of its text only, and its own bytes are left out."""
 
     @property
     def text(self) -> str:
         """The value in one line."""
         return self.value if isinstance(self.value, str) else orjson.dumps(self.value).decode()
+
+    @property
+    def listed(self) -> ShownRecord:
+        """The same for a list: a large value takes many times its bytes, and a list has hundreds of them."""
+        text = self.text
+        if len(text) <= _MOST_LISTED:
+            return self
+        return replace(self, value=text[:_MOST_LISTED] + "…", value_base64=None, is_cut=True)
 
     def contains(self, text: str) -> bool:
         """Whether key or value, as they are shown, contain a text; upper and lower case are the same."""

@@ -40,6 +40,9 @@ class RecordAnswer(Answer):
     error: str | None = Field(description="Why the value is not what the topic should hold.")
     value_base64: str | None = Field(description="The value's bytes, where there is an error and nothing to hide.")
     headers: list[tuple[str, str]]
+    is_cut: bool = Field(
+        description="Whether only the beginning of a large value is here; alone the record has it all."
+    )
 
 
 class RecordsAnswer(Answer):
@@ -108,4 +111,5 @@ def _answer(record: ShownRecord) -> RecordAnswer:
         error=record.problem or None,
         value_base64=record.value_base64,
         headers=list(record.headers),
+        is_cut=record.is_cut,
     )

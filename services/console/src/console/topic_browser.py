@@ -78,7 +78,7 @@ class TopicBrowser:
         return [_row(size, writers.get(size.name, []), readers.get(size.name, [])) for size in self._topics.listed()]
 
     def page(self, topic: str, query: Query, limit: int) -> Page[ShownRecord]:
-        """Some records of a topic, the newest first.
+        """Some records of a topic, the newest first; of large values only the beginning.
 
         Raises BadRequestError for a query that makes no sense, NotFoundError for a topic or partition that is none.
         """
@@ -108,9 +108,11 @@ class TopicBrowser:
     def _keep(self, text: str) -> Callable[[Record], ShownRecord | None]:
         def keep(record: Record) -> ShownRecord | None:
             shown = self._showing.show(record)
-            return shown if shown.contains(text) else None
+            if not text:
+                return shown.listed
+            return shown.listed if shown.contains(text) else None
 
-        return keep if text else self._showing.show
+        return keep
 
 
 def _row(size: TopicSize, writers: list[str], readers: list[str]) -> TopicRow:

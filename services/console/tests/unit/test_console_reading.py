@@ -112,3 +112,20 @@ def test_a_time_that_no_calendar_has_is_shown(world: World, time_ms: int) -> Non
     partitions[0] = [replace(one, timestamp_ms=time_ms) for one in partitions[0]]
     for path in ("/ui/topics/x", "/ui/topics/x/0/0", "/isotherm/topics/x/records"):
         assert world.http.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("value", [b"[" + b"[]," * 100_000 + b"1]", b"\xff" * 100_000, b"t" * 100_000])
+def test_lists_have_the_beginning_of_large_values_only(world: World, value: bytes) -> None:
+    world.topics.put("x", value, b'{"n":1}')
+    small, large = world.http.get("/isotherm/topics/x/records").json()["records"]
+    assert (small["value"], small["is_cut"]) == ({"n": 1}, False)
+    assert (large["value_base64"], large["is_cut"], 8_000 < len(large["value"]) < 9_000) == (None, True, True)
+    whole = world.http.get("/isotherm/topics/x/records/0/0")
+    assert (whole.json()["is_cut"], len(whole.content) > MOST_SHOWN) == (False, True)
+    assert len(world.http.get("/ui/topics/x").content) < MOST_SHOWN
+
+
+def test_what_is_behind_the_beginning_of_a_value_is_found(world: World) -> None:
+    world.topics.put("x", b"t" * 50_000 + b"needle", b"1")
+    (found,) = world.http.get("/isotherm/topics/x/records?text=needle").json()["records"]
+    assert found["offset"] == 0
