@@ -17,6 +17,7 @@ import console_file_worker
 import httpx
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # not in its __all__
 
+from connector.dead_letters import dead_letter_headers
 from isotherm_cli import records
 from isotherm_cli.apply import apply
 from servicekit import kafka as clients
@@ -169,6 +170,23 @@ class World:
     def end(self) -> None:
         """Stop all that was started."""
         self._ends.close()
+
+
+def bury(world: World, topic: str, box: str, *, count: int, first: int = 0, padding: bytes = b"") -> None:
+    """Dead letters as a worker writes them, called `letter N` from the first on, with something behind each value."""
+    producer = clients.producer(world.kafka, "test")
+    for offset in range(first, first + count):
+        headers = dead_letter_headers(
+            ValueError("no good"),
+            stage="TASK_PUT",
+            connector=topic,
+            class_name=KLASS,
+            topic=topic,
+            partition=0,
+            offset=offset,
+        )
+        producer.produce(box, key=b"k", value=f"letter {offset}".encode() + padding, headers=headers)
+    assert producer.flush(WAIT_S) == 0
 
 
 @contextmanager

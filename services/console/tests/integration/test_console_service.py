@@ -9,13 +9,12 @@ from functools import partial
 
 import httpx
 import pytest
-from console_world import KLASS, Console, Process, World, until
+from console_world import KLASS, Console, Process, World, bury, until
 from typer.testing import CliRunner, Result
 
 from connector import config as config_files
-from connector.dead_letters import dead_letter_headers, ensure_topic
+from connector.dead_letters import ensure_topic
 from isotherm_cli.__main__ import app
-from servicekit import kafka as clients
 
 pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration
@@ -136,23 +135,6 @@ def test_dead_letters_are_replayed_to_where_they_came_from_or_discarded(
     until("the last is written", lambda: lines(world, name) == ["letter 1", "letter 2", "letter 0"], console.log)
     assert console.http.get(path).json() == []
     assert console.http.get("/isotherm/dead-letters/thermostat.data").status_code == 404
-
-
-def bury(world: World, topic: str, box: str, *, count: int, padding: bytes = b"") -> None:
-    """Dead letters as a worker writes them, with something behind each value."""
-    producer = clients.producer(world.kafka, "test")
-    for offset in range(count):
-        headers = dead_letter_headers(
-            ValueError("no good"),
-            stage="TASK_PUT",
-            connector=topic,
-            class_name=KLASS,
-            topic=topic,
-            partition=0,
-            offset=offset,
-        )
-        producer.produce(box, key=b"k", value=f"letter {offset}".encode() + padding, headers=headers)
-    assert producer.flush(60) == 0
 
 
 def test_a_list_of_large_dead_letters_is_shorter_and_the_command_line_goes_on_with_it(

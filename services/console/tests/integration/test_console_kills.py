@@ -1,0 +1,198 @@
+"""`kill -9` of the console again and again, while connectors are changed and dead letters are replayed.
+
+What it has acknowledged is on `isotherm.connectors`, and no letter is lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import TopicPartition
+from console_world import KLASS, WAIT_S, Console, World, bury, until
+
+from connector.dead_letters import ensure_topic
+from isotherm_cli import records
+from servicekit import kafka as clients
+from servicekit.avro import Decoder, SchemaRegistry
+
+pytest_plugins = ("console_fixtures",)
+pytestmark = pytest.mark.integration
+
+KILLS, MOST_KILLS = 5, 40
+LETTERS = 4_000
+"""Buried before each kill: several batches of a replay."""
+Step = tuple[str, str]
+"""What is wanted of a connector after a change: its file, and its target state."""
+
+
+class Client:
+    """Asks a console that is killed now and then, until it answers."""
+
+    def __init__(self, console: Console) -> None:
+        self._http = httpx.Client(base_url=console.url, timeout=WAIT_S)
+        self.cut = 0
+        """Requests that a kill has cut off: nobody knows what became of them."""
+        self.stop = threading.Event()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+    def ask(self, method: str, path: str, *expected: int, body: Any = None) -> Any:
+        """The answer's body; the request is repeated while nobody answers or the console is not ready."""
+        while True:
+            try:
+                answer = self._http.request(method, path, json=body)
+            except httpx.ConnectError:
+                threading.Event().wait(0.05)
+                continue
+            except httpx.TransportError:
+                self.cut += 1
+                continue
+            if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+                threading.Event().wait(0.05)
+                continue
+            assert answer.status_code in expected, answer.text
+            return answer.json() if answer.content else None
+
+
+class Changes(Client):
+    """Connectors are created, configured, paused and resumed; each change again until it is acknowledged."""
+
+    def __init__(self, console: Console, names: Iterable[str], group: str) -> None:
+        super().__init__(console)
+        self.acknowledged: dict[str, list[Step]] = {name: [] for name in names}
+        self._group = group
+
+    @property
+    def count(self) -> int:
+        """How many changes were acknowledged."""
+        return sum(len(steps) for steps in self.acknowledged.values())
+
+    def run(self) -> None:
+        """Until `stop`, and to the end of the change that is under way."""
+        for turn in itertools.count():
+            for name, steps in self.acknowledged.items():
+                file, target = steps[-1] if steps else ("", "STARTED")
+                match turn % 3:
+                    case 0:
+                        file = f"{turn}.txt"
+                        self._configure(name, file, is_new=not steps)
+                    case 1:
+                        target = "PAUSED"
+                        self.ask("PUT", f"/connectors/{name}/pause", 202)
+                    case 2:
+                        target = "STARTED"
+                        self.ask("PUT", f"/connectors/{name}/resume", 202)
+                steps.append((file, target))
+                if self.stop.is_set():
+                    return
+
+    def _configure(self, name: str, file: str, *, is_new: bool) -> None:
+        config = {"connector.class": KLASS, "topics": name, "file": file, "worker.group": self._group}
+        if is_new:
+            # 409: the creation whose answer was cut off had been written.
+            self.ask("POST", "/connectors", 201, 409, body={"name": name, "config": config})
+        else:
+            self.ask("PUT", f"/connectors/{name}/config", 200, body=config)
+
+
+class Replays(Client):
+    """All open letters of a topic are replayed, again and again."""
+
+    def __init__(self, console: Console, box: str) -> None:
+        super().__init__(console)
+        self._path = f"/isotherm/dead-letters/{box}/replay"
+
+    def run(self) -> None:
+        """Until `stop`, and until no letter is open then."""
+        while True:
+            is_last = self.stop.is_set()
+            done = self.ask("POST", self._path, 200, body={"all": True})["done"]
+            if is_last and not done:
+                return
+
+
+def test_nothing_acknowledged_is_lost_by_kills_at_any_moment(world: World) -> None:
+    console = world.console()
+    # Its group stays known, and no process is started for each of so many changes.
+    world.worker(console).kill()
+    target = world.topic(f"k-{uuid.uuid4().hex[:8]}")
+    box = f"{target}.dead-letters"
+    ensure_topic(world.admin, box)
+    names = [f"{target}-{n}" for n in range(3)]
+    with (
+        closing(Changes(console, names, world.group)) as changes,
+        closing(Replays(console, box)) as replays,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        ends = [threads.submit(changes.run), threads.submit(replays.run)]
+        try:
+            buried = kill_again_and_again(world, console, target, changes, replays, lambda: any(e.done() for e in ends))
+        finally:
+            changes.stop.set()
+            replays.stop.set()
+        for end in ends:
+            end.result(WAIT_S)
+
+    assert written(world, changes.acknowledged) == changes.acknowledged
+    for name, steps in changes.acknowledged.items():
+        assert console.http.get(f"/connectors/{name}/config").json()["file"] == steps[-1][0]
+    with closing(records.read(world.kafka, target)) as found:
+        replayed = {message.value() for message in found}
+    assert replayed == {f"letter {n}".encode() for n in range(buried)}
+    assert console.http.get(f"/isotherm/dead-letters/{box}").json() == []
+
+
+def kill_again_and_again(
+    world: World, console: Console, target: str, changes: Changes, replays: Replays, is_over: Callable[[], bool]
+) -> int:
+    """Kill the console in the middle of changes and of replays, unless one of them has failed; the letters buried."""
+    buried = kills = 0
+    with closing(clients.consumer(world.kafka, "test", "test")) as consumer:
+
+        def replayed() -> int:
+            return int(consumer.get_watermark_offsets(TopicPartition(target, 0), timeout=WAIT_S)[1])
+
+        while kills < KILLS or not (changes.cut and replays.cut):
+            assert kills < MOST_KILLS, f"{kills} kills cut off {changes.cut} changes and {replays.cut} replays"
+            changed, before = changes.count, replayed()
+            bury(world, target, f"{target}.dead-letters", count=LETTERS, first=buried)
+            buried += LETTERS
+            # Each time somewhat later.
+            enough = before + 1 + (kills * 700) % LETTERS
+            until(
+                "changes and replays go on",
+                lambda: is_over() or (changes.count > changed and replayed() >= enough),  # noqa: B023 -- asked at once
+                console.log,
+            )
+            if is_over():
+                break
+            console.kill()
+            kills += 1
+            console.start()
+    return buried
+
+
+def written(world: World, names: Iterable[str]) -> Mapping[str, list[Step]]:
+    """What `isotherm.connectors` says of these connectors, one after the other; the same said twice counts once."""
+    decode = Decoder(SchemaRegistry(world.registry))
+    said: dict[str, list[Step]] = {name: [] for name in names}
+    with closing(records.read(world.kafka, "isotherm.connectors")) as found:
+        for message in found:
+            name, value = (message.key() or b"").decode(), message.value()
+            if name not in said or value is None:
+                continue
+            record = decode(value).record
+            step = (record["config"]["file"], record["target_state"])
+            if said[name][-1:] != [step]:
+                said[name].append(step)
+    return said
