@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from console_in_memory import CONFIG, KLASS, NOW, PLUGIN, World, world_of
-from httpx import Response
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
@@ -290,7 +289,7 @@ def test_what_can_be_got_answers_head_without_content(world: World) -> None:
 
 
 def test_offsets_are_changed_all_or_none_and_what_is_not_there_is_said(world: World) -> None:
-    def altered(*wanted: tuple[str, Any, Any]) -> Response:
+    def altered(*wanted: tuple[str, Any, Any]) -> Any:
         entries = [
             {"partition": {"kafka_topic": topic, "kafka_partition": number}, "offset": {"kafka_offset": offset}}
             for topic, number, offset in wanted
@@ -299,7 +298,15 @@ def test_offsets_are_changed_all_or_none_and_what_is_not_there_is_said(world: Wo
 
     world.create(initial_state="STOPPED")
     before = world.http.get("/connectors/a/offsets").json()
-    for wrong in (("t", 9, 3), ("u", 0, 3), ("t", 2**40, 3), ("^t", 0, 3), ("t", "9" * 5_000, 3), ("t", 0, [[]] * 99)):
+    wrongs: list[tuple[str, Any, Any]] = [
+        ("t", 9, 3),
+        ("u", 0, 3),
+        ("t", 2**40, 3),
+        ("^t", 0, 3),
+        ("t", "9" * 5_000, 3),
+        ("t", 0, [[]] * 99),
+    ]
+    for wrong in wrongs:
         refused = altered(("t", 0, 5), wrong)
         assert (refused.status_code, len(refused.json()["message"]) < 1_000) == (400, True)
         assert world.http.get("/connectors/a/offsets").json() == before
