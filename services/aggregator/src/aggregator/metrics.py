@@ -33,7 +33,8 @@ class Progress:
     watermark_ms: int | None
     read_to: Mapping[Partition, int] | None
     """The offset behind the last record read, by partition of the Kafka source; None before the first batch."""
-    state_rows: int
+    state_rows: int | None
+    """Open windows; None when this start of the query has run no batch yet, and for a query without state."""
     dropped_rows: int
     observed: Mapping[str, Mapping[str, int | None]]
 
@@ -61,7 +62,7 @@ class Progress:
             duration_ms=progress.get("batchDuration", 0),
             watermark_ms=None if watermark is None else _epoch_ms(watermark),
             read_to=_partitions(kafka["endOffset"]),
-            state_rows=sum(operator["numRowsTotal"] for operator in operators),
+            state_rows=sum(operator["numRowsTotal"] for operator in operators) if operators else None,
             dropped_rows=sum(operator["numRowsDroppedByWatermark"] for operator in operators),
             observed=progress.get("observedMetrics", {}),
         )
@@ -125,7 +126,7 @@ class Metrics:
             self.rows_per_second.labels(query).set(progress.rows_per_second)
         if progress.watermark_ms is not None:
             self.watermark.set(progress.watermark_ms / 1000)
-            self.state_rows.set(progress.state_rows)
+            self.state_rows.set(progress.state_rows or 0)
             self.dropped.inc(progress.dropped_rows)
         self.on_time.inc(progress.observed.get(READINGS_OBSERVED, {}).get("on_time") or 0)
         refused = progress.observed.get(REFUSED_OBSERVED, {})

@@ -52,6 +52,7 @@ class SupervisedQuery:
         self.read_to: dict[Partition, int] | None = None
         self.last: Progress | None = None
         self.newest_ingest_ms: int | None = None
+        self.starts = 0
         self._start = start
         self._redact = redact
         self._query: StreamingQuery | None = None
@@ -60,6 +61,7 @@ class SupervisedQuery:
     def start(self) -> None:
         """Start it, with what is known now."""
         self._query = self._start()
+        self.starts += 1
 
     @property
     def is_running(self) -> bool:

@@ -31,6 +31,7 @@ class Ticking:
             settings.watermark_delay_ms,
         )
         self._ticked_watermark_ms = 0
+        self._ticked_in_start = 0
         self._asked_of_batch = -1
 
     def is_worth_asking(self, windows: SupervisedQuery) -> bool:
@@ -54,10 +55,15 @@ class Ticking:
         if reached is not None and self._is_due(windows, reached):
             self._folder.tick(self._ticks.tick_ms(reached))
             self._ticked_watermark_ms = self._ticks.watermark_ms(reached)
+            self._ticked_in_start = windows.starts
 
     def _is_due(self, windows: SupervisedQuery, reached: int) -> bool:
         last = windows.last
         # Without an open window there is nothing to finish: an idle service makes no batches.
-        if last is None or last.watermark_ms is None or last.state_rows == 0:
+        if last is None or last.state_rows == 0:
             return False
-        return self._ticks.is_due(reached, max(last.watermark_ms, self._ticked_watermark_ms))
+        # Spark tells nothing of its state before a start's first batch, and makes none for windows that an earlier
+        # start has ended but not written: the first tick of a start brings both about, wherever the watermark is.
+        if last.state_rows is None and self._ticked_in_start != windows.starts:
+            return True
+        return self._ticks.is_due(reached, max(last.watermark_ms or 0, self._ticked_watermark_ms))

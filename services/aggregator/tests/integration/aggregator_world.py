@@ -22,6 +22,8 @@ from isotherm_cli.apply import apply
 from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
 from isotherm_schemas import schema, topic
 from servicekit import avro
+from servicekit import kafka as clients
+from servicekit.avro import SchemaRegistry
 from servicekit.settings import KafkaSettings, RegistrySettings
 from simulators import checker
 from stack import measurement
@@ -148,6 +150,34 @@ def settings_of(topics: Topics, folder: Path, **settings: object) -> list[str]:
         **settings,
     }
     return [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
+
+
+def write_devices(topics: Topics, registry: SchemaRegistry) -> dict[str, dict[str, Any]]:
+    """Half of the devices are known; one has no home, one was moved, one was removed again."""
+    encode = registry.encoder(topics.devices, schema("Device", 1))
+    producer = clients.producer(topics.kafka, "aggregator-test")
+    known: dict[str, dict[str, Any]] = {}
+
+    def put(number: int, home: str | None) -> None:
+        device = {
+            "device_id": f"device|{number}%",
+            "home": home,
+            "room": None,
+            "region": f"r|{number % 3}",
+            "model": None,
+        }
+        known[str(device["device_id"])] = device
+        producer.produce(topics.devices, key=str(device["device_id"]), value=encode({**device, "thresholds": {}}))
+
+    for number in range(DEVICES // 2):
+        put(number, None if number == 1 else f"home-{number % 5}")
+    put(2, "home-moved")
+    producer.produce(topics.devices, key="device|3%", value=None)
+    del known["device|3%"]
+    producer.produce(topics.devices, key="device|4%", value=b"\x01 no device")
+    del known["device|4%"]
+    assert producer.flush(30) == 0
+    return known
 
 
 class Process:

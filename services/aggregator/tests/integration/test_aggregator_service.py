@@ -1,8 +1,8 @@
 """The aggregator as a process, against a real Kafka and a real registry.
 
 One run serves most tests: some 20,000 readings, every kind of bad record, a transaction left open for most of the
-time, `kill -9` in the middle, a restart of the broker, a new schema version afterwards. A recount that shares no code
-with the aggregator is the judge.
+time, `kill -9` in the middle, a restart of the broker, a new schema version afterwards; then another process takes
+over, with a window open and nothing new to read. A recount that shares no code with the aggregator is the judge.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from aggregator_world import (
     reading_v2,
     settings_of,
     wait_for,
+    write_devices,
 )
 from confluent_kafka import Message
 
-from isotherm_schemas import schema
 from servicekit import avro
 from servicekit import kafka as clients
 from servicekit.avro import SchemaRegistry
@@ -49,6 +49,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 TRANSACTION_TIMEOUT_MS = 900_000
 """The most that a broker grants: the open transaction has to outlive two starts of Spark on a machine that is busy."""
+
+AHEAD_MS = 20_000
+"""How far ahead of ours the clocks are that the last readings bear: their windows end when the service has stopped."""
+PREFIX = "isotherm_aggregator_"
+DROPPED = f"{PREFIX}rows_dropped_by_watermark_total"
 
 
 @dataclass
@@ -72,6 +77,8 @@ class Run:
     killed_jvm: int = 0
     second_instance_said: str = ""
     held_back_while_open: bool = False
+    open_at_stop: set[checker.WindowKey] = field(default_factory=set)
+    dropped_by_last: float = -1
 
     def expected_windows(self, rules: checker.Rules = RULES) -> dict[checker.WindowKey, dict[str, float]]:
         return checker.expected_windows((r.reading for r in self.records if r.reading is not None), rules)
@@ -79,33 +86,34 @@ class Run:
     def decoded(self, messages: list[Message]) -> list[Mapping[str, Any]]:
         return [self.decode(message.value() or b"") for message in messages]
 
+    def window_keys(self) -> set[checker.WindowKey]:
+        """What is in the output topic now."""
+        return {checker.window_key(row) for row in self.decoded(self.topics.read(self.topics.output))}
 
-def write_devices(topics: Topics, registry: SchemaRegistry) -> dict[str, dict[str, Any]]:
-    """Half of the devices are known; one has no home, one was moved, one was removed again."""
-    encode = registry.encoder(topics.devices, schema("Device", 1))
-    producer = clients.producer(topics.kafka, "aggregator-test")
-    known: dict[str, dict[str, Any]] = {}
 
-    def put(number: int, home: str | None) -> None:
-        device = {
-            "device_id": f"device|{number}%",
-            "home": home,
-            "room": None,
-            "region": f"r|{number % 3}",
-            "model": None,
+def make_v2(encode: Callable[[Mapping[str, Any]], bytes], name: str, count: int, at_ms: int) -> list[Record]:
+    """Readings of version 2, all measured and taken in at one time."""
+    records = []
+    for number in range(count):
+        reading = {
+            "device_id": f"device|{number % DEVICES}%",
+            "metric": "temperature",
+            "value": float(number),
+            "unit": "Cel",
+            "event_time": at_ms,
+            "ingest_time": at_ms,
+            "sequence": READINGS + number,
+            "attributes": {},
         }
-        known[str(device["device_id"])] = device
-        producer.produce(topics.devices, key=str(device["device_id"]), value=encode({**device, "thresholds": {}}))
+        value = encode({**reading, "quality": "good"})
+        records.append(Record(f"{name}-{number}", str(reading["device_id"]).encode(), value, "on-time", reading))
+    return records
 
-    for number in range(DEVICES // 2):
-        put(number, None if number == 1 else f"home-{number % 5}")
-    put(2, "home-moved")
-    producer.produce(topics.devices, key="device|3%", value=None)
-    del known["device|3%"]
-    producer.produce(topics.devices, key="device|4%", value=b"\x01 no device")
-    del known["device|4%"]
-    assert producer.flush(30) == 0
-    return known
+
+def lag(process: Process, topics: Topics) -> float:
+    """Records that either query has not read yet."""
+    of_input = f'topic="{topics.input}"'
+    return sum(value for name, value in process.metrics().items() if "_lag_records{" in name and of_input in name)
 
 
 @pytest.fixture(scope="module")
@@ -167,28 +175,13 @@ def run(
         # The first to take the lock after the killed JVM runs; the other waits for it.
         second, third = (second, third) if second.ready().get("ready") else (third, second)
         run.second_instance_said = str(third.ready())
-        third.terminate()
 
         kafka.kill()
         kafka.start()
         kafka.wait_ready()
         topics.declare([READING, reading_v2()])
-        now_ms = time.time_ns() // 1_000_000
         encode_v2 = registry.encoder(topics.input, reading_v2())
-        fresh = []
-        for number in range(200):
-            reading = {
-                "device_id": f"device|{number % DEVICES}%",
-                "metric": "temperature",
-                "value": float(number),
-                "unit": "Cel",
-                "event_time": now_ms,
-                "ingest_time": now_ms,
-                "sequence": READINGS + number,
-                "attributes": {},
-            }
-            value = encode_v2({**reading, "quality": "good"})
-            fresh.append(Record(f"v2-{number}", str(reading["device_id"]).encode(), value, "on-time", reading))
+        fresh = make_v2(encode_v2, "v2", 200, time.time_ns() // 1_000_000)
         produce(plain, topics.input, fresh)
         assert plain.flush(30) == 0
         run.records = records + fresh
@@ -203,20 +196,23 @@ def run(
         wait_for(lambda: len({m.key() for m in topics.read(topics.output)}) >= len(expected), "every window", second)
         groups = checker.expected_groups(expected, run.devices, ATTRIBUTES)
         wait_for(lambda: len({m.key() for m in topics.read(topics.grouped)}) >= len(groups), "every group", second)
-        wait_for(
-            lambda: (
-                second.metrics()[
-                    f'isotherm_aggregator_lag_records{{partition="0",query="rejects",topic="{topics.input}"}}'
-                ]
-                == 0
-            ),
-            "the stateless query",
-            second,
-        )
+        wait_for(lambda: lag(second, topics) == 0, "both queries at the end", second)
+        ahead = make_v2(encode_v2, "ahead", 5, time.time_ns() // 1_000_000 + AHEAD_MS)
+        run.records += ahead
+        produce(plain, topics.input, ahead)
+        assert plain.flush(30) == 0
+        wait_for(lambda: second.metrics()[f"{PREFIX}state_rows"] == len(ahead), "the last windows", second)
         run.metrics = second.metrics()
         run.exit_code = second.terminate()
         run.log = second.log_text()
         run.statuses = topics.statuses(decoder, second.pid)
+        expected = run.expected_windows()
+        run.open_at_stop = expected.keys() - run.window_keys()
+        wait_for(lambda: run.window_keys() >= expected.keys(), "the windows left open, from an idle input", third)
+        groups = checker.expected_groups(expected, run.devices, ATTRIBUTES)
+        wait_for(lambda: len({m.key() for m in topics.read(topics.grouped)}) >= len(groups), "their groups", third)
+        run.dropped_by_last = third.metrics()[DROPPED]
+        third.terminate()
         run.out, run.grouped = topics.read(topics.output), topics.read(topics.grouped)
         run.late, run.dead = topics.read(topics.late), topics.read(topics.dead)
         yield run
@@ -231,6 +227,10 @@ def test_every_window_equals_the_recount(run: Run) -> None:
     found, problems = checker.latest((checker.window_key(row), row) for row in run.decoded(run.out))
     assert problems == []
     assert checker.mismatches(run.expected_windows(), found) == []
+
+
+def test_windows_left_open_come_out_of_the_next_process_though_nothing_new_is_sent(run: Run) -> None:
+    assert len(run.open_at_stop) == 5
 
 
 def test_the_kill_came_in_the_middle(run: Run) -> None:
@@ -287,7 +287,7 @@ def test_an_open_transaction_holds_the_windows_back(run: Run) -> None:
 
 
 def test_nothing_is_dropped_by_the_watermark(run: Run) -> None:
-    assert run.metrics["isotherm_aggregator_rows_dropped_by_watermark_total"] == 0
+    assert run.metrics[DROPPED] == run.dropped_by_last == 0
     assert "rows dropped by the watermark" not in run.log
 
 

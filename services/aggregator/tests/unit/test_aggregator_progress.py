@@ -50,6 +50,7 @@ def test_progress_before_the_first_batch_has_no_offsets() -> None:
     parsed = Progress.parse(progress(sources=[source], stateOperators=[], eventTime={}, observedMetrics={}))
     assert parsed.read_to is None
     assert parsed.watermark_ms is None
+    assert parsed.state_rows is None
     assert parsed.newest_ingest_ms is None
 
 

@@ -70,6 +70,19 @@ def query(*, state_rows: int = 1) -> SupervisedQuery:
     return windows
 
 
+def begin_again(windows: SupervisedQuery) -> None:
+    """Start the query anew, and find nothing to read: all that Spark 4.0.0 tells then."""
+    idle = {
+        "batchId": BATCH + 1,
+        "timestamp": "t",
+        "sources": [{"description": "KafkaV2[Subscribe[readings]]", "numInputRows": 0, "endOffset": None}],
+        "stateOperators": [],
+        "eventTime": {},
+    }
+    windows.starts += 1
+    windows.last = Progress.parse(json.dumps(idle))
+
+
 def ticking(folder: CheckpointFolder, log: Log) -> Ticking:
     settings = AggregatorSettings(
         checkpoint_dir=folder.folder,
@@ -119,6 +132,52 @@ def test_without_a_plan_or_an_open_window_time_stands_still(folder: CheckpointFo
     ticking(folder, log).advance(query(), DUE_MS, log.ends())
     plan(folder, BATCH, PLANNED)
     ticking(folder, log).advance(query(state_rows=0), DUE_MS, log.ends())
+    assert ticks(folder) == []
+
+
+def test_a_start_on_an_idle_input_ends_what_the_one_before_left_open(folder: CheckpointFolder) -> None:
+    log = Log({("readings", 0): {49: 1}, ("readings", 1): {59: 1}})
+    plan(folder, BATCH, PLANNED)
+    clock, windows = ticking(folder, log), query()
+    begin_again(windows)
+    assert clock.is_worth_asking(windows)
+    clock.advance(windows, DUE_MS, log.ends())
+    assert ticks(folder) == [DUE_MS + SKEW_MS]
+
+    plan(folder, BATCH + 1, PLANNED)
+    assert not clock.is_worth_asking(query(state_rows=0))
+    clock.advance(windows, DUE_MS + 1, log.ends())
+    assert ticks(folder) == [DUE_MS + SKEW_MS]
+    clock.advance(windows, DUE_MS + WINDOW_MS, log.ends())
+    assert ticks(folder) == [DUE_MS + SKEW_MS, DUE_MS + WINDOW_MS + SKEW_MS]
+
+
+def test_every_start_has_its_first_tick_at_once(folder: CheckpointFolder) -> None:
+    """A start may have ended windows by a tick, and have been stopped before the batch that writes them."""
+    log = Log({("readings", 0): {49: 1}, ("readings", 1): {59: 1}})
+    plan(folder, BATCH, PLANNED)
+    clock, windows = ticking(folder, log), query()
+    clock.advance(windows, DUE_MS, log.ends())
+    begin_again(windows)
+    clock.advance(windows, DUE_MS + 1, log.ends())
+    assert ticks(folder) == [DUE_MS + SKEW_MS, DUE_MS + 1 + SKEW_MS]
+
+
+def test_a_start_on_an_idle_input_waits_for_what_no_plan_has(folder: CheckpointFolder) -> None:
+    log = Log({("readings", 0): {49: 1, 50: DUE_MS - 1}, ("readings", 1): {59: 1}})
+    plan(folder, BATCH, PLANNED)
+    windows = query()
+    begin_again(windows)
+    ticking(folder, log).advance(windows, DUE_MS + 100, log.ends())
+    assert ticks(folder) == [DUE_MS - 1 + SKEW_MS]
+
+
+def test_before_the_first_plan_of_all_there_is_nothing_to_end(folder: CheckpointFolder) -> None:
+    log = Log({("readings", 0): {}})
+    clock, windows = ticking(folder, log), query()
+    begin_again(windows)
+    assert not clock.is_worth_asking(windows)
+    clock.advance(windows, DUE_MS, log.ends())
     assert ticks(folder) == []
 
 
