@@ -54,9 +54,12 @@ def test_a_kill_between_write_and_commit_loses_and_doubles_nothing(
 def test_the_last_record_of_a_key_stays_also_after_a_kill(
     readings: Broker, store: Store, persister: Persisters
 ) -> None:
-    """The readings have no revision and one event time: only their order in the topic says which one is last."""
+    """The readings have no revision and one event time: only their order in the topic says which one is last.
+
+    They are more than a thousand in each partition: so many have write times of their own in Cassandra.
+    """
     task = persister(readings, store, KEEPS_ITS_PLACE, written=store.lines_by_device(readings.topic))
-    devices, sequences = [f"dev-{number}" for number in range(10)], range(40)
+    devices, sequences = [f"dev-{number}" for number in range(10)], range(431)
     readings.produce(*((device, readings.reading(device, number)) for number in sequences for device in devices))
     task.start(commit_interval_ms=600_000)
     task.until("some written", lambda: task.counts()["written"] > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import time
 import uuid
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 KEYSPACE = "features"
 ROOM = {"type": "record", "name": "Room", "fields": [{"name": "floor", "type": "int"}]}
-SCHEMA: dict[str, Any] = {
+SCHEMA: Any = {
     "type": "record",
     "name": "Thing",
     "isotherm.event_time": "at",
@@ -58,9 +59,9 @@ def table() -> str:
     return f"t{uuid.uuid4().hex[:10]}"
 
 
-def writing(port: int, kcql: str, **more: str) -> Writing:
+def writing(port: int, kcql: str, schema: Any = SCHEMA, **more: str) -> Writing:
     base = {"kcql": kcql, "contact.points": "127.0.0.1", "port": str(port)}
-    return Writing("scylla", SCHEMA, "t", base | {"key.space": KEYSPACE, "key.space.replication.factor": "1"} | more)
+    return Writing("scylla", schema, "t", base | {"key.space": KEYSPACE, "key.space.replication.factor": "1"} | more)
 
 
 def test_collections_nested_records_ttl_write_time_and_deletes(cassandra: Any, session: Session, table: str) -> None:
@@ -131,6 +132,50 @@ def test_a_first_record_without_a_schema_is_refused_and_the_next_one_makes_the_t
     assert (refused.index, refused.reason, refused.transient) == (0, "document", False)
     assert "needs a value with an Avro schema" in str(refused.error)
     assert [row["id"] for row in session.execute(f"SELECT id FROM {KEYSPACE}.{table}")] == ["b"]
+
+
+def test_a_value_of_another_type_is_a_bad_record_and_times_of_day_are_kept(
+    cassandra: Any, session: Session, table: str
+) -> None:
+    mixed = {"name": "mixed", "type": ["null", "int", "string", "boolean"]}
+    daily = {"name": "daily", "type": {"type": "int", "logicalType": "time-millis"}}
+    schema = SCHEMA | {"fields": [SCHEMA["fields"][0], mixed, daily]}
+    kcql = f"INSERT INTO {table} SELECT * FROM t AUTOCREATE PK id"
+    into = writing(cassandra.port, kcql, schema)
+    values = {"number": 5, "text": "x", "truth": True, "nothing": None}
+    prepared = [
+        into.prepare({"id": name, "mixed": value, "daily": datetime.time(1, 2, 3)}) for name, value in values.items()
+    ]
+    assert into.write(*prepared) == []
+    found = {row["id"]: row for row in session.execute(f"SELECT * FROM {KEYSPACE}.{table}")}
+    assert {name: row["mixed"] for name, row in found.items()} == {
+        "number": "5",
+        "text": "x",
+        "truth": "true",
+        "nothing": None,
+    }
+    assert {row["daily"].time() for row in found.values()} == {datetime.time(1, 2, 3)}
+
+    session.execute(f"CREATE TABLE {KEYSPACE}.{table}_lists (id text PRIMARY KEY, mixed list<text>)")
+    into = writing(cassandra.port, f"INSERT INTO {table}_lists SELECT id, mixed FROM t", schema)
+    rejected = into.write(*(into.prepare({"id": "a", "mixed": 5, "daily": datetime.time(1)}) for _ in range(2)))
+    assert [(one.index, one.reason, one.transient) for one in rejected] == [(0, "type", False), (1, "type", False)]
+
+
+def test_deletes_name_the_columns_of_the_key(cassandra: Any, session: Session, table: str) -> None:
+    key = {"device": "dev-1", "city": "Oslo"}
+    schema = SCHEMA | {"fields": [{"name": name, "type": "string"} for name in key]}
+    delete = "PROPERTIES('behavior.on.null.values'='DELETE')"
+    created = writing(cassandra.port, f"INSERT INTO {table} SELECT * FROM t AUTOCREATE PK device, city", schema)
+    others = [{"device": "Oslo", "city": "dev-1"}, {"device": "dev-2", "city": "Oslo"}]
+    assert created.write(*(created.prepare(one) for one in (key, *others))) == []
+    into = writing(cassandra.port, f"INSERT INTO {table} SELECT * FROM t PK _key.city, _key.device {delete}", schema)
+    assert into.write(into.prepare(None, json.dumps(key))) == []
+    assert sorted(session.execute(f"SELECT * FROM {KEYSPACE}.{table}"), key=str) == sorted(others, key=str)
+
+    in_part = writing(cassandra.port, f"INSERT INTO {table} SELECT * FROM t PK _key.town, _key.device {delete}", schema)
+    with pytest.raises(SinkConfigError, match="no part is named city"):
+        in_part.sink.open()
 
 
 def test_tls_checks_the_server(cassandra: Any, session: Session, table: str, tmp_path: Path) -> None:
