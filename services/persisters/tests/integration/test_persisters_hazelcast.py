@@ -145,6 +145,23 @@ def test_avro_of_a_record_without_a_schema_is_refused_alone(
 
 
 @pytest.mark.filterwarnings("ignore:ssl.:DeprecationWarning")  # how the client itself asks for TLS
+def test_keys_and_names_that_are_not_unicode_are_bad_records(
+    hazelcast: Any, client: HazelcastClient, target: str
+) -> None:
+    """A JSON key may hold half of a surrogate pair, which has no UTF-8."""
+    half = r'{"id": "\ud800"}'
+    kcql = f"INSERT INTO {target} SELECT * FROM t PK _key.id STOREAS IMAP; INSERT INTO _key.id SELECT * FROM t"
+    into = writing(hazelcast, kcql)
+    rejected = into.write(into.prepare(reading(), half), into.prepare(reading(), f'{{"id": "{target}_ring"}}'))
+    assert sorted((one.index, one.reason, one.transient) for one in rejected) == [
+        (0, "document", False),
+        (1, "document", False),
+    ]
+    assert set(named(client, target).key_set().result()) == {f"{target}_ring"}
+    ring: Any = client.get_ringbuffer(f"{target}_ring")
+    assert ring.size().result() == 1
+
+
 def test_tls_checks_the_member(hazelcast: Any, client: HazelcastClient, target: str, tmp_path: Path) -> None:
     way, trust = behind_tls(hazelcast.port, tmp_path)
     kcql = f"INSERT INTO {target} SELECT * FROM t PK device_id STOREAS IMAP"
