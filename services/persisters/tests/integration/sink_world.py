@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from elasticsearch import Elasticsearch
 from persisters_relay import Relay
 
 from connector.config import from_mapping
@@ -66,6 +67,12 @@ class Writing:
         assert rows, [one.refusal or one.filtered for one in prepared]
         self.sink.open()
         return self.sink.write(Batch(self._topic, 0, rows))
+
+
+def documents(client: Elasticsearch, index: str) -> dict[str, dict[str, Any]]:
+    """The documents of an index by their ids."""
+    client.indices.refresh(index=index)
+    return {hit["_id"]: hit["_source"] for hit in client.search(index=index, size=100)["hits"]["hits"]}
 
 
 class Authority:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from elasticsearch import Elasticsearch
 from persisters_relay import Relay
 from prometheus_client import CollectorRegistry
-from sink_world import TIMESTAMP_MS, Writing, behind_tls
+from sink_world import TIMESTAMP_MS, Writing, behind_tls, documents
 
 import isotherm_schemas
 from connector.config import from_mapping
@@ -23,6 +22,7 @@ from persisters.sinks.elasticsearch_client import connect
 from persisters.sinks.elasticsearch_retention import Retention, running
 from persisters.sinks.retention import Retirement
 
+pytest_plugins = ("elasticsearch_fixtures",)
 pytestmark = pytest.mark.integration
 
 READING = isotherm_schemas.schema("SensorReading", 1)
@@ -49,24 +49,8 @@ def aggregate(revision: int, mean: float) -> dict[str, Any]:
     return {"device_id": "d1", "metric": "temperature", **window, **numbers, "revision": revision}
 
 
-@pytest.fixture
-def client(elasticsearch: Any) -> Iterator[Elasticsearch]:
-    with Elasticsearch(elasticsearch.url) as made:
-        yield made
-
-
-@pytest.fixture
-def index() -> str:
-    return f"t{uuid.uuid4().hex[:10]}"
-
-
 def writing(url: str, kcql: str, schema: Any = READING, **config: str) -> Writing:
     return Writing("elasticsearch", schema, "t", {"url": url, "kcql": kcql, **config})
-
-
-def documents(client: Elasticsearch, index: str) -> dict[str, dict[str, Any]]:
-    client.indices.refresh(index=index)
-    return {hit["_id"]: hit["_source"] for hit in client.search(index=index, size=100)["hits"]["hits"]}
 
 
 def test_statements_targets_pipeline_template_and_bad_items(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from elasticsearch import Elasticsearch
-from sink_world import TIMESTAMP_MS, Writing
+from sink_world import TIMESTAMP_MS, Writing, documents
 
 from persisters.decode import WriterSchema
 from persisters.plan import Plan, compile_plan
 from persisters.sink import Batch, Rejected, Row, SinkConfigError
 from servicekit.avro import parse
 
+pytest_plugins = ("elasticsearch_fixtures",)
 pytestmark = pytest.mark.integration
 
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
@@ -50,27 +50,11 @@ PRINTED_INDICES = ("indexa", "indexb", "indexa2026-01-01")
 
 
 @pytest.fixture
-def client(elasticsearch: Any) -> Iterator[Elasticsearch]:
-    with Elasticsearch(elasticsearch.url) as made:
-        yield made
-
-
-@pytest.fixture
-def index() -> str:
-    return f"t{uuid.uuid4().hex[:10]}"
-
-
-@pytest.fixture
 def printed(client: Elasticsearch) -> Iterator[None]:
     """The documents' own names, which no other test may find afterwards."""
     yield
     client.indices.delete(index=PRINTED_INDICES, ignore_unavailable=True)
     client.options(ignore_status=404).indices.delete_index_template(name="isotherm-index*")
-
-
-def documents(client: Elasticsearch, index: str) -> dict[str, dict[str, Any]]:
-    client.indices.refresh(index=index)
-    return {hit["_id"]: hit["_source"] for hit in client.search(index=index, size=100)["hits"]["hits"]}
 
 
 def fields(client: Elasticsearch, index: str) -> dict[str, Any]:
