@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 import fastavro
+import fastavro._read_py as patient  # the only reader that notices how deep it is: the compiled one ends the process
 import httpx2  # what the registry client uses: its errors are not httpx's
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -25,6 +26,7 @@ JsonSchema = Mapping[str, Any]
 
 _MAGIC = 0
 _HEADER_BYTES = 5
+_SHALLOW_BYTES = 1_000
 _BAD = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 """What fastavro raises for schemas and bodies that are none, or have no end."""
 
@@ -55,6 +57,7 @@ class WriterSchema(NamedTuple):
     schema_id: int
     json: JsonSchema
     parsed: Any
+    is_recursive: bool = False
 
 
 class SchemaRegistry:
@@ -105,7 +108,8 @@ class SchemaRegistry:
         if text is None:
             raise UnknownSchemaError(schema_id)
         try:
-            return WriterSchema(schema_id, json.loads(text), parse(json.loads(text)))
+            schema = json.loads(text)
+            return WriterSchema(schema_id, schema, parse(schema), is_recursive(schema))
         except (*_BAD, fastavro.schema.SchemaParseException) as error:
             raise WireFormatError(f"schema id {schema_id} is not one of an Avro record: {error!r}") from error
 
@@ -136,6 +140,29 @@ class SchemaRegistry:
 def parse(schema: JsonSchema) -> Any:
     """A schema ready for fastavro; each call is independent of every other (no shared named types)."""
     return fastavro.parse_schema(dict(schema), named_schemas={})
+
+
+def is_recursive(schema: Any, around: frozenset[str] = frozenset()) -> bool:
+    """Whether a record may hold itself. Names are compared without namespaces: at worst a schema is read patiently."""
+    if isinstance(schema, str):
+        return schema.rpartition(".")[2] in around
+    if isinstance(schema, list):
+        return any(is_recursive(branch, around) for branch in schema)
+    if schema["type"] in ("record", "error"):
+        inside = around | {schema["name"].rpartition(".")[2]}
+        return any(is_recursive(field["type"], inside) for field in schema["fields"])
+    return any(is_recursive(schema[part], around) for part in ("type", "items", "values") if part in schema)
+
+
+def read_body(data: bytes, parsed: Any, reader: Any, *, recursive: bool) -> tuple[Any, int]:
+    """The record behind the header, and how many bytes are left over; of a recursive schema RecursionError if too deep.
+
+    Raises what fastavro raises.
+    """
+    body = io.BytesIO(data)
+    body.seek(_HEADER_BYTES)
+    read = patient.schemaless_reader if recursive and len(data) > _SHALLOW_BYTES else fastavro.schemaless_reader
+    return read(body, parsed, reader), len(data) - body.tell()
 
 
 def encoder(schema: JsonSchema, schema_id: int) -> Callable[[Mapping[str, Any]], bytes]:
@@ -191,13 +218,10 @@ class Decoder:
         schema cannot be had now.
         """
         writer = self._registry.schema(split(data))
-        body = io.BytesIO(data)
-        body.seek(_HEADER_BYTES)
         try:
-            record = fastavro.schemaless_reader(body, writer.parsed, self._reader)
+            record, left = read_body(data, writer.parsed, self._reader, recursive=writer.is_recursive)
         except (*_BAD, EOFError, fastavro.read.SchemaResolutionError) as error:
             raise WireFormatError(f"the body does not fit schema id {writer.schema_id}: {error!r}") from error
-        left = len(data) - body.tell()
         if left:
             raise WireFormatError(f"{left} bytes are left over after schema id {writer.schema_id}")
         return Decoded(record, writer)

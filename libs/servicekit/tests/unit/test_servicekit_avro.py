@@ -19,6 +19,7 @@ from servicekit.avro import (
     WireFormatError,
     WriterSchema,
     encoder,
+    is_recursive,
     parse,
     split,
 )
@@ -211,6 +212,47 @@ def test_schema_that_is_not_one_of_an_avro_record_makes_a_bad_record(
     stub.foreign = text
     with pytest.raises(WireFormatError, match=f"schema id {FOREIGN_ID} is not one of an Avro record"):
         Decoder(registry)(b"\x00" + FOREIGN_ID.to_bytes(4, "big") + b"body")
+
+
+NODE: dict[str, Any] = {
+    "type": "record",
+    "name": "Node",
+    "namespace": "test",
+    "fields": [{"name": "next", "type": ["null", {"type": "map", "values": "test.Node"}]}],
+}
+
+
+def nested(levels: int) -> bytes:
+    return b"\x00\x00\x00\x00\x0b" + b"\x02\x02\x00" * levels + b"\x00" * (levels + 1)
+
+
+def test_record_that_holds_itself_is_read_as_deep_as_python_goes(registry: SchemaRegistry, stub: StubRegistry) -> None:
+    """The compiled reader would end the process at a few thousand levels."""
+    stub.foreign = json.dumps(NODE)
+    decode = Decoder(registry)
+    for levels in (3, 100):
+        found = decode(nested(levels)).record
+        for _ in range(levels):
+            found = found["next"][""]
+        assert found == {"next": None}
+    wide = {"next": {str(number): {"next": None} for number in range(1_000)}}
+    assert decode(encoder(NODE, FOREIGN_ID)(wide)).record == wide
+    for levels in (5_000, 200_000):
+        with pytest.raises(WireFormatError, match="the body does not fit schema id 11: RecursionError"):
+            decode(nested(levels))
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (WRITER, False),
+        (NODE, True),
+        ({**NODE, "fields": [{"name": "a", "type": {"type": "array", "items": NODE}}]}, True),
+        ({**NODE, "name": "Tree", "fields": [{"name": "a", "type": WRITER}, {"name": "b", "type": "R"}]}, False),
+    ],
+)
+def test_recursive_schemas_are_known(schema: dict[str, Any], expected: bool) -> None:
+    assert is_recursive(schema) is expected
 
 
 def test_id_is_asked_for_once(registry: SchemaRegistry, stub: StubRegistry) -> None:
