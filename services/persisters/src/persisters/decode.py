@@ -6,26 +6,23 @@ in CQL and in ids, and reading them as datetimes would cost more than all the re
 
 from __future__ import annotations
 
-import io
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-import fastavro
 import orjson
 
 from flatavro import columns as batches
 from flatavro import reading as flat
-from servicekit.avro import JsonSchema, SchemaRegistry, WireFormatError, parse, split
+from servicekit.avro import JsonSchema, SchemaRegistry, WireFormatError, is_recursive, parse, read_body, split
 
 _WIRE_HEADER_BYTES = 5
 _FEW_RECORDS = 100
 """Up to so many, reading one after another is quicker than setting out to read all at once."""
 _MAGIC = b"\x00"
 _MILLIS = ("timestamp-millis", "local-timestamp-millis")
-_read_schemaless = fastavro.schemaless_reader
 BAD_RECORD = (
     ValueError,
     TypeError,
@@ -60,6 +57,7 @@ class WriterSchema(NamedTuple):
     json: JsonSchema
     parsed: Any
     """For fastavro, with times of milliseconds as numbers."""
+    is_recursive: bool = False
 
 
 class Decoded(NamedTuple):
@@ -185,13 +183,11 @@ class AvroDecoder:
         return self._read(data, known.writer)
 
     def _read(self, data: bytes, writer: WriterSchema) -> Any:
-        body = io.BytesIO(data)
-        body.seek(_WIRE_HEADER_BYTES)
         try:
-            value = _read_schemaless(body, writer.parsed, None)
+            value, left = read_body(data, writer.parsed, None, recursive=writer.is_recursive)
         except BAD_RECORD as error:
             raise WireFormatError(f"the body does not fit schema id {writer.schema_id}: {error!r}") from error
-        if left := len(body.read()):
+        if left:
             raise WireFormatError(f"{left} bytes are left over after schema id {writer.schema_id}")
         return value
 
@@ -199,7 +195,7 @@ class AvroDecoder:
         schema = self._registry.schema(schema_id).json
         plain = _times_as_numbers(schema)
         return _Reader(
-            WriterSchema(schema_id, schema, parse(plain)),
+            WriterSchema(schema_id, schema, parse(plain), is_recursive(schema)),
             flat.flat_reader(plain, _WIRE_HEADER_BYTES),
             batches.flat_batch_reader(plain, _WIRE_HEADER_BYTES),
         )

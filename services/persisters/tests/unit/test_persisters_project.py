@@ -213,14 +213,25 @@ DEEP = b"[" * 900 + b"]" * 900
         ("", b"k", b'{"a":' + DEEP * 2 + b"}", ("VALUE_CONVERTER", "decode")),
         ("", b"k", b"\x00\x00\x00\x00\x0arest", ("VALUE_CONVERTER", "decode")),
         ("", b"k", b"\x00\x00\x00\x00\x0b\x02", ("TRANSFORMATION", "projection")),
+        ("", b"k", b"\x00\x00\x00\x00\x0c" + b"\x02" * 50_000 + b"\x00", ("VALUE_CONVERTER", "wire_format")),
     ],
-    ids=["deep key", "key without end", "deep IGNORE", "deep structure", "deep value", "no Avro", "no record"],
+    ids=[
+        "deep key",
+        "key without end",
+        "deep IGNORE",
+        "deep structure",
+        "deep value",
+        "no Avro",
+        "no record",
+        "deep Avro",
+    ],
 )
 def test_no_record_brings_the_projection_down(
     clauses: str, key: bytes, value: bytes, expected: tuple[str, str]
 ) -> None:
     enum = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
-    schemas = Schemas({10: {"$ref": "a JSON Schema"}, 11: enum})
+    node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    schemas = Schemas({10: {"$ref": "a JSON Schema"}, 11: enum, 12: node})
     fields = "a.b" if clauses == "WITHSTRUCTURE" else "*"
     statements = kcql.parse(f"INSERT INTO x SELECT {fields} FROM t {clauses}")
     projected = Projector(statements, value_decoder("auto", schemas), key_decoder("auto", schemas))
