@@ -57,7 +57,10 @@ class Forwarder:
             heartbeat_interval_ms=settings.session_timeout_ms // 10,
             queued_max_messages_kbytes=_QUEUED_KIB,
         )
-        self._watcher = kafka.consumer(settings.kafka, f"{self._name}-watch", self._name)
+        # What stands in an open transaction is not forwarded yet: the ends of all records count. It reads none of them.
+        self._watcher = kafka.consumer(
+            settings.kafka, f"{self._name}-watch", self._name, isolation_level="read_uncommitted"
+        )
         self._clock = ForwardedClock()
         # What is given up would have to end the process: it goes on trying as long as Kafka is away.
         self._producer = kafka.producer(settings.kafka, self._name, delivery_timeout_ms=0)

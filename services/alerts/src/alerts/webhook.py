@@ -10,16 +10,17 @@ import json
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 import isotherm_schemas
 from alerts.letters import letter_of, origin_of
 from alerts.metrics import Metrics
 from alerts.settings import AlertsSettings
-from connector.dead_letters import DeadLetters, DeadLettersUnavailableError, producer_overrides
+from connector.dead_letters import DeadLetters, producer_overrides
 from servicekit import kafka, logs
 from servicekit.avro import Decoder, RegistryUnavailableError, SchemaRegistry, WireFormatError
 from servicekit.backoff import Backoff
@@ -27,9 +28,12 @@ from servicekit.health import Health
 
 READER = isotherm_schemas.schema("Alert", 1)
 
+PART = "webhook"
+
 _POLL_S = 0.5
 _JOIN_S = 5.0
 _MARGIN_MS = 300_000
+_MAX_ANSWER_BYTES = 65_536
 _REPEATABLE = (408, 425, 429)
 """Answers below 500 that ask for a repeat (RFC 9110, RFC 8470, RFC 6585)."""
 
@@ -61,26 +65,50 @@ class Webhook:
             self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
+        backoff = Backoff(base_ms=200, cap_ms=30_000)
+        while not self._ended.is_set():
+            try:
+                self._follow(backoff)
+            except Exception as error:
+                self._health.not_ready(PART, f"posts nothing: {error}")
+                _log.error("the webhook begins anew", exc_info=error)
+                self._ended.wait(backoff.next_ms() / 1000)
+
+    def _follow(self, backoff: Backoff) -> None:
+        """Read and post until the end comes, or anything but the webhook itself fails."""
         settings = self._settings
         patience_ms = settings.webhook.retry_for_ms + settings.webhook.timeout_ms + _MARGIN_MS
-        consumer = kafka.consumer(settings.kafka, self._name, self._name, max_poll_interval_ms=patience_ms)
         producer = kafka.producer(settings.kafka, f"{self._name}-dead-letters", **producer_overrides())
         dead_letters = DeadLetters(producer, settings.dead_letter_topic)
         token = settings.webhook.authorization_token
         headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
-        client = httpx.Client(headers=headers, timeout=settings.webhook.timeout_ms / 1000)
-        consumer.subscribe([settings.alerts_topic])
-        try:
+        with ExitStack() as at_end:
+            client = at_end.enter_context(httpx.Client(headers=headers, timeout=settings.webhook.timeout_ms / 1000))
+            consumer = kafka.consumer(
+                settings.kafka, self._name, self._name, max_poll_interval_ms=patience_ms, enable_partition_eof=True
+            )
+            at_end.callback(consumer.close)
+            consumer.subscribe([settings.alerts_topic], on_assign=lambda *_: self._health.ready(PART))
             while not self._ended.is_set():
                 message = consumer.poll(_POLL_S)
-                if message is not None and message.error() is None and self._deliver(client, dead_letters, message):
-                    consumer.commit(message=message, asynchronous=False)
-        except (KafkaException, DeadLettersUnavailableError) as error:
-            self._health.not_ready("webhook", f"posts no more: {error}")
-            _log.error("the webhook has ended", reason=str(error))
-        finally:
-            client.close()
-            consumer.close()
+                if message is not None and self._is_alert(message) and self._deliver(client, dead_letters, message):
+                    self._commit(consumer, message)
+                    backoff.reset()
+
+    def _is_alert(self, message: Message) -> bool:
+        """Whether a message is a record and no event. Raises KafkaException for an error of the consumer."""
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        self._health.ready(PART)
+        return error is None
+
+    def _commit(self, consumer: Consumer, message: Message) -> None:
+        try:
+            consumer.commit(message=message, asynchronous=False)
+        except KafkaException as error:
+            # Nothing is lost: the alert is posted again, or the next commit covers it.
+            _log.warning("the offset is not committed", offset=message.offset(), reason=str(error))
 
     def _deliver(self, client: httpx.Client, dead_letters: DeadLetters, message: Message) -> bool:
         """Post an alert or bury it; False when the end came first."""
@@ -119,8 +147,13 @@ class Webhook:
         key, body = post_of(alert)
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
         try:
-            status = client.post(str(self._settings.webhook.url), content=body, headers=headers).status_code
-        except httpx.TransportError as error:
+            with client.stream("POST", str(self._settings.webhook.url), content=body, headers=headers) as answer:
+                status = answer.status_code
+                # Read to its end, or the connection could not be used again; undecoded, for nobody looks at it.
+                for _part in answer.iter_raw():
+                    if answer.num_bytes_downloaded > _MAX_ANSWER_BYTES:
+                        break
+        except httpx.HTTPError as error:
             return f"no answer: {error!r}"
         if 200 <= status < 300:
             return None
