@@ -46,13 +46,17 @@ class OutputRefusedError(Exception):
     """Kafka refuses a record for good: going on would lose it."""
 
 
+class OutputsClosedError(Exception):
+    """The run has ended; what Kafka has not acknowledged by then counts as not written."""
+
+
 def producer(settings: AlertsSettings) -> Producer:
     """A producer that never gives a record up: whatever is not written in the end would have to end the process."""
     return kafka.producer(settings.kafka, f"{settings.name}-outputs", delivery_timeout_ms=0, linger_ms=2)
 
 
 class Outputs:
-    """Owns the producer; to be used on one event loop."""
+    """Owns the producer of one run; to be used on one event loop."""
 
     def __init__(self, settings: AlertsSettings, registry: SchemaRegistry, metrics: Metrics, made: Producer) -> None:
         """`made` is such a producer as `producer` makes.
@@ -65,14 +69,25 @@ class Outputs:
         self._settings = settings
         self._metrics = metrics
         self._refused: KafkaError | None = None
+        self._closed = False
         self._waiting: deque[_Record] = deque()
         self._epoch = 0
         self._unreported: Counter[int] = Counter()
         """Records that wait for their report, by the epoch in which they were handed over."""
         self._progress = asyncio.Event()
 
+    def close(self) -> None:
+        """Give up what Kafka has not acknowledged: nothing follows from it, and who waits for it is told so.
+
+        The next run finds in the changelog what this one has written; nothing that this one knows may be added to it.
+        """
+        self._closed = True
+        self._waiting.clear()
+        self._producer.producer.purge()
+        self._progress.set()
+
     async def room(self) -> None:
-        """Return when a record can be handed over. Raises OutputRefusedError."""
+        """Return when a record can be handed over. Raises OutputRefusedError, OutputsClosedError."""
         await self._producer.room()
         while self._waiting:
             self._hand_over(self._waiting.popleft())
@@ -82,7 +97,7 @@ class Outputs:
     async def stored(self) -> None:
         """Return when Kafka has everything that was handed over, and what followed from it.
 
-        Raises OutputRefusedError.
+        Raises OutputRefusedError, OutputsClosedError.
         """
         while self._waiting or self._producer.outstanding:
             await self.room()
@@ -92,10 +107,10 @@ class Outputs:
     async def stored_so_far(self) -> None:
         """Return when Kafka has what was handed over until now, whatever comes after it meanwhile.
 
-        Raises OutputRefusedError.
+        Raises OutputRefusedError, OutputsClosedError.
         """
         until, self._epoch = self._epoch, self._epoch + 1
-        while self._refused is None and min(self._unreported, default=self._epoch) <= until:
+        while not self._is_over() and min(self._unreported, default=self._epoch) <= until:
             self._progress.clear()
             await self._progress.wait()
         self._verify()
@@ -128,12 +143,16 @@ class Outputs:
             if not self._unreported[epoch]:
                 del self._unreported[epoch]
                 self._progress.set()
+            if self._closed:
+                return
             if error is None:
                 record.then()
             else:
                 self._refused = self._refused or error
                 self._progress.set()
 
+        if self._closed:
+            return
         topic, key, value, partition, _then = record
         try:
             self._producer.produce(topic, key=key, value=value, partition=partition, on_delivery=report)
@@ -143,6 +162,11 @@ class Outputs:
         else:
             self._unreported[epoch] += 1
 
+    def _is_over(self) -> bool:
+        return self._closed or self._refused is not None
+
     def _verify(self) -> None:
+        if self._closed:
+            raise OutputsClosedError("the run has ended")
         if self._refused is not None:
             raise OutputRefusedError(self._refused.str())

@@ -1,0 +1,73 @@
+"""What becomes of records that Kafka has not acknowledged when their run ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from alerts.metrics import Metrics
+from alerts.outputs import Outputs, OutputsClosedError, producer
+from alerts.settings import AlertsSettings
+
+NOWHERE = AlertsSettings.model_validate({"kafka": {"bootstrap_servers": "127.0.0.1:1"}})
+LIMIT_S = 20.0
+
+
+class LateProducer:
+    """A producer whose records are all written, and reported when `report` is called."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[Any, ...]] = []
+        self._reports: list[Callable[[None, None], None]] = []
+
+    def produce(self, topic: str, *, on_delivery: Callable[[None, None], None], **record: Any) -> None:
+        self.records.append((topic, record["key"], record["value"]))
+        self._reports.append(on_delivery)
+
+    def poll(self, _timeout_s: float) -> int:
+        return 0
+
+    def purge(self) -> None:
+        """It is too late: the records are on their way."""
+
+    def report(self) -> None:
+        reports, self._reports = self._reports, []
+        for one in reports:
+            one(None, None)
+
+
+def outputs(made: Any) -> Outputs:
+    registry: Any = SimpleNamespace(encoder=lambda *_arguments: lambda _record: b"an alert")
+    return Outputs(NOWHERE, registry, Metrics(), made)
+
+
+async def test_nothing_follows_from_a_report_that_comes_after_the_run() -> None:
+    made = LateProducer()
+    ours = outputs(made)
+    followed: list[str] = []
+    ours.change(0, "d", b"memory", lambda: followed.append("an alert leaves"))
+    ours.close()
+    made.report()
+    assert followed == []
+    ours.change(0, "d", b"what the old run knows")
+    assert [value for _topic, _key, value in made.records] == [b"memory"]
+
+
+async def test_who_waits_for_a_kafka_that_is_away_is_let_go() -> None:
+    ours = outputs(producer(NOWHERE))
+    followed: list[str] = []
+    ours.change(0, "d", b"memory", lambda: followed.append("an alert leaves"))
+    waiting = [asyncio.create_task(wait()) for wait in (ours.stored_so_far, ours.stored)]
+    done, _ = await asyncio.wait(waiting, timeout=0.1)
+    assert not done
+    ours.close()
+    for task in waiting:
+        with pytest.raises(OutputsClosedError):
+            await asyncio.wait_for(task, LIMIT_S)
+    with pytest.raises(OutputsClosedError):
+        await ours.room()
+    assert followed == []
