@@ -207,6 +207,10 @@ class Worker:
         assert self._process.poll() is None, f"the service has ended: {self.log()}"
         return bool(self._ask("ready") == {"ready": True, "problems": {}})
 
+    def is_live(self) -> bool:
+        """Whether /live says so."""
+        return self._ask("live") == '{"live": true}'
+
     def counted(self, name: str) -> float:
         """The sum of a metric over its labels; 0 while nothing answers."""
         text = self._ask("metrics")
