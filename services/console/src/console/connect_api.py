@@ -54,7 +54,7 @@ def router(
 
     for route in routes.routes:
         # What can be got can be asked for without its content (RFC 9110, 9.3.2).
-        if isinstance(route, APIRoute) and "GET" in route.methods:
+        if isinstance(route, APIRoute) and route.methods and "GET" in route.methods:
             route.methods.add("HEAD")
     return routes
 
