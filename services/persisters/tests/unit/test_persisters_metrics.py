@@ -53,7 +53,7 @@ def test_recent_values_are_forgotten_after_two_windows() -> None:
 def test_connects_names(name: str, expected: float) -> None:
     registry = CollectorRegistry()
     metrics = TaskMetrics(registry, "c", 0)
-    counts = Counts(written=6)
+    counts = Counts(read=10, written=6)
     counts.dead_lettered["decode"] += 2
     counts.skipped["decode"] += 1
     counts.filtered["expired"] += 1
