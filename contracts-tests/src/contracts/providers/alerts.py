@@ -30,7 +30,7 @@ def processor(bench: Bench, known: KnownDevices, recorder: RecordingProducer, me
     fleet = Fleet()
     fleet.own([PARTITION])
     outputs = Outputs(SETTINGS, bench.registry, metrics, recorder.as_producer())
-    return Processor(engine, known, fleet, outputs, metrics, SETTINGS.max_skew_ms)
+    return Processor(engine, known, fleet, outputs, metrics, SETTINGS.max_skew_ms, SETTINGS.read_slack_ms)
 
 
 def messages(bench: Bench) -> Mapping[str, Message]:

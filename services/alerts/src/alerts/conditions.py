@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from alerts.memory import MetricMemory, Watch
+from alerts.memory import MetricMemory, Point, Watch
 from alerts.rules import Bounds, FlatRule, MetricRule, RateRule
 
-_SAMPLES = 8
-"""Earlier values that a rate of change is measured by, evenly over its window."""
+_PARTS = 16
+"""Of a rate's window. Of each part at most one highest and one lowest value are kept, as if measured at its end."""
 
 
 class Finding(NamedTuple):
@@ -34,10 +34,11 @@ class Change(NamedTuple):
 def step(watch: Watch, at_ms: int, finding: Finding, for_ms: float) -> Change | None:
     """Let a rule with hysteresis and minimum duration see one reading of its metric.
 
-    The incident begins where the condition began to hold without a break.
+    The incident begins where the condition began to hold without a break. It ends later than it began: else another one
+    could begin in the same millisecond, and have its id.
     """
     if watch.opened_ms is not None:
-        if not finding.cleared:
+        if not finding.cleared or at_ms <= watch.opened_ms:
             return None
         change = Change("closed", watch.opened_ms, at_ms, finding)
         watch.opened_ms = watch.since_ms = None
@@ -59,7 +60,7 @@ def see(rule: MetricRule, bounds: Bounds, watch: Watch, metric: MetricMemory) ->
     if isinstance(rule, FlatRule):
         return _see_flat(bounds, watch, at_ms, value)
     if isinstance(rule, RateRule):
-        return step(watch, at_ms, _rate(bounds, metric), 0)
+        return step(watch, at_ms, _rate(bounds, watch, metric), 0)
     threshold, hysteresis = bounds["threshold"], bounds["hysteresis"]
     if rule.kind == "above":
         finding = Finding(value > threshold, value <= threshold - hysteresis, value, threshold)
@@ -68,22 +69,35 @@ def see(rule: MetricRule, bounds: Bounds, watch: Watch, metric: MetricMemory) ->
     return step(watch, at_ms, finding, bounds["for_ms"])
 
 
-def remember(metric: MetricMemory, window_ms: float) -> None:
-    """Keep the reading that has just been seen as an earlier value for rates of change over `window_ms`."""
-    samples = metric.samples
-    if not samples or metric.event_time_ms - samples[-1][0] >= window_ms / _SAMPLES:
-        samples.append((metric.event_time_ms, metric.value))
-    while samples and samples[0][0] < metric.event_time_ms - window_ms:
-        del samples[0]
-
-
-def _rate(bounds: Bounds, metric: MetricMemory) -> Finding:
-    oldest_ms = metric.event_time_ms - bounds["window_ms"]
-    earlier = [value for at_ms, value in metric.samples if at_ms >= oldest_ms]
-    change = max((abs(metric.value - value) for value in earlier), default=0.0)
+def _rate(bounds: Bounds, watch: Watch, metric: MetricMemory) -> Finding:
+    window_ms = bounds["window_ms"]
+    if not watch.highest:
+        for point in metric.samples:
+            _remember(watch, point, window_ms)
+    _remember(watch, (metric.event_time_ms, metric.value), window_ms)
+    change = max(watch.highest[0][1] - metric.value, metric.value - watch.lowest[0][1])
     return Finding(
         change > bounds["threshold"], change <= bounds["threshold"] - bounds["hysteresis"], change, bounds["threshold"]
     )
+
+
+def _remember(watch: Watch, point: Point, window_ms: float) -> None:
+    """Keep a value for the changes that end later.
+
+    No value of the window is missed: only one that a later value exceeds is forgotten, and one that has to share a part
+    of the window counts for longer, by a sixteenth of the window at most.
+    """
+    at_ms, value = point
+    part_ms = window_ms / _PARTS
+    for points, sign in ((watch.highest, 1), (watch.lowest, -1)):
+        while points and sign * points[-1][1] <= sign * value:
+            points.pop()
+        if points and points[-1][0] // part_ms == at_ms // part_ms:
+            points[-1] = (at_ms, points[-1][1])
+        else:
+            points.append(point)
+        while points[0][0] < at_ms - window_ms:
+            del points[0]
 
 
 def _see_flat(bounds: Bounds, watch: Watch, at_ms: int, value: float) -> Change | None:

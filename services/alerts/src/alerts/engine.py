@@ -1,7 +1,8 @@
 """The decisions on one device: readings in, alerts out. Knows no clock, no Kafka, no file.
 
 Every decision follows from the memory of the device, the reading (or the time) and what is known of the device. A
-reading that was taken before changes nothing, so that a part of the input may be read again at any time.
+reading that was taken before changes nothing, so that a part of the input may be read again at any time. Time that
+passes in one step has the effects of time that passes in many.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from alerts import reorder, wording
-from alerts.conditions import Change, Finding, remember, see, step
+from alerts.conditions import Change, Finding, see, step
 from alerts.known import KnownDevice
-from alerts.memory import AlertRecord, DeviceMemory, Held, MetricMemory, Watch
+from alerts.memory import MAX_METRICS, AlertRecord, DeviceMemory, Held, MetricMemory, Watch
 from alerts.reading import Reading
-from alerts.rules import BaseRule, Bounds, RateRule, RuleBook
+from alerts.rules import BaseRule, Bounds, RuleBook
 
 _LEARNED_FROM = 5
 """Distances between readings that have to be known before a device can be silent."""
@@ -31,17 +32,28 @@ class Engine:
     rules: RuleBook
     default_bounds: Mapping[str, Bounds]
     reorder_ms: int
+    max_metrics: int = MAX_METRICS
+
+    def admits(self, memory: DeviceMemory, reading: Reading) -> bool:
+        """Whether a device may have the reading's metric; what is remembered of a device is limited."""
+        return reading.metric in memory.metrics or len(memory.metrics) < self.max_metrics
 
     def take(self, memory: DeviceMemory, reading: Reading, device: KnownDevice | None) -> list[AlertRecord] | None:
-        """Let a device's memory take a reading in; returns the alerts that follow, None when the reading is stale."""
-        metric = memory.metrics.get(reading.metric)
-        if metric is None:
-            metric = memory.metrics[reading.metric] = MetricMemory()
+        """Let a device's memory take in a reading that it admits.
+
+        Returns the alerts that follow, None when the reading is stale.
+        """
+        metric = memory.metrics.get(reading.metric) or MetricMemory()
         held = Held(reading.event_time_ms, reading.sequence, reading.value, reading.unit)
         if not reorder.offer(metric, held):
             return None
+        memory.metrics[reading.metric] = metric
         alerts: list[AlertRecord] = []
-        self._release(memory, reading.device_id, reading.metric, device, alerts, None)
+        self._release(memory, reading.device_id, reading.metric, device, alerts)
+        while sum(len(one.held) for one in memory.metrics.values()) > reorder.MAX_HELD_OF_DEVICE:
+            waiting = [name for name, one in memory.metrics.items() if one.held]
+            first = min(waiting, key=lambda name: memory.metrics[name].held[0].event_time_ms)
+            self._release(memory, reading.device_id, first, device, alerts, crowded=True)
         memory.revision += 1
         memory.outbox.extend(alerts)
         return alerts
@@ -50,15 +62,18 @@ class Engine:
         self, memory: DeviceMemory, device_id: str, device: KnownDevice | None, now_ms: int
     ) -> list[AlertRecord] | None:
         """Let time pass: `now_ms` is a time up to which everything has arrived; None when nothing is due."""
-        due_ms = self.due_ms(memory, device)
-        if due_ms is None or due_ms > now_ms:
-            return None
         alerts: list[AlertRecord] = []
-        for name in list(memory.metrics):
-            self._release(memory, device_id, name, device, alerts, now_ms)
-        silent_ms = self._silent_ms(memory, device)
-        if silent_ms is not None and silent_ms <= now_ms:
-            self._fall_silent(memory, device_id, silent_ms, alerts)
+        passed = False
+        # One moment after the other: what happens in one says when the next is.
+        while (at_ms := self.due_ms(memory, device)) is not None and at_ms <= now_ms:
+            passed = True
+            waiting = [name for name, one in memory.metrics.items() if reorder.due_ms(one, self.reorder_ms) == at_ms]
+            for name in waiting:
+                self._release(memory, device_id, name, device, alerts, at_ms)
+            if not waiting:
+                self._fall_silent(memory, device_id, at_ms, alerts)
+        if not passed:
+            return None
         memory.revision += 1
         memory.outbox.extend(alerts)
         return alerts
@@ -76,12 +91,15 @@ class Engine:
         name: str,
         device: KnownDevice | None,
         alerts: list[AlertRecord],
-        now_ms: int | None,
+        now_ms: int | None = None,
+        *,
+        crowded: bool = False,
     ) -> None:
         metric = memory.metrics[name]
         before_ms = metric.event_time_ms
-        while reorder.release(metric, self.reorder_ms, now_ms) is not None:
-            self._be_heard(memory, device_id, metric.event_time_ms, device, alerts)
+        while reorder.release(metric, self.reorder_ms, now_ms, crowded=crowded) is not None:
+            crowded = False
+            self._hear(memory, device_id, metric.event_time_ms, device, alerts)
             _learn_interval(metric, before_ms, self._silence_ms(memory, device))
             before_ms = metric.event_time_ms
             self._see(memory, device_id, name, metric, device, alerts)
@@ -96,17 +114,11 @@ class Engine:
         alerts: list[AlertRecord],
     ) -> None:
         bounds = device.bounds if device else self.default_bounds
-        window_ms = 0.0
         for rule in self.rules.by_metric.get(name, ()):
-            with_bounds = bounds[rule.key]
-            if isinstance(rule, RateRule):
-                window_ms = max(window_ms, with_bounds["window_ms"])
             watch = memory.watches.get(rule.key) or Watch()
-            self._note(memory, device_id, rule, watch, see(rule, with_bounds, watch, metric), metric.unit, alerts)
-        if window_ms:
-            remember(metric, window_ms)
-        if self.rules.unknown_device is not None:
-            self._see_known(memory, device_id, metric.event_time_ms, device, alerts)
+            change = see(rule, bounds[rule.key], watch, metric)
+            self._note(memory, device_id, rule, watch, change, metric.unit, alerts)
+        metric.samples.clear()
         self._drop_removed_rules(memory, device_id, metric.event_time_ms, alerts)
 
     def _see_known(
@@ -187,19 +199,32 @@ class Engine:
         change = Change("opened", at_ms, at_ms, Finding(True, False, None, None))
         alerts.append(wording.record(device_id, rule.key, rule.severity, rule.kind, change, ""))
 
-    def _be_heard(
+    def _hear(
         self, memory: DeviceMemory, device_id: str, at_ms: int, device: KnownDevice | None, alerts: list[AlertRecord]
     ) -> None:
-        """A reading has its turn: the silence before it, if there was one, is over, whether time told it or not."""
+        """A reading has its turn, and what is newer than all before it tells that the device is there.
+
+        So does one of another metric that was measured before it and still waits.
+        """
+        heard = {one.event_time_ms for metric in memory.metrics.values() for one in metric.held}
+        for heard_ms in sorted(one for one in {*heard, at_ms} if memory.last_seen_ms < one <= at_ms):
+            self._end_silence(memory, device_id, heard_ms, device, alerts)
+            memory.last_seen_ms = heard_ms
+            self._see_known(memory, device_id, heard_ms, device, alerts)
+
+    def _end_silence(
+        self, memory: DeviceMemory, device_id: str, at_ms: int, device: KnownDevice | None, alerts: list[AlertRecord]
+    ) -> None:
+        """The silence before a sign of life, if there was one, is over, whether time told it or not."""
         silent_ms = self._silent_after(memory, device, memory.last_seen_ms)
         if silent_ms is not None and at_ms > silent_ms:
             self._fall_silent(memory, device_id, silent_ms, alerts)
-        watch = memory.watches.pop(SILENT, None)
-        if watch is not None and watch.opened_ms is not None:
-            # Readings that a device gives later than it measured them may be older than the silence.
-            change = Change("closed", watch.opened_ms, max(at_ms, watch.opened_ms), Finding(False, True, None, None))
+        watch = memory.watches.get(SILENT)
+        # What was measured before the silence began, and given later, does not say that it is over.
+        if watch is not None and watch.opened_ms is not None and at_ms > watch.opened_ms:
+            del memory.watches[SILENT]
+            change = Change("closed", watch.opened_ms, at_ms, Finding(False, True, None, None))
             alerts.append(wording.record(device_id, SILENT, watch.severity, SILENT, change, ""))
-        memory.last_seen_ms = max(memory.last_seen_ms, at_ms)
 
 
 def _learn_interval(metric: MetricMemory, before_ms: int, silence_ms: int | None) -> None:

@@ -91,8 +91,10 @@ class Partition:
 class Fleet:
     """The partitions that this process owns."""
 
-    def __init__(self) -> None:
+    def __init__(self, topics: Iterable[str] = ()) -> None:
+        """`topics` are the ones that are read: as long as one of them has told no time, a partition's clock stands."""
         self.partitions: dict[int, Partition] = {}
+        self._topics = tuple(topics)
 
     def __len__(self) -> int:
         return sum(len(partition) for partition in self.partitions.values())
@@ -109,4 +111,6 @@ class Fleet:
         """From now on these partitions are ours, and no others; what was recovered of them is scheduled."""
         self.partitions = {number: self.partitions.get(number, Partition()) for number in partitions}
         for partition in self.partitions.values():
+            for topic in self._topics:
+                partition.clocks.setdefault(topic, 0)
             partition.schedule_all()

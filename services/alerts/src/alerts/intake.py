@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from alerts.decoding import NoValueError, ReadingDecoder
 from alerts.letters import Origin, letter_of
 from alerts.metrics import Metrics
-from alerts.reading import Reading
+from alerts.reading import Reading, RefusedReadingError
 from connector.dead_letters import DeadLetters, Headers
 from servicekit import logs
 from servicekit.avro import RegistryUnavailableError, SchemaRegistry, UnknownSchemaError, WireFormatError
@@ -52,7 +52,7 @@ class Intake:
         try:
             return await self._read(record.value, round(record.timestamp * 1000))
         except WireFormatError as error:
-            await self._bury(record, error)
+            await self.bury(record, error)
             return None
 
     async def _read(self, value: bytes | None, recorded_ms: int) -> Reading:
@@ -71,7 +71,11 @@ class Intake:
                 self._health.ready("registry")
                 return read
 
-    async def _bury(self, record: Record, error: WireFormatError) -> None:
+    async def bury(self, record: Record, error: WireFormatError | RefusedReadingError) -> None:
+        """Make a record a dead letter; when this returns, Kafka has it.
+
+        Raises DeadLettersUnavailableError when Kafka does not take it.
+        """
         headers = _headers(record.headers)
         origin = Origin(record.topic, record.partition, record.offset, record.key, record.value, headers)
         letter = letter_of(origin, error, stage="VALUE_CONVERTER", name=self._name, class_name=f"{__name__}.Intake")
@@ -80,8 +84,10 @@ class Intake:
         _log.warning("dead letter", topic=record.topic, partition=record.partition, reason=str(error))
 
 
-def reason_of(error: WireFormatError) -> str:
+def reason_of(error: WireFormatError | RefusedReadingError) -> str:
     """Why a record is a dead letter, as it is counted."""
+    if isinstance(error, RefusedReadingError):
+        return error.reason
     if isinstance(error, NoValueError):
         return "no-value"
     return "unknown-schema" if isinstance(error, UnknownSchemaError) else "unreadable"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from alerts.rules import Bounds, RuleBook
+from alerts.rules import Bounds, Refusal, RuleBook
 
 LAYERS = ("model", "region", "home")
 """Attributes of a device whose overrides apply to it, the weakest first; the device's own thresholds beat them all."""
@@ -39,8 +39,8 @@ class KnownDevices:
         """What is known of a device; None when nothing is."""
         return self._devices.get(device_id)
 
-    def put(self, device_id: str, record: Mapping[str, Any] | None) -> list[str]:
-        """Take the newest record of a device, None removes it; returns its thresholds that name no rule's bound."""
+    def put(self, device_id: str, record: Mapping[str, Any] | None) -> list[Refusal]:
+        """Take the newest record of a device, None removes it; returns its thresholds that have no effect, and why."""
         if record is None:
             self._devices.pop(device_id, None)
             return []
@@ -51,4 +51,4 @@ class KnownDevices:
         changed = any(layers) or thresholds
         bounds = self._rules.overridden([*layers, thresholds]) if changed else self.default_bounds
         self._devices[device_id] = KnownDevice(attributes, bounds)
-        return self._rules.unknown_keys(thresholds)
+        return self._rules.refusals(thresholds)

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 import isotherm_schemas
 from alerts.known import KnownDevices
 from alerts.metrics import Metrics
+from alerts.rules import Refusal
 from servicekit import kafka, logs
 from servicekit.avro import Decoder, RegistryUnavailableError, SchemaRegistry, WireFormatError
 from servicekit.settings import KafkaSettings, RegistrySettings
@@ -119,9 +120,10 @@ class KnownFollower:
                 self._metrics.known_devices.set(len(self._known))
                 return
 
-    def _warn(self, device_id: str, unknown: list[str]) -> None:
-        for key in unknown:
+    def _warn(self, device_id: str, refused: list[Refusal]) -> None:
+        for key, reason, message in refused:
+            self._metrics.thresholds_refused.labels(reason).inc()
             # Once for each key: a fleet is given the same ones.
             if key not in self._warned and len(self._warned) < _BATCH:
                 self._warned.add(key)
-                _log.warning("a threshold names no bound of a rule", device=device_id, threshold=key)
+                _log.warning("a threshold has no effect", device=device_id, threshold=key, reason=message)

@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 _HEADER = struct.Struct(">qq")
 _NEVER = 2**62
 
+MAX_METRICS = 64
+"""Metrics of one device, unless the settings say otherwise."""
+
 AlertRecord = dict[str, Any]
 """An Alert as plain values, times in epoch ms."""
+
+
+Point = tuple[int, float]
+"""An event time, epoch ms, and the value then."""
 
 
 class Held(NamedTuple):
@@ -40,10 +48,14 @@ class Watch:
     """The value that has not moved since `since_ms`, for flat lines."""
     severity: str = "warning"
     """Of the open alert: the rule may have gone when it is closed."""
+    highest: list[Point] = field(default_factory=list)
+    """For rates: the values of the window that no later one exceeds, in order of time."""
+    lowest: list[Point] = field(default_factory=list)
+    """Those that no later one is below."""
 
     def is_idle(self) -> bool:
         """Whether there is nothing to remember."""
-        return self.since_ms is None and self.opened_ms is None and self.anchor is None
+        return self.since_ms is None and self.opened_ms is None and self.anchor is None and not self.highest
 
 
 @dataclass(slots=True)
@@ -63,8 +75,8 @@ class MetricMemory:
     """From how many distances it was learned."""
     held: list[Held] = field(default_factory=list)
     """In order of event time and sequence."""
-    samples: list[tuple[int, float]] = field(default_factory=list)
-    """Earlier values for rates of change, thinned out."""
+    samples: list[Point] = field(default_factory=list)
+    """Earlier values in a memory that an earlier version wrote; the rates take them over."""
 
 
 @dataclass(slots=True)
@@ -109,20 +121,27 @@ def encode(memory: DeviceMemory, due_ms: int | None) -> bytes:
                     one.interval_ms,
                     one.gaps,
                     one.held,
-                    one.samples,
+                    *([one.samples] if one.samples else []),
                 ]
                 for name, one in memory.metrics.items()
             },
             "w": {
-                key: [watch.since_ms, watch.opened_ms, watch.anchor, watch.severity]
+                key: [
+                    watch.since_ms,
+                    watch.opened_ms,
+                    watch.anchor,
+                    watch.severity,
+                    *([watch.highest, watch.lowest] if watch.highest else []),
+                ]
                 for key, watch in memory.watches.items()
             },
             "s": memory.last_seen_ms,
             "o": memory.outbox,
         },
         separators=(",", ":"),
+        ensure_ascii=False,
     )
-    return _HEADER.pack(memory.revision, _NEVER if due_ms is None else due_ms) + text.encode()
+    return _HEADER.pack(memory.revision, _NEVER if due_ms is None else min(due_ms, _NEVER)) + text.encode()
 
 
 def revision_of(value: bytes) -> int:
@@ -140,8 +159,19 @@ def decode(value: bytes) -> DeviceMemory:
     """The inverse of `encode`. Raises ValueError, KeyError, TypeError or struct.error for anything else."""
     read = json.loads(value[_HEADER.size :])
     metrics = {name: _metric(*parts) for name, parts in read["m"].items()}
-    watches = {key: Watch(*watch) for key, watch in read["w"].items()}
+    watches = {key: _watch(*watch) for key, watch in read["w"].items()}
     return DeviceMemory(revision_of(value), metrics, watches, read["s"], read["o"])
+
+
+def _watch(
+    since_ms: int | None,
+    opened_ms: int | None,
+    anchor: float | None,
+    severity: str,
+    highest: Iterable[list[Any]] = (),
+    lowest: Iterable[list[Any]] = (),
+) -> Watch:
+    return Watch(since_ms, opened_ms, anchor, severity, _points(highest), _points(lowest))
 
 
 def _metric(
@@ -153,8 +183,11 @@ def _metric(
     interval_ms: int,
     gaps: int,
     held: list[list[Any]],
-    samples: list[list[Any]],
+    samples: Iterable[list[Any]] = (),
 ) -> MetricMemory:
     waiting = [Held(*one) for one in held]
-    earlier = [(at_ms, measured) for at_ms, measured in samples]
-    return MetricMemory(event_time_ms, sequence, value, unit, newest_ms, interval_ms, gaps, waiting, earlier)
+    return MetricMemory(event_time_ms, sequence, value, unit, newest_ms, interval_ms, gaps, waiting, _points(samples))
+
+
+def _points(read: Iterable[list[Any]]) -> list[Point]:
+    return [(at_ms, value) for at_ms, value in read]

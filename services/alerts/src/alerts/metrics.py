@@ -28,6 +28,9 @@ class Metrics:
         self.changes = counter("changelog_records_total", "Memories of devices written to the changelog.")
         self.devices_read = counter("device_records_total", "Records read from the topic of what is known of devices.")
         self.devices_refused = counter("device_records_refused_total", "Those of them that could not be read.")
+        self.thresholds_refused = counter(
+            "device_thresholds_refused_total", "Thresholds in them that no rule has, or cannot have.", "reason"
+        )
         self.recoveries = counter("recoveries_total", "Assignments after which memories were recovered.")
         self.recovery_seconds = gauge("recovery_seconds", "How long the last recovery took.")
         self.recovery_remaining = gauge("recovery_remaining_records", "Records of the changelog still to be read.")

@@ -15,6 +15,7 @@ from alerts.known_follower import KnownFollower
 from alerts.metrics import Metrics
 from alerts.outputs import OutputRefusedError
 from alerts.processor import Processor
+from alerts.reading import Reading, RefusedReadingError
 from alerts.settings import AlertsSettings
 from alerts.streaming import Streaming
 from connector.dead_letters import DeadLettersUnavailableError
@@ -127,11 +128,17 @@ class Operation:
         try:
             reading = await self._intake.reading(message)
             if reading is not None:
-                await self._processor.take(message.topic, message.partition, reading)
+                await self._take(message, reading)
         except Exception as failure:
             self._fail(failure)
             # Returning would let Faust take the reading for done.
             await asyncio.Event().wait()
+
+    async def _take(self, message: Message, reading: Reading) -> None:
+        try:
+            await self._processor.take(message.topic, message.partition, reading)
+        except RefusedReadingError as error:
+            await self._intake.bury(message, error)
 
     async def settle(self) -> bool:
         if self._failure is not None:

@@ -21,7 +21,10 @@ from alerts.known import KnownDevices
 from alerts.memory import AlertRecord, DeviceMemory
 from alerts.metrics import Metrics
 from alerts.outputs import Outputs
-from alerts.reading import Reading, refusal
+from alerts.reading import TOO_MANY_METRICS, Reading, RefusedReadingError, refusal
+
+MAX_LEAVING = 100
+"""Alerts of a device on their way to Kafka; its next reading waits for them. The changelog has them in one value."""
 
 
 class Place(NamedTuple):
@@ -42,12 +45,13 @@ class Processor:
         outputs: Outputs,
         metrics: Metrics,
         max_skew_ms: int,
+        read_slack_ms: int,
         records_tell_time: bool = True,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.fleet = fleet
         self._engine, self._known, self._outputs, self._metrics = engine, known, outputs, metrics
-        self._max_skew_ms = max_skew_ms
+        self._max_skew_ms, self._read_slack_ms = max_skew_ms, read_slack_ms
         # Not when they were repartitioned: one from before it may still be under way.
         self._records_tell_time = records_tell_time
         self._now_ms = now_ms
@@ -60,28 +64,41 @@ class Processor:
     async def take(self, topic: str, number: int, reading: Reading) -> None:
         """Let a reading from a partition have its effects; `settle` waits until Kafka has them.
 
-        Raises OutputRefusedError.
+        Raises RefusedReadingError when the reading is a dead letter, OutputRefusedError.
         """
         async with self._turn:
             partition = self.fleet.partitions.get(number)
             if partition is None:
                 return  # the partition was lost meanwhile: its new owner reads it
             if self._records_tell_time:
-                partition.hear(topic, reading.ingest_time_ms)
+                # The wall clock bounds what a wrong time of taking in can do to all devices of the partition.
+                partition.hear(topic, min(reading.ingest_time_ms, self._now_ms()))
             reason = refusal(reading, self._max_skew_ms)
             if reason is not None:
                 self._metrics.filtered.labels(reason).inc()
                 return
+            await self._take(partition, Place(number, reading.device_id), reading)
+
+    async def _take(self, partition: Partition, place: Place, reading: Reading) -> None:
+        await self._outputs.room()
+        # Before anything else: what was read before a crash may never have been shown.
+        self._unshown.add(place)
+        memory, device = partition.memory(place.device_id), self._known.get(place.device_id)
+        if not self._engine.admits(memory, reading):
+            message = f"{place.device_id!r} has {len(memory.metrics)} metrics, {reading.metric!r} would be one more"
+            raise RefusedReadingError(TOO_MANY_METRICS, message)
+        if len(memory.outbox) >= MAX_LEAVING:
+            await self._outputs.stored()
+        # Whether a sweep has come since then must make no difference: it depends on how far behind we are.
+        passed = self._engine.tick(memory, place.device_id, device, partition.clock_ms() - self._read_slack_ms)
+        if passed is not None:
+            self._keep(partition, place, memory, passed, None)
             await self._outputs.room()
-            place = Place(number, reading.device_id)
-            # Before anything else: what was read before a crash may never have been shown.
-            self._unshown.add(place)
-            memory = partition.memory(reading.device_id)
-            decided = self._engine.take(memory, reading, self._known.get(reading.device_id))
-            if decided is None:
-                self._metrics.filtered.labels("stale").inc()
-                return
-            self._keep(partition, place, memory, decided, reading.ingest_time_ms)
+        decided = self._engine.take(memory, reading, device)
+        if decided is None:
+            self._metrics.filtered.labels("stale").inc()
+            return
+        self._keep(partition, place, memory, decided, reading.ingest_time_ms)
 
     async def sweep(self, number: int, now_ms: int) -> None:
         """Let time pass in a partition: `now_ms` is a time up to which everything taken in was read.

@@ -6,7 +6,17 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+TOO_MANY_METRICS = "too-many-metrics"
+
 _REVISIONS = 2**62
+
+
+class RefusedReadingError(Exception):
+    """A reading that cannot be taken in: it is a dead letter. `reason` is how it is counted."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class Reading(NamedTuple):

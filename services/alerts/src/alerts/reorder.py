@@ -14,6 +14,8 @@ from alerts.memory import Held, MetricMemory
 
 MAX_HELD = 64
 """Readings of one metric that wait; one more lets the first of them pass."""
+MAX_HELD_OF_DEVICE = 256
+"""Readings of all metrics of a device that wait; one more lets the first of them pass."""
 
 
 def offer(metric: MetricMemory, reading: Held) -> bool:
@@ -35,10 +37,11 @@ def offer(metric: MetricMemory, reading: Held) -> bool:
     return True
 
 
-def release(metric: MetricMemory, window_ms: int, now_ms: int | None = None) -> Held | None:
+def release(metric: MetricMemory, window_ms: int, now_ms: int | None = None, *, crowded: bool = False) -> Held | None:
     """The next reading whose turn has come, which becomes the metric's position; None when all have to wait.
 
-    `now_ms` is a time up to which everything that was measured `window_ms` before it has arrived.
+    `now_ms` is a time up to which everything that was measured `window_ms` before it has arrived. When it is too
+    `crowded`, the first does not have to wait.
     """
     if not metric.held:
         return None
@@ -46,7 +49,7 @@ def release(metric: MetricMemory, window_ms: int, now_ms: int | None = None) -> 
     expires_ms = first.event_time_ms + window_ms
     follows = first.sequence == metric.sequence + 1
     late_enough = expires_ms <= metric.newest_ms or (now_ms is not None and expires_ms <= now_ms)
-    if not (follows or late_enough or len(metric.held) > MAX_HELD):
+    if not (follows or late_enough or crowded or len(metric.held) > MAX_HELD):
         return None
     del metric.held[0]
     metric.event_time_ms, metric.sequence, metric.value, metric.unit = first

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from servicekit.settings import Settings
 
@@ -13,6 +14,20 @@ Bounds = Mapping[str, float]
 """The numbers of one rule for one device, by their names."""
 
 Severity = Literal["info", "warning", "critical"]
+
+_LONGEST_MS = 366 * 86_400_000
+"""No rule looks further back, and none waits for longer."""
+_MOST_INTERVALS = 10_000
+
+
+class Refusal(NamedTuple):
+    """A bound that an override cannot set."""
+
+    key: str
+    reason: str
+    """`unknown`: no rule has such a bound; `not-allowed`: it cannot have such a value."""
+    message: str
+    """Names the key, the value and what is allowed."""
 
 
 class BaseRule(Settings):
@@ -61,11 +76,14 @@ class ThresholdRule(BaseMetricRule):
     kind: Literal["above", "below"]
     threshold: float = Field(allow_inf_nan=False)
     hysteresis: float = Field(0.0, ge=0, allow_inf_nan=False)
-    for_ms: int = Field(0, ge=0)
+    for_ms: int = Field(0, ge=0, le=_LONGEST_MS)
 
 
 class RateRule(BaseMetricRule):
-    """A value that has changed by more than `threshold` within `window_ms`."""
+    """A value that has changed by more than `threshold` within `window_ms`.
+
+    A change is never below 0: with a hysteresis of the threshold or more an alert would never be over.
+    """
 
     bound_names = ("threshold", "hysteresis", "window_ms")
     main_bound = "threshold"
@@ -73,7 +91,14 @@ class RateRule(BaseMetricRule):
     kind: Literal["rate"]
     threshold: float = Field(gt=0, allow_inf_nan=False)
     hysteresis: float = Field(0.0, ge=0, allow_inf_nan=False)
-    window_ms: int = Field(600_000, ge=1_000)
+    window_ms: int = Field(600_000, ge=1_000, le=_LONGEST_MS)
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        problem = _endless(self.bounds())
+        if problem is not None:
+            raise ValueError(problem)
+        return self
 
 
 class FlatRule(BaseMetricRule):
@@ -84,7 +109,7 @@ class FlatRule(BaseMetricRule):
 
     kind: Literal["flat"]
     tolerance: float = Field(0.0, ge=0, allow_inf_nan=False)
-    for_ms: int = Field(21_600_000, ge=1)
+    for_ms: int = Field(21_600_000, ge=1, le=_LONGEST_MS)
 
 
 class SilentRule(BaseRule):
@@ -94,9 +119,9 @@ class SilentRule(BaseRule):
     main_bound = "intervals"
 
     kind: Literal["silent"]
-    intervals: float = Field(5.0, gt=1, allow_inf_nan=False)
-    min_ms: int = Field(60_000, ge=1_000)
-    interval_ms: int = Field(0, ge=0, description="The usual interval; 0 learns it from the readings.")
+    intervals: float = Field(5.0, gt=1, le=_MOST_INTERVALS, allow_inf_nan=False)
+    min_ms: int = Field(60_000, ge=1_000, le=_LONGEST_MS)
+    interval_ms: int = Field(0, ge=0, le=_LONGEST_MS, description="The usual interval; 0 learns it from the readings.")
 
 
 class UnknownDeviceRule(BaseRule):
@@ -105,7 +130,15 @@ class UnknownDeviceRule(BaseRule):
     bound_names = ("for_ms",)
 
     kind: Literal["unknown-device"]
-    for_ms: int = Field(60_000, ge=0)
+    for_ms: int = Field(60_000, ge=0, le=_LONGEST_MS)
+
+
+def _endless(bounds: Bounds) -> str | None:
+    """Why an alert of a rate with these bounds would never be over; None when it can be."""
+    if bounds["hysteresis"] < bounds["threshold"]:
+        return None
+    hysteresis, threshold = bounds["hysteresis"], bounds["threshold"]
+    return f"hysteresis = {hysteresis:g} is not allowed: it has to be below the threshold, {threshold:g}"
 
 
 MetricRule = ThresholdRule | RateRule | FlatRule
@@ -144,20 +177,58 @@ class RuleBook:
         self.override_keys: dict[str, tuple[str, str]] = {
             key: (rule.key, bound) for rule in rules for key, bound in rule.override_keys().items()
         }
+        self._kinds: dict[str, type[BaseRule]] = {rule.key: type(rule) for rule in rules}
 
     def overridden(self, layers: Iterable[Mapping[str, float]]) -> dict[str, Bounds]:
         """The bounds of every rule, `layers` laid over the configured ones, the first layer lowest.
 
-        Keys that name no bound of any rule are passed over (`unknown_keys` finds them).
+        What `refusals` finds in a layer is passed over. Where layers together leave a rate a hysteresis that would
+        never let it end, half of its threshold is taken.
         """
         bounds: dict[str, dict[str, float]] = {key: dict(values) for key, values in self.defaults.items()}
         for layer in layers:
             for key, value in layer.items():
-                found = self.override_keys.get(key)
-                if found is not None:
-                    bounds[found[0]][found[1]] = value
+                if self._refusal(key, value) is None:
+                    rule, bound = self.override_keys[key]
+                    bounds[rule][bound] = value
+        for rule, values in bounds.items():
+            if self._kinds[rule] is RateRule and _endless(values) is not None:
+                values["hysteresis"] = values["threshold"] / 2
         return dict(bounds)
 
-    def unknown_keys(self, layer: Iterable[str]) -> list[str]:
-        """The keys of `layer` that name no bound of any rule."""
-        return sorted(key for key in layer if key not in self.override_keys)
+    def refusals(self, layer: Mapping[str, float]) -> list[Refusal]:
+        """What `layer` cannot set, sorted by key: a bound that no rule has, or a value that the bound cannot have."""
+        found = (self._refusal(key, layer[key]) for key in sorted(layer))
+        return [one for one in found if one is not None]
+
+    def endless(self, layer: Mapping[str, float]) -> list[Refusal]:
+        """The rates that could never end, were `layer` alone laid over what is configured."""
+        found = []
+        for rule in sorted({self.override_keys[key][0] for key in layer}):
+            values = dict(self.defaults[rule])
+            values.update(
+                {self.override_keys[key][1]: layer[key] for key in layer if self.override_keys[key][0] == rule}
+            )
+            problem = _endless(values) if self._kinds[rule] is RateRule else None
+            if problem is not None:
+                found.append(Refusal(rule, "not-allowed", f"{rule!r}: {problem}"))
+        return found
+
+    def _refusal(self, key: str, value: float) -> Refusal | None:
+        found = self.override_keys.get(key)
+        if found is None:
+            known = ", ".join(sorted(self.override_keys))
+            return Refusal(key, "unknown", f"{key!r} is no bound of a rule; known: {known}")
+        try:
+            _allowed(self._kinds[found[0]], found[1]).validate_python(value)
+        except ValidationError as error:
+            return Refusal(key, "not-allowed", f"{key!r} = {value!r} is not allowed: {error.errors()[0]['msg']}")
+        return None
+
+
+@cache
+def _allowed(rule: type[BaseRule], bound: str) -> TypeAdapter[Any]:
+    """What checks a bound as the configuration of its rule does."""
+    field = rule.model_fields[bound]
+    kind: Any = Annotated[field.annotation, field]
+    return TypeAdapter(kind)

@@ -58,7 +58,7 @@ class Alerts:
         rules = settings.rule_book()
         overrides = {str(attribute): by_value for attribute, by_value in settings.overrides.items()}
         self._known = KnownDevices(rules, overrides)
-        self._engine = Engine(rules, self._known.default_bounds, settings.reorder_ms)
+        self._engine = Engine(rules, self._known.default_bounds, settings.reorder_ms, settings.max_metrics)
         self._target = TargetFollower(settings.kafka, settings.registry, settings.name)
         self._follower = KnownFollower(
             settings.kafka, settings.registry, settings.devices_topic, settings.name, self._known, self._metrics
@@ -112,10 +112,11 @@ class Alerts:
             processor = Processor(
                 self._engine,
                 self._known,
-                Fleet(),
+                Fleet([settings.repartition] if aggregates else settings.input_topics),
                 outputs,
                 self._metrics,
                 max_skew_ms=settings.max_skew_ms,
+                read_slack_ms=settings.read_slack_ms,
                 records_tell_time=not aggregates,
             )
             self._operation = Operation(

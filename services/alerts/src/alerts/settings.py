@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
+from alerts.memory import MAX_METRICS
 from alerts.rules import DEFAULT_RULES, Rule, RuleBook
 from servicekit.settings import ServiceSettings, Settings
 
@@ -70,6 +71,9 @@ class AlertsSettings(ServiceSettings):
     max_skew_ms: int = Field(
         60_000, ge=0, description="A reading measured further than this after it was taken in is not looked at."
     )
+    max_metrics: int = Field(
+        MAX_METRICS, ge=1, le=128, description="Metrics of one device; readings of one more are dead letters."
+    )
     read_slack_ms: int = Field(
         30_000,
         ge=0,
@@ -91,12 +95,9 @@ class AlertsSettings(ServiceSettings):
         book = self.rule_book()
         for attribute, by_value in self.overrides.items():
             for value, bounds in by_value.items():
-                unknown = book.unknown_keys(bounds)
-                if unknown:
-                    known = ", ".join(sorted(book.override_keys))
-                    raise ValueError(
-                        f"overrides.{attribute}.{value}: {unknown[0]!r} is no bound of a rule; known: {known}"
-                    )
+                refused = book.refusals(bounds) or book.endless(bounds)
+                if refused:
+                    raise ValueError(f"overrides.{attribute}.{value}: {refused[0].message}")
         return self
 
     def rule_book(self) -> RuleBook:

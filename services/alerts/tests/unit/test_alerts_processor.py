@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from alerts import memory as changelog
 from alerts.engine import Engine
@@ -11,10 +16,11 @@ from alerts.fleet import Fleet
 from alerts.known import KnownDevices
 from alerts.memory import AlertRecord, DeviceMemory
 from alerts.metrics import Metrics
-from alerts.processor import Processor
-from alerts.reading import Reading
+from alerts.processor import MAX_LEAVING, Processor
+from alerts.reading import Reading, RefusedReadingError
 from alerts.settings import AlertsSettings
 
+NOW_MS, SLACK_MS = 1_000_000_000, 2_000
 RULES = [
     {"kind": "above", "metric": "temperature", "threshold": 30},
     {"kind": "silent", "intervals": 3, "min_ms": 1_000},
@@ -36,6 +42,9 @@ class Outputs:
         """There always is."""
 
     async def stored_so_far(self) -> None:
+        """It always is."""
+
+    async def stored(self) -> None:
         """It always is."""
 
     def change(
@@ -61,16 +70,52 @@ class Outputs:
         self.written.append((kind, one))
 
 
-def processor(outputs: Outputs, changes: list[tuple[int, str, bytes]] | None = None) -> Processor:
+class SlowOutputs(Outputs):
+    """A Kafka that acknowledges only when it is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports: list[Callable[[], None]] = []
+
+    async def stored(self) -> None:
+        while self.reports:
+            self.reports.pop(0)()
+
+    def change(
+        self, partition: int, device_id: str, value: bytes | None, then: Callable[[], None] = lambda: None
+    ) -> None:
+        self._write("change", (partition, device_id, value))
+        self.reports.append(then)
+
+    def alert(self, record: AlertRecord, then: Callable[[], None]) -> None:
+        self._write("alert", dict(record))
+        self.reports.append(then)
+
+
+def processor(
+    outputs: Outputs,
+    changes: list[tuple[int, str, bytes]] | None = None,
+    topics: tuple[str, ...] = ("in",),
+    reorder_ms: int = 0,
+) -> Processor:
     """A processor that has recovered what the changelog holds."""
     book = AlertsSettings.model_validate({"rules": RULES}).rule_book()
     known = KnownDevices(book, {})
-    fleet = Fleet()
+    fleet = Fleet(topics)
     for partition, device_id, value in changes or []:
         fleet.restore(partition, device_id, value)
     fleet.own([0])
-    engine = Engine(book, known.default_bounds, reorder_ms=0)
-    return Processor(engine, known, fleet, outputs, Metrics(), 60_000, now_ms=lambda: 0)  # type: ignore[arg-type]  # a stand-in
+    engine = Engine(book, known.default_bounds, reorder_ms)
+    return Processor(
+        engine,
+        known,
+        fleet,
+        outputs,  # type: ignore[arg-type]  # a stand-in
+        Metrics(),
+        max_skew_ms=60_000,
+        read_slack_ms=SLACK_MS,
+        now_ms=lambda: NOW_MS,
+    )
 
 
 def reading(number: int, value: float) -> Reading:
@@ -150,3 +195,85 @@ async def test_a_tombstone_forgets_a_device() -> None:
     assert len(fleet) == 1
     fleet.restore(0, "d", None)
     assert len(fleet) == 0
+
+
+async def test_nobody_is_silent_while_a_topic_has_told_no_time() -> None:
+    outputs = Outputs()
+    service = processor(outputs, topics=("in", "behind"))
+    for one in READINGS:
+        await service.take("in", 0, one)
+    partition = service.fleet.partitions[0]
+    assert partition.clock_ms() == 0
+    partition.hear("behind", 8_000)
+    assert partition.clock_ms() == 8_000
+    # After a rebalance what was heard of a partition that stays is still so.
+    service.fleet.own([0, 1])
+    assert [service.fleet.partitions[number].clock_ms() for number in (0, 1)] == [8_000, 0]
+
+
+async def test_a_wrong_time_of_taking_in_moves_no_clock_beyond_the_wall() -> None:
+    service = processor(Outputs())
+    await service.take("in", 0, READINGS[0]._replace(ingest_time_ms=NOW_MS * 1_000))
+    assert service.fleet.partitions[0].clock_ms() == NOW_MS
+
+
+async def test_one_metric_too_many_is_refused_and_changes_nothing() -> None:
+    outputs = Outputs()
+    service = processor(outputs)
+    for number in range(64):
+        await service.take("in", 0, READINGS[0]._replace(metric=f"m{number}"))
+    written = len(outputs.written)
+    with pytest.raises(RefusedReadingError, match="'d' has 64 metrics, 'm64' would be one more") as refused:
+        await service.take("in", 0, READINGS[0]._replace(metric="m64"))
+    assert refused.value.reason == "too-many-metrics"
+    assert len(outputs.written) == written
+    await service.take("in", 0, READINGS[1]._replace(metric="m63"))
+    assert len(outputs.written) > written
+
+
+async def test_alerts_that_kafka_does_not_take_do_not_pile_up_in_a_memory() -> None:
+    outputs = SlowOutputs()
+    service = processor(outputs)
+    for number in range(1, 4 * MAX_LEAVING):
+        await service.take("in", 0, reading(number, 20 + 20 * (number % 2)))
+    assert len(outputs.of("alert")) > 2 * MAX_LEAVING
+    assert max(len(changelog.decode(one[2]).outbox) for one in outputs.of("change")) <= MAX_LEAVING + 1
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> list[Reading]:
+    """Readings of two metrics of a device in the order in which they were taken in, some of them long after."""
+    found = []
+    for metric in ("temperature", "humidity"):
+        numbered, at_ms = draw(st.booleans()), 0
+        for index, (gap_ms, delay_ms) in enumerate(
+            draw(st.lists(st.tuples(st.integers(1, 5_000), st.integers(0, 10_000)), min_size=1, max_size=20))
+        ):
+            at_ms += gap_ms
+            number = index + 1 if numbered else 0
+            found.append(Reading("d", metric, float(29 + index % 3), "Cel", at_ms, at_ms + delay_ms, number))
+    return sorted(found, key=lambda one: one.ingest_time_ms + draw(st.integers(0, 500)))
+
+
+async def alerts_of(readings: list[Reading], sweeps: list[list[int]]) -> list[Any]:
+    """The alerts that follow when time passes before each reading; no sweep knows more than what was taken in."""
+    outputs = Outputs(1_000_000)
+    service = processor(outputs, reorder_ms=1_000)
+    taken_in_ms = 0
+    for one, times in zip(readings, sweeps, strict=True):
+        taken_in_ms = max(taken_in_ms, one.ingest_time_ms)
+        for at_ms in times:
+            await service.sweep(0, min(at_ms, taken_in_ms - SLACK_MS))
+        await service.take("in", 0, one)
+    await service.sweep(0, 10_000_000)
+    return outputs.of("alert")
+
+
+@given(deliveries(), st.data())
+def test_a_service_that_catches_up_tells_what_it_would_have_told_live(
+    readings: list[Reading], data: st.DataObject
+) -> None:
+    times = st.lists(st.integers(0, 120_000), max_size=3)
+    live = data.draw(st.lists(times, min_size=len(readings), max_size=len(readings)))
+    behind: list[list[int]] = [[] for _ in readings]
+    assert asyncio.run(alerts_of(readings, live)) == asyncio.run(alerts_of(readings, behind))

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from alerts.conditions import see
 from alerts.engine import Engine
 from alerts.known import KnownDevice, KnownDevices
-from alerts.memory import AlertRecord, DeviceMemory
+from alerts.memory import AlertRecord, DeviceMemory, MetricMemory, Watch, decode, encode
 from alerts.reading import Reading, refusal
+from alerts.rules import RateRule
 from alerts.settings import AlertsSettings
 
 MINUTE = 60_000
@@ -64,6 +68,62 @@ def test_a_rate_is_measured_over_its_window() -> None:
     assert device.read(32) == [("opened", 7, 7)]
     assert device.read(32, 32) == []
     assert device.read(32) == [("closed", 7, 10)]
+
+
+RATE = {"kind": "rate", "metric": "temperature"}
+
+
+def test_each_rate_looks_at_its_own_window() -> None:
+    short = RATE | {"name": "minute", "threshold": 10, "window_ms": MINUTE}
+    long = RATE | {"name": "hour", "threshold": 100, "window_ms": 60 * MINUTE}
+    for rules in ([short], [short, long]):
+        device = Device(*rules)
+        assert device.read(*[20.0] * 59, 60) == [("opened", 60, 60)]
+        assert device.read(60, 60) == [("closed", 60, 61)]
+
+
+def test_a_swing_between_two_readings_of_the_window_is_not_missed() -> None:
+    device = Device(RATE | {"threshold": 15, "window_ms": 60 * MINUTE})
+    assert device.read(20, 20, 29, 11) == [("opened", 4, 4)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3_000), st.integers(-9, 9)), min_size=1, max_size=80), st.integers(1_000, 20_000)
+)
+def test_a_rate_misses_no_change_of_its_window_and_remembers_little(
+    steps: list[tuple[int, int]], window_ms: int
+) -> None:
+    bounds = {"threshold": 5.0, "hysteresis": 0.0, "window_ms": float(window_ms)}
+    rule = RateRule(kind="rate", metric="t", threshold=5)
+    watch, seen, at_ms = Watch(), list[tuple[int, int]](), 0
+    for gap_ms, value in steps:
+        at_ms += gap_ms
+        seen.append((at_ms, value))
+        see(rule, bounds, watch, MetricMemory(at_ms, value=value))
+
+        def change_within(wide_ms: float, now_ms: int = at_ms, now: int = value) -> int:
+            return max(abs(now - earlier) for earlier_ms, earlier in seen if earlier_ms >= now_ms - wide_ms)
+
+        measured = max(watch.highest[0][1] - value, value - watch.lowest[0][1])
+        # Exact to a sixteenth of the window.
+        assert change_within(window_ms) <= measured <= change_within(window_ms * 17 / 16)
+        assert max(len(watch.highest), len(watch.lowest)) <= 18
+
+
+def test_a_rate_takes_over_what_an_earlier_version_remembered() -> None:
+    device = Device(RATE | {"threshold": 15, "window_ms": 60 * MINUTE})
+    written = (
+        b'{"m":{"temperature":[60000,1,29.0,"Cel",60000,0,0,[],[[30000,20.0],[60000,29.0]]]},'
+        b'"w":{"temperature.above":[1,2,null,"critical"]},"s":60000,"o":[]}'
+    )
+    memory = decode(bytes(16) + written)
+    assert memory.watches["temperature.above"] == Watch(1, 2, None, "critical")
+    del memory.watches["temperature.above"]
+    device.memory = decode(encode(memory, None))
+    device.minute = device.count = 1
+    assert device.read(4) == [("opened", 2, 2)]
+    assert device.memory.metrics["temperature"].samples == []
+    assert decode(encode(device.memory, None)) == device.memory
 
 
 def test_a_flat_line_opens_where_it_became_flat() -> None:
@@ -158,6 +218,6 @@ def test_thresholds_that_no_rule_has_are_told() -> None:
     book = AlertsSettings.model_validate({"rules": [ABOVE]}).rule_book()
     devices = KnownDevices(book, {})
     record = {"home": None, "region": None, "model": None, "thresholds": {"temperature.abvoe": 1.0}}
-    assert devices.put("d", record) == ["temperature.abvoe"]
+    assert [(one.key, one.reason) for one in devices.put("d", record)] == [("temperature.abvoe", "unknown")]
     assert devices.put("d", None) == []
     assert devices.get("d") is None

@@ -67,6 +67,22 @@ def test_there_are_rules_by_default() -> None:
             'overrides={"model": {"T9": {"temperature.abvoe": 1}}}',
             r"overrides.model.T9: 'temperature.abvoe' is no bound",
         ),
+        (
+            'overrides={"model": {"T9": {"silent": NaN}}}',
+            r"overrides.model.T9: 'silent' = nan is not allowed: .*finite",
+        ),
+        (
+            'overrides={"home": {"h": {"temperature.above.for_ms": -1}}}',
+            r"overrides.home.h: 'temperature.above.for_ms' = -1.0 is not allowed: .*greater than or equal to 0",
+        ),
+        (
+            'overrides={"region": {"r": {"temperature.rate": 4}}}',
+            r"overrides.region.r: 'temperature.rate': hysteresis = 5 is not allowed: it has to be below .* 4",
+        ),
+        (
+            'rules=[{"kind": "rate", "metric": "t", "threshold": 5, "hysteresis": 5}]',
+            r"rules.*hysteresis = 5 is not allowed: it has to be below the threshold, 5",
+        ),
         ('overrides={"colour": {}}', "'model', 'region' or 'home'"),
         ("input_topics=", "input_topics.*at least 1"),
         ("webhook.url=ftp://x", r"webhook.url.*\^https\?://"),
