@@ -51,8 +51,8 @@ class Counts:
             document = json.loads(text or "")
             if document["v"] != _VERSION:
                 return cls()
-            counters = {outcome: Counter(_whole_numbers(document.get(outcome, {}))) for outcome in _OUTCOMES}
-            counts = cls(written=int(document["written"]), **counters)
+            counters = [Counter(_whole_numbers(document.get(outcome, {}))) for outcome in _OUTCOMES]
+            counts = cls(0, int(document["written"]), *counters)
             # Before `read` was counted by itself it was what is settled.
             counts.read = int(document.get("read", counts.settled))
             return counts

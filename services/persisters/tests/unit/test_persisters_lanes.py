@@ -252,12 +252,10 @@ def test_a_record_that_ends_nowhere_is_read_but_not_settled() -> None:
         for _ in range(4):
             task.read(8)
         task.prepare()
+        # As a loop would that forgets the first one.
+        task.lane.in_flight = None
         task.start()
-        lost, task.lane.in_flight = task.lane.in_flight, None
-        assert lost is not None
-    lost.judge([], NOOP_WITH_LETTERS)
-    task.lane.in_flight = lost
-    task.lane.finished(None, 0)
+    task.finish("ok", 0)
     assert (task.lane.counts.read, task.lane.counts.settled) == (8, 4)
 
 
