@@ -203,6 +203,26 @@ def test_poison_is_buried_and_the_next_reading_counts(world: World) -> None:
     assert _headers(buried[2])[f"{PREFIX}exception.class.name"].endswith(b".UnknownSchemaError")
 
 
+def test_a_threshold_that_no_rule_can_have_has_no_effect(world: World) -> None:
+    before = world.worker.counted("device_thresholds_refused_total")
+    world.know("wrong", thresholds={"silent.interval_ms": float("nan"), "silent": 1e308, "temperature.above": 20.0})
+    until("both are counted", lambda: world.worker.counted("device_thresholds_refused_total") == before + 2)
+    world.read("wrong", *[19.0] * 7, 25)
+    (opened,) = world.alerts("wrong", ["opened"])
+    assert opened["threshold"] == 20.0
+
+
+def test_a_device_that_makes_up_metrics_is_stopped_and_its_others_count(world: World) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    made_up = [temperature("inventive", 20, now_ms, 0) | {"metric": f"m{number}"} for number in range(65)]
+    world.topics.publish(world.topics.input, [temperature("inventive", 20, now_ms, 1), *made_up])
+    world.read("inventive", 31, sequence=2)
+    world.alerts("inventive", ["opened"])
+    buried = [one for one in world.topics.messages(world.topics.dead) if one.key() == b"inventive"]
+    texts = [_headers(one)[f"{PREFIX}exception.message"] for one in buried]
+    assert texts == [f"'inventive' has 64 metrics, 'm{number}' would be one more".encode() for number in (63, 64)]
+
+
 def test_a_device_is_silent_by_the_wall_clock(world: World) -> None:
     at_ms = world.read("silent", 20, 20, 20, 20, 20, 20, 20)
     (opened,) = world.alerts("silent", ["opened"], rule="silent")
