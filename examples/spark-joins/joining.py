@@ -43,13 +43,12 @@ class Topics:
         self._registry = SchemaRegistry(settings.registry)
 
     def readings(self) -> DataFrame:
-        """The readings that are on time, as a stream. Raises RegistryUnavailableError, SchemaNotRegisteredError."""
+        """The readings that are on time, as a stream. Raises BrokerError and the registry's errors."""
         settings = self.settings
         records = (
             self._spark.readStream.format("kafka")
-            .options(**self._kafka, **queries.READ)
+            .options(**self._kafka, **queries.READ, **settings.subscription)
             .option("startingOffsets", "earliest")
-            .option("subscribe", ",".join(settings.input_topics))
             .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
             .load()
         )
@@ -92,9 +91,14 @@ class Topics:
     def _ids_of_readings(self) -> SchemaIds:
         """Closed: a value with an id that no version of today bears is left out instead of ending the query."""
         record = readings.READER["name"]
+        broker = Broker(self.settings.kafka)
+        try:
+            topics = broker.input_topics(self.settings)
+        finally:
+            broker.close()
         known = {
             self._registry.schema_id(f"{topic}-value", schema(record, version)): json.dumps(schema(record, version))
-            for topic in self.settings.input_topics
+            for topic in topics
             for version in versions(record)
         }
         return SchemaIds(known, closed=True)

@@ -16,6 +16,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
 
 from aggregator.clock import Unread
+from aggregator.settings import AggregatorSettings
 from connector.dead_letters import ensure_topic
 from servicekit import kafka
 from servicekit.settings import KafkaSettings
@@ -24,6 +25,8 @@ Partition = tuple[str, int]
 
 _REQUEST_TIMEOUT_S = 5.0
 _CLIENT_ID = "isotherm-aggregator"
+_INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Java's client, and so Spark, does not list them."""
 
 
 class BrokerError(Exception):
@@ -74,6 +77,22 @@ class Broker:
                 missing.append(name)
         if missing:
             raise BrokerError(f"topic {', '.join(sorted(missing))} does not exist; run `isotherm apply`")
+        return found
+
+    def input_topics(self, settings: AggregatorSettings) -> list[str]:
+        """The topics with readings: those of the list, whether they exist or not, or all that match the pattern now.
+
+        Raises BrokerError, also when nothing matches.
+        """
+        if not settings.input_pattern:
+            return list(settings.input_topics)
+        try:
+            names = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S).topics
+        except KafkaException as failure:
+            raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
+        found = sorted(name for name in names if name not in _INTERNAL_TOPICS and settings.reads(name))
+        if not found:
+            raise BrokerError(f"no topic matches input_pattern {settings.input_pattern!r}; run `isotherm apply`")
         return found
 
     def ensure_dead_letter_topic(self, topic: str) -> None:

@@ -14,6 +14,8 @@ from aggregator.wire import SchemaIds
 
 _LAYOUT_VERSION = 1
 _KEPT_SNAPSHOTS = 10
+_TOPICS = "input topic ids"
+_PATTERN = "input pattern"
 
 
 class CheckpointMismatchError(Exception):
@@ -68,6 +70,7 @@ class CheckpointFolder:
         """Compare the configuration with the one that began this checkpoint; the first one is kept.
 
         Raises CheckpointMismatchError, naming every difference and what to do.
+        Topics that have come to match the input pattern are kept with the others.
         """
         if not self._fingerprint.exists():
             if self.windows.exists() or self.rejects.exists():
@@ -78,6 +81,11 @@ class CheckpointFolder:
             _replace(self._fingerprint, dict(fingerprint))
             return
         written = json.loads(self._fingerprint.read_text(encoding="utf-8"))
+        joined = {}
+        if _PATTERN in fingerprint:
+            # To a query that reads by a pattern a new topic is nothing new, and one that is gone is.
+            joined = {name: id_ for name, id_ in fingerprint[_TOPICS].items() if name not in written[_TOPICS]}
+            written[_TOPICS].update(joined)
         differences = [
             f"{key}: the checkpoint has {written.get(key)!r}, the configuration {fingerprint.get(key)!r}"
             for key in sorted({*written, *fingerprint})
@@ -90,6 +98,8 @@ class CheckpointFolder:
                 + "\nGive the old values back, or begin anew with another checkpoint_dir: the input topics are then "
                 "read from their beginning and every window comes again, with a higher revision."
             )
+        if joined:
+            _replace(self._fingerprint, written)
 
     def load_schema_ids(self) -> SchemaIds:
         """What earlier runs learnt: a record gets the same verdict from both queries, before and after a restart."""
@@ -156,7 +166,8 @@ def fingerprint(settings: AggregatorSettings, cluster_id: str, topic_ids: Mappin
     return {
         "layout": _LAYOUT_VERSION,
         "kafka cluster id": cluster_id,
-        "input topic ids": dict(topic_ids),
+        _TOPICS: dict(topic_ids),
+        **({_PATTERN: settings.input_pattern} if settings.input_pattern else {}),
         "window_ms": settings.window_ms,
         "slide_ms": settings.slide_ms or settings.window_ms,
         "grouping keys": ["device_id", "metric"],

@@ -63,6 +63,7 @@ class Operation:
         self._status = status
         self._target = target
         self._obeyed: Target | None = None
+        self._input_topics: set[str] = set()
         self._backoff = Backoff(base_ms=500, cap_ms=10_000)
         self._next_look_s = 0.0
         self._next_probe_s = 0.0
@@ -70,8 +71,8 @@ class Operation:
     def run(self, windows: SupervisedQuery, rejects: SupervisedQuery, verify_topics: Callable[[], None]) -> None:
         """Start the queries, as soon and as long as they are wanted, and look after them until the service stops.
 
-        `verify_topics` is asked again after a query lost Kafka. Raises what `verify_topics` does not get over, and
-        QueryFailedError.
+        `verify_topics` is asked again after a query lost Kafka, and when topics have joined the input. Raises what
+        `verify_topics` does not get over, and QueryFailedError.
         """
         queries = (windows, rejects)
         try:
@@ -81,7 +82,7 @@ class Operation:
                 self._obey(queries)
                 if self._status.halted is None:
                     self._look_after(queries, verify_topics)
-                self._probe(windows, rejects)
+                self._probe(windows, rejects, verify_topics)
                 self._waiting.pause(_POLL_S)
         except StopRequested:
             _log.info("stopping after the current batches")
@@ -156,14 +157,14 @@ class Operation:
             self._waiting.until("kafka", verify_topics)
         query.start()
 
-    def _probe(self, windows: SupervisedQuery, rejects: SupervisedQuery) -> None:
+    def _probe(self, windows: SupervisedQuery, rejects: SupervisedQuery, verify_topics: Callable[[], None]) -> None:
         """Ask Kafka for the ends of the partitions: for the lag, for readiness, and to let time go on."""
         if time.monotonic() < self._next_probe_s and not self._ticking.is_worth_asking(windows):
             return
         self._next_probe_s = time.monotonic() + _PROBE_INTERVAL_S
         asked_at_ms = time.time_ns() // 1_000_000
         try:
-            ends = self._broker.ends(self._settings.input_topics, committed=False)
+            ends = self._broker.ends(self._topics(verify_topics), committed=False)
         except BrokerError as error:
             if "kafka" not in self._health.problems():
                 _log.warning("Kafka is away, Spark keeps trying", reason=str(error))
@@ -175,6 +176,15 @@ class Operation:
                 self._metrics.set_lag(query.name, query.read_to, ends)
         if windows.is_running:
             self._ticking.advance(windows, asked_at_ms, ends)
+
+    def _topics(self, verify_topics: Callable[[], None]) -> list[str]:
+        """The topics with readings, and those that were among them before. Raises BrokerError."""
+        joined = set(self._broker.input_topics(self._settings)) - self._input_topics
+        if joined:
+            verify_topics()
+            self._input_topics |= joined
+            _log.info("topics are read", topics=sorted(joined))
+        return sorted(self._input_topics)
 
     def _halt(self, queries: _Both) -> None:
         """Stop the queries between two batches, as far as there is time; their checkpoints know where to go on."""

@@ -115,9 +115,8 @@ class Queries:
     def _records(self, *, with_headers: bool) -> DataFrame:
         return (
             self._session.readStream.format("kafka")
-            .options(**self._kafka, **READ)
+            .options(**self._kafka, **READ, **self._settings.subscription)
             .option("startingOffsets", "earliest")
-            .option("subscribe", ",".join(self._settings.input_topics))
             .option("maxOffsetsPerTrigger", self._settings.max_offsets_per_trigger)
             .option("includeHeaders", with_headers)
             .load()

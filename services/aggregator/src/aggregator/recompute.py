@@ -93,14 +93,15 @@ def recompute(settings: AggregatorSettings, span: Span, *, settled_ms: int, dry_
         raise RecomputeError(f"--from ({span.from_ms}) must be before --to ({span.to_ms})")
     broker, registry = Broker(settings.kafka), SchemaRegistry(settings.registry)
     try:
-        broker.topic_ids([*settings.input_topics, settings.late_topic, settings.output_topic])
+        topics = broker.input_topics(settings)
+        broker.topic_ids([*topics, settings.late_topic, settings.output_topic])
         span = span.widened(settings.window_ms, settings.slide_ms or settings.window_ms)
-        _refuse_what_retention_took(settings, broker, span)
+        _refuse_what_retention_took(settings, topics, broker, span)
         ids = _output_ids(settings, registry)
         with tempfile.TemporaryDirectory(prefix="isotherm-recompute-") as folder:
             spark = session.Spark(settings, Path(folder) / "spark")
             try:
-                work = _Recompute(settings, spark.session, broker, registry, ids)
+                work = _Recompute(settings, topics, spark.session, broker, registry, ids)
                 return work.run(span, settled_ms=settled_ms, dry_run=dry_run)
             finally:
                 spark.stop()
@@ -109,12 +110,12 @@ def recompute(settings: AggregatorSettings, span: Span, *, settled_ms: int, dry_
         registry.close()
 
 
-def _refuse_what_retention_took(settings: AggregatorSettings, broker: Broker, span: Span) -> None:
-    kept_from_ms = broker.earliest_kept_ms(settings.input_topics)
+def _refuse_what_retention_took(settings: AggregatorSettings, topics: list[str], broker: Broker, span: Span) -> None:
+    kept_from_ms = broker.earliest_kept_ms(topics)
     # A reading is in Kafka after it was taken in, and was taken in at most max_skew_ms before it was measured.
     if kept_from_ms is not None and span.from_ms - settings.max_skew_ms < kept_from_ms:
         raise RecomputeError(
-            f"{', '.join(settings.input_topics)}: retention has removed readings of this time, windows made without "
+            f"{', '.join(topics)}: retention has removed readings of this time, windows made without "
             f"them would be wrong; --from must be {_text(kept_from_ms + settings.max_skew_ms)} or later"
         )
 
@@ -130,12 +131,14 @@ class _Recompute:
     def __init__(
         self,
         settings: AggregatorSettings,
+        topics: list[str],
         spark: SparkSession,
         broker: Broker,
         registry: SchemaRegistry,
         output_ids: tuple[int, int],
     ) -> None:
         self._settings = settings
+        self._topics = topics
         self._spark = spark
         self._broker = broker
         self._registry = registry
@@ -214,7 +217,7 @@ class _Recompute:
     def _readings(self, span: Span) -> tuple[DataFrame, int]:
         settings = self._settings
         begin_ms = span.from_ms - settings.max_skew_ms
-        records = self._records(settings.input_topics, begin_ms)
+        records = self._records(self._topics, begin_ms)
         late_records = self._records([settings.late_topic], begin_ms)
         ids = ids_in(records.union(late_records), self._registry)
         verdict = readings.verdict(ids, settings.allowed_lateness_ms, settings.max_skew_ms)

@@ -94,7 +94,7 @@ class Aggregator:
         settings, folder = self._settings, self._folder
         waiting.until("kafka", lambda: self._verify_topics(broker))
         book = SchemaBook(registry, folder)
-        output_ids = waiting.until("registry", lambda: self._look_up_schemas(registry, book))
+        output_ids = waiting.until("registry", lambda: self._look_up_schemas(broker, registry, book))
         spark = session.Spark(settings, folder.spark, lock)
         _log.info("spark started", jvm_pid=spark.jvm_pid, master=settings.spark.master)
         try:
@@ -130,13 +130,14 @@ class Aggregator:
         if settings.group_attributes:
             written += [settings.grouped_topic, settings.devices_topic]
         broker.topic_ids(written)
-        self._folder.verify(fingerprint(settings, broker.cluster_id(), broker.topic_ids(settings.input_topics)))
+        topics = broker.topic_ids(broker.input_topics(settings))
+        self._folder.verify(fingerprint(settings, broker.cluster_id(), topics))
         broker.ensure_dead_letter_topic(settings.dead_letter_topic)
 
-    def _look_up_schemas(self, registry: SchemaRegistry, book: SchemaBook) -> tuple[int, int]:
+    def _look_up_schemas(self, broker: Broker, registry: SchemaRegistry, book: SchemaBook) -> tuple[int, int]:
         """Learn the input's ids; returns those of the aggregates and of the groups (0 when they are switched off)."""
         settings = self._settings
-        book.open(settings.input_topics)
+        book.open(broker.input_topics(settings))
         aggregate_id = registry.schema_id(f"{settings.output_topic}-value", AGGREGATE)
         group_id = registry.schema_id(f"{settings.grouped_topic}-value", GROUP) if settings.group_attributes else 0
         return aggregate_id, group_id

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from servicekit.settings import ServiceSettings, Settings
+
+_PATTERN = re.compile(
+    r"(?:[A-Za-z0-9._*+?|()-]|\\[.dw-]|\{[0-9]+(?:,[0-9]*)?\}|\[\^?[A-Za-z0-9._-]+\])+"  # one piece after the other
+)
+"""What means the same to Python, which follows the input for the clock, and to Java, which reads it."""
 
 Attribute = Literal["home", "room", "region", "model"]
 
@@ -38,6 +44,11 @@ class AggregatorSettings(ServiceSettings):
         description="Its name on the control topics: what it reports as, and is paused by. One aggregator, one name.",
     )
     input_topics: list[str] = Field(["thermostat.data"], min_length=1, description="Topics with readings.")
+    input_pattern: str = Field(
+        "",
+        description="Instead of `input_topics`: a regular expression that is to match the whole name of a topic; one "
+        "that is made later is read too, from its beginning.",
+    )
     output_topic: str = Field("temperatures.aggregated", description="Aggregates of each device and metric.")
     grouped_topic: str = Field("temperatures.grouped", description="Aggregates of each group of devices.")
     late_topic: str = Field("thermostat.late", description="Readings that were too late, as they came.")
@@ -91,6 +102,46 @@ class AggregatorSettings(ServiceSettings):
         if self.slide_ms is not None and self.slide_ms > self.window_ms:
             raise ValueError(f"slide_ms {self.slide_ms} leaves gaps between windows of window_ms {self.window_ms}")
         return self
+
+    @field_validator("input_pattern")
+    @classmethod
+    def _means_one_thing(cls, pattern: str) -> str:
+        if not pattern:
+            return pattern
+        if not _PATTERN.fullmatch(pattern) or "(?" in pattern:
+            raise ValueError(
+                f"{pattern!r} is not allowed: letters, digits, . _ - | ( ) * + ? {{n,m}} [..] \\. \\d \\w may be in it"
+            )
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        return pattern
+
+    @model_validator(mode="after")
+    def _reads_nothing_that_it_writes(self) -> Self:
+        if self.input_pattern and "input_topics" in self.model_fields_set:
+            raise ValueError("give either input_topics or input_pattern, not both")
+        others = (self.output_topic, self.grouped_topic, self.late_topic, self.dead_letter_topic, self.devices_topic)
+        for topic in others:
+            if self.reads(topic):
+                key = "input_pattern" if self.input_pattern else "input_topics"
+                raise ValueError(f"{key} takes in {topic}, which is another of this service's topics")
+        return self
+
+    def reads(self, topic: str) -> bool:
+        """Whether the topic is one of those with readings."""
+        if self.input_pattern:
+            return re.fullmatch(self.input_pattern, topic) is not None
+        return topic in self.input_topics
+
+    @property
+    def subscription(self) -> dict[str, str]:
+        """The option by which Spark's Kafka source finds the topics with readings."""
+        if self.input_pattern:
+            # Spark searches a name for the pattern.
+            return {"subscribePattern": f"^(?:{self.input_pattern})$"}
+        return {"subscribe": ",".join(self.input_topics)}
 
     @property
     def watermark_delay_ms(self) -> int:

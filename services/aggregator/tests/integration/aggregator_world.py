@@ -73,6 +73,8 @@ class Topics:
         self.registry_url = registry_url
         self.name = prefix
         self.input = f"{prefix}.in"
+        self.later = f"{prefix}.in.later"
+        self.pattern = ""
         self.output = f"{prefix}.out"
         self.grouped = f"{prefix}.grouped"
         self.late = f"{prefix}.late"
@@ -87,14 +89,18 @@ class Topics:
     def registry(self) -> RegistrySettings:
         return RegistrySettings(url=self.registry_url)
 
-    def declare(self, readings: list[dict[str, Any]]) -> None:
-        """Create topics and subjects as `isotherm apply` does, with these versions of the reading."""
+    def declare(self, readings: list[dict[str, Any]], *, with_later: bool = False) -> None:
+        """Create topics and subjects as `isotherm apply` does, with these versions of the reading.
+
+        `with_later` makes a second topic with readings.
+        """
         names = {
             self.input: ("SensorReading", readings),
             self.late: ("SensorReading", [READING]),
             self.output: ("TemperatureAggregate", [schema("TemperatureAggregate", 1)]),
             self.grouped: ("TemperatureGroup", [schema("TemperatureGroup", 1)]),
             self.devices: ("Device", [schema("Device", 1)]),
+            **({self.later: ("SensorReading", readings)} if with_later else {}),
         }
         config = {self.devices: {"cleanup.policy": "compact"}, self.output: topic("temperatures.aggregated").config}
         shared = [(topic(name), record) for name, record in CONTROL_TOPICS.items()]
@@ -124,11 +130,12 @@ class Topics:
 
 def settings_of(topics: Topics, folder: Path, **settings: object) -> list[str]:
     """The arguments that configure an aggregator for these topics."""
+    by_pattern = topics.pattern and "input_topics" not in settings
     values: dict[str, object] = {
         "name": topics.name,
         "kafka.bootstrap_servers": topics.bootstrap_servers,
         "registry.url": topics.registry_url,
-        "input_topics": topics.input,
+        **({"input_pattern": topics.pattern} if by_pattern else {"input_topics": topics.input}),
         "output_topic": topics.output,
         "grouped_topic": topics.grouped,
         "late_topic": topics.late,
@@ -304,6 +311,25 @@ def make_records(
             fate, value = "not-finite", encode({**reading, "value": float("nan")})
         is_read = fate in ("on-time", "late")
         records.append(Record(str(number), device_id.encode(), value, fate, reading if is_read else None))
+    return records
+
+
+def make_v2(encode: Callable[[Mapping[str, Any]], bytes], name: str, count: int, at_ms: int) -> list[Record]:
+    """Readings of version 2, all measured and taken in at one time."""
+    records = []
+    for number in range(count):
+        reading = {
+            "device_id": f"device|{number % DEVICES}%",
+            "metric": "temperature",
+            "value": float(number),
+            "unit": "Cel",
+            "event_time": at_ms,
+            "ingest_time": at_ms,
+            "sequence": READINGS + number,
+            "attributes": {},
+        }
+        value = encode({**reading, "quality": "good"})
+        records.append(Record(f"{name}-{number}", str(reading["device_id"]).encode(), value, "on-time", reading))
     return records
 
 

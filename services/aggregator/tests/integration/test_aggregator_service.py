@@ -1,8 +1,9 @@
 """The aggregator as a process, against a real Kafka and a real registry.
 
 One run serves most tests: some 20,000 readings, every kind of bad record, a transaction left open for most of the
-time, `kill -9` in the middle, a restart of the broker, a new schema version afterwards; then another process takes
-over, with a window open and nothing new to read. A recount that shares no code with the aggregator is the judge.
+time, `kill -9` in the middle, a restart of the broker, a new schema version afterwards in a topic that comes to match
+the pattern of the input; then another process takes over, with a window open and nothing new to read. A recount that
+shares no code with the aggregator is the judge.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from typing import Any
 import pytest
 from aggregator_world import (
     ATTRIBUTES,
-    DEVICES,
     READING,
     READINGS,
     RULES,
@@ -30,6 +30,7 @@ from aggregator_world import (
     headers,
     identity,
     make_records,
+    make_v2,
     produce,
     reading_v2,
     settings_of,
@@ -91,34 +92,16 @@ class Run:
         return {checker.window_key(row) for row in self.decoded(self.topics.read(self.topics.output))}
 
 
-def make_v2(encode: Callable[[Mapping[str, Any]], bytes], name: str, count: int, at_ms: int) -> list[Record]:
-    """Readings of version 2, all measured and taken in at one time."""
-    records = []
-    for number in range(count):
-        reading = {
-            "device_id": f"device|{number % DEVICES}%",
-            "metric": "temperature",
-            "value": float(number),
-            "unit": "Cel",
-            "event_time": at_ms,
-            "ingest_time": at_ms,
-            "sequence": READINGS + number,
-            "attributes": {},
-        }
-        value = encode({**reading, "quality": "good"})
-        records.append(Record(f"{name}-{number}", str(reading["device_id"]).encode(), value, "on-time", reading))
-    return records
-
-
 def lag(process: Process, topics: Topics) -> float:
     """Records that either query has not read yet."""
-    of_input = f'topic="{topics.input}"'
+    of_input = f'topic="{topics.input}'
     return sum(value for name, value in process.metrics().items() if "_lag_records{" in name and of_input in name)
 
 
 @pytest.fixture(scope="module")
 def topics(kafka: Kafka, registry: Registry) -> Topics:
     declared = Topics(kafka.bootstrap_servers, registry.url, "aggregator-test")
+    declared.pattern = r"aggregator-test\.in(\.\w+)?"
     declared.declare([READING])
     return declared
 
@@ -179,10 +162,10 @@ def run(
         kafka.kill()
         kafka.start()
         kafka.wait_ready()
-        topics.declare([READING, reading_v2()])
-        encode_v2 = registry.encoder(topics.input, reading_v2())
+        topics.declare([READING, reading_v2()], with_later=True)
+        encode_v2 = registry.encoder(topics.later, reading_v2())
         fresh = make_v2(encode_v2, "v2", 200, time.time_ns() // 1_000_000)
-        produce(plain, topics.input, fresh)
+        produce(plain, topics.later, fresh)
         assert plain.flush(30) == 0
         run.records = records + fresh
 
@@ -199,7 +182,7 @@ def run(
         wait_for(lambda: lag(second, topics) == 0, "both queries at the end", second)
         ahead = make_v2(encode_v2, "ahead", 5, time.time_ns() // 1_000_000 + AHEAD_MS)
         run.records += ahead
-        produce(plain, topics.input, ahead)
+        produce(plain, topics.later, ahead)
         assert plain.flush(30) == 0
         wait_for(lambda: second.metrics()[f"{PREFIX}state_rows"] == len(ahead), "the last windows", second)
         run.metrics = second.metrics()
@@ -309,7 +292,7 @@ def test_the_status_tells_of_the_work(run: Run) -> None:
     assert counts["watermark_ms"] > 1_700_000_000_000
     assert {"windows_batch_ms", "windows_rows_per_second", "state_rows", "rejects_batch_ms"} <= counts.keys()
     told = next(status["lag"] for status in reversed(run.statuses) if status["lag"])
-    assert told.keys() == {f"{run.topics.input}-{number}" for number in range(4)}
+    assert told.keys() == {f"{topic}-{number}" for topic in (run.topics.input, run.topics.later) for number in range(4)}
 
 
 def test_a_second_instance_waits_for_the_checkpoint(run: Run) -> None:
@@ -361,6 +344,11 @@ def test_recompute_puts_the_late_readings_into_their_windows(run: Run) -> None:
     assert again["revision"] > done["revision"]
 
 
+def test_a_topic_that_joins_the_input_is_part_of_the_checkpoint(run: Run) -> None:
+    kept = json.loads((run.folder / "fingerprint.json").read_text(encoding="utf-8"))
+    assert kept["input topic ids"].keys() == {run.topics.input, run.topics.later}
+
+
 def test_a_checkpoint_of_another_configuration_is_refused(run: Run, free_port: Callable[[], int]) -> None:
     other = Process(run.topics, run.folder, free_port(), window_ms=20_000)
     assert other.wait() == 2
@@ -376,6 +364,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(run: Run, free_port: C
     [
         ({"kafka.bootstrap_servers": "127.0.0.1:1"}, "kafka", "Kafka does not answer"),
         ({"registry.url": "http://127.0.0.1:1"}, "registry", "schema registry"),
+        ({"input_pattern": "nowhere"}, "kafka", "no topic matches input_pattern 'nowhere'"),
         ({"input_topics": "nowhere"}, "kafka", "topic nowhere does not exist"),
     ],
 )

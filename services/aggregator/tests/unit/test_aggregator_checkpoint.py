@@ -74,6 +74,32 @@ def test_another_cluster_or_a_topic_made_anew_is_refused(
         folder.verify(fingerprint(settings(), cluster, topics))
 
 
+def test_topics_may_join_a_pattern_and_are_kept(folder: CheckpointFolder) -> None:
+    by_pattern = settings(input_pattern="in.*")
+    folder.verify(fingerprint(by_pattern, "cluster", {"in-1": "id-1"}))
+    folder.verify(fingerprint(by_pattern, "cluster", {"in-1": "id-1", "in-2": "id-2"}))
+    with pytest.raises(CheckpointMismatchError, match="made anew"):
+        folder.verify(fingerprint(by_pattern, "cluster", {"in-1": "id-1", "in-2": "made anew"}))
+    with pytest.raises(CheckpointMismatchError, match="id-2"):
+        folder.verify(fingerprint(by_pattern, "cluster", {"in-1": "id-1"}))
+    folder.verify(fingerprint(by_pattern, "cluster", {"in-1": "id-1", "in-2": "id-2"}))
+
+
+@pytest.mark.parametrize(
+    "change", [{"input_pattern": "in|out"}, {"input_topics": ["in"]}, {"input_topics": ["in"], "window_ms": 1_000}]
+)
+def test_another_pattern_is_refused(folder: CheckpointFolder, change: dict[str, Any]) -> None:
+    folder.verify(fingerprint(settings(input_pattern="in"), "cluster", {"in": "id"}))
+    with pytest.raises(CheckpointMismatchError, match="input pattern: the checkpoint has 'in'"):
+        folder.verify(fingerprint(settings(**change), "cluster", {"in": "id"}))
+
+
+def test_topics_do_not_join_a_list(folder: CheckpointFolder) -> None:
+    folder.verify(fingerprint(settings(), "cluster", {"in": "id"}))
+    with pytest.raises(CheckpointMismatchError, match="input topic ids"):
+        folder.verify(fingerprint(settings(), "cluster", {"in": "id", "more": "id"}))
+
+
 def test_a_checkpoint_that_nobody_signed_is_refused(folder: CheckpointFolder) -> None:
     folder.windows.mkdir()
     with pytest.raises(CheckpointMismatchError, match=r"without fingerprint\.json"):

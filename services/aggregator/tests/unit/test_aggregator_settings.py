@@ -28,6 +28,11 @@ def test_lists_come_from_text() -> None:
     [
         ("slide_ms=90000", "leaves gaps between windows"),
         ("window_ms=10", "window_ms .*greater than or equal to 1000"),
+        ("input_pattern=a(?i)b", "is not allowed: letters, digits"),
+        ("input_pattern=a[b", "is not allowed: letters, digits"),
+        ("input_pattern=(a", "no regular expression"),
+        ("input_pattern=thermostat[.].+", "input_pattern takes in thermostat.late"),
+        ("input_topics=a,devices", "input_topics takes in devices"),
         ("group_attributes=colour", "'home', 'room', 'region' or 'model'"),
         ("spark.driver_memory=lots", "spark.driver_memory"),
         ("windows_ms=1", "did you mean window_ms"),
@@ -36,6 +41,23 @@ def test_lists_come_from_text() -> None:
 def test_what_cannot_be_used_is_named(override: str, text: str) -> None:
     with pytest.raises(SettingsError, match=text):
         load(override)
+
+
+def test_the_input_is_a_list_or_a_pattern() -> None:
+    with pytest.raises(SettingsError, match="either input_topics or input_pattern"):
+        load("input_topics=a", "input_pattern=b")
+    assert load("input_topics=a, b").subscription == {"subscribe": "a,b"}
+
+
+def test_a_pattern_has_to_match_the_whole_name() -> None:
+    settings = load(r"input_pattern=site-\d{2}\.data|plant")
+    assert [
+        name for name in ("site-01.data", "plant", "site-01.data.old", "plants", "my-plant") if settings.reads(name)
+    ] == [
+        "site-01.data",
+        "plant",
+    ]
+    assert settings.subscription == {"subscribePattern": r"^(?:site-\d{2}\.data|plant)$"}
 
 
 def test_missing_jars_are_named(tmp_path: Path) -> None:
