@@ -20,6 +20,8 @@ class Partition:
     memories: dict[str, DeviceMemory | bytes] = field(default_factory=dict)
     clocks: dict[str, int] = field(default_factory=dict)
     """By topic: up to here everything that was taken in has been read."""
+    overtaken: set[str] = field(default_factory=set)
+    """Devices of which another record than what is remembered stands last in the changelog."""
     _queue: list[tuple[int, str]] = field(default_factory=list)
     _scheduled: dict[str, int] = field(default_factory=dict)
 
@@ -47,18 +49,22 @@ class Partition:
     def restore(self, device_id: str, value: bytes) -> None:
         """Take a value of the changelog, unless what is remembered is newer.
 
-        A process that lost the partition may have written after the one that took it over.
+        A process that lost the partition may have written after the one that took it over: compaction keeps what it
+        wrote. Then the device is overtaken until its memory is written anew.
         """
         known = self.memories.get(device_id)
-        if known is not None:
-            revision = known.revision if isinstance(known, DeviceMemory) else changelog.revision_of(known)
-            if revision >= changelog.revision_of(value):
-                return
-        self.memories[device_id] = value
+        if known is None or _revision_of(known) < changelog.revision_of(value):
+            self.memories[device_id] = value
+            self.overtaken.discard(device_id)
+        elif _is_value_of(known, value):
+            self.overtaken.discard(device_id)
+        else:
+            self.overtaken.add(device_id)
 
     def forget(self, device_id: str) -> None:
         """Remember a device no more."""
         self.memories.pop(device_id, None)
+        self.overtaken.discard(device_id)
         self._scheduled.pop(device_id, None)
 
     def schedule(self, device_id: str, due_ms: int | None) -> None:
@@ -107,6 +113,15 @@ class Fleet:
         else:
             part.restore(device_id, value)
 
+    def overtaken(self) -> Iterator[tuple[int, str, bytes]]:
+        """The partition, device and value of what has to be written to the changelog anew; each is given once."""
+        for number, partition in self.partitions.items():
+            while partition.overtaken:
+                device_id = partition.overtaken.pop()
+                memory = partition.memories[device_id]
+                # Who recovers it looks at once when it is due.
+                yield number, device_id, memory if isinstance(memory, bytes) else changelog.encode(memory, 0)
+
     def own(self, partitions: Iterable[int]) -> None:
         """From now on these partitions are ours, and no others; what was recovered of them is scheduled."""
         self.partitions = {number: self.partitions.get(number, Partition()) for number in partitions}
@@ -114,3 +129,14 @@ class Fleet:
             for topic in self._topics:
                 partition.clocks.setdefault(topic, 0)
             partition.schedule_all()
+
+
+def _revision_of(memory: DeviceMemory | bytes) -> int:
+    return memory.revision if isinstance(memory, DeviceMemory) else changelog.revision_of(memory)
+
+
+def _is_value_of(memory: DeviceMemory | bytes, value: bytes) -> bool:
+    """Whether a value of the changelog, of no higher revision, is that of a memory."""
+    if isinstance(memory, bytes):
+        return memory == value
+    return memory.revision == changelog.revision_of(value) and changelog.decode(value) == memory

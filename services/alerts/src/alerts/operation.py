@@ -8,16 +8,18 @@ from enum import StrEnum
 
 from faust.types.tuples import Message
 
+from alerts.ends import Ends
 from alerts.fleet import Fleet
 from alerts.forwarder import Forwarder
 from alerts.intake import Intake
 from alerts.known_follower import KnownFollower
 from alerts.metrics import Metrics
-from alerts.outputs import OutputRefusedError
+from alerts.outputs import OutputRefusedError, Outputs, OutputsClosedError
 from alerts.processor import Processor
 from alerts.reading import Reading, RefusedReadingError
 from alerts.settings import AlertsSettings
 from alerts.streaming import Streaming
+from alerts.waiting import is_done_within
 from connector.dead_letters import DeadLettersUnavailableError
 from connector.targets import TargetFollower, TargetState
 from servicekit import logs
@@ -25,8 +27,9 @@ from servicekit.health import Health
 from servicekit.lifecycle import Stop
 
 _TICK_S = 1.0
-_ASK_S = 5.0
-_STOP_S = 15.0
+_STALLED_S = 10.0
+_LEAVE_SHARE, _GIVE_UP_SHARE = 0.3, 0.1
+"""Of the time in which a process has to end: to settle what was taken, then to leave without. Others need the rest."""
 _FOR_GOOD = (OutputRefusedError, DeadLettersUnavailableError)
 
 _log = logs.logger(__name__)
@@ -51,19 +54,24 @@ class Operation:
         partitions: int,
         intake: Intake,
         processor: Processor,
+        outputs: Outputs,
         known: KnownFollower,
         target: TargetFollower,
         health: Health,
         metrics: Metrics,
         forwarder: Forwarder | None = None,
     ) -> None:
-        """`forwarder` writes what is read when the input is aggregates; it ends with the run. Raises SettingsError."""
-        self._settings, self._intake, self._processor = settings, intake, processor
+        """`forwarder` writes what is read when the input is aggregates; it and `outputs` end with the run.
+
+        Raises SettingsError.
+        """
+        self._settings, self._intake, self._processor, self._outputs = settings, intake, processor, outputs
         self._known, self._target, self._health, self._metrics = known, target, health, metrics
         self._fleet: Fleet = processor.fleet
         self._forwarder = forwarder
         topics = settings.input_topics if forwarder is None else [settings.repartition]
         self._streaming = Streaming(settings, topics, partitions, self._fleet, self)
+        self._ends = Ends(settings)
         self._failure: Exception | None = None
         self._recovered = False
         self._recovering_since = time.monotonic()
@@ -77,25 +85,40 @@ class Operation:
             self._forwarder.start()
         start = asyncio.create_task(self._streaming.start())
         stopping = asyncio.create_task(stop.wait_async())
+        # A task of its own: it waits for Kafka, for as long as Kafka is away, and nobody else may.
+        tick, ticking_since = asyncio.create_task(self._tick()), time.monotonic()
         try:
             while True:
                 self._health.beat()
                 await asyncio.wait([stopping], timeout=_TICK_S)
                 if stop.is_set():
                     return Ended.STOPPED
-                if self._failure is not None:
-                    return Ended.FAILED
-                if self._forwarder is not None and self._forwarder.failure is not None:
-                    return Ended.FAILED if isinstance(self._forwarder.failure, _FOR_GOOD) else Ended.CRASHED
-                if self._streaming.should_stop or (start.done() and start.exception() is not None):
-                    _log.error("the stream has ended", reason=repr(self._reason(start)))
-                    return Ended.CRASHED
+                ended = self._ended(start)
+                if ended is not None:
+                    return ended
                 if self._target.target.restarts_of(0) != restarts:
                     return Ended.RESTART
-                await self._tick()
+                if self._recovered:
+                    self._obey()
+                if tick.done():
+                    self._health.ready("outputs")
+                    tick, ticking_since = asyncio.create_task(self._tick()), time.monotonic()
+                elif time.monotonic() - ticking_since > _STALLED_S:
+                    self._health.not_ready("outputs", "Kafka does not acknowledge what is written to it")
         finally:
             stopping.cancel()
-            await self._end(start)
+            await self._end(start, tick)
+
+    def _ended(self, start: asyncio.Task[None]) -> Ended | None:
+        """Why the run cannot go on; None when it can."""
+        if self._failure is not None:
+            return Ended.FAILED
+        if self._forwarder is not None and self._forwarder.failure is not None:
+            return Ended.FAILED if isinstance(self._forwarder.failure, _FOR_GOOD) else Ended.CRASHED
+        if self._streaming.should_stop or (start.done() and start.exception() is not None):
+            _log.error("the stream has ended", reason=repr(self._reason(start)))
+            return Ended.CRASHED
+        return None
 
     def is_paused(self) -> bool:
         """Whether nothing is read because the target state says so."""
@@ -116,6 +139,9 @@ class Operation:
 
     def on_recovered(self, partitions: set[int]) -> None:
         self._fleet.own(partitions)
+        for overtaken in self._fleet.overtaken():
+            # Compaction would keep the older memory, which another process has written last.
+            self._outputs.change(*overtaken)
         self._recovered = True
         self._metrics.recoveries.inc()
         seconds = time.monotonic() - self._recovering_since
@@ -151,19 +177,18 @@ class Operation:
         return True
 
     def _fail(self, failure: Exception) -> None:
-        if self._failure is None:
+        if self._failure is None and not isinstance(failure, OutputsClosedError):
             self._failure = failure
             _log.error("cannot go on", exc_info=failure)
 
     async def _tick(self) -> None:
-        if not self._recovered:
-            left = self._streaming.remaining()
-            self._metrics.recovery_remaining.set(left)
-            self._health.not_ready("recovery", f"{left} records of the changelog are still to be read")
-            return
-        self._obey()
-        self._processor.reschedule(self._known.changed())
         try:
+            if not self._recovered:
+                left = self._streaming.remaining()
+                self._metrics.recovery_remaining.set(left)
+                self._health.not_ready("recovery", f"{left} records of the changelog are still to be read")
+                return
+            self._processor.reschedule(self._known.changed())
             if not self._paused:
                 await self._let_time_pass()
             await self._streaming.commit_taken()
@@ -193,7 +218,7 @@ class Operation:
         try:
             if self._forwarder is not None:
                 told_ms = await asyncio.to_thread(self._forwarder.told_ms, now_ms)
-            ends = await asyncio.wait_for(self._streaming.ends(inputs), _ASK_S)
+            ends = await asyncio.to_thread(self._ends.of, inputs)
         except Exception as failure:
             # Whoever cannot ask Kafka cannot know that a device is silent.
             self._health.not_ready("kafka", f"does not say how far its topics go: {failure!r}")
@@ -217,19 +242,29 @@ class Operation:
         for number, partition in list(self._fleet.partitions.items()):
             await self._processor.sweep(number, partition.clock_ms() - self._settings.read_slack_ms)
 
-    async def _end(self, start: asyncio.Task[None]) -> None:
+    async def _end(self, start: asyncio.Task[None], tick: asyncio.Task[None]) -> None:
         self._health.not_ready("recovery", "stopped")
-        if self._forwarder is not None:
-            await asyncio.to_thread(self._forwarder.close)
-        try:
-            await asyncio.wait_for(self._streaming.stop(), _STOP_S)
-            if self._failure is None:
-                # Alerts that are still on their way would be repeated by the next run.
-                await asyncio.wait_for(self._processor.release(), _STOP_S)
-        except Exception as failure:
-            _log.warning("Faust did not stop cleanly; what is not committed is read again", reason=repr(failure))
-        start.cancel()
-        await asyncio.wait([start])
+        self._health.ready("outputs")
+        limit_s = self._settings.shutdown_timeout_ms / 1000
+        leaving = asyncio.create_task(self._leave(tick))
+        settled = await is_done_within(self._health, limit_s * _LEAVE_SHARE, leaving)
+        # From here on nobody waits for Kafka's acknowledgement any more.
+        self._outputs.close()
+        await is_done_within(self._health, limit_s * _GIVE_UP_SHARE, leaving)
+        for task in (leaving, tick, start):
+            task.cancel()
+        await asyncio.wait([leaving, tick, start], timeout=_TICK_S)
+        failure = leaving.exception() if leaving.done() and not leaving.cancelled() else None
+        if failure is not None or not settled:
+            _log.warning("did not leave cleanly; what is not committed is read again", reason=repr(failure))
+
+    async def _leave(self, tick: asyncio.Task[None]) -> None:
+        closing = [] if self._forwarder is None else [asyncio.to_thread(self._forwarder.close)]
+        await asyncio.gather(asyncio.wait([tick]), *closing)
+        await self._streaming.stop()
+        if self._failure is None:
+            # Alerts that are still on their way would be repeated by the next run.
+            await self._processor.release()
 
     def _reason(self, start: asyncio.Task[None]) -> BaseException | None:
         if start.done() and not start.cancelled():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from alerts import kafka_auth
@@ -20,6 +21,7 @@ from alerts.outputs import producer as outputs_producer
 from alerts.preparation import NotPreparedError, UnfitTopicsError, has_aggregates, prepare
 from alerts.processor import Processor
 from alerts.settings import AlertsSettings
+from alerts.waiting import is_done_within
 from alerts.webhook import Webhook
 from connector.dead_letters import producer_overrides
 from connector.reporting import Reporter, counts_of, reported
@@ -80,15 +82,15 @@ class Alerts:
             with reported(self._reporter()):
                 await self._run(stop, webhook)
         except StopRequestedError:
-            _log.info("stopped before it had begun")
+            _log.info("stopped while it waited for a server")
         except StreamFailedError:
             return Exit.FAILED
         except UnfitTopicsError as error:
             raise SettingsError([str(error)]) from error
         finally:
-            for part in (webhook, self._follower, self._target):
-                if part is not None:
-                    part.close()
+            # At once: each may wait a while for a Kafka that is away.
+            parts = [part for part in (webhook, self._follower, self._target) if part is not None]
+            await asyncio.gather(*(asyncio.to_thread(part.close) for part in parts))
             monitoring.stop()
         return Exit.OK
 
@@ -97,8 +99,6 @@ class Alerts:
         registry = SchemaRegistry(settings.registry)
         aggregates = await self._until(stop, "registry", lambda: has_aggregates(settings, registry))
         partitions = await self._until(stop, "kafka", lambda: prepare(settings, repartition=aggregates))
-        made = outputs_producer(settings)
-        outputs = await self._until(stop, "registry", lambda: Outputs(settings, registry, self._metrics, made))
         await self._until(stop, "devices", self._devices_are_known)
         self._follower.changed()  # what was known from the beginning changes nobody's time
         if webhook is not None:
@@ -108,7 +108,9 @@ class Alerts:
         self._health.ready()
         backoff = Backoff(base_ms=1_000)
         while not stop.is_set():
-            # Each run has a fleet of its own: the changelog is the truth.
+            # Each run has a fleet and outputs of its own: the changelog is the truth.
+            made = outputs_producer(settings)
+            outputs = await self._until(stop, "registry", partial(Outputs, settings, registry, self._metrics, made))
             processor = Processor(
                 self._engine,
                 self._known,
@@ -124,6 +126,7 @@ class Alerts:
                 partitions,
                 intake,
                 processor,
+                outputs,
                 self._follower,
                 self._target,
                 self._health,
@@ -147,8 +150,12 @@ class Alerts:
         """Repeat `attempt` in a thread until the server that it needs is there; `part` is not ready meanwhile."""
         backoff = Backoff(base_ms=200, cap_ms=10_000)
         while True:
+            asked = asyncio.ensure_future(asyncio.to_thread(attempt))
+            while not await is_done_within(self._health, _POLL_S, asked):
+                if stop.is_set():
+                    raise StopRequestedError
             try:
-                result = await asyncio.to_thread(attempt)
+                result = await asked
             except _PASSING as error:
                 self._health.not_ready(part, str(error))
                 _log.warning("waiting", part=part, reason=str(error))

@@ -6,8 +6,9 @@ agent's time (docs/adr/0071). Its consumer reads read_committed here, and commit
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import faust
@@ -27,6 +28,7 @@ from servicekit.settings import KafkaSettings
 _REBALANCE_S = 60.0
 _REQUEST_S = 90.0
 _NEVER_S = 86_400.0
+_FAREWELL_S = 5.0
 _BUFFERED_READINGS = 1_024
 
 
@@ -52,6 +54,13 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         # Faust reads so only with exactly_once, which has lost updates. aiokafka takes it when it is started.
         consumer._isolation_level = "read_committed"
         return consumer
+
+    async def on_thread_stop(self) -> None:
+        # The process cannot end before this thread, and a broker that is away answers no farewell.
+        leaving = asyncio.ensure_future(super().on_thread_stop())
+        _done, late = await asyncio.wait([leaving], timeout=_FAREWELL_S)
+        for task in late:
+            task.cancel()
 
     async def _fetch_records(self, *arguments: Any, **more: Any) -> Any:
         records = await super()._fetch_records(*arguments, **more)
@@ -186,11 +195,6 @@ class Streaming(faust.App):
     def input_partitions(self) -> set[TP]:
         """The partitions of the input that are assigned to this process."""
         return {tp for tp in self.consumer.assignment() if tp.topic not in self.tables.changelog_topics}
-
-    async def ends(self, partitions: set[TP]) -> Mapping[TP, int]:
-        """The end offsets of partitions, as Kafka says now."""
-        found: Mapping[TP, int] = await self.consumer.highwaters(*partitions)
-        return found
 
     async def is_read(self, partition: TP, end: int) -> bool:
         """Whether everything before the offset `end` of a partition was read and taken; no for another process's."""
