@@ -38,7 +38,7 @@ class Day:
             self._free_port(),
             rules=self.day.rules(),
             reorder_ms=self.day.reorder_ms,
-            read_slack_ms=0,
+            read_slack_ms=1_000,  # a reading is under way for a tenth of a second
             idle_clock="false",
         )
         self.workers.append(made)
