@@ -209,7 +209,7 @@ class Worker:
 
     def is_live(self) -> bool:
         """Whether /live says so."""
-        return self._ask("live") == '{"live": true}'
+        return bool(self._ask("live") == '{"live": true}')
 
     def counted(self, name: str) -> float:
         """The sum of a metric over its labels; 0 while nothing answers."""
