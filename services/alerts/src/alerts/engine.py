@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from alerts import reorder, wording
+from alerts import reorder, trend, wording
 from alerts.conditions import Change, Finding, see, step
 from alerts.known import KnownDevice
 from alerts.memory import MAX_METRICS, AlertRecord, DeviceMemory, Held, MetricMemory, Watch
@@ -96,12 +96,13 @@ class Engine:
         crowded: bool = False,
     ) -> None:
         metric = memory.metrics[name]
-        before_ms = metric.event_time_ms
+        before = metric.event_time_ms, metric.value
         while reorder.release(metric, self.reorder_ms, now_ms, crowded=crowded) is not None:
             crowded = False
             self._hear(memory, device_id, metric.event_time_ms, device, alerts)
-            _learn_interval(metric, before_ms, self._silence_ms(memory, device))
-            before_ms = metric.event_time_ms
+            _learn_interval(metric, before[0], self._silence_ms(memory, device))
+            now = metric.event_time_ms, metric.value
+            metric.trend_per_hour, before = trend.followed(metric.trend_per_hour, before, now), now
             self._see(memory, device_id, name, metric, device, alerts)
 
     def _see(

@@ -77,6 +77,8 @@ class MetricMemory:
     """In order of event time and sequence."""
     samples: list[Point] = field(default_factory=list)
     """Earlier values in a memory that an earlier version wrote; the rates take them over."""
+    trend_per_hour: float | None = None
+    """Smoothed change; None while it is not known."""
 
 
 @dataclass(slots=True)
@@ -121,7 +123,8 @@ def encode(memory: DeviceMemory, due_ms: int | None) -> bytes:
                     one.interval_ms,
                     one.gaps,
                     one.held,
-                    *([one.samples] if one.samples else []),
+                    one.samples,
+                    one.trend_per_hour,
                 ]
                 for name, one in memory.metrics.items()
             },
@@ -184,9 +187,12 @@ def _metric(
     gaps: int,
     held: list[list[Any]],
     samples: Iterable[list[Any]] = (),
+    trend_per_hour: float | None = None,
 ) -> MetricMemory:
     waiting = [Held(*one) for one in held]
-    return MetricMemory(event_time_ms, sequence, value, unit, newest_ms, interval_ms, gaps, waiting, _points(samples))
+    return MetricMemory(
+        event_time_ms, sequence, value, unit, newest_ms, interval_ms, gaps, waiting, _points(samples), trend_per_hour
+    )
 
 
 def _points(read: Iterable[list[Any]]) -> list[Point]:

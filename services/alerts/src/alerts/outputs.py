@@ -22,7 +22,7 @@ from servicekit.avro import SchemaRegistry
 from servicekit.delivery import LoopProducer, QueueFullError
 
 ALERT = isotherm_schemas.schema("Alert", 1)
-DEVICE_STATE = isotherm_schemas.schema("DeviceState", 1)
+DEVICE_STATE = isotherm_schemas.schema("DeviceState", 2)
 
 _MAX_OUTSTANDING = 10_000
 _BY_KEY = -1

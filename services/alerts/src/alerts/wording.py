@@ -39,6 +39,7 @@ def state_record(device_id: str, memory: DeviceMemory, now_ms: int) -> dict[str,
                 "unit": metric.unit,
                 "event_time": metric.event_time_ms,
                 "sequence": metric.sequence,
+                "trend_per_hour": metric.trend_per_hour,
             }
             for name, metric in sorted(memory.metrics.items())
             if metric.event_time_ms >= 0

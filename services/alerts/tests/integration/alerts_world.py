@@ -72,10 +72,9 @@ class Topics:
                 *(DeclaredTopic(name, PARTITIONS, compacted if name == self.devices else {}) for name in self._records),
                 *(DeclaredTopic(one.name, one.partitions, one.config) for one in shared),
             ],
-            subjects=[DeclaredSubject(f"{name}-value", [schema(record, 1)]) for name, record in self._records.items()]
-            + [
+            subjects=[
                 DeclaredSubject(f"{name}-value", [schema(record, version) for version in versions(record)])
-                for name, record in SHARED.items()
+                for name, record in (self._records | SHARED).items()
             ],
         )
 
