@@ -144,7 +144,6 @@ def test_avro_of_a_record_without_a_schema_is_refused_alone(
     into.sink.close()
 
 
-@pytest.mark.filterwarnings("ignore:ssl.:DeprecationWarning")  # how the client itself asks for TLS
 def test_keys_and_names_that_are_not_unicode_are_bad_records(
     hazelcast: Any, client: HazelcastClient, target: str
 ) -> None:
@@ -162,6 +161,7 @@ def test_keys_and_names_that_are_not_unicode_are_bad_records(
     assert ring.size().result() == 1
 
 
+@pytest.mark.filterwarnings("ignore:ssl.:DeprecationWarning")  # how the client itself asks for TLS
 def test_tls_checks_the_member(hazelcast: Any, client: HazelcastClient, target: str, tmp_path: Path) -> None:
     way, trust = behind_tls(hazelcast.port, tmp_path)
     kcql = f"INSERT INTO {target} SELECT * FROM t PK device_id STOREAS IMAP"
