@@ -189,15 +189,8 @@ def _ended(side: Side) -> Iterator[Step]:
     again = {"name": side.name, "config": side.config, "initial_state": "STOPPED"}
     yield Call("create, stopped", "POST", "/connectors", again)
     yield Call("delete, stopped", "DELETE", "/connectors/{name}")
-    yield Call("logger", "GET", "/admin/loggers/root")
-    yield Call("change logger", "PUT", "/admin/loggers/nowhere", {"level": "INFO"})
     yield Call("unknown path", "GET", "/nowhere")
     yield Call("unknown method", "PUT", "/connectors")
-    yield Call("create, initial offsets", "POST", "/connectors", {**again, **_initial(side.topic)})
-
-
-def _initial(topic: str) -> dict[str, Json]:
-    return {"initial_offsets": _offsets(topic)["offsets"]}
 
 
 def _offsets(topic: str, offset: int = 1) -> Json:

@@ -72,7 +72,6 @@ def test_the_console_answers_as_kafka_connect_does(world: World, connect: Connec
     with httpx.Client(base_url=connect.url, timeout=WAIT_S) as http:
         expected = answers(Side(http, f"real-{topic}", SINK, topic, f"{world.folder}/a"))
     found = answers(ours)
-    assert console.http.delete(f"/connectors/{ours.name}").status_code == httpx.codes.NO_CONTENT
 
     differences = {
         id: {
@@ -84,7 +83,7 @@ def test_the_console_answers_as_kafka_connect_does(world: World, connect: Connec
     }
     known = json.loads(DIFFERENCES.read_text(encoding="utf-8"))
     assert len(expected) >= 40
-    assert len(known) <= 11
+    assert len(known) <= 8
     assert all(one["reason"] for one in known.values())
     told = json.dumps(differences, indent=2)
     assert differences == {id: {key: one[key] for key in ("connect", "console")} for id, one in known.items()}, told
