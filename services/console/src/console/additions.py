@@ -188,38 +188,40 @@ def overview(control: Control, view: ConnectorView) -> Overview:
 
 def letter_answer(letter: Letter, read: Read) -> LetterAnswer:
     """A letter as it is told here."""
-    value = read(letter.value)
-    return LetterAnswer(
-        partition=letter.partition,
-        offset=letter.offset,
-        timestamp=letter.timestamp_ms,
-        connector=letter.why("connector.name"),
-        task=letter.why("task.id"),
-        stage=letter.why("stage"),
-        exception=letter.why("exception.class.name"),
-        message=letter.why("exception.message"),
-        trace=letter.why("exception.stacktrace"),
-        origin_topic=letter.why("topic"),
-        origin_partition=letter.why("partition"),
-        origin_offset=letter.why("offset"),
-        is_replayable=letter.origin is not None,
-        key=None if letter.key is None else letter.key.decode(errors="replace"),
-        value=value.shown,
-        format=value.format,
-        key_base64=_base64(letter.key),
-        value_base64=_base64(letter.value),
-        headers={name: _header(content) for name, content in letter.own_headers},
-        is_cut=False,
-    )
+    said = _said(letter, read)
+    return LetterAnswer(**said, is_cut=False, key_base64=_base64(letter.key), value_base64=_base64(letter.value))
 
 
 def listed_letter(letter: Letter, read: Read) -> ListedLetter:
     """A letter as a list has it: bounded, whatever it holds."""
-    whole = letter_answer(letter, read)
-    said = {name: getattr(whole, name) for name in ListedLetter.model_fields}
+    said = _said(letter, read)
     cut = {name: _cut(value) for name, value in said.items() if name != "headers"}
-    cut["headers"] = {name: _cut(value) for name, value in whole.headers.items()}
-    return ListedLetter(**{**cut, "is_cut": cut != said})
+    cut["headers"] = {name: _cut(value) for name, value in said["headers"].items()}
+    return ListedLetter(**cut, is_cut=cut != said)
+
+
+def _said(letter: Letter, read: Read) -> dict[str, Any]:
+    """What every answer tells of a letter."""
+    value = read(letter.value)
+    return {
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "timestamp": letter.timestamp_ms,
+        "connector": letter.why("connector.name"),
+        "task": letter.why("task.id"),
+        "stage": letter.why("stage"),
+        "exception": letter.why("exception.class.name"),
+        "message": letter.why("exception.message"),
+        "trace": letter.why("exception.stacktrace"),
+        "origin_topic": letter.why("topic"),
+        "origin_partition": letter.why("partition"),
+        "origin_offset": letter.why("offset"),
+        "is_replayable": letter.origin is not None,
+        "key": None if letter.key is None else letter.key.decode(errors="replace"),
+        "value": value.shown,
+        "format": value.format,
+        "headers": {name: _header(content) for name, content in letter.own_headers},
+    }
 
 
 def place_of(text: str | None) -> Where | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
@@ -22,10 +21,10 @@ from console.control import Control
 from console.errors import BadRequestError, NotFoundError
 from console.fleet import ConnectorView, Fleet
 from console.offsets import Offsets
+from console.records import NUMBER
 
 VERSION = version("isotherm-console")
 _CREATION = ("name", "config", "initial_state", "initial_offsets")
-_TASK = re.compile(r"[0-9]{1,9}")
 _EXPANSIONS = {"status": shapes.status, "info": shapes.info}
 _NOT_STOPPED = (
     "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the specified "
@@ -250,6 +249,6 @@ def _view(control: Control, name: str, absent: str) -> ConnectorView:
 
 
 def _number(text: str) -> int:
-    if not _TASK.fullmatch(text):
+    if not NUMBER.fullmatch(text):
         raise HTTPException(404)
     return int(text)

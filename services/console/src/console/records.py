@@ -11,7 +11,7 @@ from confluent_kafka import Message
 from connector.dead_letters import Headers
 
 NUMBER = re.compile(r"[0-9]{1,9}")
-"""A partition as text. `str.isdecimal` takes other alphabets' digits, and more of them than `int` does."""
+"""A partition or a task as text. `str.isdecimal` takes other alphabets' digits, and more of them than `int` does."""
 
 
 @dataclass(frozen=True)

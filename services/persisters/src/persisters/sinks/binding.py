@@ -102,7 +102,7 @@ class Binder:
             order = self._key_orders[row.plan] = key_order(self._table, row.plan.statement)
         key = zip(self._table.primary_key, order, strict=True)
         values = [self._converted(column, row.pk[place]) for column, place in key]
-        return _driver_s(self._delete, [time_us, *values])
+        return _by_driver(self._delete, [time_us, *values])
 
     def _converted(self, column: str, value: Any) -> Any:
         convert = self._converters.get(column)
@@ -152,8 +152,8 @@ class Binder:
                 )
         left_s = _left_s(row)
         if left_s is None:
-            return _driver_s(self._insert, [*bound.values(), time_us])
-        return _driver_s(self._insert_with_ttl, [*bound.values(), time_us, left_s])
+            return _by_driver(self._insert, [*bound.values(), time_us])
+        return _by_driver(self._insert_with_ttl, [*bound.values(), time_us, left_s])
 
 
 def pk_names(statement: Statement) -> list[str]:
@@ -186,7 +186,7 @@ def key_order(table: cql.Table, statement: Statement) -> Sequence[int]:
     return [places[column] for column in key]
 
 
-def _driver_s(prepared: PreparedStatement, values: Sequence[Any]) -> BoundStatement:
+def _by_driver(prepared: PreparedStatement, values: Sequence[Any]) -> BoundStatement:
     try:
         return prepared.bind(values)
     except (ValueError, TypeError, OverflowError):
