@@ -16,7 +16,7 @@ LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)
 # The contract tests' verifier would report its use to its makers.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy charts charts-tools charts-update charts-package images compose-proof demo screenshots faults soak bench-persisters bench-aggregator bench-reaction bench-alerts lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy charts charts-tools charts-update charts-package images compose-proof demo screenshots faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -116,6 +116,10 @@ bench-alerts: setup ## Measure the alerts service, all cases or C="reaction"
 		PYTHONPATH=bench/aggregator:bench/mqtt-proxy tools/record-section docs/results/bench-alerts.txt "$$case" \
 			$(BIN)/python bench/alerts/alerts_bench.py $$case $(OPTIONS); \
 	done
+
+bench-revisions: setup ## Compare with an older revision's checkout: make bench-revisions BEFORE=../before
+	@tools/record-results docs/results/bench-revisions.txt $(BIN)/python bench/revisions/compare_revisions.py \
+		--before "$(or $(BEFORE),$(error say where the older revision is checked out: BEFORE=../before))" $(OPTIONS)
 
 lock: ## Resolve the dependencies anew (for maintainers; needs uv)
 	@tools/lock

@@ -1,6 +1,6 @@
 """Our proxy into Kafka beside Mosquitto and amqtt without one, under the same load; misbehaving and idle clients.
 
-    python bench/mqtt-proxy/mqtt_compare.py [--only rates arrays misbehaving idle] [--seconds S]
+    python bench/mqtt-proxy/mqtt_compare.py [--only rates arrays misbehaving idle] [--server NAME ...] [--seconds S]
 
 Every server and the load generator are processes of their own on this machine, Kafka beside them. A message of the
 rates is one reading; with arrays a payload holds 10 or 50 of them, and READINGS are counted. What Kafka has stored is
@@ -31,6 +31,7 @@ from stack.ports import Ports
 HERE = Path(__file__).parent
 WINDOWS = {10: 100, 1_000: 5}
 """Unanswered publishes of a connection by number of connections."""
+SERVERS = ("mqtt-proxy", "Mosquitto", "amqtt")
 IDLE_CONNECTIONS = 10_000
 MOST_IDLE_BYTES = {"TCP": 12_000, "TLS": 45_000}
 HEALTHY = {"--connections": 100, "--window": 20, "--every": 0.5, "--seconds": 20}
@@ -46,6 +47,8 @@ class Bench:
     stack: Stack
     folder: Path
     seconds: float
+    servers: Sequence[str]
+    """Whose rates are measured."""
     verdicts: list[str] = field(default_factory=list)
 
     def proxy(self, **settings: object) -> ProxyServer:
@@ -57,15 +60,15 @@ class Bench:
         """All servers at every QoS."""
         _head("Messages of one reading")
         rates: dict[tuple[str, int, int], float] = {}
-        servers: list[Callable[[], ServerProcess | None]] = [
-            self.proxy,
-            lambda: mosquitto(self.folder),
-            lambda: amqtt(self.folder),
-        ]
-        for make in servers:
-            server = make()
+        servers: dict[str, Callable[[], ServerProcess | None]] = {
+            "mqtt-proxy": self.proxy,
+            "Mosquitto": lambda: mosquitto(self.folder),
+            "amqtt": lambda: amqtt(self.folder),
+        }
+        for name in self.servers:
+            server = servers[name]()
             if server is None:
-                print("  Mosquitto  LEFT OUT: it is not installed")
+                print(f"  {name}  LEFT OUT: it is not installed")
                 continue
             with server:
                 for qos in (0, 1, 2):
@@ -77,7 +80,7 @@ class Bench:
         for qos, goal in ((1, 0.55), (2, 0.8)):
             for connections in WINDOWS:
                 peer = rates.get(("Mosquitto", qos, connections))
-                if peer:
+                if peer and ("mqtt-proxy", qos, connections) in rates:
                     ratio = rates["mqtt-proxy", qos, connections] / peer
                     self._verdict(f"of Mosquitto's rate, QoS {qos}, {connections:,} connections", ratio, goal)
 
@@ -231,12 +234,13 @@ def main() -> None:
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(cases), default=list(cases))
+    parser.add_argument("--server", nargs="+", choices=SERVERS, default=SERVERS, help="whose rates")
     parser.add_argument("--seconds", type=float, default=4.0, help="that count, of each run of rates and arrays")
     arguments = parser.parse_args()
     print("\n".join(_environment()), flush=True)
     with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as folder:
         stack = Stack(Path(folder) / "stack", Ports.free(), quick_start=False)
-        bench = Bench(stack, Path(folder), arguments.seconds)
+        bench = Bench(stack, Path(folder), arguments.seconds, arguments.server)
         try:
             stack.up(["kafka", "registry"])
             kafka = KafkaSettings(bootstrap_servers=stack.kafka.bootstrap_servers)

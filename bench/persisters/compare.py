@@ -1,6 +1,6 @@
 """Persisters against each sink's own client, and against Telegraf, on the same records.
 
-    python bench/persisters/compare.py [--only NAME ...] [--scale X] [--rounds N] [--devices N]
+    python bench/persisters/compare.py [--only NAME ...] [--scale X] [--rounds N] [--devices N] [--alone]
 
 For each sink: a topic is filled once; then, in turn, `persisters run` as a process reads it from the beginning, and
 the sink's client in a process of its own writes the same rows, prepared, with the same batch size and as many requests
@@ -10,7 +10,7 @@ its first written batch and ends with its last, that of the client is all of its
 
 All of it is done twice: with everything on all cores, where a persister's work (Kafka's broker, decoding) is taken
 from the server's, and with the server on one half of the cores and everything else on the other, as with a server on
-a machine of its own.
+a machine of its own. With `--alone` the persister only, on shared cores: for a comparison of revisions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +64,7 @@ class Bench:
     scale: float
     devices: int
     telegraf: Path | None
+    alone: bool
     filled: list[workload.Workload] = field(default_factory=list)
     verdicts: list[str] = field(default_factory=list)
 
@@ -106,10 +107,12 @@ class Bench:
         )
         with closing(case.target(server.address)) as target, _bare_client(self, case, chosen, server) as client:
             contest = Contest(self, case, chosen, server, target, client)
-            best = contest.best_form()
-            forms = case.forms if case.every_form else [best]
+            forms: Sequence[str] = []
+            if not self.alone:
+                best = contest.best_form()
+                forms = case.forms if case.every_form else [best]
             contest.round(forms, "first")
-            for place, placement in enumerate(meters.placements()):
+            for place, placement in enumerate(meters.placements()[: 1 if self.alone else None]):
                 contest.place(placement)
                 readings: dict[str, list[Reading]] = {}
                 for number in range(self.rounds):
@@ -263,13 +266,17 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="so many times the records of each case")
     parser.add_argument("--devices", type=int, default=1_000, metavar="N", help="devices that the records are of")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds that count, after the first")
+    parser.add_argument("--alone", action="store_true", help="without clients and peers, on shared cores only")
     arguments = parser.parse_args()
     chosen = arguments.only or ["decoding", *(case.name for case in CASES)]
     print("\n".join(environment(*PACKAGES)))
-    program = _telegraf() if any(case.with_telegraf and case.name in chosen for case in CASES) else None
+    asked = not arguments.alone and any(case.with_telegraf and case.name in chosen for case in CASES)
+    program = _telegraf() if asked else None
     with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as folder:
         stack = Stack(Path(folder) / "stack", Ports.free(), quick_start=False)
-        bench = Bench(stack, Path(folder), arguments.rounds, arguments.scale, arguments.devices, program)
+        bench = Bench(
+            stack, Path(folder), arguments.rounds, arguments.scale, arguments.devices, program, arguments.alone
+        )
         try:
             stack.up(["kafka", "registry"])
             if "decoding" in chosen:
