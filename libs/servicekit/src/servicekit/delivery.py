@@ -7,6 +7,10 @@ from collections.abc import Callable, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from servicekit import logs
+
+_log = logs.logger(__name__)
+
 Headers = Sequence[tuple[str, bytes | str | None]]
 OnDelivery = Callable[[KafkaError | None], None]
 
@@ -30,14 +34,31 @@ class LoopProducer:
 
     Reports are polled by a timer of the loop while records are outstanding, so callbacks need no locks and an idle
     producer costs nothing. `max_outstanding` bounds the records between `produce` and their report.
+
+    A fatal error (librdkafka's INTRODUCTION.md, "Fatal errors") fails every outstanding record and every later one;
+    `on_fatal` is called with it until `replace` gives another producer. `producer_health.ProducerHealth` does that.
     """
 
     def __init__(self, producer: Producer, *, max_outstanding: int = 50_000) -> None:
         self.producer = producer
         self.outstanding = 0
         self.max_outstanding = max_outstanding
+        self.on_fatal: Callable[[KafkaError], None] = _log_fatal
+        self._retired: list[Producer] = []
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
+
+    def replace(self, producer: Producer) -> None:
+        """Produce with `producer` from now on; what waits in the one before it is reported as failed."""
+        self._retired.append(self.producer)
+        self.producer.purge()
+        self.producer = producer
+        self._poll_soon()
+
+    def look(self) -> None:
+        """Learn of a fatal error while nothing is outstanding and therefore nothing is polled; cheap, never blocks."""
+        if self._timer is None:
+            self._serve(self.producer)
 
     def produce(
         self,
@@ -67,9 +88,12 @@ class LoopProducer:
             )
         except BufferError:
             raise QueueFullError from None
+        except KafkaException as failure:
+            self._note(failure)
+            raise
         self.outstanding += 1
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_POLL_INTERVAL_S, self._poll)
+            self._poll_soon()
 
     def produce_all(
         self,
@@ -107,8 +131,9 @@ class LoopProducer:
             known = failure.args[0] if isinstance(failure, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
             left -= len(records) - handed_over - 1
             report(known, None)
+            self._note(failure)
         if self._timer is None and handed_over:
-            self._timer = asyncio.get_running_loop().call_later(_POLL_INTERVAL_S, self._poll)
+            self._poll_soon()
 
     async def send(self, topic: str, *, key: bytes | str | None, value: bytes | None, headers: Headers = ()) -> None:
         """Produce one record, waiting for room first, and return when Kafka has it.
@@ -151,10 +176,42 @@ class LoopProducer:
         self._waiters.append(waiter)
         await waiter
 
+    def _poll_soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_POLL_INTERVAL_S, self._poll)
+
     def _poll(self) -> None:
-        if self.producer.poll(0) and self._waiters:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-        self._timer = asyncio.get_running_loop().call_later(_POLL_INTERVAL_S, self._poll) if self.outstanding else None
+        self._timer = None
+        try:
+            served = self._serve(self.producer)
+            for retired in tuple(self._retired):
+                served += self._serve(retired)
+                if not len(retired):
+                    self._retired.remove(retired)
+            if served and self._waiters:
+                waiters, self._waiters = self._waiters, []
+                for waiter in waiters:
+                    if not waiter.done():
+                        waiter.set_result(None)
+        finally:
+            # Also when a report raised: without the next poll no other record would ever be reported.
+            if self.outstanding or self._retired:
+                self._poll_soon()
+
+    def _serve(self, producer: Producer) -> int:
+        try:
+            return producer.poll(0)
+        except KafkaException as failure:
+            # confluent-kafka raises a fatal error once from poll, and does not call error_cb; the reports come later.
+            if producer is self.producer:
+                self._note(failure)
+            return 1
+
+    def _note(self, failure: BaseException) -> None:
+        error = failure.args[0] if isinstance(failure, KafkaException) else None
+        if isinstance(error, KafkaError) and (error.fatal() or error.code() == KafkaError._FATAL):
+            self.on_fatal(error)
+
+
+def _log_fatal(error: KafkaError) -> None:
+    _log.error("the producer met a fatal error: it stores nothing more", code=error.name(), reason=error.str())
