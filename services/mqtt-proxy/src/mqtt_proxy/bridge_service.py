@@ -6,7 +6,9 @@ import asyncio
 import ssl
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+from confluent_kafka import KafkaError
 from prometheus_client import CollectorRegistry
 
 from connector.dead_letters import ensure_topic
@@ -17,7 +19,7 @@ from mqtt_proxy.catalogue import Catalogue
 from mqtt_proxy.member import observed
 from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.routing import Router
-from mqtt_proxy.service import producer_of, router_of, rules_of
+from mqtt_proxy.service import make_producer, producer_of, router_of, rules_of
 from mqtt_proxy.settings import SERVICE, BridgeSettings, ProxySettings
 from mqtt_proxy.translate import Translator
 from mqtt_proxy.waiting import until_possible
@@ -26,6 +28,7 @@ from servicekit import kafka, logs
 from servicekit.avro import SchemaRegistry
 from servicekit.health import Health
 from servicekit.lifecycle import Exit, Stop, run_async
+from servicekit.producer_health import ProducerHealth
 from servicekit.settings import SettingsError
 
 _log = logs.logger(__name__)
@@ -103,16 +106,21 @@ class BridgeService:
         self._health = Health()
         self._wanted = Wanted(settings, self._health, self._metrics)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="kafka")
+        self._exit = Exit.OK
         name = f"isotherm-{SERVICE}-bridge-{settings.ordinal}"
         self._admin = kafka.admin(settings.kafka, name)
         self._catalogue = Catalogue(self._admin, SchemaRegistry(settings.registry), schema("SensorReading", 1))
+        producer = producer_of(settings, name)
+        self._producer_health = ProducerHealth(
+            producer, partial(make_producer, settings, name), self._health, on_incurable=self._producer_broken
+        )
         self._bridge = Bridge(
             settings.bridge,
             client_id=f"{settings.bridge.client_id}-{settings.ordinal}",
             filters=filters,
             tls=tls,
             translator=Translator(router, self._catalogue.encoders, rules_of(settings)),
-            producer=producer_of(settings, name),
+            producer=producer,
             metrics=self._metrics,
             health=self._health,
         )
@@ -141,7 +149,13 @@ class BridgeService:
                 for task in tasks:
                     task.cancel()
                 self._executor.shutdown(wait=False)
-        return Exit.OK
+        return self._exit
+
+    def _producer_broken(self, error: KafkaError) -> None:
+        """New producers break as well: end, so that another process takes the place."""
+        _log.error("the producer is broken for good; ending", code=error.name(), reason=error.str())
+        self._exit = Exit.FAILED
+        self._stop.set()
 
     def _reporter(self, registry: CollectorRegistry) -> Reporter:
         if self._report is not None:
@@ -173,4 +187,6 @@ class BridgeService:
     async def _beat(self) -> None:
         while True:
             self._health.beat()
+            self._producer_health.look()
+            self._metrics.producers_replaced = self._producer_health.replaced
             await asyncio.sleep(_BEAT_S)

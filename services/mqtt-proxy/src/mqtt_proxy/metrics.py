@@ -56,6 +56,7 @@ class Metrics(Collector):
         self.congestions = 0
         self.transactions: Counter[str] = Counter()
         self.recoveries = 0
+        self.producers_replaced = 0
         self.gauges: dict[str, Callable[[], float]] = {}
         """By a name of GAUGES."""
         self._latency = [0] * (len(_BOUNDS_S) + 1)
@@ -111,6 +112,12 @@ class Metrics(Collector):
             ("dead_letters", "Publishes that did not fit, stored as dead letters.", ["reason"], one(self.dead_letters)),
             ("misfits_refused", "Publishes that did not fit, refused.", ["reason"], one(self.misfits_refused)),
             ("dropped_messages", "Publishes dropped as configured.", ["reason"], one(self.dropped)),
+            (
+                "producers_replaced",
+                "New producers below QoS 2 after a fatal error of one.",
+                [],
+                [((), self.producers_replaced)],
+            ),
             ("recoveries", "New transactional producers after a broken one.", [], [((), self.recoveries)]),
             ("transactions", "Transactions by outcome.", ["outcome"], one(self.transactions)),
         ]

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 import uvloop
+from confluent_kafka import KafkaError, Producer
 from prometheus_client import CollectorRegistry
 
 import kcql
@@ -41,6 +42,7 @@ from servicekit.avro import Decoder, SchemaRegistry, WireFormatError
 from servicekit.delivery import LoopProducer
 from servicekit.health import Health
 from servicekit.lifecycle import Exit, Stop, run_async
+from servicekit.producer_health import ProducerHealth
 from servicekit.settings import SettingsError
 
 _log = logs.logger(__name__)
@@ -107,9 +109,13 @@ def rules_of(settings: ProxySettings) -> Rules:
 def producer_of(settings: ProxySettings, name: str) -> LoopProducer:
     """The ordered, idempotent producer of everything below QoS 2."""
     return LoopProducer(
-        kafka.producer(settings.kafka, name, **_producer_limits(settings)),
-        max_outstanding=settings.limits.outstanding_records + _SPARE_RECORDS,
+        make_producer(settings, name), max_outstanding=settings.limits.outstanding_records + _SPARE_RECORDS
     )
+
+
+def make_producer(settings: ProxySettings, name: str) -> Producer:
+    """A producer for `producer_of`, the first one or another one after a fatal error."""
+    return kafka.producer(settings.kafka, name, **_producer_limits(settings))
 
 
 def _producer_limits(settings: ProxySettings) -> dict[str, int]:
@@ -160,6 +166,9 @@ class Proxy:
         self._catalogue = Catalogue(self._admin, self._registry, READING)
         self._encode_session: Encode | None = None
         self._producer = producer_of(settings, name)
+        self._producer_health = ProducerHealth(
+            self._producer, partial(make_producer, settings, name), self._health, on_incurable=self._producer_broken
+        )
         self._writer = TransactionalWriter(
             lambda: kafka.producer(
                 settings.kafka,
@@ -314,6 +323,12 @@ class Proxy:
         self._exit = Exit.FAILED
         self._stop.set()
 
+    def _producer_broken(self, error: KafkaError) -> None:
+        """New producers break as well: a new process may find a way, or an operator finds this one in its place."""
+        _log.error("the producer is broken for good; ending", code=error.name(), reason=error.str())
+        self._exit = Exit.FAILED
+        self._stop.set()
+
     # -- the start, in the thread
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
@@ -367,6 +382,8 @@ class Proxy:
     async def _beat(self) -> None:
         while True:
             self._health.beat()
+            self._producer_health.look()
+            self._metrics.producers_replaced = self._producer_health.replaced
             await asyncio.sleep(1.0)
 
     async def _sweep(self, door: FrontDoor) -> None:
