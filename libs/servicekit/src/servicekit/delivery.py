@@ -43,6 +43,8 @@ class LoopProducer:
         self.producer = producer
         self.outstanding = 0
         self.max_outstanding = max_outstanding
+        self.failed_reports = 0
+        """How many `on_delivery` raised: a fault of theirs, which asyncio's exception handler logs."""
         self.on_fatal: Callable[[KafkaError], None] = _log_fatal
         self._retired: list[Producer] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -182,21 +184,29 @@ class LoopProducer:
 
     def _poll(self) -> None:
         self._timer = None
+        served = 1
         try:
             served = self._serve(self.producer)
             for retired in tuple(self._retired):
                 served += self._serve(retired)
                 if not len(retired):
                     self._retired.remove(retired)
-            if served and self._waiters:
-                waiters, self._waiters = self._waiters, []
-                for waiter in waiters:
-                    if not waiter.done():
-                        waiter.set_result(None)
+        except Exception:
+            self.failed_reports += 1
+            raise
         finally:
-            # Also when a report raised: without the next poll no other record would ever be reported.
+            # Also when a report raised: without the next poll no other record would ever be reported, and whoever
+            # waits for the last one would wait for ever.
+            if served:
+                self._wake()
             if self.outstanding or self._retired:
                 self._poll_soon()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _serve(self, producer: Producer) -> int:
         try:

@@ -148,3 +148,15 @@ async def test_report_that_raises_does_not_stop_the_others() -> None:
     await producer.send("t", key=None, value=b"2")
     await producer.drain()
     assert [type(report) for report in reports] == [ArithmeticError]
+
+
+async def test_drain_ends_when_the_last_report_raises() -> None:
+    producer = LoopProducer(make())
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+
+    def raises(_error: KafkaError | None) -> None:
+        raise ArithmeticError
+
+    producer.produce("t", key=None, value=b"1", on_delivery=raises)
+    await asyncio.wait_for(producer.drain(), 60)
+    assert (producer.outstanding, producer.failed_reports) == (0, 1)
