@@ -46,7 +46,10 @@ class Connection(asyncio.Protocol):
         self.common_name: str | None = None
         self.rights: Rights | None = None
         self.protocol = ServerProtocol(
-            max_packet_bytes=door.limits.packet_bytes, topic_alias_maximum=door.limits.topic_aliases
+            max_packet_bytes=door.limits.packet_bytes,
+            max_connect_bytes=door.limits.connect_bytes,
+            topic_alias_maximum=door.limits.topic_aliases,
+            allow_control_characters=door.allow_control_characters,
         )
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -192,7 +195,10 @@ class Connection(asyncio.Protocol):
 
     def accept(self, *, session_present: bool, keep_alive_s: int, properties: Properties) -> None:
         """The front door lets the client in; it is closed when nothing comes for 1.5 times its keep-alive."""
-        self.protocol.accept(session_present=session_present, properties=properties)
+        if not self.protocol.accept(session_present=session_present, properties=properties):
+            self.refuse(Reason.PACKET_TOO_LARGE)
+            return
+        self.door.metrics.connection_attempts["accepted"] += 1
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

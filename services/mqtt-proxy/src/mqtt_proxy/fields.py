@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from mqtt_proxy.errors import PacketError
@@ -9,6 +10,12 @@ from mqtt_proxy.reasons import Reason
 
 MAX_REMAINING_LENGTH = 268_435_455
 _CACHED_TOPIC_BYTES = 256
+
+_CONTROL = re.compile(
+    "[\x01-\x1f\x7f-\x9f\ufdd0-\ufdef"
+    + "".join(chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF))
+    + "]"
+)
 
 
 class Reader:
@@ -98,6 +105,15 @@ def decode_text(data: bytes) -> str:
     return text
 
 
+def has_control_characters(text: str) -> bool:
+    """Whether `text` has a control character (U+0001..U+001F, U+007F..U+009F) or a Unicode non-character.
+
+    A sender SHOULD NOT use them and a receiver MAY refuse them (5.0 section 1.5.4).
+    """
+    # None of them is printable, and nearly every text is.
+    return not text.isprintable() and _CONTROL.search(text) is not None
+
+
 def check_topic_name(topic: str) -> str:
     """`topic`, if one can publish to it (section 4.7: not empty, no wildcards). Raises PacketError."""
     if not topic or "+" in topic or "#" in topic:
@@ -105,16 +121,33 @@ def check_topic_name(topic: str) -> str:
     return topic
 
 
-def _decode_topic(data: bytes) -> str:
+def _decode_any_topic(data: bytes) -> str:
     return check_topic_name(decode_text(data))
 
 
+def _decode_topic(data: bytes) -> str:
+    return check_no_control_characters(_decode_any_topic(data))
+
+
+def check_no_control_characters(topic: str) -> str:
+    """`topic`, if it has no control characters. Raises PacketError."""
+    if has_control_characters(topic):
+        raise PacketError(Reason.TOPIC_NAME_INVALID, "a topic name has control characters")
+    return topic
+
+
 _decode_topic_cached = lru_cache(maxsize=8192)(_decode_topic)
+_decode_any_topic_cached = lru_cache(maxsize=8192)(_decode_any_topic)
 
 
 def decode_topic(data: bytes) -> str:
     """The topic name in `data`; short ones are remembered, since devices repeat themselves. Raises PacketError."""
     return _decode_topic_cached(data) if len(data) <= _CACHED_TOPIC_BYTES else _decode_topic(data)
+
+
+def decode_any_topic(data: bytes) -> str:
+    """As `decode_topic`, with control characters allowed."""
+    return _decode_any_topic_cached(data) if len(data) <= _CACHED_TOPIC_BYTES else _decode_any_topic(data)
 
 
 def encode_varint(value: int) -> bytes:

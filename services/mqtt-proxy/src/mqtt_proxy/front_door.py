@@ -54,12 +54,14 @@ class FrontDoor:
         sessions: SessionStore,
         metrics: Metrics,
         refuse_misfits: bool = False,
+        allow_control_characters: bool = False,
         access: Access,
         handover: Handover | None = None,
     ) -> None:
         self.limits = limits
         self.access = access
         self._refuse_misfits = refuse_misfits
+        self.allow_control_characters = allow_control_characters
         self.admission = Admission(limits, metrics)
         self.translator = translator
         self.producer = producer
@@ -211,7 +213,6 @@ class FrontDoor:
             return
         if session.owner is not connection:
             return
-        self.metrics.connection_attempts["accepted"] += 1
         connection.accept(
             session_present=present,
             keep_alive_s=self._server_keep_alive_s(connect) or connect.keep_alive_s,

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mqtt_proxy import properties as props
 from mqtt_proxy.errors import PacketError
-from mqtt_proxy.fields import Reader, check_topic_name, decode_topic, encode_varint
+from mqtt_proxy.fields import (
+    Reader,
+    check_no_control_characters,
+    check_topic_name,
+    decode_topic,
+    encode_varint,
+    has_control_characters,
+)
 from mqtt_proxy.properties import Properties, Property
-from mqtt_proxy.reasons import Reason, return_code
+from mqtt_proxy.reasons import CLIENT_DISCONNECTS, PUBLISH_ANSWERS, RELEASE_ANSWERS, Reason, return_code
 
 V311 = 4
 V5 = 5
@@ -122,7 +129,25 @@ def decode_connect(reader: Reader) -> Connect:
     return Connect(version, client_id, bool(flags & 2), keep_alive_s, username, password, will, properties)
 
 
-def decode_publish(first: int, data: bytes, at: int, end: int, version: int) -> Publish:
+def check_connect_texts(connect: Connect) -> None:
+    """Refuse control characters in client id, user name and the will's topics. Raises PacketError."""
+    if has_control_characters(connect.client_id):
+        raise PacketError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "the client identifier has control characters")
+    if connect.username is not None and has_control_characters(connect.username):
+        raise PacketError(Reason.BAD_USER_NAME_OR_PASSWORD, "the user name has control characters")
+    if connect.will is not None:
+        check_no_control_characters(connect.will.topic)
+        check_no_control_characters(connect.will.properties.get(Property.RESPONSE_TOPIC, ""))
+
+
+def decode_publish(
+    first: int,
+    data: bytes,
+    at: int,
+    end: int,
+    version: int,
+    topic_of: Callable[[bytes], str] = decode_topic,
+) -> Publish:
     """A PUBLISH from its first byte and its body `data[at:end]` (section 3.3). Raises PacketError.
 
     With MQTT 5 the topic may be empty when there is a topic alias; resolving it is the connection's matter.
@@ -143,9 +168,7 @@ def decode_publish(first: int, data: bytes, at: int, end: int, version: int) -> 
             raise PacketError(Reason.PROTOCOL_ERROR, "packet identifier 0")
         body += 2
     if version != V5:
-        return Publish(
-            decode_topic(name), data[body:end], qos, first & 1 == 1, first & 8 == 8, packet_id, NO_PROPERTIES
-        )
+        return Publish(topic_of(name), data[body:end], qos, first & 1 == 1, first & 8 == 8, packet_id, NO_PROPERTIES)
     reader = Reader(data, body, end)
     properties: Properties = NO_PROPERTIES
     # One zero byte, no properties, is what nearly every publish has.
@@ -154,30 +177,33 @@ def decode_publish(first: int, data: bytes, at: int, end: int, version: int) -> 
     else:
         properties = props.decode(reader, props.PUBLISH)
         body = end - reader.left
-    topic = decode_topic(name) if name else ""
+    topic = topic_of(name) if name else ""
     return Publish(topic, data[body:end], qos, first & 1 == 1, first & 8 == 8, packet_id, properties)
 
 
-def decode_acknowledgement(reader: Reader, version: int) -> tuple[int, int]:
+def decode_acknowledgement(reader: Reader, version: int, packet_type: PacketType) -> tuple[int, int]:
     """Packet identifier and reason code of a PUBACK, PUBREC, PUBREL or PUBCOMP (section 3.4). Raises PacketError."""
     packet_id = _packet_id(reader)
     reason = 0
     if version == V5 and reader.left:
         reason = reader.byte()
+        known = PUBLISH_ANSWERS if packet_type <= PacketType.PUBREC else RELEASE_ANSWERS
+        if reason not in known:
+            raise PacketError(Reason.PROTOCOL_ERROR, f"{packet_type.name} has no reason code {reason:#04x}")
         if reader.left:
             props.decode(reader, props.ACKNOWLEDGEMENT)
     reader.finish()
     return packet_id, reason
 
 
-def decode_subscribe(reader: Reader, version: int) -> tuple[int, int]:
+def decode_subscribe(reader: Reader, version: int, *, allow_control_characters: bool = False) -> tuple[int, int]:
     """Packet identifier and number of filters of a SUBSCRIBE (section 3.8). Raises PacketError."""
     packet_id = _packet_id(reader)
     if version == V5:
         props.decode(reader, props.SUBSCRIBE)
     filters = 0
     while reader.left:
-        check_filter(reader.text())
+        check_filter(reader.text(), allow_control_characters=allow_control_characters)
         options = reader.byte()
         if options & 3 == 3 or (options & 0xFC if version == V311 else options & 0xC0 or options & 0x30 == 0x30):
             raise PacketError(Reason.MALFORMED_PACKET, "reserved bits in the subscription options")
@@ -187,14 +213,14 @@ def decode_subscribe(reader: Reader, version: int) -> tuple[int, int]:
     return packet_id, filters
 
 
-def decode_unsubscribe(reader: Reader, version: int) -> tuple[int, int]:
+def decode_unsubscribe(reader: Reader, version: int, *, allow_control_characters: bool = False) -> tuple[int, int]:
     """Packet identifier and number of filters of an UNSUBSCRIBE (section 3.10). Raises PacketError."""
     packet_id = _packet_id(reader)
     if version == V5:
         props.decode(reader, props.UNSUBSCRIBE)
     filters = 0
     while reader.left:
-        check_filter(reader.text())
+        check_filter(reader.text(), allow_control_characters=allow_control_characters)
         filters += 1
     if not filters:
         raise PacketError(Reason.PROTOCOL_ERROR, "UNSUBSCRIBE without a filter")
@@ -206,6 +232,8 @@ def decode_disconnect(reader: Reader, version: int) -> tuple[int, Properties]:
     reason, properties = 0, NO_PROPERTIES
     if version == V5 and reader.left:
         reason = reader.byte()
+        if reason not in CLIENT_DISCONNECTS:
+            raise PacketError(Reason.PROTOCOL_ERROR, f"a client's DISCONNECT has no reason code {reason:#04x}")
         if reader.left:
             properties = props.decode(reader, props.DISCONNECT)
     reader.finish()
@@ -219,8 +247,12 @@ def _packet_id(reader: Reader) -> int:
     return packet_id
 
 
-def check_filter(text: str) -> None:
-    """Refuse a topic filter whose wildcards stand where none may (section 4.7.1). Raises PacketError."""
+def check_filter(text: str, *, allow_control_characters: bool = False) -> None:
+    """Refuse a topic filter whose wildcards stand where none may (section 4.7.1), and one with control characters
+    unless they are allowed. Raises PacketError.
+    """
+    if not allow_control_characters and has_control_characters(text):
+        raise PacketError(Reason.MALFORMED_PACKET, "a topic filter has control characters")
     levels = text.split("/")
     for index, level in enumerate(levels):
         if ("#" in level and (level != "#" or index != len(levels) - 1)) or ("+" in level and level != "+"):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from mqtt_proxy import packets
 from mqtt_proxy.errors import PacketError
-from mqtt_proxy.fields import Reader
+from mqtt_proxy.fields import Reader, check_no_control_characters, decode_any_topic, decode_topic
 from mqtt_proxy.packets import V5, V311, Connect, PacketType, Publish
 from mqtt_proxy.properties import Properties, Property
 from mqtt_proxy.reasons import Reason, return_code
@@ -24,7 +24,7 @@ class Release(NamedTuple):
 
 
 class Disconnect(NamedTuple):
-    """The client said goodbye; `with_will` when it wants its will published all the same (MQTT 5)."""
+    """The client said goodbye; `with_will` unless its reason is 0x00, which alone removes the will (MQTT-3.1.2-8)."""
 
     with_will: bool
     session_expiry_s: int | None
@@ -50,6 +50,18 @@ class State(Enum):
     CLOSED = auto()
 
 
+_SMALLEST_MAXIMUM = 5
+"""Bytes of a CONNACK without properties and of an acknowledgement with a reason: a client that takes less than this
+cannot be answered.
+"""
+
+_DISPENSABLE = (
+    Property.WILDCARD_SUBSCRIPTION_AVAILABLE,
+    Property.SUBSCRIPTION_IDS_AVAILABLE,
+    Property.SHARED_SUBSCRIPTION_AVAILABLE,
+)
+"""What a CONNACK is sent without when it is too large for the client: every SUBSCRIBE is refused anyway."""
+
 # Python 3.11 takes a function call to get a member from its class, which the path of every publish feels.
 _NEW, _CONNECTED = State.NEW, State.CONNECTED
 
@@ -59,15 +71,26 @@ class ServerProtocol:
 
     `feed` takes bytes; then `next_event` gives one event at a time until None. Whoever stops asking leaves the rest
     as bytes. `take_outgoing` gives what is to be sent. `max_packet_bytes` bounds a packet before it is buffered,
-    `topic_alias_maximum` the aliases of MQTT 5.
+    `max_connect_bytes` a CONNECT, `topic_alias_maximum` the aliases of MQTT 5.
     """
 
-    def __init__(self, *, max_packet_bytes: int, topic_alias_maximum: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        max_packet_bytes: int,
+        max_connect_bytes: int | None = None,
+        topic_alias_maximum: int = 0,
+        allow_control_characters: bool = False,
+    ) -> None:
         self.state = State.NEW
         self.version = V311
         self.packets_received = 0
         self.was_accepted = False
         self._max_packet_bytes = max_packet_bytes
+        self._max_bytes_now = min(max_connect_bytes or max_packet_bytes, max_packet_bytes)
+        self._client_max_bytes: int | None = None
+        self._allow_control_characters = allow_control_characters
+        self._topic_of = decode_any_topic if allow_control_characters else decode_topic
         self._topic_alias_maximum = topic_alias_maximum
         self._aliases: dict[int, str] = {}
         self._data = b""
@@ -118,22 +141,24 @@ class ServerProtocol:
                 if not left:
                     return None
                 if left < 2:
+                    # What can never be right must not wait for its end, here and below.
+                    self._check_first_byte(data[at])
                     self._wait_for(2)
                     return None
                 length, body = data[at + 1], at + 2
                 if length & 0x80:
                     known = self._long_length(data, at)
                     if known is None:
+                        self._check_first_byte(data[at])
                         self._wait_for(left + 1)
                         return None
                     length, body = known
                 end = body + length
-                if end - at > self._max_packet_bytes:
+                if end - at > self._max_bytes_now:
                     raise PacketError(
-                        Reason.PACKET_TOO_LARGE, f"{end - at} bytes, at most {self._max_packet_bytes} are allowed"
+                        Reason.PACKET_TOO_LARGE, f"{end - at} bytes, at most {self._max_bytes_now} are allowed"
                     )
                 if end > len(data):
-                    # What can never be right must not wait for its end.
                     self._check_first_byte(data[at])
                     self._wait_for(end - at)
                     return None
@@ -172,6 +197,8 @@ class ServerProtocol:
         elif number == PacketType.CONNECT:
             raise PacketError(Reason.PROTOCOL_ERROR, "a second CONNECT")
         if number == PacketType.PUBLISH:
+            if first & 0b0110 == 0b0110 or first & 0b1110 == 0b1000:
+                raise PacketError(Reason.MALFORMED_PACKET, "QoS 3, or DUP at QoS 0")
             return PacketType.PUBLISH
         flags = packets.FLAGS.get(number)  # type: ignore[call-overload]  # an IntEnum key is found by its integer
         if flags is None or (number == PacketType.AUTH and self.version != V5):
@@ -182,12 +209,12 @@ class ServerProtocol:
 
     def _packet(self, first: int, data: bytes, body: int, end: int) -> Event | None:
         if first >> 4 == 3 and self.state is _CONNECTED:
-            publish = packets.decode_publish(first, data, body, end, self.version)
+            publish = packets.decode_publish(first, data, body, end, self.version, self._topic_of)
             return publish if self.version != V5 else self._resolve_alias(publish)
         packet_type = self._check_first_byte(first)
         reader = Reader(data, body, end)
         if packet_type is PacketType.PUBREL:
-            return Release(packets.decode_acknowledgement(reader, self.version)[0])
+            return Release(packets.decode_acknowledgement(reader, self.version, packet_type)[0])
         if packet_type is PacketType.CONNECT:
             return self._connect(reader)
         if packet_type is PacketType.PINGREQ:
@@ -196,15 +223,19 @@ class ServerProtocol:
         elif packet_type is PacketType.DISCONNECT:
             return self._disconnect(reader)
         elif packet_type is PacketType.SUBSCRIBE:
-            packet_id, filters = packets.decode_subscribe(reader, self.version)
+            packet_id, filters = packets.decode_subscribe(
+                reader, self.version, allow_control_characters=self._allow_control_characters
+            )
             refusal = Reason.NOT_AUTHORIZED if self.version == V5 else Reason.UNSPECIFIED_ERROR
-            self._outgoing.append(
+            self._send_if_taken(
                 packets.encode_suback(PacketType.SUBACK, packet_id, self.version, bytes((refusal,)) * filters)
             )
         elif packet_type is PacketType.UNSUBSCRIBE:
-            packet_id, filters = packets.decode_unsubscribe(reader, self.version)
+            packet_id, filters = packets.decode_unsubscribe(
+                reader, self.version, allow_control_characters=self._allow_control_characters
+            )
             reasons = bytes((Reason.NO_SUBSCRIPTION_EXISTED,)) * filters if self.version == V5 else b""
-            self._outgoing.append(packets.encode_suback(PacketType.UNSUBACK, packet_id, self.version, reasons))
+            self._send_if_taken(packets.encode_suback(PacketType.UNSUBACK, packet_id, self.version, reasons))
         elif packet_type is PacketType.AUTH:
             raise PacketError(Reason.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
         else:
@@ -213,7 +244,7 @@ class ServerProtocol:
 
     def _leftover(self, packet_type: PacketType, reader: Reader) -> None:
         # We publish nothing, so this answers a publish of another server; PUBREC must be answered (4.3.3).
-        packet_id, reason = packets.decode_acknowledgement(reader, self.version)
+        packet_id, reason = packets.decode_acknowledgement(reader, self.version, packet_type)
         if packet_type is PacketType.PUBREC and reason < Reason.UNSPECIFIED_ERROR:
             answer = Reason.PACKET_IDENTIFIER_NOT_FOUND if self.version == V5 else 0
             self._outgoing.append(packets.encode_acknowledgement(PacketType.PUBREL, packet_id, answer))
@@ -221,6 +252,12 @@ class ServerProtocol:
     def _connect(self, reader: Reader) -> Connect:
         connect = packets.decode_connect(reader)
         self.version = connect.version
+        self._client_max_bytes = connect.properties.get(Property.MAXIMUM_PACKET_SIZE)
+        self._max_bytes_now = self._max_packet_bytes
+        if self._client_max_bytes is not None and self._client_max_bytes < _SMALLEST_MAXIMUM:
+            raise PacketError(Reason.PACKET_TOO_LARGE, "no answer is as small as the client's Maximum Packet Size")
+        if not self._allow_control_characters:
+            packets.check_connect_texts(connect)
         self._session_expiry_s = connect.properties.get(Property.SESSION_EXPIRY, 0)
         if Property.AUTHENTICATION_METHOD in connect.properties:
             raise PacketError(Reason.BAD_AUTHENTICATION_METHOD, "no extended authentication is offered")
@@ -235,9 +272,11 @@ class ServerProtocol:
         if expiry_s and not self._session_expiry_s:
             raise PacketError(Reason.PROTOCOL_ERROR, "a session without expiry cannot be given one at its end")
         self.close()
-        return Disconnect(reason == Reason.DISCONNECT_WITH_WILL, expiry_s)
+        return Disconnect(reason != Reason.SUCCESS, expiry_s)
 
     def _resolve_alias(self, publish: Publish) -> Publish:
+        if publish.properties and not self._allow_control_characters:
+            check_no_control_characters(publish.properties.get(Property.RESPONSE_TOPIC, ""))
         alias = publish.properties.get(Property.TOPIC_ALIAS)
         if alias is None:
             if not publish.topic:
@@ -260,15 +299,39 @@ class ServerProtocol:
             self.disconnect(error.reason)
         return Failure(error.reason, error.detail)
 
-    def accept(self, *, session_present: bool, properties: Properties = packets.NO_PROPERTIES) -> None:
-        """Answer the CONNECT: the client is connected; `properties` go to MQTT 5 clients only."""
-        self._outgoing.append(
-            packets.encode_connack(
-                self.version, session_present=session_present, reason=Reason.SUCCESS, properties=properties
-            )
-        )
+    def accept(self, *, session_present: bool, properties: Properties = packets.NO_PROPERTIES) -> bool:
+        """Answer the CONNECT: the client is connected; `properties` go to MQTT 5 clients only.
+
+        False when the answer is larger than the client takes (MQTT-3.1.2-24), even without what it can do without:
+        then nothing is sent, and the CONNECT is to be refused.
+        """
+        connack = self._connack(session_present, properties)
+        if not self._is_taken(connack):
+            needed = {name: value for name, value in properties.items() if name not in _DISPENSABLE}
+            connack = self._connack(session_present, needed)
+            if not self._is_taken(connack):
+                return False
+        self._outgoing.append(connack)
         self.state = State.CONNECTED
         self.was_accepted = True
+        return True
+
+    def _connack(self, session_present: bool, properties: Properties) -> bytes:
+        return packets.encode_connack(
+            self.version, session_present=session_present, reason=Reason.SUCCESS, properties=properties
+        )
+
+    def _is_taken(self, packet: bytes) -> bool:
+        return self._client_max_bytes is None or len(packet) <= self._client_max_bytes
+
+    def _send_if_taken(self, packet: bytes) -> None:
+        """Send a packet whose size the client's own packet determines. Raises PacketError when it takes none as large.
+
+        All others are at most as large as the smallest maximum that a CONNECT may have.
+        """
+        if not self._is_taken(packet):
+            raise PacketError(Reason.PACKET_TOO_LARGE, "the answer exceeds the client's Maximum Packet Size")
+        self._outgoing.append(packet)
 
     def refuse(self, reason: Reason) -> None:
         """Answer the CONNECT with a refusal; with 3.1.1 nothing is sent when there is no return code for it."""
@@ -276,11 +339,11 @@ class ServerProtocol:
 
     def _refuse(self, reason: Reason) -> None:
         if self.version == V5 or return_code(reason) is not None:
-            self._outgoing.append(
-                packets.encode_connack(
-                    self.version, session_present=False, reason=reason, properties=packets.NO_PROPERTIES
-                )
+            connack = packets.encode_connack(
+                self.version, session_present=False, reason=reason, properties=packets.NO_PROPERTIES
             )
+            if self._is_taken(connack):
+                self._outgoing.append(connack)
         self.close()
 
     def disconnect(self, reason: Reason) -> None:

@@ -54,6 +54,20 @@ _RETURN_CODES = {
 }
 
 
+def _codes(*codes: int) -> frozenset[int]:
+    return frozenset(codes)
+
+
+PUBLISH_ANSWERS = _codes(0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99)
+"""Reason codes that a PUBACK or PUBREC may carry (tables 3-4 and 3-5)."""
+
+RELEASE_ANSWERS = _codes(0x00, 0x92)
+"""Reason codes that a PUBREL or PUBCOMP may carry (tables 3-6 and 3-7)."""
+
+CLIENT_DISCONNECTS = _codes(0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99)
+"""Reason codes that a client may disconnect with (table 3-10)."""
+
+
 def return_code(reason: Reason) -> int | None:
     """The CONNACK return code of MQTT 3.1.1 (section 3.2.2.3) for `reason`; None when it has none: just close."""
     return _RETURN_CODES.get(reason)

@@ -288,6 +288,7 @@ class Proxy:
             handover=self._handover,
             access=self._access,
             refuse_misfits=settings.misfit == "refuse",
+            allow_control_characters=settings.listener.allow_control_characters,
         )
 
     def _session_record(self, client_id: str, state: StoredState | None) -> OutRecord:

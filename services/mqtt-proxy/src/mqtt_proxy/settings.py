@@ -20,6 +20,18 @@ class ListenerSettings(Settings):
     port: int = Field(1883, ge=0, le=65535, description="Port to listen on; 0 picks a free one and logs it.")
     backlog: int = Field(1024, ge=1, description="Connections that may wait to be accepted.")
     reuse_port: bool = Field(False, description="Let several processes listen on the port (SO_REUSEPORT).")
+    allow_control_characters: bool = Field(
+        False,
+        description="Take control characters (U+0001 to U+001F, U+007F to U+009F) and Unicode non-characters in client "
+        "ids, user names, topics and filters; otherwise they end the connection.",
+    )
+    tcp_keep_alive_s: int = Field(
+        60,
+        ge=0,
+        le=7_200,
+        description="A connection whose peer is silent for so long is probed by TCP, and closed after as long again "
+        "without an answer; 0 for never.",
+    )
 
 
 class TlsSettings(Settings):
@@ -56,6 +68,9 @@ class LimitSettings(Settings):
         ge=10,
         le=65_535,
         description="Longest keep-alive: MQTT 5 clients that ask for more, or none, are told it.",
+    )
+    connect_bytes: int = Field(
+        16_384, ge=64, le=900_000, description="Largest CONNECT; its sender is not known yet when it is held."
     )
     packet_bytes: int = Field(65_536, ge=64, le=900_000, description="Largest packet; larger ones end the connection.")
     topic_bytes: int = Field(1_024, ge=1, le=65_535, description="Longest topic; longer ones are dead letters.")
