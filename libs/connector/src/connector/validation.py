@@ -12,6 +12,7 @@ from connector import letter_topics
 from connector.config import ConfigError, ConnectorConfig
 from connector.definitions import Definition, Key, Type
 from connector.masking import MASK, without_userinfo
+from connector.overrides import broken_overrides
 from kcql.model import Statement
 
 _REFERENCE = re.compile(r"\$\{(env|file):")
@@ -116,6 +117,7 @@ def examine(definition: Definition, config: ConnectorConfig) -> tuple[Validated,
     if not definition.answers_to(config.klass):
         problems.append(Problem("connector.class", f"{config.klass!r} is not {definition.klass}"))
     problems += _letter_problems(config.name, values)
+    problems += [Problem(key, why) for key, why in broken_overrides(values)]
     statements = _statements(definition, values, problems)
     return Validated(config.name, definition, values, statements, tuple(notices), given), problems
 

@@ -192,3 +192,18 @@ def test_a_class_without_such_keys_is_held_to_it_too() -> None:
 def test_a_refused_address_does_not_repeat_its_password() -> None:
     (problem,) = problems(error__policy="http://elastic:pw12345@es:9200")
     assert "'http://elastic:******@es:9200' is not allowed" in problem
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("enable.auto.commit", "true"), ("isolation.level", "read_uncommitted"), ("group.id", "mine")],
+)
+def test_override_on_which_a_promise_rests_is_a_problem(key: str, value: str) -> None:
+    override = f"consumer.override.{key}"
+    (problem,) = problems(**{override: value})
+    assert problem.startswith(f"{override}: {value!r} is not allowed")
+
+
+def test_override_that_keeps_the_promises_is_passed_on() -> None:
+    config = checked(consumer__override__auto__offset__reset="latest")
+    assert config.under("consumer.override.") == {"auto.offset.reset": "latest"}

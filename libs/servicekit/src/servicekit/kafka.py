@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from servicekit import logs
+from servicekit.promised import is_promised
 from servicekit.settings import KafkaSettings
 
 _log = logs.logger(__name__)
@@ -39,7 +40,8 @@ CONSUMER_DEFAULTS: dict[str, Any] = {
 def client_config(settings: KafkaSettings, client_id: str, **overrides: Any) -> dict[str, Any]:
     """librdkafka configuration of any client: address, security pass-through, logs and errors to our logger.
 
-    `overrides` use underscores for dots (`linger_ms=1`); `settings.properties` win over both defaults and overrides.
+    `overrides` use underscores for dots (`linger_ms=1`); `settings.properties` win over both defaults and overrides,
+    except where a promise rests on the property (`servicekit.promised`): there each client has its own value.
     """
     return {
         "bootstrap.servers": settings.bootstrap_servers,
@@ -48,7 +50,7 @@ def client_config(settings: KafkaSettings, client_id: str, **overrides: Any) -> 
         "logger": _librdkafka_log,
         "error_cb": _Errors(),
         **{key.replace("_", "."): value for key, value in overrides.items()},
-        **settings.properties,
+        **{key: value for key, value in settings.properties.items() if not is_promised(key)},
     }
 
 

@@ -15,9 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from servicekit import secrets
+from servicekit.promised import broken_promise
+
+_BROKEN_PROMISE = "broken_promise"
 
 
 class Settings(BaseModel):
@@ -46,6 +50,15 @@ class KafkaSettings(Settings):
         default_factory=dict,
         description="librdkafka properties passed through unchanged: `security.protocol`, `ssl.*`, `sasl.*`...",
     )
+
+    @field_validator("properties")
+    @classmethod
+    def _keeps_promises(cls, properties: dict[str, str]) -> dict[str, str]:
+        """Refuse what a promise of the suite rests on (acks, idempotence, isolation, commits, group)."""
+        broken = [f"{key}: {why}" for key, value in properties.items() if (why := broken_promise(key, value))]
+        if broken:
+            raise PydanticCustomError(_BROKEN_PROMISE, "{why}", {"why": "; ".join(broken)})
+        return properties
 
 
 class RegistrySettings(Settings):
@@ -204,6 +217,9 @@ def _explain(cls: type[Settings], error: Mapping[str, Any], origins: Mapping[str
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
         return f"{key}{origin}: unknown key; {hint}"
+    if error["type"] == _BROKEN_PROMISE:
+        # Never the input: it may hold `sasl.password` beside what is wrong.
+        return f"{key}{origin}: {error['msg']}"
     value = "******" if secrets.is_secret(key) else repr(error["input"])
     return f"{key}{origin}: {value} is not allowed: {error['msg']}"
 

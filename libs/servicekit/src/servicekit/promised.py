@@ -1,0 +1,71 @@
+"""librdkafka properties on which a promise of the suite rests, so that no configuration may change them.
+
+A change of one of them breaks the promise silently: with auto-commit, offsets run ahead of what was written; with
+`read_uncommitted`, aborted records are stored. See docs/promises.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Promised(NamedTuple):
+    """What one property has to be."""
+
+    allowed: tuple[str, ...]
+    """Values that mean what the suite sets; none where the service itself chooses the value."""
+    why: str
+
+
+_ACKS = Promised(("all", "-1"), "what is acknowledged to a device or committed must be on every in-sync replica")
+_OFFSETS = Promised(("false",), "an offset is committed only when its record is written or dead-lettered")
+_START = Promised(
+    ("earliest", "smallest", "beginning"),
+    "a new group reads its topics from their beginning; for one connector set consumer.override.auto.offset.reset",
+)
+_GROUP = Promised((), "replay, offsets and status find a connector or service by its own group")
+
+PROMISED: Mapping[str, Promised] = {
+    "acks": _ACKS,
+    "request.required.acks": _ACKS,
+    "enable.idempotence": Promised(("true",), "a resent record must be stored once, and in the order of its key"),
+    "enable.gapless.guarantee": Promised(("false",), "a record that fails must not end the producer"),
+    "transactional.id": Promised((), "Kafka fences a predecessor by the id that the service itself chooses"),
+    "partitioner": Promised(
+        ("murmur2_random",), "every producer must put a key on the same partition, as Java's default does"
+    ),
+    "isolation.level": Promised(("read_committed",), "records of aborted transactions must not be read"),
+    "enable.auto.commit": _OFFSETS,
+    "auto.commit.enable": _OFFSETS,
+    "enable.auto.offset.store": Promised((), "the position that is committed is the one of the last settled record"),
+    "group.id": _GROUP,
+    "group.instance.id": Promised((), "two processes with one instance id would fence each other"),
+    "partition.assignment.strategy": Promised(
+        ("cooperative-sticky",), "a rebalance must leave alone what is being written of partitions that stay"
+    ),
+    "enable.partition.eof": Promised(("true",), "the end of a partition tells how far behind a reader is"),
+    "auto.offset.reset": _START,
+}
+"""By property. What is not here is the operator's: addresses, security, sizes, times."""
+
+_OF_ONE_CONNECTOR = frozenset(("auto.offset.reset",))
+"""What a connector may choose for itself: its name says whose it is, and the choice stands in its configuration."""
+
+
+def is_promised(key: str) -> bool:
+    """Whether a promise rests on the property."""
+    return key.strip().lower() in PROMISED
+
+
+def broken_promise(key: str, value: object, *, of_connector: bool = False) -> str | None:
+    """Why property `key` may not be `value`; None when it may.
+
+    `of_connector`: in the configuration of one connector (`consumer.override.*`), not of a whole process.
+    """
+    name = key.strip().lower()
+    known = None if of_connector and name in _OF_ONE_CONNECTOR else PROMISED.get(name)
+    if known is None or str(value).strip().lower() in known.allowed:
+        return None
+    expected = f"only {' or '.join(known.allowed)}" if known.allowed else "it cannot be set"
+    return f"{value!r} is not allowed ({expected}): {known.why}"
