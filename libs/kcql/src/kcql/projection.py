@@ -9,6 +9,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from kcql.dates import compile_pattern, epoch_ms, suffix_formatter
 from kcql.errors import ProjectionError
+from kcql.ids import joiner
 from kcql.model import SYS_TIME, Field, Part, Path, Statement
 from kcql.names import write_path
 from kcql.places import (
@@ -50,7 +51,7 @@ class Projection:
         row: record -> row, its keys in the order of the projection. `SELECT *` answers the record's own dict:
             do not change it.
         pk: record -> the values of the PK, None without a PK.
-        id: record -> those values as text, joined by the separator, None without a PK.
+        id: record -> those values as text, joined by the separator (see `ids`), None without a PK.
         timestamp_ms: record -> the time of WITHTIMESTAMP in epoch milliseconds, None without that clause.
         target: (record, event time) -> the name of the target with its suffix. The event time, epoch
             milliseconds, a datetime or None, is used where WITHTIMESTAMP does not say it.
@@ -78,8 +79,11 @@ def compile_projection(
     Args:
         statement: what to compile.
         schema: the writer's Avro schema as parsed JSON; None for records without a schema.
-        pk_separator: stands between the values of a PK.
+        pk_separator: stands between the values of a PK; `ids.separator_problem` says what it must not be.
         functions: what a function of the field list calls, by name.
+
+    Raises:
+        ValueError: the separator cannot be used.
     """
     compiler = _Compiler(statement, WriterSchema(schema), functions)
     timestamp_ms = _or_refusal(compiler.timestamp_ms)
@@ -182,7 +186,8 @@ class _Compiler:
         texts = [self._text(path) for path in self._statement.primary_key]
         if len(texts) == 1:
             return texts[0]
-        return lambda record: separator.join([text(record) for text in texts])
+        join = joiner(separator)
+        return lambda record: join([text(record) for text in texts])
 
     def _single(self, path: Path) -> Fetch:
         try:

@@ -16,6 +16,7 @@ from connector import config as config_files
 from connector.config import ConfigError, ConnectorConfig
 from connector.definitions import Definition
 from connector.validation import InvalidConfigError, Problem, Validated, examine, source_problems
+from kcql.ids import separator_problem
 from persisters.decode import CONVERTERS, Decode
 from persisters.project import Conventions
 from persisters.sink import Sink
@@ -87,7 +88,8 @@ def check(kind: SinkKind, config: ConnectorConfig) -> Validated:
     """
     code = kind.load()
     validated, problems = examine(kind.definition, config)
-    problems += [*_topic_problems(validated), *_converter_problems(validated), *code.problems(validated)]
+    problems += [*_topic_problems(validated), *_converter_problems(validated), *_separator_problems(kind, validated)]
+    problems += code.problems(validated)
     notices = (*validated.notices, *code.notices(validated))
     if problems:
         raise InvalidConfigError(problems, notices)
@@ -129,6 +131,12 @@ def _converter_problems(config: Validated) -> list[Problem]:
         for key in ("value.converter", "key.converter")
         if config.is_resolved(key) and config.text(key) not in CONVERTERS
     ]
+
+
+def _separator_problems(kind: SinkKind, config: Validated) -> list[Problem]:
+    key = f"{kind.prefix}.pk.separator"
+    why = separator_problem(config.text(key)) if config.text(key) and config.is_resolved(key) else None
+    return [] if why is None else [Problem(key, why)]
 
 
 def _elasticsearch() -> SinkCode:

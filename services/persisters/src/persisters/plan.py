@@ -29,6 +29,15 @@ class Plan:
     revision: str | None
 
     @property
+    def fields(self) -> Mapping[str, Any]:
+        """The Avro type of each field of the writer's schema; empty for values without a schema."""
+        return (
+            {}
+            if self.writer is None
+            else {field["name"]: field["type"] for field in self.writer.json.get("fields", ())}
+        )
+
+    @property
     def is_whole(self) -> bool:
         """Whether rows are the records themselves: `SELECT *` without IGNORE."""
         fields = self.statement.fields

@@ -13,7 +13,7 @@ from kcql.model import SYS_TIME, Part, Statement
 from persisters.decode import BAD_RECORD, AvroDecoder, Decode, Decoded, WriterSchema
 from persisters.plan import Plan, compile_plan
 from persisters.sink import Row
-from persisters.whole import UNREAD, MakeRows, id_template, is_its_own_row, raw_values, rows_maker
+from persisters.whole import UNREAD, MakeRows, identifier, is_its_own_row, raw_values, rows_maker
 from persisters.work import Prepared, Record, Refusal
 from servicekit.avro import RegistryUnavailableError, UnknownSchemaError, WireFormatError
 
@@ -180,17 +180,16 @@ def _whole_row_maker(plan: Plan, otherwise: _Make, conventions: Conventions, clo
     if not is_its_own_row(plan):
         return otherwise
     revision, event_time = plan.revision, plan.event_time
-    text, take = id_template(plan.identity, conventions.pk_separator)
+    identify = identifier(plan.identity, plan.fields, conventions.pk_separator)
     target, lifetime_ms = plan.projection.target, conventions.lifetime_ms(plan.statement)
 
     def make(record: Record, key: Any, value: Any) -> Row | None:
         try:
-            time_ms, parts = value[event_time], take(value)
-            is_usual = type(time_ms) is int and None not in parts
-            if is_usual and (lifetime_ms is None or time_ms + lifetime_ms > clock_ms()):
+            time_ms = value[event_time]
+            if type(time_ms) is int and (lifetime_ms is None or time_ms + lifetime_ms > clock_ms()):
                 number = None if revision is None else int(value[revision])
                 place = target(UNREAD, time_ms)
-                return Row(record.offset, place, text % parts, value, time_ms, number, plan, record.value)
+                return Row(record.offset, place, identify(value), value, time_ms, number, plan, record.value)
         except (TypeError, KeyError, ValueError, OverflowError):
             # For `otherwise` to say what is wrong.
             pass
@@ -231,16 +230,8 @@ def _identity(plan: Plan, separator: str) -> _Identify:
     if not names:
         return lambda source: f"{source.topic}-{source.partition}-{source.offset}"
 
-    text, take = id_template(names, separator)
-
-    def identify(source: kcql.Record) -> str:
-        parts = take(source.value)
-        if None in parts:
-            # A field that may be absent (a polled response has no Observe) is part of the identity all the same.
-            parts = tuple(["" if part is None else part for part in parts])
-        return text % parts
-
-    return identify
+    of_value = identifier(names, plan.fields, separator)
+    return lambda source: of_value(source.value)
 
 
 def _event_time(plan: Plan) -> Callable[[kcql.Record, int], int]:

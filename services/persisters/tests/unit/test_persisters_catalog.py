@@ -70,6 +70,11 @@ def problems(sink: str, given: ConnectorConfig) -> str:
     return "\n".join(caught.value.problems)
 
 
+def test_a_separator_that_encodes_ids_is_refused() -> None:
+    found = problems("hazelcast", hazelcast("INSERT INTO a SELECT * FROM t STOREAS IMAP", **{"pk.separator": "%"}))
+    assert "connect.hazelcast.pk.separator: '%' is not allowed" in found
+
+
 def test_document_a_runs_unchanged() -> None:
     found = check(KINDS["hazelcast"], parse(HAZELCAST_OF_DOCUMENT_A))
     assert found.integer("tasks.max") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -40,11 +41,17 @@ NESTED: Mapping[str, Any] = {
     **DECLARED,
     "fields": [*DECLARED["fields"], {"name": "list", "type": {"type": "array", "items": "long"}, "default": []}],
 }
-KNOWN = {7: DECLARED, 8: NESTED, 9: {**DECLARED, "isotherm.identity": "name,note"}}
+KNOWN: dict[int, Mapping[str, Any]] = {
+    7: DECLARED,
+    8: NESTED,
+    9: {**DECLARED, "isotherm.identity": "name,note"},
+    10: {**DECLARED, "isotherm.identity": "at,name,n"},
+    11: {**DECLARED, "isotherm.identity": "note,name"},
+}
 
 values: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
-        "name": st.text(max_size=80),
+        "name": st.text(max_size=80) | st.text("a-%", max_size=3),
         "at": st.integers(NOW_MS - 100_000, NOW_MS),
         "n": st.integers(-(2**63), 2**63 - 1),
         "note": st.none() | st.text(max_size=80),
@@ -94,11 +101,12 @@ def essence(rows: list[Row]) -> object:
     text=st.sampled_from([SELECT, DATED, f"{SELECT} WITHINDEXSUFFIX -{{HH}}"]),
     retention_ms=st.sampled_from([None, 50_000]),
     times=st.sampled_from([1, MANY]),
+    schema_id=st.sampled_from([7, 10]),
 )
 def test_rows_of_a_batch_are_those_of_its_records(
-    batch: list[dict[str, Any]], text: str, retention_ms: int | None, times: int
+    batch: list[dict[str, Any]], text: str, retention_ms: int | None, times: int, schema_id: int
 ) -> None:
-    project, read = projector(text, retention_ms), records([written(value) for value in batch] * times)
+    project, read = projector(text, retention_ms), records([written(value, schema_id) for value in batch] * times)
     expected = one_by_one(project, read)
     found = project.usual(read)
     if len(expected) < len(read):
@@ -106,6 +114,44 @@ def test_rows_of_a_batch_are_those_of_its_records(
     else:
         assert found is not None
         assert essence(found) == essence(expected)
+
+
+@pytest.mark.parametrize("schema_id", [7, 9, 10, 11])
+@given(one=values, other=values)
+def test_different_identities_have_different_ids(schema_id: int, one: dict[str, Any], other: dict[str, Any]) -> None:
+    names = KNOWN[schema_id]["isotherm.identity"].split(",")
+    project = projector(SELECT)
+    ids = [row.id for row in one_by_one(project, records([written(each, schema_id) for each in (one, other)]))]
+    assert (ids[0] == ids[1]) == ([one[name] for name in names] == [other[name] for name in names])
+
+
+def test_the_separator_within_a_part_is_told_apart_in_batches_too() -> None:
+    """`room` with `inside-temp`, `room-inside` with `temp`: two identities."""
+    fields = [{"name": name, "type": "string"} for name in ("device", "metric")]
+    schema = {**DECLARED, "fields": [*DECLARED["fields"], *fields], "isotherm.identity": "device,metric,at,n"}
+    value = {"name": "", "at": NOW_MS, "n": 1, "note": None, "tags": {}}
+    devices = [("room", "inside-temp"), ("room-inside", "temp")]
+    with mock.patch.dict(KNOWN, {12: schema}):
+        encode = encoder(schema, 12)
+        project = projector(SELECT)
+        batch = records([encode({**value, "device": device, "metric": metric}) for device, metric in devices] * MANY)
+        alone = [row.id for row in one_by_one(project, batch)]
+        together = project.usual(batch)
+    assert alone[:2] == [f"room-inside%2Dtemp-{NOW_MS}-1", f"room-inside-temp-{NOW_MS}-1"]
+    assert together is not None
+    assert [row.id for row in together] == alone
+
+
+def test_a_null_an_empty_text_and_null_as_a_text_are_three_identities() -> None:
+    project = projector(SELECT)
+    value = {"name": "x", "at": NOW_MS, "n": 1, "note": None, "tags": {}}
+    notes = (None, "", "null", "%")
+    later, first = (
+        [row.id for row in one_by_one(project, records([written({**value, "note": note}, id_) for note in notes]))]
+        for id_ in (9, 11)
+    )
+    assert later == ["x-", "x-%", "x-null", "x-%25"]
+    assert first == ["-x", "%-x", "null-x", "%%-x"]
 
 
 USUAL = written({"name": "x", "at": NOW_MS, "n": 1, "note": None, "tags": {}})
