@@ -13,13 +13,16 @@ from typing import Any, NamedTuple
 
 import pytest
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.tags import Tag
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 ROOT = Path(__file__).parents[2]
 _PIN = re.compile(
     r"^([a-z0-9][a-z0-9._-]*)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\\n|\n|\Z))+)", re.MULTILINE
 )
 _OURS = "isotherm-"
+HASH = "a" * 64
+GOOD = f"lark==1.3.1 \\\n    --hash=sha256:{HASH}\n"
 
 
 class Pin(NamedTuple):
@@ -89,6 +92,7 @@ IMAGES = [
     ("services/persisters/requirements-elasticsearch.lock", "isotherm-persisters", ("elasticsearch",)),
     ("services/persisters/requirements-scylla.lock", "isotherm-persisters", ("scylla",)),
     ("services/persisters/requirements-hazelcast.lock", "isotherm-persisters", ("hazelcast",)),
+    ("services/persisters/requirements-all.lock", "isotherm-persisters", ("elasticsearch", "scylla", "hazelcast")),
 ]
 
 
@@ -139,9 +143,110 @@ def test_every_lock_is_checked() -> None:
 
 
 def test_build_requirements_are_the_roots(root: dict[str, Pin]) -> None:
-    built_with = pins((ROOT / "tools/build-requirements.lock").read_text(encoding="utf-8"))
+    built_with = pins((ROOT / _BUILD_LOCK).read_text(encoding="utf-8"))
 
-    assert built_with == {name: root[name] for name in ("cython", "setuptools")}
+    assert {"cython", "setuptools", "setuptools-scm"} <= built_with.keys()
+    assert built_with == {name: root[name] for name in built_with}
+
+
+class Installed(NamedTuple):
+    """The file of a package that pip installs on one machine."""
+
+    name: str
+    hash: str
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it has to be built."""
+        return not self.name.endswith(".whl")
+
+
+def installed(table: str, machine: str) -> dict[str, Installed]:
+    """What `tools/image-files.lock` says is installed on a machine, by `NAME==VERSION`."""
+    lines = (line.split(" ") for line in table.splitlines() if not line.startswith("#"))
+    return {pin: Installed(name, hash_) for pin, where, name, hash_ in lines if where == machine}
+
+
+def not_installable(lock: str, files: dict[str, Installed], machine: str) -> list[str]:
+    """Pins of a lock of which no file can be installed on a machine with Debian's glibc and Python 3.11."""
+    found = []
+    for name, pin in pins(lock).items():
+        file = files.get(f"{name}=={pin.version}")
+        if file is None:
+            found.append(f"{name} {pin.version}: neither a wheel nor a source distribution")
+        elif file.hash not in pin.hashes:
+            found.append(f"{name} {pin.version}: the lock does not hold {file.name}")
+        elif not file.is_source and not any(_runs_on(tag, machine) for tag in parse_wheel_filename(file.name)[3]):
+            found.append(f"{name} {pin.version}: {file.name} does not run there")
+    return found
+
+
+def _runs_on(tag: Tag, machine: str) -> bool:
+    is_platform = tag.platform == "any" or ("linux" in tag.platform and tag.platform.endswith(f"_{machine}"))
+    return is_platform and "musl" not in tag.platform and tag.interpreter in {"py2.py3", "py3", "py311", *_CPYTHON}
+
+
+_CPYTHON = {f"cp3{minor}" for minor in range(2, 12)}
+_FILES, _BUILD_LOCK = "tools/image-files.lock", "tools/build-requirements.lock"
+_PURE_SOURCES = {"pyspark"}
+"""Source distributions that are Python alone."""
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize(
+    "lock", [*(lock for lock, _, _ in IMAGES), "tools/build-requirements.lock", "requirements.lock"]
+)
+def test_every_pin_can_be_installed_on(machine: str, lock: str) -> None:
+    files = installed((ROOT / _FILES).read_text(encoding="utf-8"), machine)
+
+    assert not_installable((ROOT / lock).read_text(encoding="utf-8"), files, machine) == [], "run tools/lock"
+
+
+@pytest.mark.parametrize(("lock", "package", "extras"), IMAGES)
+def test_what_has_no_wheel_is_built_by_the_image(lock: str, package: str, extras: tuple[str, ...]) -> None:
+    table = (ROOT / _FILES).read_text(encoding="utf-8")
+    locked = pins((ROOT / lock).read_text(encoding="utf-8"))
+    sources = {
+        name
+        for machine in ("x86_64", "aarch64")
+        for name, pin in locked.items()
+        if installed(table, machine)[f"{name}=={pin.version}"].is_source
+    }
+    _, build, *_ = (ROOT / lock).with_name("Dockerfile").read_text(encoding="utf-8").split("\nFROM ")
+
+    assert (" gcc " in build) == bool(sources - _PURE_SOURCES), sources
+
+
+def test_faust_is_built_for_arm() -> None:
+    files = installed((ROOT / _FILES).read_text(encoding="utf-8"), "aarch64")
+
+    assert files["faust-streaming==0.15.3"].name == "faust_streaming-0.15.3.tar.gz"
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        (f"lark==1.3.1 aarch64 lark-1.3.1-py3-none-any.whl {'a' * 64}", None),
+        (f"lark==1.3.1 aarch64 lark-1.3.1.tar.gz {'a' * 64}", None),
+        (f"lark==1.3.1 aarch64 lark-1.3.1-cp311-cp311-manylinux2014_aarch64.whl {'a' * 64}", None),
+        (f"lark==1.3.1 x86_64 lark-1.3.1.tar.gz {'a' * 64}", "lark 1.3.1: neither a wheel nor a source distribution"),
+        (f"lark==1.3.0 aarch64 lark-1.3.0.tar.gz {'a' * 64}", "lark 1.3.1: neither a wheel nor a source distribution"),
+        (f"lark==1.3.1 aarch64 lark-1.3.1.tar.gz {'b' * 64}", "lark 1.3.1: the lock does not hold lark-1.3.1.tar.gz"),
+        *(
+            (f"lark==1.3.1 aarch64 {name} {'a' * 64}", f"lark 1.3.1: {name} does not run there")
+            for name in (
+                "lark-1.3.1-cp311-cp311-manylinux2014_x86_64.whl",
+                "lark-1.3.1-cp311-cp311-macosx_11_0_arm64.whl",
+                "lark-1.3.1-cp311-cp311-musllinux_1_2_aarch64.whl",
+                "lark-1.3.1-cp312-cp312-manylinux2014_aarch64.whl",
+            )
+        ),
+    ],
+)
+def test_what_does_not_run_on_arm_is_found(table: str, problem: str | None) -> None:
+    found = not_installable(GOOD, installed(table, "aarch64"), "aarch64")
+
+    assert found == ([] if problem is None else [problem])
 
 
 def imported(package: Path) -> set[str]:
@@ -168,10 +273,6 @@ def _imports(source: Path) -> Iterator[str]:
 def test_an_image_has_what_its_package_imports(lock: str, package: str, extras: tuple[str, ...]) -> None:
     # What only one kind of sink imports (`sinks/`) is for that sink's extra.
     assert imported((ROOT / lock).parent) <= needed(package, extras, workspace()).keys()
-
-
-HASH = "a" * 64
-GOOD = f"lark==1.3.1 \\\n    --hash=sha256:{HASH}\n"
 
 
 @pytest.mark.parametrize(
