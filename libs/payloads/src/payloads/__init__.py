@@ -5,9 +5,19 @@ fixed rules and given defaults. Between the two a caller may rename fields (KCQL
 or a topic.
 """
 
-from payloads.errors import PayloadError
+from payloads.errors import IdentityError, PayloadError
 from payloads.formats import Limits, decode
 from payloads.readings import Defaults, Reading, reading, record
 from payloads.times import epoch_ms
 
-__all__ = ["Defaults", "Limits", "PayloadError", "Reading", "decode", "epoch_ms", "reading", "record"]
+__all__ = [
+    "Defaults",
+    "IdentityError",
+    "Limits",
+    "PayloadError",
+    "Reading",
+    "decode",
+    "epoch_ms",
+    "reading",
+    "record",
+]

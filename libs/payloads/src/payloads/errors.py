@@ -1,4 +1,4 @@
-"""The one error of this package."""
+"""The errors of this package."""
 
 
 class PayloadError(ValueError):
@@ -7,3 +7,7 @@ class PayloadError(ValueError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class IdentityError(PayloadError):
+    """A row names another device than the one that its sender is bound to."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from payloads.errors import PayloadError
+from payloads.errors import IdentityError, PayloadError
 from payloads.times import epoch_ms
 
 MAX_NAME_CHARS = 256
@@ -30,6 +30,9 @@ class Defaults(NamedTuple):
 
     `units` gives the unit of a metric; `ingest_time_ms` is when the suite took the payload; `sequence` tells items
     of one payload apart that carry no time of their own (their index), and is used for those only.
+
+    `bound_device_id` is the one device that the sender may speak for; then `device_id` has no say. A row may name it,
+    and is refused when it names another one.
     """
 
     device_id: str | None
@@ -37,6 +40,7 @@ class Defaults(NamedTuple):
     units: Mapping[str, str]
     ingest_time_ms: int
     sequence: int = 0
+    bound_device_id: str | None = None
 
 
 class Reading(NamedTuple):
@@ -77,7 +81,8 @@ def record(row: Mapping[str, Any], defaults: Defaults, sequence: int) -> dict[st
     time. The reading's sequence: default 0 for a row with a time, `sequence` for one without. Every other field goes
     to the attributes as text (bytes as base64, records and arrays as JSON).
 
-    Raises PayloadError naming the field and what was expected.
+    Raises PayloadError naming the field and what was expected, IdentityError (one of them) for a device that is not
+    the bound one.
     """
     get = row.get
     value = get("value")
@@ -85,8 +90,10 @@ def record(row: Mapping[str, Any], defaults: Defaults, sequence: int) -> dict[st
         value = _number(row, value)
     if not -_INFINITY < value < _INFINITY:
         raise PayloadError(f"value: {value!r} is not a finite number")
-    device_id = get("device_id")
-    if type(device_id) is not str or not 0 < len(device_id) <= MAX_NAME_CHARS:
+    device_id, bound = get("device_id"), defaults.bound_device_id
+    if bound is not None:
+        device_id = _bound(device_id, bound)
+    elif type(device_id) is not str or not 0 < len(device_id) <= MAX_NAME_CHARS:
         device_id = _name("device_id", device_id, defaults.device_id)
     metric = get("metric")
     if type(metric) is not str or not 0 < len(metric) <= MAX_NAME_CHARS:
@@ -147,6 +154,15 @@ def _name(key: str, said: object, default: str | None) -> str:
     if type(said) is not str or not 0 < len(said) <= MAX_NAME_CHARS:
         raise PayloadError(f"{key}: expected a text of 1 to {MAX_NAME_CHARS} characters")
     return said
+
+
+def _bound(said: object, bound: str) -> str:
+    # The numeric id 7 is the text "7" elsewhere, too; no other type is ever the name of a device.
+    if said is not None and said != bound and (type(said) is not int or str(said) != bound):
+        raise IdentityError(
+            f"device_id: the payload names {str(said)[:100]!r}, its sender may speak for {bound!r} only"
+        )
+    return _name("device_id", bound, None)
 
 
 def _sequence(said: object) -> int:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from payloads import Defaults, PayloadError, Reading, epoch_ms, reading, record
+from payloads import Defaults, IdentityError, PayloadError, Reading, decode, epoch_ms, reading, record
 
 NOW_MS = 1_700_000_000_000
 DEFAULTS = Defaults("level-device", "temperature", {"temperature": "Cel"}, NOW_MS, 7)
@@ -214,3 +214,47 @@ def test_a_record_is_the_reading_with_the_given_sequence(row: dict[str, Any]) ->
             record(row, DEFAULTS, 9)
     else:
         assert record(row, DEFAULTS, 9) == expected
+
+
+BOUND = DEFAULTS._replace(bound_device_id="7")
+
+
+@pytest.mark.parametrize("row", [{"value": 1}, {"value": 1, "device_id": "7"}, {"value": 1, "device_id": 7}])
+def test_bound_device_is_the_device(row: dict[str, Any]) -> None:
+    assert reading(row, BOUND).device_id == "7"
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@given(JSON_VALUES)
+@example("victim")
+@example("")
+@example(7.0)
+@example(True)
+def test_no_row_names_another_device_than_the_bound_one(said: object) -> None:
+    row = {"value": 1, "device_id": said}
+    if said in (None, "7") or (type(said) is int and said == 7):
+        assert reading(row, BOUND).device_id == "7"
+    else:
+        with pytest.raises(IdentityError, match="may speak for '7' only"):
+            reading(row, BOUND)
+
+
+def test_base_name_of_senml_names_no_other_device_than_the_bound_one() -> None:
+    def of(base_name: str) -> list[str]:
+        rows = decode(b'[{"bn":"%b:","n":"temperature","v":1}]' % base_name.encode(), 110, now_ms=NOW_MS)
+        return [reading(row, BOUND).device_id for row in rows]
+
+    assert of("7") == ["7"]
+    with pytest.raises(IdentityError):
+        of("victim")
+
+
+def test_bound_device_has_a_length_as_any_other() -> None:
+    with pytest.raises(PayloadError, match="1 to 256"):
+        reading({"value": 1}, DEFAULTS._replace(bound_device_id="x" * 257))
