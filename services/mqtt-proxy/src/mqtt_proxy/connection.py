@@ -11,11 +11,13 @@ from mqtt_proxy.answers import Answers
 from mqtt_proxy.at_least_once import Delivery
 from mqtt_proxy.exactly_once import ExactlyOnce
 from mqtt_proxy.front_door import FrontDoor
+from mqtt_proxy.held import HeldEvents, connect_bytes
 from mqtt_proxy.packets import V5, Connect, PacketType, Publish
 from mqtt_proxy.properties import Properties
-from mqtt_proxy.protocol import Disconnect, Failure, Release, ServerProtocol, State
+from mqtt_proxy.protocol import Disconnect, Event, Failure, Release, ServerProtocol, State
 from mqtt_proxy.reasons import Reason
 from mqtt_proxy.sessions import Session
+from mqtt_proxy.tcp import is_dead, probe_when_silent
 from mqtt_proxy.translate import Arrival
 from servicekit import logs
 
@@ -32,11 +34,19 @@ def _common_name(certificate: Any) -> str | None:
     return next((value for part in subject for name, value in part if name == "commonName"), None)
 
 
-class Connection(asyncio.Protocol):
-    """A device's connection. Everything happens on the event loop."""
+_FREE_BYTES = 2_048
+"""What every connection may buffer, also when the bound on all of them is reached, so that small packets pass."""
 
-    def __init__(self, door: FrontDoor) -> None:
+
+class Connection(asyncio.BufferedProtocol):
+    """A device's connection. Everything happens on the event loop.
+
+    `is_admitted`: its place among the connections was taken before, when its TLS handshake began.
+    """
+
+    def __init__(self, door: FrontDoor, *, is_admitted: bool = False) -> None:
         self.door = door
+        self._is_admitted = is_admitted
         self.loop = asyncio.get_running_loop()
         self.arrival = Arrival("")
         self.session: Session | None = None
@@ -59,6 +69,10 @@ class Connection(asyncio.Protocol):
         self._last_packet_s = self.loop.time()
         self._paused = False
         self._writing_paused = False
+        self._at_eof = False
+        self._held = HeldEvents()
+        self._connect_bytes = 0
+        self._charged = 0
         self.pubacks = Answers(self, PacketType.PUBACK)
         self._exactly_once = ExactlyOnce(self)
 
@@ -76,17 +90,34 @@ class Connection(asyncio.Protocol):
         self.common_name = _common_name(transport.get_extra_info("peercert"))
         if (cipher := transport.get_extra_info("cipher")) is not None:
             self.door.metrics.tls_handshakes[cipher[1], cipher[0]] += 1
-        if not self.door.admit(self):
+        if self.ended or not self.door.admit(self, is_counted=self._is_admitted):
+            if self._is_admitted:
+                self.door.admission.leave(self.address, authenticated=False)
             self.ended = True
             self._transport.abort()
             return
+        probe_when_silent(transport, self.door.tcp_keep_alive_s)
         self._timer = self.loop.call_later(self.door.limits.connect_timeout_ms / 1000, self._no_connect)
+        self.pump()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes are to be put: a place that all connections share, emptied at once."""
+        return self.door.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes were put there."""
+        self.data_received(bytes(self.door.read_buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
         if not self.ended:
             self.protocol.feed(data)
             self.pump()
+
+    def eof_received(self) -> bool:
+        """The device says no more; what waits is still handled, a goodbye behind it included."""
+        self._at_eof = bool(self._held) and not self.ended
+        return self._at_eof
 
     def pause_writing(self) -> None:
         """The device does not read its answers: do not read its publishes either."""
@@ -100,59 +131,118 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed, by whomever."""
-        if not self.ended:
+        if self._transport is None:
+            # In the moment between its TLS handshake and `connection_made`, which ends it.
+            self.ended = True
+        elif not self.ended:
             self._end("connection lost", with_will=True)
 
     # -- reading
 
     def pump(self) -> None:
-        """Handle what was received, until it is used up or the connection has to wait."""
-        if self.ended:
+        """Handle what was received, until it is used up or as much is held as may be.
+
+        A publish that has to wait is held, and what follows is parsed on: a ping is answered meanwhile, what must not
+        overtake the publish is held behind it.
+        """
+        if self.ended or self._transport is None:
             return
-        protocol, door = self.protocol, self.door
+        if self._writing_paused or self.door.draining:
+            self._pause()
+            return
+        protocol, held = self.protocol, self._held
         before = protocol.packets_received
         self.arrival.at(int(time.time() * 1000))
-        while not self._must_wait():
+        while True:
+            if held and not self._release_held() and self._is_full():
+                self._pause()
+                break
             event = protocol.next_event()
             if event is None:
                 if self._paused and protocol.state is not State.CONNECTING:
                     self._resume()
                 break
-            kind = type(event)
-            if kind is Publish:
-                self._publish(cast(Publish, event))
-            elif kind is Release:
-                self._exactly_once.release(cast(Release, event).packet_id)
-            elif kind is Connect:
-                self._pause()
-                self._connect(cast(Connect, event))
-            elif kind is Disconnect:
-                self._disconnect(cast(Disconnect, event))
+            if type(event) is Publish:
+                if held or self._must_wait():
+                    held.add(event)
+                else:
+                    self._publish(event)
+            elif held and type(event) is not Failure:
+                held.add(event)
             else:
-                failure = cast(Failure, event)
-                if self.connect is None:
-                    door.metrics.connection_attempts[failure.reason.words] += 1
-                self.fail(failure.reason, failure.detail)
+                self._handle(event)
             if self._is_over():
                 return
         if protocol.packets_received != before:
             self._last_packet_s = self.loop.time()
         self._flush()
+        if self._charged or protocol.buffered or held:
+            self._charge()
+        if self._at_eof and not held and not self._is_over():
+            self._close("connection lost", with_will=True)
 
     def _is_over(self) -> bool:
         return self.ended
 
+    def _handle(self, event: Event) -> None:
+        kind = type(event)
+        if kind is Publish:
+            self._publish(cast(Publish, event))
+        elif kind is Release:
+            self._exactly_once.release(cast(Release, event).packet_id)
+        elif kind is Connect:
+            self._pause()
+            self._connect(cast(Connect, event))
+        elif kind is Disconnect:
+            self._disconnect(cast(Disconnect, event))
+        else:
+            failure = cast(Failure, event)
+            if self.connect is None:
+                self.door.metrics.connection_attempts[failure.reason.words] += 1
+            self.fail(failure.reason, failure.detail)
+
+    # -- waiting
+
     def _must_wait(self) -> bool:
-        if self._meters and self.connect is not None and self._is_too_fast():
+        """Whether a publish cannot go on now."""
+        if self._meters and self._is_too_fast():
             return True
         if self.door.congested:
             self.door.wait_for_room(self)
-            self._pause()
             return True
-        if self._writing_paused or self.door.draining or len(self.pubacks) > self.door.limits.receive_maximum:
-            self._pause()
-            return True
-        return False
+        return len(self.pubacks) > self.door.limits.receive_maximum
+
+    def _release_held(self) -> bool:
+        """Go on with what is held; False when some of it still has to wait."""
+        held = self._held
+        while held:
+            if type(held.first()) is Publish and self._must_wait():
+                return False
+            self._handle(held.take())
+            if self.ended:
+                return True
+        return True
+
+    def _is_full(self) -> bool:
+        limits = self.door.limits
+        return (
+            len(self._held) >= limits.receive_maximum
+            or self._held.bytes >= limits.packet_bytes
+            or self.door.buffered_bytes + self._held.bytes - self._charged >= limits.buffered_bytes
+        )
+
+    def _charge(self) -> None:
+        """Count what is buffered; beyond the bound on all connections, one that would buffer more ends."""
+        size = self.protocol.buffered + self._held.bytes + self._connect_bytes
+        self.door.buffered_bytes += size - self._charged
+        self._charged = size
+        if size <= _FREE_BYTES or self.door.buffered_bytes <= self.door.limits.buffered_bytes:
+            return
+        if not self.protocol.was_accepted:
+            self.door.metrics.connection_attempts["too many bytes buffered"] += 1
+            self.fail(Reason.QUOTA_EXCEEDED, "all connections together buffer too much")
+        elif not self._paused:
+            self.fail(Reason.QUOTA_EXCEEDED, "all connections together buffer too much")
 
     def _is_too_fast(self) -> bool:
         """Not read while a rate is exceeded: slower is better than lost."""
@@ -164,7 +254,6 @@ class Connection(asyncio.Protocol):
             return False
         self.door.admission.paused(now_s)
         self._rate_timer = self.loop.call_later(max(wait_s, _SHORTEST_RATE_PAUSE_S), self._go_on)
-        self._pause()
         return True
 
     def _go_on(self) -> None:
@@ -174,13 +263,14 @@ class Connection(asyncio.Protocol):
     def _pause(self) -> None:
         if not self._paused and self._transport is not None:
             self._paused = True
-            self._transport.pause_reading()
+            if not self._at_eof:
+                self._transport.pause_reading()
 
     def _resume(self) -> None:
         assert self._transport is not None
         self._paused = False
         self._last_packet_s = self.loop.time()
-        if not self._transport.is_closing():
+        if not self._at_eof and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def _flush(self) -> None:
@@ -191,7 +281,10 @@ class Connection(asyncio.Protocol):
 
     def _connect(self, connect: Connect) -> None:
         self.connect = connect
-        self.door.connect(self, connect)
+        self._connect_bytes = connect_bytes(connect)
+        self._charge()
+        if not self.ended:
+            self.door.connect(self, connect)
 
     def accept(self, *, session_present: bool, keep_alive_s: int, properties: Properties) -> None:
         """The front door lets the client in; it is closed when nothing comes for 1.5 times its keep-alive."""
@@ -199,6 +292,7 @@ class Connection(asyncio.Protocol):
             self.refuse(Reason.PACKET_TOO_LARGE)
             return
         self.door.metrics.connection_attempts["accepted"] += 1
+        self._connect_bytes = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -237,6 +331,10 @@ class Connection(asyncio.Protocol):
     def _end(self, reason: str, *, with_will: bool) -> None:
         self.ended = True
         self.protocol.close()
+        with_will = with_will and not self._held.ends_normally
+        self._held.clear()
+        self.door.buffered_bytes -= self._charged
+        self._charged = 0
         for timer in (self._timer, self._rate_timer):
             if timer is not None:
                 timer.cancel()
@@ -252,12 +350,18 @@ class Connection(asyncio.Protocol):
 
     def _check_alive(self) -> None:
         limit_s = self._keep_alive_s * 1.5
-        # While we do not read, the silence is ours.
-        left_s = limit_s if self._paused else self._last_packet_s + limit_s - self.loop.time()
+        # While we do not read, the silence is ours; `check_peer` watches the connection meanwhile.
+        is_ours = self._paused or self._at_eof
+        left_s = limit_s if is_ours else self._last_packet_s + limit_s - self.loop.time()
         if left_s > 0:
             self._timer = self.loop.call_later(left_s, self._check_alive)
         else:
             self.fail(Reason.KEEP_ALIVE_TIMEOUT, f"nothing came for {limit_s:.0f} s")
+
+    def check_peer(self) -> None:
+        """End the connection when it is not read and TCP has found its peer to be gone, which nobody else would see."""
+        if self._paused and not self.ended and self._transport is not None and is_dead(self._transport):
+            self._close("connection lost", with_will=True)
 
     # -- PUBLISH at QoS 0 and 1
 
@@ -306,7 +410,7 @@ class Connection(asyncio.Protocol):
     def answers_left(self) -> None:
         """Answers were given: send them with this turn of the loop, and read on when they were waited for."""
         self.door.flush_soon(self)
-        if self._paused:
+        if self._paused or self._held:
             self.door.pump_soon(self)
 
     def flush(self) -> None:

@@ -36,6 +36,10 @@ _log = logs.logger(__name__)
 _MAX_CLIENT_ID_CHARS = 256
 
 
+_READ_BYTES = 16_384
+"""How much is read of a connection at a time: what is behind a publish that has to wait stays with the kernel."""
+
+
 def _undecided(_outcome: Outcome) -> None:
     """For units whose outcome nobody waits for."""
 
@@ -55,6 +59,7 @@ class FrontDoor:
         metrics: Metrics,
         refuse_misfits: bool = False,
         allow_control_characters: bool = False,
+        tcp_keep_alive_s: int = 0,
         access: Access,
         handover: Handover | None = None,
     ) -> None:
@@ -62,6 +67,10 @@ class FrontDoor:
         self.access = access
         self._refuse_misfits = refuse_misfits
         self.allow_control_characters = allow_control_characters
+        self.tcp_keep_alive_s = tcp_keep_alive_s
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
+        self.buffered_bytes = 0
+        """Of all connections: incomplete packets, CONNECTs that are not answered, publishes that are held."""
         self.admission = Admission(limits, metrics)
         self.translator = translator
         self.producer = producer
@@ -92,13 +101,14 @@ class FrontDoor:
             "outstanding_records": lambda: self.outstanding_records,
             "outstanding_bytes": lambda: self.outstanding_bytes,
             "connections_waiting": lambda: len(self._waiting),
+            "buffered_bytes": lambda: self.buffered_bytes,
         }
 
     # -- bounds
 
-    def admit(self, connection: Connection) -> bool:
-        """Take a new socket in, unless a bound is reached."""
-        if self.draining or not self.admission.enter(connection.address):
+    def admit(self, connection: Connection, *, is_counted: bool = False) -> bool:
+        """Take a new socket in, unless a bound is reached; `is_counted` when it has its place already."""
+        if self.draining or not (is_counted or self.admission.enter(connection.address)):
             return False
         self.connections.add(connection)
         return True
@@ -151,6 +161,11 @@ class FrontDoor:
         connections, self._to_flush = self._to_flush, {}
         for connection in connections:
             connection.flush()
+
+    def end_dead_connections(self) -> None:
+        """End connections that are not read now and whose peer is gone."""
+        for connection in list(self.connections):
+            connection.check_peer()
 
     # -- counts
 
@@ -215,7 +230,7 @@ class FrontDoor:
             return
         connection.accept(
             session_present=present,
-            keep_alive_s=self._server_keep_alive_s(connect) or connect.keep_alive_s,
+            keep_alive_s=self._keep_alive_s(connect),
             properties=self._connack_properties(connect, client_id, expiry_s),
         )
 
@@ -267,12 +282,17 @@ class FrontDoor:
             server_keep_alive=self._server_keep_alive_s(connect),
         )
 
+    def _keep_alive_s(self, connect: Connect) -> int:
+        """After 1.5 times this a silent client is closed; 0 for never. A 3.1.1 client cannot be told a bound, but may
+        be closed at any time as inactive (3.1.1 section 3.1.2.10).
+        """
+        most_s = self.limits.keep_alive_s
+        return connect.keep_alive_s if most_s is None else min(connect.keep_alive_s or most_s, most_s)
+
     def _server_keep_alive_s(self, connect: Connect) -> int | None:
         """The keep-alive that an MQTT 5 client is told to use instead of its own (section 3.2.2.3.14)."""
-        most_s = self.limits.keep_alive_s
-        if connect.version != V5 or most_s is None or 0 < connect.keep_alive_s <= most_s:
-            return None
-        return most_s
+        keep_alive_s = self._keep_alive_s(connect)
+        return None if keep_alive_s == connect.keep_alive_s else keep_alive_s
 
     def change_expiry(self, session: Session, expiry_s: int) -> None:
         """An MQTT 5 client ends its connection with another session expiry."""

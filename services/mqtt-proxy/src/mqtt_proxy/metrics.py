@@ -22,7 +22,8 @@ GAUGES = {
     "sessions": "Sessions that are kept.",
     "outstanding_records": "Records between PUBLISH and Kafka's report.",
     "outstanding_bytes": "Payload bytes of them.",
-    "connections_waiting": "Connections not read until Kafka catches up.",
+    "connections_waiting": "Connections whose publishes wait until Kafka catches up.",
+    "buffered_bytes": "Bytes received and not handled: incomplete packets, unanswered CONNECTs, waiting publishes.",
     "halted": "1 while nothing is taken in because it is so wanted: paused or stopped.",
 }
 """What is read from the front door or the bridge when Prometheus asks; of the first six the bridge has connections."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 import uvloop
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from prometheus_client import CollectorRegistry
 
 import kcql
@@ -27,13 +27,14 @@ from mqtt_proxy.grouping import OutRecord
 from mqtt_proxy.handover import Handover
 from mqtt_proxy.member import Member, Place, observed
 from mqtt_proxy.metrics import Metrics
-from mqtt_proxy.restore import end_offsets, fence, read_to_end
+from mqtt_proxy.restore import end_offsets, fence, is_committed, read_to_end
 from mqtt_proxy.routing import Router, kcql_routes, regex_routes
 from mqtt_proxy.session_records import newest, to_record
 from mqtt_proxy.sessions import SessionStore, StoredState
 from mqtt_proxy.settings import SERVICE, ProxySettings
-from mqtt_proxy.tls import server_context, watch_handshakes
-from mqtt_proxy.transactions import FatalTransactionError, TransactionalWriter, Transactions
+from mqtt_proxy.tls import Handshakes, server_context, watch_handshakes
+from mqtt_proxy.transactional_writer import RETRY_BACKOFF_MS, FatalTransactionError, TransactionalWriter
+from mqtt_proxy.transactions import Transactions
 from mqtt_proxy.translate import Encode, Rules, Translator
 from mqtt_proxy.waiting import until_possible
 from mqtt_proxy.wanted import Wanted
@@ -61,9 +62,10 @@ T = TypeVar("T")
 def run(settings: ProxySettings, place: Place | None = None, link_fd: int | None = None) -> int:
     """Run the proxy until it is told to stop; returns the exit code.
 
-    One of several processes has a `place` among them and a link to their supervisor. Raises SettingsError for routes
-    or certificates that cannot be used.
+    One of several processes has a `place` among them and a link to their supervisor. Raises SettingsError for routes,
+    certificates or properties of Kafka's client that cannot be used.
     """
+    check_properties(settings)
     router = router_of(settings)
     tls = server_context(settings.tls)
     return run_async(
@@ -71,6 +73,17 @@ def run(settings: ProxySettings, place: Place | None = None, link_fd: int | None
         shutdown_timeout_ms=settings.shutdown_timeout_ms,
         loop_factory=uvloop.new_event_loop,
     )
+
+
+def check_properties(settings: ProxySettings) -> None:
+    """Raise SettingsError for librdkafka properties on which exactly once rests."""
+    problems = [
+        f"kafka.properties.{key}: it cannot be set: QoS 2 tells by this time whether a commit was sent twice"
+        for key in ("retry.backoff.ms", "retry.backoff.max.ms")
+        if key in settings.kafka.properties
+    ]
+    if problems:
+        raise SettingsError(problems)
 
 
 def router_of(settings: ProxySettings) -> Router:
@@ -175,9 +188,14 @@ class Proxy:
                 f"{name}-transactions",
                 transactional_id=name,
                 transaction_timeout_ms=settings.transactions.timeout_ms,
+                retry_backoff_ms=RETRY_BACKOFF_MS,
+                retry_backoff_max_ms=RETRY_BACKOFF_MS,
                 **_producer_limits(settings),
             ),
             timeout_s=settings.transactions.timeout_ms / 1000,
+            is_committed=self._is_committed,
+            on_replacing=partial(self._health.not_ready, "transactions"),
+            on_replaced=self._transactions_go_on,
         )
 
     async def run(self) -> int:
@@ -194,6 +212,7 @@ class Proxy:
                 return self._exit
             finally:
                 self._wanted.close()
+                self._writer.give_up()
                 self._executor.shutdown(wait=False)
 
     async def _serve(self) -> int:
@@ -243,15 +262,16 @@ class Proxy:
 
     async def _listen(self, door: FrontDoor) -> asyncio.Server:
         listener = self._settings.listener
+        accept: Callable[[], asyncio.BaseProtocol] = partial(Connection, door)
+        if self._tls is not None:
+            accept = Handshakes(door, self._tls, partial(Connection, door, is_admitted=True)).socket
         try:
             return await asyncio.get_running_loop().create_server(
-                lambda: Connection(door),
+                accept,
                 listener.host,
                 listener.port,
                 backlog=listener.backlog,
                 reuse_port=listener.reuse_port or None,
-                ssl=self._tls,
-                ssl_handshake_timeout=self._settings.limits.connect_timeout_ms / 1000 if self._tls else None,
             )
         except OSError as error:
             raise SettingsError([f"listener.host, listener.port: {listener.host}:{listener.port}: {error}"]) from None
@@ -262,10 +282,11 @@ class Proxy:
             self._writer,
             executor=self._executor,
             session_record=self._session_record,
+            # No client can have this id, and a null value is no session.
+            witness=OutRecord(settings.session.topic, f"\0{_transactional_id(settings.ordinal)}", None, []),
             max_records=settings.transactions.max_records,
             linger_s=settings.transactions.linger_ms / 1000,
             metrics=self._metrics,
-            reopen=self._reopen,
             on_fatal=self._fatal,
         )
         if self._member is not None:
@@ -289,6 +310,7 @@ class Proxy:
             access=self._access,
             refuse_misfits=settings.misfit == "refuse",
             allow_control_characters=settings.listener.allow_control_characters,
+            tcp_keep_alive_s=settings.listener.tcp_keep_alive_s,
         )
 
     def _session_record(self, client_id: str, state: StoredState | None) -> OutRecord:
@@ -299,19 +321,17 @@ class Proxy:
             value = self._encode_session(record)
         return OutRecord(self._settings.session.topic, client_id, value, [])
 
-    async def _reopen(self, failure: BaseException) -> dict[str, StoredState]:
-        """A new transactional producer instead of one that broke, and what Kafka has of the sessions after that.
+    def _is_committed(self, topic: str, partition: int, offset: int) -> bool:
+        name = f"{_transactional_id(self._settings.ordinal)}-outcome"
+        try:
+            return is_committed(self._settings.kafka, name, (topic, partition, offset), self._writer.is_given_up)
+        except KafkaException as failure:
+            message = f"{topic}, partition {partition}, offset {offset}: whether it is committed is unknown: {failure}"
+            raise FatalTransactionError(message) from failure
 
-        Raises FatalTransactionError when that is not possible, or not any more.
-        """
-        _log.warning("the transactional producer broke; making a new one", reason=str(failure))
-        self._health.not_ready("transactions", str(failure))
-        await self._in_thread(lambda: self._writer.open(self._stop))
-        states = await self._until_possible("sessions", self._read_sessions)
-        if states is None:
-            raise FatalTransactionError("told to stop before the new transactional producer was ready")
+    def _transactions_go_on(self) -> None:
+        self._metrics.recoveries += 1
         self._health.ready("transactions")
-        return states
 
     def _fatal(self, failure: BaseException) -> None:
         """This process must not go on: its successor reads from Kafka what is true."""
@@ -391,6 +411,7 @@ class Proxy:
         while True:
             await asyncio.sleep(_SWEEP_S)
             door.expire_sessions()
+            door.end_dead_connections()
             self._access.refresh()
             if door.congested:
                 self._health.not_ready("kafka", "records wait for Kafka up to the bound; sockets are not read")

@@ -51,6 +51,9 @@ class LimitSettings(Settings):
     """Bounds on what devices can make us hold."""
 
     connections: int = Field(10_000, ge=1, description="Connections at a time; more are closed at once.")
+    tls_handshakes: int = Field(
+        500, ge=1, description="TLS handshakes at a time; more wait, at most `limits.connect_timeout_ms`."
+    )
     connections_per_address: int | None = Field(
         None, ge=1, description="The same for one client address; devices behind a NAT or a load balancer share one."
     )
@@ -67,13 +70,20 @@ class LimitSettings(Settings):
         None,
         ge=10,
         le=65_535,
-        description="Longest keep-alive: MQTT 5 clients that ask for more, or none, are told it.",
+        description="Longest keep-alive: clients that ask for more, or none, are held to it; MQTT 5 clients are told.",
     )
     connect_bytes: int = Field(
         16_384, ge=64, le=900_000, description="Largest CONNECT; its sender is not known yet when it is held."
     )
     packet_bytes: int = Field(65_536, ge=64, le=900_000, description="Largest packet; larger ones end the connection.")
     topic_bytes: int = Field(1_024, ge=1, le=65_535, description="Longest topic; longer ones are dead letters.")
+    buffered_bytes: int = Field(
+        33_554_432,
+        ge=65_536,
+        description="Bytes received of all connections and not handled: incomplete packets, CONNECTs that are not "
+        "answered, publishes that wait. Beyond it waiting connections are not read, and one that begins a packet "
+        "above 2 KB and does not end it is closed.",
+    )
     receive_maximum: int = Field(
         1_000,
         ge=1,
