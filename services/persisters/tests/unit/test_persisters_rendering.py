@@ -27,7 +27,7 @@ from persisters.plan import Plan, compile_plan
 from persisters.sink import RefusedRowError, Row
 from persisters.sinks import cql, items, mapping
 from persisters.sinks.binding import ttl_s, write_time_us
-from persisters.sinks.cassandra import primary_key_columns
+from persisters.sinks.cassandra_tables import primary_key_columns
 from persisters.sinks.elasticsearch import quoted_id
 from servicekit.avro import parse
 

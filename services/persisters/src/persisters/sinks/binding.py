@@ -34,6 +34,8 @@ class Write(NamedTuple):
     partition: tuple[Any, ...]
     """The statement and the cells of the partition key: what has the same may go together."""
     size_bytes: int
+    binder: Binder
+    """What bound it: what is known of its table."""
 
 
 class Binder:
@@ -49,7 +51,7 @@ class Binder:
         times: WriteTimes,
     ) -> None:
         """The statements as `cql.insert` and `cql.delete` word them."""
-        self._table = table
+        self.table = table
         self._name = table.qualified
         self._insert = insert
         self._insert_with_ttl = insert_with_ttl
@@ -70,7 +72,7 @@ class Binder:
         """Raise SinkConfigError when rows cannot be deleted as the statement wants it."""
         if statement.primary_key and null_behaviour(statement) == "DELETE":
             try:
-                key_order(self._table, statement)
+                key_order(self.table, statement)
             except cql.NotAColumnError as error:
                 raise SinkConfigError(f"{error} (in {statement.text!r})") from error
 
@@ -94,13 +96,19 @@ class Binder:
             settled_us = self._times.behind_earlier(key, row.event_time_ms, row.offset, time_us)
             if settled_us != time_us:
                 bound[time_place] = cells.pack_long(settled_us)
-        return _write(place, statement, partition)
+        return self._write(place, statement, partition)
+
+    def _write(self, place: int, statement: BoundStatement, partition: Sequence[int]) -> Write:
+        values = statement.values
+        size_bytes = _HEADER_BYTES + cells.size_bytes(values)
+        together = (statement.prepared_statement.query_id, *[values[each] for each in partition])
+        return Write(place, statement, together, size_bytes, self)
 
     def _deletion(self, row: Row, time_us: int) -> BoundStatement:
         order = self._key_orders.get(row.plan)
         if order is None:
-            order = self._key_orders[row.plan] = key_order(self._table, row.plan.statement)
-        key = zip(self._table.primary_key, order, strict=True)
+            order = self._key_orders[row.plan] = key_order(self.table, row.plan.statement)
+        key = zip(self.table.primary_key, order, strict=True)
         values = [self._converted(column, row.pk[place]) for column, place in key]
         return _by_driver(self._delete, [time_us, *values])
 
@@ -131,24 +139,24 @@ class Binder:
 
     def _layout(self, names: tuple[str, ...]) -> cells.Layout | None:
         try:
-            fields = {cql.column_of(self._table, field): field for field in names}
+            fields = {cql.column_of(self.table, field): field for field in names}
         except cql.NotAColumnError:
             return None
         is_plain = len(fields) == len(names) and not set(NO_COLUMNS) & set(names)
-        return cells.layout(self._table.columns, self._table.primary_key, fields) if is_plain else None
+        return cells.layout(self.table.columns, self.table.primary_key, fields) if is_plain else None
 
     def _bound(self, row: Row, values: dict[str, Any], time_us: int) -> BoundStatement:
         absent = _absent(row)
-        bound: dict[str, Any] = dict.fromkeys(self._table.columns, UNSET_VALUE)
+        bound: dict[str, Any] = dict.fromkeys(self.table.columns, UNSET_VALUE)
         for field, value in values.items():
             if field in NO_COLUMNS:
                 continue
-            column = cql.column_of(self._table, field)
+            column = cql.column_of(self.table, field)
             bound[column] = absent if value is None else self._converted(column, value)
-        for column in self._table.primary_key:
+        for column in self.table.primary_key:
             if bound[column] is None or bound[column] is UNSET_VALUE:
                 raise cql.NotAColumnError(
-                    f"no value for {column!r}, a part of the primary key of {self._table.qualified}"
+                    f"no value for {column!r}, a part of the primary key of {self.table.qualified}"
                 )
         left_s = _left_s(row)
         if left_s is None:
@@ -194,14 +202,6 @@ def _by_driver(prepared: PreparedStatement, values: Sequence[Any]) -> BoundState
     except BAD_RECORD as error:
         # The driver trusts some values to be what their columns take.
         raise TypeError(f"a value does not fit its column: {error}") from error
-
-
-def _write(place: int, statement: BoundStatement, partition: Sequence[int]) -> Write:
-    values = statement.values
-    size_bytes = _HEADER_BYTES + cells.size_bytes(values)
-    return Write(
-        place, statement, (statement.prepared_statement.query_id, *[values[each] for each in partition]), size_bytes
-    )
 
 
 def _absent(row: Row) -> Any:

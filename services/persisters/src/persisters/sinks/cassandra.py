@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from cassandra import (
@@ -24,17 +24,16 @@ from cassandra.policies import (
     RoundRobinPolicy,
     TokenAwarePolicy,
 )
-from cassandra.protocol import ConfigurationException, SyntaxException
 from cassandra.query import BatchStatement, BatchType
 
 from connector.validation import Problem, Validated
 from kcql.model import Statement
 from persisters.project import null_behaviour
-from persisters.sink import Batch, RefusedRowError, Rejected, Row, SinkConfigError, Unavailable, is_derived
+from persisters.sink import Batch, RefusedRowError, Rejected, Row, SinkConfigError, Unavailable
 from persisters.sinks import cql, tls
-from persisters.sinks.binding import NO_COLUMNS, Binder, Write, pk_names
+from persisters.sinks.binding import Write
 from persisters.sinks.cassandra_keys import PREFIX
-from persisters.sinks.write_times import WriteTimes
+from persisters.sinks.cassandra_tables import Tables, told
 
 _BATCH_BYTES = 32 * 1024
 """Cassandra refuses batches above 50 KiB (batch_size_fail_threshold) by default."""
@@ -45,14 +44,11 @@ class CassandraSink:
 
     def __init__(self, config: Validated) -> None:
         self._config = config
-        self._keyspace = config.text(f"{PREFIX}.key.space")
         self._largest_batch = config.integer(f"{PREFIX}.max.batch.size")
         self._slots = threading.BoundedSemaphore(config.integer(f"{PREFIX}.max.concurrent.requests"))
         self._cluster: Cluster | None = None
         self._session: Session | None = None
-        self._tables: dict[str, Binder] = {}
-        self._times = WriteTimes()
-        self._lock = threading.Lock()
+        self._tables = Tables(config)
 
     def open(self) -> None:
         """Connect, and check that the tables of static targets are there or may be created."""
@@ -60,26 +56,18 @@ class CassandraSink:
             self._connect()
         for statement in self._config.statements:
             if statement.target_from is None and statement.target is not None and not statement.autocreate:
-                self._binder(statement.target, None).check(statement)
+                self._tables.binder(self._session, statement.target, None).check(statement)
 
     def write(self, batch: Batch) -> Sequence[Rejected]:
         """Write the rows, those of one partition together."""
         rejected: list[Rejected] = []
-        writes: list[Write] = []
-        source = (batch.topic, batch.partition)
-        for index, row in enumerate(batch.rows):
-            try:
-                writes.append(self._binder(row.target, row).bind(index, row, source))
-            except RefusedRowError as error:
-                rejected.append(Rejected(index, error.reason, error))
-            except (ValueError, TypeError, OverflowError) as error:
-                reason = "column" if isinstance(error, cql.NotAColumnError) else "type"
-                rejected.append(Rejected(index, reason, error))
+        writes = self._all_bound(range(len(batch.rows)), batch, self._bound, rejected)
         for group, failure in self._execute(self._groups(writes)):
-            if len(group) > 1 and isinstance(failure, InvalidRequest):
-                # One of them is to blame: ask for each alone.
-                alone = [[write] for write in group]
-                rejected += [_rejected(one[0].place, why) for one, why in self._execute(alone)]
+            if isinstance(failure, InvalidRequest) and not _is_transient(failure):
+                try:
+                    rejected += self._refused(group, failure, batch)
+                except RefusedRowError as error:
+                    rejected += [Rejected(write.place, error.reason, error) for write in group]
             else:
                 rejected += [_rejected(write.place, failure) for write in group]
         return rejected
@@ -114,74 +102,55 @@ class CassandraSink:
         except NoHostAvailable as error:
             cluster.shutdown()
             if any(isinstance(one, AuthenticationFailed) for one in error.errors.values()):
-                raise SinkConfigError(f"Cassandra: {_told(error)}") from error
-            raise Unavailable(f"Cassandra: {_told(error)}") from error
+                raise SinkConfigError(f"Cassandra: {told(error)}") from error
+            raise Unavailable(f"Cassandra: {told(error)}") from error
         except (OSError, OperationTimedOut, ConnectionException) as error:
             cluster.shutdown()
             raise Unavailable(f"Cassandra: {error}") from error
         self._cluster = cluster
 
-    def _binder(self, target: str, row: Row | None) -> Binder:
-        known = self._tables.get(target)
-        if known is not None:
-            return known
-        with self._lock:
-            if target not in self._tables:
-                try:
-                    self._tables[target] = self._ask(lambda session: self._look_up(session, target, row))
-                except SinkConfigError as error:
-                    if row is None or not is_derived(row.plan.statement):
-                        raise
-                    raise RefusedRowError("target", str(error)) from error
-            return self._tables[target]
-
-    def _look_up(self, session: Session, target: str, row: Row | None) -> Binder:
-        keyspace, name = cql.split_target(target, self._keyspace)
-        table = _table(session, keyspace, name)
-        if table is None and row is not None and row.plan.statement.autocreate:
-            self._create(session, keyspace, name, row)
-            table = _table(session, keyspace, name)
-        if table is None:
-            raise SinkConfigError(f"there is no table {keyspace}.{name}; create it, or say AUTOCREATE with PK")
-        texts = {
-            "insert": cql.insert(table, ttl=False),
-            "insert_with_ttl": cql.insert(table, ttl=True),
-            "delete": cql.delete(table),
-        }
-        statements = {name: session.prepare(text) for name, text in texts.items()}
-        for one in statements.values():
-            one.is_idempotent = True
-        return Binder(table, **statements, times=self._times)
-
-    def _create(self, session: Session, keyspace: str, name: str, row: Row) -> None:
-        if not row.plan.columns:
-            raise RefusedRowError("document", f"AUTOCREATE of {keyspace}.{name} needs a value with an Avro schema")
-        if session.cluster.metadata.keyspaces.get(keyspace) is None:
-            factor = self._config.integer(f"{PREFIX}.key.space.replication.factor")
-            if not factor:
-                raise SinkConfigError(
-                    f"there is no keyspace {keyspace}; create it, or set {PREFIX}.key.space.replication.factor"
-                )
-            session.execute(cql.create_keyspace(keyspace, factor))
+    def _bound(self, index: int, row: Row, source: Hashable) -> Write:
+        binder = self._tables.binder(self._session, row.target, row)
         try:
-            columns = {field: avro for field, avro in row.plan.columns.items() if field not in NO_COLUMNS}
-            session.execute(cql.create_table(keyspace, name, columns, primary_key_columns(row)))
-        except cql.NotAColumnError as error:
-            raise SinkConfigError(f"AUTOCREATE of {keyspace}.{name}: {error}") from error
-        session.cluster.refresh_table_metadata(keyspace, name)
+            return binder.bind(index, row, source)
+        except cql.NotAColumnError:
+            # The table may have got the column since it was looked up.
+            newer = self._tables.newer(self._session, row, binder)
+            if newer is None:
+                raise
+            return newer.bind(index, row, source)
 
-    def _ask(self, request: Callable[[Session], Binder]) -> Binder:
-        session = self._session
-        if session is None:
-            raise Unavailable("Cassandra: not connected")
-        try:
-            return request(session)
-        except (NoHostAvailable, OperationTimedOut, ConnectionException) as error:
-            raise Unavailable(f"Cassandra: {_told(error)}") from error
-        except (InvalidRequest, Unauthorized, ConfigurationException, SyntaxException) as error:
-            raise SinkConfigError(f"Cassandra: {error}") from error
-        except RequestExecutionException as error:
-            raise Unavailable(f"Cassandra: {error}") from error
+    def _all_bound(
+        self, places: Iterable[int], batch: Batch, bind: Callable[[int, Row, Hashable], Write], rejected: list[Rejected]
+    ) -> list[Write]:
+        """The rows at these places that can be bound; the others are added to `rejected`."""
+        rows, source = batch.rows, (batch.topic, batch.partition)
+        writes: list[Write] = []
+        for index in places:
+            try:
+                writes.append(bind(index, rows[index], source))
+            except RefusedRowError as error:
+                rejected.append(Rejected(index, error.reason, error))
+            except (ValueError, TypeError, OverflowError) as error:
+                reason = "column" if isinstance(error, cql.NotAColumnError) else "type"
+                rejected.append(Rejected(index, reason, error))
+        return writes
+
+    def _refused(self, group: Sequence[Write], why: InvalidRequest, batch: Batch) -> list[Rejected]:
+        """What to do with rows of one partition that the server does not take: their table may have changed.
+
+        Where it has not, one of them is to blame: each is asked for alone.
+        """
+        places = [write.place for write in group]
+        rejected: list[Rejected] = []
+        newer = self._tables.newer(self._session, batch.rows[places[0]], group[0].binder, why)
+        writes: Sequence[Write] = group
+        if newer is not None:
+            writes = self._all_bound(places, batch, newer.bind, rejected)
+        elif len(group) == 1:
+            return [_rejected(places[0], why)]
+        alone = [[write] for write in writes]
+        return rejected + [_rejected(one[0].place, failure) for one, failure in self._execute(alone)]
 
     def _groups(self, writes: Sequence[Write]) -> list[list[Write]]:
         """Rows that go together: of one partition, as many as one batch may hold."""
@@ -218,7 +187,7 @@ class CassandraSink:
         failed = answers.wait()
         for _, failure in failed:
             if isinstance(failure, NoHostAvailable):
-                raise Unavailable(f"Cassandra: {_told(failure)}") from failure
+                raise Unavailable(f"Cassandra: {told(failure)}") from failure
             if isinstance(failure, Unauthorized):
                 raise SinkConfigError(f"Cassandra: {failure}") from failure
             if not isinstance(failure, (*_TRANSIENT, InvalidRequest)):
@@ -267,6 +236,11 @@ class _Answers:
 _TRANSIENT = (OperationTimedOut, ConnectionException, RequestExecutionException)
 
 
+def _is_transient(error: Exception) -> bool:
+    """Whether the same row may be taken later. Cassandra's guardrail of full disks calls the request invalid."""
+    return isinstance(error, _TRANSIENT) or "disk usage exceeds" in str(error)
+
+
 def load_balancing(config: Validated) -> LoadBalancingPolicy:
     """The driver's policy for `load.balancing.policy`."""
     by_data_centre = DCAwareRoundRobinPolicy(config.text(f"{PREFIX}.load.balancing.local.dc"))
@@ -274,14 +248,6 @@ def load_balancing(config: Validated) -> LoadBalancingPolicy:
     if named == "ROUND_ROBIN":
         return RoundRobinPolicy()
     return by_data_centre if named == "DC_AWARE" else TokenAwarePolicy(by_data_centre)
-
-
-def primary_key_columns(row: Row) -> list[str]:
-    """The columns of a table to be created: those of PK under the names that the row gives them, else the identity."""
-    statement = row.plan.statement
-    if not statement.primary_key:
-        return list(row.plan.identity)
-    return pk_names(statement)
 
 
 def check(config: Validated) -> list[Problem]:
@@ -303,22 +269,6 @@ def _wrong(statement: Statement, keyspace: str) -> list[str]:
     return wrong
 
 
-def _table(session: Session, keyspace: str, name: str) -> cql.Table | None:
-    described = session.cluster.metadata.keyspaces.get(keyspace)
-    found = None if described is None else described.tables.get(name)
-    if found is None and described is not None:
-        found = described.tables.get(name.lower())
-    if found is None:
-        return None
-    return cql.Table(
-        keyspace,
-        found.name,
-        {column.name: column.cql_type for column in found.columns.values()},
-        [column.name for column in found.partition_key],
-        [column.name for column in found.clustering_key],
-    )
-
-
 def _statement(group: Sequence[Write]) -> Any:
     if len(group) == 1:
         return group[0].statement
@@ -330,13 +280,5 @@ def _statement(group: Sequence[Write]) -> Any:
 
 
 def _rejected(index: int, error: Exception) -> Rejected:
-    is_transient = isinstance(error, _TRANSIENT)
+    is_transient = _is_transient(error)
     return Rejected(index, "overloaded" if is_transient else "rejected", error, transient=is_transient)
-
-
-def _told(error: Exception) -> str:
-    """The driver's text without its addresses of objects."""
-    inner = getattr(error, "errors", None)
-    if isinstance(inner, dict) and inner:
-        return "; ".join(f"{host}: {why}" for host, why in inner.items())
-    return str(error)
