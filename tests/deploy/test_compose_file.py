@@ -15,7 +15,8 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
-PROFILES = {"sinks", "sim", "workers", "observability", "kibana", "scylla-cluster"}
+CLUSTER = ROOT / "deploy/compose/scylla-cluster.yml"
+PROFILES = {"observability", "kibana"}
 HARDENED = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"]}
 _PINNED = re.compile(r".+/?[^:]+:[\w.-]*\d[\w.-]*")
 
@@ -66,6 +67,8 @@ def _service(name: str, service: Service, compose: Compose) -> Iterator[str]:
         if network not in compose.get("networks", {}):
             yield f"{name}: network {network} is not defined"
     yield from _dependencies(name, service, services)
+    if is_one_shot(service) and not _is_waited_for(name, services):
+        yield f"{name}: nobody waits for its end, which `up --wait` then takes for a failure"
     if "build" in service:
         yield from _built(name, service)
 
@@ -99,6 +102,11 @@ def _dependencies(name: str, service: Service, services: dict[str, Service]) -> 
             yield f"{name}: depends on {other}, which another profile starts"
 
 
+def _is_waited_for(name: str, services: dict[str, Service]) -> bool:
+    conditions = [service.get("depends_on", {}).get(name, {}).get("condition") for service in services.values()]
+    return "service_completed_successfully" in conditions
+
+
 def _started_with(service: Service, other: Service) -> bool:
     """Whether every profile that starts a service starts another one, too."""
     profiles = set(service.get("profiles", []))
@@ -113,6 +121,8 @@ def _built(name: str, service: Service) -> Iterator[str]:
     given = build.get("args", {}).keys()
     if declared != given:
         yield f"{name}: build arguments {sorted(given)} instead of {sorted(declared)}"
+    if service.get("pull_policy") != "build":
+        yield f"{name}: its image is pulled before it is built"
     if "tmpfs" not in service:
         yield f"{name}: tmpfs is missing"
     if (":exec" in "".join(service.get("tmpfs", []))) != ("jre" in dockerfile(service)):
@@ -140,6 +150,16 @@ def has_healthcheck(service: Service) -> bool:
     return "build" in service and bool(re.search(r"^HEALTHCHECK -", dockerfile(service), re.MULTILINE))
 
 
+def started_by_default(compose: Compose) -> set[str]:
+    """What `docker compose up` starts, without a profile."""
+    return {name for name, service in compose["services"].items() if "profiles" not in service}
+
+
+def mebibytes(limit: str) -> int:
+    """A `mem_limit` as a number."""
+    return int(limit[:-1]) * {"m": 1, "g": 1024}[limit[-1]]
+
+
 def _check_schema(file: Path) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).with_name("check-jsonschema")), "--builtin-schema", "vendor.compose-spec"]
     return subprocess.run([*command, str(file)], capture_output=True, text=True, check=False, timeout=60)
@@ -154,10 +174,82 @@ def test_compose_file_keeps_the_rules(compose: Compose) -> None:
     assert problems(compose) == []
 
 
-def test_compose_file_fits_the_specification() -> None:
-    result = _check_schema(FILE)
+@pytest.mark.parametrize("file", [FILE, CLUSTER], ids=lambda file: file.name)
+def test_compose_file_fits_the_specification(file: Path) -> None:
+    result = _check_schema(file)
 
     assert result.returncode == 0, result.stdout
+
+
+def test_up_starts_everything_but_observability(compose: Compose) -> None:
+    environment = (ROOT / ".env").read_text(encoding="utf-8")
+
+    assert "COMPOSE_PROJECT_NAME=isotherm" in environment.splitlines()
+    # Whoever names a profile would switch off what this file switched on.
+    assert "COMPOSE_PROFILES" not in environment
+    assert compose["services"].keys() - started_by_default(compose) == {"prometheus", "grafana", "kibana"}
+
+
+def test_simulated_devices_have_one_switch(compose: Compose) -> None:
+    switched = {name for name, service in compose["services"].items() if service.get("scale") == "${SIMULATORS:-1}"}
+    simulators = {
+        name
+        for name, service in compose["services"].items()
+        if service.get("build", {}).get("dockerfile") == "simulators/Dockerfile"
+    }
+
+    assert switched == simulators | {"device-import"}
+    # Nothing that stays waits for what is switched off.
+    assert [
+        name
+        for name, service in compose["services"].items()
+        if name not in switched and switched & service.get("depends_on", {}).keys()
+    ] == []
+
+
+def test_the_documentation_states_the_memory_limits(compose: Compose) -> None:
+    text = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+    services = compose["services"]
+    default = sum(
+        mebibytes(services[name]["mem_limit"])
+        for name in started_by_default(compose)
+        if not is_one_shot(services[name])
+    )
+
+    stated = dict(re.findall(r"^\| `?\(?([a-z]+)\)?`? \|.*\| (\d+) MiB \|$", text, re.MULTILINE))
+    assert stated == {
+        "none": str(default),
+        "observability": str(sum(mebibytes(services[name]["mem_limit"]) for name in ("prometheus", "grafana"))),
+        "kibana": str(mebibytes(services["kibana"]["mem_limit"])),
+    }
+
+
+def test_a_heap_fits_below_its_limit(compose: Compose) -> None:
+    for name, service in compose["services"].items():
+        for heap in re.findall(r"-Xmx(\d+)m", " ".join(service.get("environment", {}).values())):
+            assert int(heap) <= 0.7 * mebibytes(service["mem_limit"]), name
+
+
+def test_rows_have_as_many_copies_as_scylla_has_nodes(compose: Compose) -> None:
+    cluster = load(CLUSTER.read_text(encoding="utf-8"))["services"]
+    nodes = [one for one in (compose["services"] | cluster).values() if one.get("image", "").startswith("scylladb/")]
+    alone = [one["environment"]["CASSANDRA_REPLICATION"] for one in compose["services"].values() if _writes_rows(one)]
+    together = [one["environment"]["CASSANDRA_REPLICATION"] for one in cluster.values() if _writes_rows(one)]
+    file = (ROOT / "examples/demo/readings-to-cassandra.properties").read_text(encoding="utf-8")
+
+    assert (alone, together) == (["1"] * 2, [str(len(nodes))] * 2)
+    assert {name for name, one in cluster.items() if _writes_rows(one)} == {"persister-scylla", "worker-sinks"}
+    assert "connect.cassandra.key.space.replication.factor = ${env:CASSANDRA_REPLICATION}" in file.splitlines()
+    # The keyspace is made when all nodes are there.
+    assert all(
+        one["depends_on"] == {"scylla-3": {"condition": "service_healthy"}}
+        for one in cluster.values()
+        if _writes_rows(one)
+    )
+
+
+def _writes_rows(service: Service) -> bool:
+    return "CASSANDRA_REPLICATION" in service.get("environment", {})
 
 
 def test_the_schema_finds_a_misspelt_key(tmp_path: Path, compose: Compose) -> None:
@@ -200,7 +292,13 @@ def _named(compose: Compose) -> None:
         (_without("kafka", "healthcheck"), "kafka: runs on without health check"),
         (_without("kafka", "restart"), "kafka: restart is None"),
         (_with("kafka", "profiles", ["other"]), "kafka: unknown profile"),
-        (_with("kafka", "profiles", ["sim"]), "init: depends on kafka, which another profile starts"),
+        (_with("kafka", "profiles", ["kibana"]), "init: depends on kafka, which another profile starts"),
+        (_without("alerts", "pull_policy"), "alerts: its image is pulled before it is built"),
+        (_with("alerts", "pull_policy", "if_not_present"), "alerts: its image is pulled before it is built"),
+        (
+            _without("mqtt-fleet", "depends_on"),
+            "device-import: nobody waits for its end, which `up --wait` then takes for a failure",
+        ),
         (_with("kafka", "ports", ["9092:9092"]), "kafka: port 9092:9092 is not bound to the loopback address"),
         (_with("kafka", "ports", ["127.0.0.1:9200:9092"]), "127.0.0.1:9200 is published twice"),
         (_with("kafka", "networks", ["back"]), "kafka: network back is not defined"),

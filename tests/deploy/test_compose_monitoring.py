@@ -148,11 +148,5 @@ def test_what_would_not_be_seen_is_found(change: Callable[[Monitoring], None], p
     ("one", "other"), [("kibana", "elasticsearch"), ("scylla-2", "scylla"), ("scylla-3", "scylla")]
 )
 def test_what_belongs_together_has_one_version(one: str, other: str) -> None:
-    services = AS_IT_IS.services
+    services = AS_IT_IS.services | _yaml(COMPOSE / "scylla-cluster.yml")["services"]
     assert services[one]["image"].rpartition(":")[2] == services[other]["image"].rpartition(":")[2]
-
-
-def test_up_starts_the_stores_by_itself() -> None:
-    lines = (ROOT / ".env").read_text(encoding="utf-8").splitlines()
-
-    assert {"COMPOSE_PROFILES=sinks", "COMPOSE_PROJECT_NAME=isotherm"} <= set(lines)

@@ -25,12 +25,8 @@ def _services(file: Path) -> Services:
 
 
 def servers(services: Services) -> set[str]:
-    """The services of the core and of the profile `sinks` that run an image that is not ours."""
-    return {
-        name
-        for name, service in services.items()
-        if "build" not in service and ("profiles" not in service or "sinks" in service["profiles"])
-    }
+    """The services that `up` starts and that run an image that is not ours."""
+    return {name for name, service in services.items() if "build" not in service and "profiles" not in service}
 
 
 def made_paths(folder: str) -> set[str]:
@@ -70,8 +66,27 @@ def test_a_path_that_a_stand_in_does_not_have_is_found() -> None:
     assert missing(services) == {"kafka: /opt/kafka/bin/kafka-topics.sh", "scylla: /var/lib/cassandra"}
 
 
-def test_only_the_registry_is_changed() -> None:
-    assert _services(STAND_INS / "compose.yml") == {"registry": {"volumes": ["registry-data:/var/lib/registry"]}}
+def test_only_the_registry_and_the_devices_pace_are_changed() -> None:
+    original = _services(ROOT / "docker-compose.yml")
+    commands = {
+        name: [changed.get(argument, argument) for argument in original[name]["command"]]
+        for name, changed in {
+            "coap-sensors": {"2": "20", "/dev/null": "/var/lib/isotherm/coap.jsonl"},
+            "mqtt-fleet": {"10": "50", "/dev/null": "/var/lib/isotherm/mqtt.jsonl"},
+        }.items()
+    }
+
+    assert _services(STAND_INS / "compose.yml") == {
+        "registry": {"volumes": ["registry-data:/var/lib/registry"]},
+        **{name: {"command": command} for name, command in commands.items()},
+    }
+
+
+def test_the_proof_needs_no_profile() -> None:
+    script = (ROOT / "tools/compose-proof").read_text(encoding="utf-8")
+
+    assert "unset COMPOSE_PROFILES SIMULATORS" in script
+    assert "COMPOSE_PROFILES=" not in script
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -105,8 +105,8 @@ def problems(image: str, text: str) -> list[str]:
         found.append("does not stop by SIGTERM")
     if not _is_exec_form(last("ENTRYPOINT")):
         found.append("ENTRYPOINT is not in exec form")
-    command = last("ENTRYPOINT").strip("[]")
-    if image.startswith("services/") and not last("HEALTHCHECK").endswith(f'CMD [{command}, "health"]'):
+    probe = f'CMD ["python", "-m", "servicekit.probe", "{Path(image).parent.name}"]'
+    if image.startswith("services/") and not last("HEALTHCHECK").endswith(probe):
         found.append("HEALTHCHECK does not ask the service itself")
     if not last("HEALTHCHECK"):
         found.append("says nothing of its health")
@@ -167,7 +167,7 @@ def test_hadolint_finds_nothing(image: str) -> None:
     assert (result.returncode, result.stdout) == (0, "")
 
 
-@pytest.mark.parametrize("sink", ["elasticsearch", "scylla", "hazelcast"])
+@pytest.mark.parametrize("sink", ["elasticsearch", "scylla", "hazelcast", "all"])
 def test_an_image_of_each_sink_can_be_built(sink: str) -> None:
     assert (ROOT / f"services/persisters/requirements-{sink}.lock").is_file()
 
@@ -185,7 +185,16 @@ PROXY = "services/mqtt-proxy/Dockerfile"
         (f"USER {USER}\n", f"USER {USER}\nUSER root\n", "does not run as the fixed user"),
         ("STOPSIGNAL SIGTERM", "STOPSIGNAL SIGKILL", "does not stop by SIGTERM"),
         ('ENTRYPOINT ["mqtt-proxy"]', "ENTRYPOINT mqtt-proxy", "ENTRYPOINT is not in exec form"),
-        ('CMD ["mqtt-proxy", "health"]', "CMD true", "HEALTHCHECK does not ask the service itself"),
+        (
+            'CMD ["python", "-m", "servicekit.probe", "mqtt-proxy"]',
+            "CMD true",
+            "HEALTHCHECK does not ask the service itself",
+        ),
+        (
+            'CMD ["python", "-m", "servicekit.probe", "mqtt-proxy"]',
+            'CMD ["mqtt-proxy", "health"]',
+            "HEALTHCHECK does not ask the service itself",
+        ),
         ("org.opencontainers.image.licenses", "licenses", "labels are missing"),
         ("COPY libs/kcql libs/kcql\n", "", "libs/kcql is needed"),
         (

@@ -309,6 +309,7 @@ class System:
             "ELASTICSEARCH_URL": self.stack.elasticsearch.url,
             "CASSANDRA_HOST": "localhost",
             "CASSANDRA_PORT": str(self.stack.cassandra.port),
+            "CASSANDRA_REPLICATION": "1",
             "HAZELCAST_MEMBER": self.stack.hazelcast.address,
         }
 
