@@ -21,7 +21,7 @@ from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.packets import Publish
 from mqtt_proxy.properties import Property
 from mqtt_proxy.settings import BridgeSettings
-from mqtt_proxy.transactions import RECORDS_AT_FAULT
+from mqtt_proxy.transactional_writer import RECORDS_AT_FAULT
 from mqtt_proxy.translate import Arrival, Translated, Translator
 from servicekit import logs
 from servicekit.backoff import Backoff

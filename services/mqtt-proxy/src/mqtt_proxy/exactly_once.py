@@ -85,11 +85,7 @@ class ExactlyOnce:
                 door.count_stored(translated, 2, connection.loop.time() - started_s)
             else:
                 door.count_refused(2, connection.arrival.client_id, f"the transaction's outcome: {outcome.name}")
-            if outcome is Outcome.UNKNOWN:
-                # Neither PUBREC nor a reason would be true; the end of the connection says neither.
-                connection.fail(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "nobody can tell whether Kafka took a publish")
-            else:
-                self._pubrecs.decided(answer, stored=outcome is Outcome.COMMITTED)
+            self._pubrecs.decided(answer, stored=outcome is Outcome.COMMITTED)
 
         door.took(records, payload_bytes)
         door.transactions.submit(

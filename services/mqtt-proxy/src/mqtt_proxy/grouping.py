@@ -30,8 +30,6 @@ class Outcome(Enum):
     COMMITTED = auto()
     ABORTED = auto()
     """Certainly not stored."""
-    UNKNOWN = auto()
-    """Stored or not, nobody can tell: a session that ends with its connection leaves no trace in Kafka."""
 
 
 class Sender:

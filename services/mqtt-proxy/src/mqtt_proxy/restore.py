@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -76,3 +76,27 @@ def read_to_end(consumer: Consumer, topic: str, ends: dict[int, int], stop: Stop
                     behind.discard(partition)
             elif error.fatal() or not error.retriable():
                 raise KafkaException(error)
+
+
+def is_committed(settings: KafkaSettings, name: str, place: tuple[str, int, int], is_over: Callable[[], bool]) -> bool:
+    """Whether a read_committed reader finds a record at `place` (topic, partition, offset).
+
+    Its transaction must be decided already, which the `init_transactions` of its producer's successor sees to. Asks
+    until Kafka answers or `is_over`. Raises KafkaException when Kafka has deleted the record, and when it is over.
+    """
+    topic, partition, offset = place
+    # An aborted record gives an empty answer: do not wait for more bytes than none.
+    consumer = kafka.consumer(settings, name, name, enable_partition_eof=True, fetch_wait_max_ms=20)
+    try:
+        consumer.assign([TopicPartition(topic, partition, offset)])
+        while not is_over():
+            for message in consumer.consume(1, _WAIT_S):
+                error, found = message.error(), message.offset()
+                if error is None or error.code() == KafkaError._PARTITION_EOF:
+                    if found is not None and (error is None or found > offset):
+                        return error is None and found == offset
+                elif error.fatal() or not error.retriable():
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+    raise KafkaException(KafkaError(KafkaError._DESTROY, "told to end before Kafka answered"))

@@ -16,7 +16,6 @@ from mqtt_proxy.grouping import (
     WipeUnit,
 )
 from mqtt_proxy.sessions import Session, StoredState
-from mqtt_proxy.transactions import verdict
 
 
 class Log:
@@ -144,30 +143,3 @@ def test_a_session_of_one_connection_is_changed_but_never_written() -> None:
     assert batch.changes() == []
     grouping.decided(batch, Outcome.COMMITTED)
     assert session.committed == {1: 11}
-
-
-def test_a_broken_transaction_is_judged_by_what_kafka_has() -> None:
-    before = StoredState(1, 60, None, {7: 70})
-    session = Session("c", durable=True, stored=before.copy())
-    unit = PublishUnit(lambda _outcome: None, session=session, packet_id=8, crc32=80)
-    after = StoredState(1, 60, None, {7: 70, 8: 80})
-    for stored, outcome in ((after, Outcome.COMMITTED), (before, Outcome.ABORTED)):
-        grouping = Grouping(max_records=10)
-        grouping.add(unit)
-        assert verdict(taken(grouping), {"c": stored}) is outcome
-    grouping = Grouping(max_records=10)
-    grouping.add(WipeUnit(lambda _outcome: None, session=session))
-    wiping = taken(grouping)
-    assert verdict(wiping, {}) is Outcome.COMMITTED
-    assert verdict(wiping, {"c": before}) is Outcome.ABORTED
-
-
-def test_a_broken_transaction_of_passing_sessions_only_leaves_no_trace() -> None:
-    log, grouping, sender = Log(), Grouping(max_records=10), Sender()
-    grouping.add(log.unit("a", sender))
-    grouping.add(PublishUnit(lambda _outcome: None, session=Session("clean"), packet_id=1))
-    batch = taken(grouping)
-    outcome = verdict(batch, {})
-    grouping.decided(batch, outcome)
-    assert log.told == [("a", Outcome.UNKNOWN)]
-    assert sender.failed

@@ -1,0 +1,197 @@
+"""A commit or abort that the network delivers late, or whose answer is lost, touches no other transaction.
+
+jepsen.io/analyses/bufstream-0.1.0 describes the fault for Kafka's protocol before transactions v2 (KIP-890), which
+librdkafka does not speak. `docs/results/mqtt-proxy-delayed-endtxn.txt` holds what was seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+from kafka_gate import KafkaGate, Loss
+from mqtt_world import WAIT_S
+
+from mqtt_proxy.grouping import OutRecord
+from mqtt_proxy.restore import end_offsets, is_committed, read_to_end
+from mqtt_proxy.transactional_writer import RETRY_BACKOFF_MS, TransactionalWriter, Written
+from servicekit import kafka as clients
+from servicekit.lifecycle import Stop
+from servicekit.settings import KafkaSettings
+from stack.kafka import Kafka
+
+pytestmark = [pytest.mark.integration, pytest.mark.faults]
+
+FENCED_CODES = {47, 90}
+"""INVALID_PRODUCER_EPOCH, PRODUCER_FENCED."""
+MOMENTS = ("before the next transaction", "in the next transaction", "at the end")
+"""When a delayed request reaches the broker."""
+
+
+class Topics:
+    """A topic of readings and one that stands for the sessions topic, and what a read_committed reader finds."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.settings = KafkaSettings(bootstrap_servers=kafka.bootstrap_servers)
+        self._admin = clients.admin(self.settings, "test")
+        name = uuid.uuid4().hex[:8]
+        self.readings, self.sessions = f"readings-{name}", f"sessions-{name}"
+        made = [NewTopic(self.readings, 2, config={"max.message.bytes": "1000"}), NewTopic(self.sessions, 2)]
+        for future in self._admin.create_topics(made).values():
+            future.result()
+
+    def visible(self, topic: str) -> list[bytes]:
+        """The values of all records that are committed, once every transaction is decided."""
+        consumer = clients.consumer(self.settings, "reader", f"reader-{topic}", enable_partition_eof=True)
+        try:
+            ends = end_offsets(self._admin, topic)
+            return [message.value() or b"" for message in read_to_end(consumer, topic, ends, Stop())]
+        finally:
+            consumer.close()
+
+
+@pytest.fixture
+def topics(kafka: Kafka) -> Topics:
+    return Topics(kafka)
+
+
+@pytest.fixture
+def gate(kafka: Kafka) -> Iterator[KafkaGate]:
+    made = KafkaGate(kafka.bootstrap_servers)
+    yield made
+    made.close()
+
+
+def settings_of(gate: KafkaGate) -> KafkaSettings:
+    return KafkaSettings(bootstrap_servers=gate.bootstrap_servers)
+
+
+@pytest.mark.parametrize("first", ["commit", "abort"])
+def test_plain_librdkafka_reports_success_and_a_late_request_ends_the_next_transaction(
+    topics: Topics, gate: KafkaGate, first: str
+) -> None:
+    """Why we replace the producer. When this fails, librdkafka has learned KIP-890 and ADR 0016 can be thought over."""
+    producer = clients.producer(settings_of(gate), "plain", transactional_id=topics.readings)
+    producer.init_transactions(WAIT_S)
+
+    def produce(value: bytes, partition: int) -> None:
+        producer.produce(topics.readings, value, partition=partition)
+        assert producer.flush(WAIT_S) == 0
+
+    producer.begin_transaction()
+    produce(b"first", 0)
+    gate.lose_end_txn(Loss.REQUEST)
+    getattr(producer, f"{first}_transaction")(WAIT_S)
+    assert gate.end_txns == 2, "it was sent again, and nothing tells the application"
+
+    producer.begin_transaction()
+    produce(b"second, early", 0)
+    gate.deliver_delayed()
+    assert gate.late_answers == [0]
+    produce(b"second, late", 1)
+    if first == "commit":
+        # The application thinks better of it: too late for one half.
+        producer.abort_transaction(WAIT_S)
+        assert sorted(topics.visible(topics.readings)) == [b"first", b"second, early"], "an aborted record is visible"
+    else:
+        producer.commit_transaction(WAIT_S)
+        assert topics.visible(topics.readings) == [b"second, late"], "a committed record is lost"
+
+
+class Rounds:
+    """Transactions whose EndTxn meets something, one after the other, and what must be visible afterwards."""
+
+    def __init__(self, topics: Topics, gate: KafkaGate, seed: int) -> None:
+        self._topics, self._gate = topics, gate
+        self._random = random.Random(seed)
+        self.stored: Counter[bytes] = Counter()
+        self.lost = 0
+        self.replaced = 0
+        self.outcomes: Counter[Written] = Counter()
+        # The retry of an EndTxn comes after RETRY_BACKOFF_MS: one of them sees it, the other gives up before.
+        self._writers = [self._writer(f"{topics.readings}-{index}", time) for index, time in enumerate((5.0, 0.3))]
+
+    def _writer(self, transactional_id: str, end_timeout_s: float) -> TransactionalWriter:
+        def count() -> None:
+            self.replaced += 1
+
+        def found(*place: object) -> bool:
+            return is_committed(self._topics.settings, "outcome", place, lambda: False)  # type: ignore[arg-type]  # passed on
+
+        writer = TransactionalWriter(
+            partial(_producer, settings_of(self._gate), transactional_id),
+            timeout_s=60,
+            end_timeout_s=end_timeout_s,
+            is_committed=found,
+            on_replacing=lambda _reason: None,
+            on_replaced=count,
+        )
+        writer.open(Stop())
+        return writer
+
+    def run(self, rounds: int) -> None:
+        """So many transactions with a lost EndTxn, every way in turn, each followed by one or two that meet nothing."""
+        ways = itertools.cycle(itertools.product(self._writers, (False, True), Loss, MOMENTS))
+        for number, (writer, poisoned, loss, moment) in zip(range(rounds), ways, strict=False):
+            self._gate.lose_end_txn(loss)
+            self.lost += 1
+            self._write(writer, f"{number} lost", poisoned=poisoned)
+            if moment == MOMENTS[0]:
+                self._gate.deliver_delayed()
+            elif moment == MOMENTS[1]:
+                self._gate.deliver_delayed_in_the_next_transaction()
+            for follower in range(self._random.choice((1, 2))):
+                self._write(writer, f"{number} follower {follower}", poisoned=self._random.random() < 0.3)
+        self._gate.deliver_delayed()
+
+    def _write(self, writer: TransactionalWriter, name: str, *, poisoned: bool) -> None:
+        values = [f"{name}, {index}".encode() for index in range(3)]
+        records = [OutRecord(self._topics.readings, value, value, []) for value in values]
+        if poisoned:
+            records.insert(1, OutRecord(self._topics.readings, "poison", random.randbytes(2000), []))
+        state = f"{name}, state".encode()
+        outcome = writer.write([*records, OutRecord(self._topics.sessions, "client", state, [])])
+        self.outcomes[outcome] += 1
+        assert (outcome is Written.ABORTED_RECORD_AT_FAULT) == poisoned
+        if outcome is Written.COMMITTED:
+            self.stored.update([*values, state])
+
+
+def _producer(settings: KafkaSettings, transactional_id: str) -> Producer:
+    return clients.producer(
+        settings,
+        transactional_id,
+        transactional_id=transactional_id,
+        retry_backoff_ms=RETRY_BACKOFF_MS,
+        retry_backoff_max_ms=RETRY_BACKOFF_MS,
+    )
+
+
+def run_rounds(topics: Topics, gate: KafkaGate, rounds: int) -> None:
+    """Every transaction is what its writer was told, whatever arrives late."""
+    made = Rounds(topics, gate, seed=rounds)
+    made.run(rounds)
+    assert made.replaced >= made.lost == rounds
+    assert set(gate.late_answers) <= FENCED_CODES | {0}
+    assert len(gate.late_answers) == rounds // 2, "one half of the requests arrived late"
+    visible = Counter(topics.visible(topics.readings)) + Counter(topics.visible(topics.sessions))
+    assert visible == made.stored
+    assert set(made.outcomes) == set(Written)
+    print(f"{rounds} lost, {made.replaced} producers replaced, {dict(made.outcomes)}, {Counter(gate.late_answers)}")  # noqa: T201  # figures for the results
+
+
+def test_a_late_or_unanswered_end_txn_touches_no_other_transaction(topics: Topics, gate: KafkaGate) -> None:
+    run_rounds(topics, gate, rounds=24)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_thousand_late_or_unanswered_end_txns_touch_no_other_transaction(topics: Topics, gate: KafkaGate) -> None:
+    run_rounds(topics, gate, rounds=1008)
