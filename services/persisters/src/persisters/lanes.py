@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from persisters.accounting import Counts
+from persisters.ownership import Lease, Ownership
 from persisters.work import Record, Work
 from servicekit.backoff import Backoff
 
@@ -58,6 +59,8 @@ class Lane:
     partition: Partition
     counts: Counts
     backoff: Backoff
+    ownership: Ownership = field(default_factory=Ownership)
+    """Released when the lane ends: what was queued for it is not begun any more."""
     position: int | None = None
     """The offset to commit: everything before it is settled. None until the first batch is finished."""
     committed: int | None = None
@@ -159,7 +162,7 @@ class Lane:
         if work is None:
             raise ValueError("nothing is in flight")
         self.in_flight = None
-        if work.rows:
+        if work.rows or work.letters:
             self.wait(trouble or "rows were refused for now", now_ms, retry_after_ms)
             self.retrying = work
             return None
@@ -186,18 +189,25 @@ class Lane:
 class Lanes:
     """All lanes of a task."""
 
-    def __init__(self, limits: Limits, backoff: Callable[[], Backoff]) -> None:
+    def __init__(self, limits: Limits, backoff: Callable[[], Backoff], lease: Lease | None = None) -> None:
         self.limits = limits
         self._backoff = backoff
+        self._lease = lease
         self.by_partition: dict[Partition, Lane] = {}
 
     def assign(self, partition: Partition, committed: int | None, counts: Counts) -> None:
         """Begin a lane that goes on from what was committed."""
-        self.by_partition[partition] = Lane(partition, counts, self._backoff(), committed=committed)
+        self.forget(partition)
+        self.by_partition[partition] = Lane(
+            partition, counts, self._backoff(), Ownership(self._lease), committed=committed
+        )
 
     def forget(self, partition: Partition) -> Lane | None:
-        """End a lane; what is in flight for it will be ignored."""
-        return self.by_partition.pop(partition, None)
+        """End a lane; nothing more is begun for it, and the answer to what is in flight will be ignored."""
+        lane = self.by_partition.pop(partition, None)
+        if lane is not None:
+            lane.ownership.release()
+        return lane
 
     def offer(self, records: Sequence[Record], now_ms: float) -> None:
         """Take records of any partitions; those of partitions that are not assigned any more are dropped."""

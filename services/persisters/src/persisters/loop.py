@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from connector.policies import ErrorPolicy
 from persisters import offsets
 from persisters.accounting import Counts
 from persisters.lanes import Lane, Lanes, Limits, Partition
+from persisters.ownership import Lease
 from persisters.reading import records_of
 from persisters.sink import Row, Sink, Unavailable
 from persisters.work import Prepared, Record, Refusal, Work
@@ -29,6 +31,8 @@ _log = logs.logger(__name__)
 _IDLE_WAIT_S = 0.2
 _BUSY_WAIT_S = 0.005
 _OPENING_TURN_S = 1.0
+_CLOSING_S = 2.0
+"""So long the end waits for the sink's client; one whose server does not answer is left to the end of the process."""
 _CONTENT_MS = 2_000.0
 """So long after a write nothing is read, and no partition is paused, while all lanes have enough: the client throws
 away what it has fetched of a partition that is paused."""
@@ -68,6 +72,8 @@ class LoopSettings:
     commit_interval_ms: float = 1_000.0
     drain_timeout_ms: float = 15_000.0
     """How long a revoked partition, or the shutdown, waits for the write in flight."""
+    session_timeout_ms: float = 10_000.0
+    """Of the consumer: without a sign of life for so long its partitions go to others."""
     backoff_base_ms: float = 100.0
 
 
@@ -97,12 +103,17 @@ class Loop:
         self._health = health
         self._observer = observer
         self._on_turn = on_turn
-        self.lanes = Lanes(settings.limits, self._new_backoff)
+        self._lease = Lease(settings.session_timeout_ms)
+        self.lanes = Lanes(settings.limits, self._new_backoff, self._lease)
+        self.is_drained = True
+        """Whether, at the end, no write was left whose answer had not come: else its records are read again."""
         self._writers = Writers(settings.writers, sink, policy, send_dead_letters, observer)
         self._next_commit_ms = 0.0
         self._read_again_ms = 0.0
         self._failure: BaseException | None = None
         self._is_ending = False
+        self._drained_by_ms = 0.0
+        """When the end gives up waiting for writes: one limit for all of it."""
         self._stop = Stop()
         self._watermarks = offsets.Watermarks(consumer)
         self._without_schema: set[Partition] = set()
@@ -151,6 +162,7 @@ class Loop:
 
     def _turn(self) -> None:
         self._health.beat()
+        self._lease.renew()
         # Only a finished write makes room; reading now would only keep the processor busy.
         is_content = self.lanes.is_sated and _now_ms() < self._read_again_ms
         if is_content or self.lanes.all_full:
@@ -322,18 +334,30 @@ class Loop:
 
     def _drain(self, lanes: Sequence[Lane]) -> None:
         """Wait for the writes in flight, within the limit, and commit what is settled."""
-        deadline_ms = _now_ms() + self._settings.drain_timeout_ms
+        deadline_ms = self._drained_by_ms if self._is_ending else _now_ms() + self._settings.drain_timeout_ms
         while any(lane.in_flight for lane in lanes) and _now_ms() < deadline_ms:
             self._health.beat()
+            self._lease.renew()
             self._collect(wait_s=0.05)
         self._commit([lane for lane in lanes if lane in self.lanes.to_commit()])
 
     def _end(self) -> None:
         self._is_ending = True
-        self._drain(list(self.lanes.by_partition.values()))
+        self._drained_by_ms = _now_ms() + self._settings.drain_timeout_ms
+        lanes = list(self.lanes.by_partition.values())
+        self._drain(lanes)
+        for lane in lanes:
+            lane.ownership.release()
         self._writers.close()
-        self._sink.close()
+        left = [lane.partition for lane in lanes if lane.in_flight is not None]
+        if left:
+            self.is_drained = False
+            _log.warning("ending without the answers to these writes: their records are read again", partitions=left)
+        # Before the sink, whose client may wait for a frozen server: the partitions are free for others at once.
         self._consumer.close()
+        closing = threading.Thread(target=self._sink.close, name="sink-close", daemon=True)
+        closing.start()
+        closing.join(_CLOSING_S)
 
     def _new_backoff(self) -> Backoff:
         return Backoff(base_ms=self._settings.backoff_base_ms, cap_ms=float(self._policy.retry_interval_ms))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from kcql.model import Statement
+from persisters.ownership import Ownership
 from persisters.plan import Plan
 
 
@@ -37,6 +38,8 @@ class Batch:
     topic: str
     partition: int
     rows: Sequence[Row]
+    ownership: Ownership = field(default_factory=Ownership)
+    """To be checked before every request that writes, if a batch needs several of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,11 @@ class Sink(Protocol):
     def write(self, batch: Batch) -> Sequence[Rejected]:
         """Write the rows; on return every row that is not rejected is durable. Writing a row again changes nothing.
 
-        Raises Unavailable, SinkConfigError. Any other exception is a bug and stops the task.
+        A request that the store executes late, after another task wrote newer rows of the same ids, must not replace
+        these (docs/adr/0047).
+
+        Raises Unavailable, SinkConfigError, and OwnershipLostError from `batch.ownership`. Any other exception is a
+        bug and stops the task.
         """
 
     def close(self) -> None:

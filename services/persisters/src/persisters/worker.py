@@ -57,6 +57,8 @@ _SAMPLE_INTERVAL_S = 1.0
 _FETCH_BACKOFF_MS = 20
 """So long the client waits before it looks whether its full queue has room again."""
 _ANNOUNCING_S = 5.0
+_DRAIN_SHARE = 0.6
+"""Of the time that the shutdown has, so much at most waits for writes in flight."""
 _MAX_SHOWN = 300
 VERSION = version("isotherm-persisters")
 
@@ -137,6 +139,7 @@ class _Task:
         self._status = DeferredHeartbeat(self._heartbeat)
         self._refusals = _RefusalLog(self._config, metrics.logged)
         self._failures = FailureWatch(failure_limits(self._config))
+        self._is_drained = True
 
     def run(self, stop: Stop) -> int:
         """The exit code; every failure is logged and told in the status with its trace."""
@@ -152,7 +155,7 @@ class _Task:
             return self._failed("task failed", failure, Exit.FAILED)
         self._status.last_word(State.UNASSIGNED, self._metrics.totals())
         _log.info("task stopped", connector=self._config.name, task=self._number, **self._metrics.totals())
-        return Exit.OK
+        return Exit.OK if self._is_drained else Exit.DEADLINE
 
     def _target(self) -> Target | None:
         if self._follower is None:
@@ -169,6 +172,7 @@ class _Task:
         if loop is not None:
             with self._upkeep():
                 loop.run(stop)
+            self._is_drained = loop.is_drained
         return Exit.OK
 
     def _idle(self, state: State | None) -> None:
@@ -176,7 +180,8 @@ class _Task:
         if state is None:
             self._health.not_ready("target", "not known yet whether the connector is to run")
             return
-        # It does what it was told; and nothing waits for a paused sink.
+        # It does what it was told; and nothing waits for a paused sink, nor for what a pause left behind.
+        self._is_drained = True
         for part in ("start", "target", "kafka", "sink", "registry"):
             self._health.ready(part)
         self._status.beat(state, self._metrics.totals, dict)
@@ -214,7 +219,11 @@ class _Task:
                 ),
                 writers=settings.writers,
                 commit_interval_ms=settings.commit_interval_ms,
-                drain_timeout_ms=settings.drain_timeout_ms,
+                # The rest is for leaving the group and the last word.
+                drain_timeout_ms=min(settings.drain_timeout_ms, settings.shutdown_timeout_ms * _DRAIN_SHARE),
+                session_timeout_ms=float(
+                    config.text("consumer.override.session.timeout.ms") or settings.session_timeout_ms
+                ),
             ),
             consumer=self._consumer(),
             sink=build(config, AvroDecoder(self._schemas), settings.writers),

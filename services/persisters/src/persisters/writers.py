@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from connector.policies import ErrorPolicy
 from persisters.lanes import Lane
+from persisters.ownership import OwnershipLostError
 from persisters.sink import Batch, Sink, Unavailable
 from persisters.work import Refusal, Work
 
@@ -52,11 +53,17 @@ class Writers:
         self._sink, self._policy, self._observer = sink, policy, observer
         self._send_dead_letters = send_dead_letters
         self._answers: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="writer")
+        self._attempts: queue.SimpleQueue[tuple[Lane, Work] | None] = queue.SimpleQueue()
+        # Daemons: the end of the process does not wait for a server that does not answer.
+        self._threads = [
+            threading.Thread(target=self._run, name=f"writer-{number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def start(self, lane: Lane, work: Work) -> None:
         """Begin an attempt; `answers` gives its answer."""
-        self._pool.submit(self._attempt, lane, work)
+        self._attempts.put((lane, work))
 
     def answers(self, wait_s: float = 0.0) -> Iterator[Attempt]:
         """The answers that are there; waits up to `wait_s` for the first one."""
@@ -69,12 +76,25 @@ class Writers:
 
     def close(self) -> None:
         """Begin no more attempts; what is under way is not waited for."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        while True:
+            try:
+                self._attempts.get_nowait()
+            except queue.Empty:
+                break
+        for _ in self._threads:
+            self._attempts.put(None)
+
+    def _run(self) -> None:
+        while (attempt := self._attempts.get()) is not None:
+            self._attempt(*attempt)
 
     def _attempt(self, lane: Lane, work: Work) -> None:
         answer = Attempt(lane)
         try:
             answer = self._write(lane, work)
+        except OwnershipLostError as lost:
+            # What was begun is not repeated here, and no attempt is counted: its rows are the next owner's, or wait.
+            answer = Attempt(lane, str(lost))
         except BaseException as fatal:
             answer = Attempt(lane, fatal=fatal)
         finally:
@@ -82,11 +102,13 @@ class Writers:
 
     def _write(self, lane: Lane, work: Work) -> Attempt:
         topic, partition = lane.partition
+        # It may have waited for a thread while the partition went to another task.
+        lane.ownership.check()
         answer = Attempt(lane)
         started = time.perf_counter()
         rows = len(work.rows)
         try:
-            rejected = self._sink.write(Batch(topic, partition, work.rows)) if work.rows else ()
+            rejected = self._sink.write(Batch(topic, partition, work.rows, lane.ownership)) if work.rows else ()
         except Unavailable as away:
             work.unavailable(away, self._policy)
             answer = Attempt(lane, str(away), away.retry_after_ms)
@@ -102,6 +124,7 @@ class Writers:
             self._observer.retried(len(work.rows))
             return answer
         if work.letters:
+            lane.ownership.check()
             self._send_dead_letters(work.letters)
         refused = [*work.letters, *work.skipped]
         work.letters, work.skipped = [], []

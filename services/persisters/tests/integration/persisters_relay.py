@@ -1,4 +1,4 @@
-"""A TCP relay between a client and a server: can lose the server's answer to one request, and speak TLS for it."""
+"""A TCP relay between a client and a server: can lose the answer to a request, hold a request, and speak TLS."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ class Relay:
         self.port: int = self._listener.getsockname()[1]
         self.lost = threading.Event()
         """Set when the answer was lost."""
+        self.held = threading.Event()
+        """Set when a request is held back."""
+        self.answered = threading.Event()
+        """Set when the server answered the request that had been held back."""
+        self._hold: bytes | None = None
+        self._released = threading.Event()
         self._marker: bytes | None = None
         self._guard = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
@@ -38,8 +44,20 @@ class Relay:
         self.lost.clear()
         self._marker = marker
 
+    def hold_next(self, marker: bytes) -> None:
+        """Hold the next request that contains `marker`, once, until `release`, also when its client is gone by then.
+
+        As a server does that is frozen while the request lies in its socket.
+        """
+        self._hold = marker
+
+    def release(self) -> None:
+        """Let the request through that is held."""
+        self._released.set()
+
     def close(self) -> None:
         """Cut all connections and take no more."""
+        self._released.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -75,16 +93,28 @@ class Relay:
 
     def _up(self, pair: tuple[socket.socket, socket.socket], losing: threading.Event) -> None:
         client, server = pair
-        before = b""
+        before, has_held = b"", False
         with suppress(OSError):
             while data := client.recv(_CHUNK_BYTES):
+                if self._holds(before + data):
+                    has_held = True
+                    self.held.set()
+                    self._released.wait()
                 # A marker may lie across two chunks.
                 if self._takes(before + data):
                     losing.set()
                 before = data[-100:]
                 server.sendall(data)
-        if not losing.is_set():
+        if not losing.is_set() and not has_held:
+            # A request that was held is answered by the server before its connection may break.
             _cut(pair)
+
+    def _holds(self, data: bytes) -> bool:
+        with self._guard:
+            if self._hold is None or self._hold not in data:
+                return False
+            self._hold = None
+            return True
 
     def _takes(self, data: bytes) -> bool:
         with self._guard:
@@ -100,6 +130,8 @@ class Relay:
                 if losing.is_set():
                     self.lost.set()
                     break
+                if self._released.is_set():
+                    self.answered.set()
                 client.sendall(data)
         _cut(pair)
 

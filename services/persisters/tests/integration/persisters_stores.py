@@ -73,7 +73,7 @@ class Store:
         """The sink's part of the connector's file, with the server's port or that of a relay."""
         raise AssertionError
 
-    def lines_by_device(self, topic: str) -> list[str]:
+    def lines_by_device(self, topic: str, port: int | None = None) -> list[str]:
         """As `lines`, for readings, of which each device's last one stays."""
         raise AssertionError
 
@@ -110,8 +110,8 @@ class ElasticsearchStore(Store):
     def lines(self, topic: str, port: int | None = None) -> list[str]:
         return self._lines(f"INSERT INTO {self.target} SELECT * FROM {topic} WITHINDEXSUFFIX -{{YYYY.MM.DD}}", port)
 
-    def lines_by_device(self, topic: str) -> list[str]:
-        return self._lines(f"INSERT INTO {self.target} SELECT * FROM {topic} PK device_id", None)
+    def lines_by_device(self, topic: str, port: int | None = None) -> list[str]:
+        return self._lines(f"INSERT INTO {self.target} SELECT * FROM {topic} PK device_id", port)
 
     def _lines(self, kcql: str, port: int | None) -> list[str]:
         url = f"elasticsearch://127.0.0.1:{port or self.server.port}"
@@ -149,8 +149,8 @@ class ScyllaStore(Store):
     def lines(self, topic: str, port: int | None = None) -> list[str]:
         return self._lines(f"SELECT * FROM {topic} AUTOCREATE PK device_id, window_start, window_end, metric", port)
 
-    def lines_by_device(self, topic: str) -> list[str]:
-        return self._lines(f"SELECT * FROM {topic} AUTOCREATE PK device_id", None)
+    def lines_by_device(self, topic: str, port: int | None = None) -> list[str]:
+        return self._lines(f"SELECT * FROM {topic} AUTOCREATE PK device_id", port)
 
     def _lines(self, kcql: str, port: int | None) -> list[str]:
         return [
@@ -214,8 +214,8 @@ class HazelcastStore(Store):
         statements = [f"INSERT INTO {self.name(kind)} SELECT * FROM {topic} STOREAS {kind}" for kind in self.kinds]
         return self._lines(";".join(statements), port)
 
-    def lines_by_device(self, topic: str) -> list[str]:
-        return self._lines(f"INSERT INTO {self.name('IMAP')} SELECT * FROM {topic} PK device_id STOREAS IMAP", None)
+    def lines_by_device(self, topic: str, port: int | None = None) -> list[str]:
+        return self._lines(f"INSERT INTO {self.name('IMAP')} SELECT * FROM {topic} PK device_id STOREAS IMAP", port)
 
     def _lines(self, kcql: str, port: int | None) -> list[str]:
         return [

@@ -21,8 +21,10 @@ from persisters.sinks import elasticsearch_client, elasticsearch_retention, inde
 from persisters.sinks.bulk_answers import reason, rejected_item
 from persisters.sinks.elasticsearch_client import ask
 from persisters.sinks.elasticsearch_keys import PREFIX
+from persisters.sinks.elasticsearch_order import OrderedWriter
 from persisters.sinks.elasticsearch_targets import Targets
 from persisters.sinks.index_names import BadIndexNameError
+from persisters.sinks.order import Effect, Kind, comes_again, fold
 
 _TABLE_PREFIX = f"{PREFIX}.tableprefix"
 _LONGEST_ID_BYTES = 512
@@ -32,12 +34,16 @@ _SPLIT = frozenset((400, 413))
 
 
 class ElasticsearchSink:
-    """INSERT indexes, UPSERT merges; ids make every write repeatable, revisions make the highest one win."""
+    """INSERT indexes, UPSERT merges; ids make every write repeatable, revisions make the highest one win.
+
+    Without a revision the later row of an id wins, also over a request that the server executes late (docs/adr/0047).
+    """
 
     def __init__(self, config: Validated, writers: int) -> None:
         self._config = config
         self._client = elasticsearch_client.connect(config, writers)
         self._targets = Targets(self._client, config.text(_TABLE_PREFIX), config.flag(f"{PREFIX}.index.auto.create"))
+        self._ordered = OrderedWriter(self._client)
 
     def open(self) -> None:
         """Ask for the cluster's health."""
@@ -49,12 +55,13 @@ class ElasticsearchSink:
             )
 
     def write(self, batch: Batch) -> Sequence[Rejected]:
-        """One bulk request; only rows that the server refused are rejected."""
+        """One bulk request, and one for each index of ids that come again; only what the server refused is rejected."""
         operations: list[bytes] = []
         indices: list[int] = []
         rejected: list[Rejected] = []
         refusals: dict[tuple[str, Plan], RefusedRowError | None] = {}
-        target, plan, refusal = None, None, None
+        target, plan, refusal, again = None, None, None, False
+        ordered: dict[str, list[tuple[str, Effect]]] = {}
         usual = _fixed_target(batch.rows[0])
         for index, row in enumerate(batch.rows):
             if row.target != target or row.plan is not plan:
@@ -62,15 +69,23 @@ class ElasticsearchSink:
                 if (target, plan) not in refusals:
                     refusals[target, plan] = self._refusal(row)
                 refusal = refusals[target, plan]
+                again = plan.revision is None and comes_again(plan)
             if refusal is not None:
                 rejected.append(Rejected(index, refusal.reason, refusal))
                 continue
             try:
+                if again:
+                    effect = self._effect(row, index)
+                    ordered.setdefault(self._targets.index(row.target), []).append((row.id, effect))
+                    continue
                 operations.append(self._operation(row, usual))
                 indices.append(index)
             except NotADocumentError as error:
                 rejected.append(Rejected(index, "document", error))
-        return rejected + self._bulk(usual, operations, indices, batch.rows)
+        rejected += self._bulk(usual, operations, indices, batch)
+        for name, effects in ordered.items():
+            rejected += self._ordered.write(name, fold(effects), batch.rows, batch.ownership)
+        return rejected
 
     def close(self) -> None:
         """Close the connections."""
@@ -79,6 +94,14 @@ class ElasticsearchSink:
     def _refusal(self, row: Row) -> RefusedRowError | None:
         check_revision(row.plan)
         return self._targets.refusal(row)
+
+    def _effect(self, row: Row, index: int) -> Effect:
+        quoted_id(row.id)
+        statement = row.plan.statement
+        if row.values is None:
+            return Effect(Kind.DELETE, rows=[index])
+        kind = Kind.MERGE if statement.mode == "UPSERT" else Kind.PUT
+        return Effect(kind, to_json(row.values), statement.pipeline, [index])
 
     def _operation(self, row: Row, usual: str | None) -> bytes:
         """The lines of one row in the body of a bulk request, whose address names the target `usual`.
@@ -97,16 +120,14 @@ class ElasticsearchSink:
             place += b',"pipeline":%b' % orjson.dumps(statement.pipeline)
         if row.revision is not None:
             return b'{"index":{%b,"version":%d,"version_type":"external"}}\n%b\n' % (place, row.revision, document)
-        if statement.mode == "UPSERT":
-            update = b'{"update":{%b,"retry_on_conflict":3}}\n{"doc_as_upsert":true,"doc":%b}\n'
-            return update % (place, document)
         return b'{"index":{%b}}\n%b\n' % (place, document)
 
     def _bulk(
-        self, usual: str | None, operations: Sequence[bytes], indices: Sequence[int], rows: Sequence[Row]
+        self, usual: str | None, operations: Sequence[bytes], indices: Sequence[int], batch: Batch
     ) -> list[Rejected]:
         if not indices:
             return []
+        batch.ownership.check()
         body: Any = b"".join(operations)
         address = None if usual is None else self._targets.index(usual)
         try:
@@ -117,8 +138,8 @@ class ElasticsearchSink:
             if len(indices) == 1:
                 return [Rejected(indices[0], reason(error.status_code, {}), error)]
             middle = len(indices) // 2
-            return self._bulk(usual, operations[:middle], indices[:middle], rows) + self._bulk(
-                usual, operations[middle:], indices[middle:], rows
+            return self._bulk(usual, operations[:middle], indices[:middle], batch) + self._bulk(
+                usual, operations[middle:], indices[middle:], batch
             )
         if not answer["errors"]:
             return []
@@ -126,7 +147,7 @@ class ElasticsearchSink:
         return [
             failed
             for index, outcome in zip(indices, outcomes, strict=True)
-            if (failed := rejected_item(index, rows[index], outcome)) is not None
+            if (failed := rejected_item(index, batch.rows[index], outcome)) is not None
         ]
 
 

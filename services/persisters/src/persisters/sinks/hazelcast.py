@@ -113,9 +113,10 @@ class HazelcastSink:
         assert self._transactional is not None
         assert self._appending is not None
         source = Source(self._config.name, batch.topic, batch.partition)
+        batch.ownership.check()
         try:
             if kind == "IMAP":
-                self._maps.write(target, members)
+                self._maps.write(target, members, batch.ownership)
             elif kind in APPENDED:
                 self._appending.write(kind, target, source, members)
             elif kind == "QUEUE":

@@ -7,7 +7,7 @@ transaction with a marker. Ring buffers and reliable topics, which know no trans
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,9 +23,12 @@ from hazelcast.proxy.map import Map
 from hazelcast.transaction import TWO_PHASE
 
 from persisters.decode import Decode
+from persisters.ownership import Ownership
+from persisters.plan import Plan
 from persisters.sink import Row, Unavailable
 from persisters.sinks.items import Item, revision_of
 from persisters.sinks.map_keys import MapKey
+from persisters.sinks.order import comes_again
 
 MARKERS = "isotherm.markers"
 """Map: connector, topic, partition and structure -> the offset of the last record that the structure holds."""
@@ -75,7 +78,7 @@ class Source:
 
 
 class MapWriter:
-    """IMAP."""
+    """IMAP. An entry whose key comes again replaces only what was read before (docs/adr/0047)."""
 
     def __init__(self, client: HazelcastClient, decode: Decode) -> None:
         self._client = client
@@ -83,16 +86,26 @@ class MapWriter:
         self._mostly_known: dict[str, bool] = {}
         """By map, whether most of the keys of the last write were there already."""
 
-    def write(self, target: str, entries: Sequence[Entry]) -> None:
-        """Put the last entry of each key, or the one of the highest revision where there are revisions."""
+    def write(self, target: str, entries: Sequence[Entry], ownership: Ownership) -> None:
+        """Put the last entry of each key, or the one of the highest revision where there are revisions.
+
+        Raises OwnershipLostError, and what Hazelcast raises.
+        """
         latest: dict[str, Entry] = {}
         for entry in entries:
             known = latest.get(entry.row.id)
             if known is None or entry.item is None or (entry.row.revision or 0) >= (known.row.revision or 0):
                 latest[entry.row.id] = entry
-        if any(entry.row.revision is not None for entry in latest.values()):
-            self._put_higher(target, {key: entry for key, entry in latest.items() if entry.item is not None})
-            latest = {key: entry for key, entry in latest.items() if entry.item is None}
+        compared = _compared_plans(latest.values())
+        if compared:
+            # A delete of a topic with revisions has none to compare: it goes last.
+            changes = {
+                key: entry
+                for key, entry in latest.items()
+                if entry.row.plan in compared and (entry.item is not None or entry.row.plan.revision is None)
+            }
+            self._compare_and_put(target, changes, ownership)
+            latest = {key: entry for key, entry in latest.items() if key not in changes}
         self._put(target, latest)
 
     def _put(self, target: str, latest: Mapping[str, Entry]) -> None:
@@ -107,13 +120,16 @@ class MapWriter:
         for future in futures:
             future.result()
 
-    def _put_higher(self, target: str, latest: Mapping[str, Entry]) -> None:
+    def _compare_and_put(self, target: str, latest: Mapping[str, Entry], ownership: Ownership) -> None:
         """Compare and set: another writer of the same key, were there one, could not be overwritten unseen."""
         proxy: Any = self._client.get_map(target)
+        deletes = any(entry.item is None for entry in latest.values())
         waiting = {key: (MapKey(key), entry) for key, entry in latest.items()}
         # Asking first pays off only for keys that are there: of a new one, `put_if_absent` tells in the same call.
-        stored = _get_all(proxy, waiting) if self._mostly_known.get(target) else {}
+        stored = _get_all(proxy, waiting) if deletes or self._mostly_known.get(target) else {}
         for number in range(_COMPARE_ROUNDS):
+            # Behind the look: whoever lost the partition before it may have seen a newer owner's entries.
+            ownership.check()
             changed = self._compare_and_set(proxy, waiting, stored)
             if not number:
                 self._mostly_known[target] = 2 * len(stored) > len(latest)
@@ -130,7 +146,7 @@ class MapWriter:
         Keys that are done leave `waiting`; what turns out to be there is added to `stored`. Returns the keys that
         somebody else has changed, so that it is not known what they hold.
         """
-        for key in [key for key, (_, entry) in waiting.items() if not self._is_higher(entry, stored.get(key))]:
+        for key in [key for key, (_, entry) in waiting.items() if self._is_done(entry, stored.get(key))]:
             del waiting[key]
         calls = [(key, _replace(proxy, *keyed, stored.get(key))) for key, keyed in waiting.items()]
         changed = []
@@ -143,16 +159,24 @@ class MapWriter:
             else:
                 serialized, entry = waiting.pop(key)
                 ttl_s = _ttl_s(entry.row)
-                if ttl_s is not None and before is not None:
+                if ttl_s is not None and before is not None and entry.item is not None:
                     # Replacing keeps the life of what was replaced.
                     proxy.set_ttl(serialized, ttl_s).result()
         return changed
 
-    def _is_higher(self, entry: Entry, stored: Any) -> bool:
-        if stored is None or entry.row.revision is None:
-            return True
+    def _is_done(self, entry: Entry, stored: Any) -> bool:
+        """Whether the map holds what the entry asks for, or something newer."""
+        if stored is None:
+            return entry.item is None
+        if entry.row.revision is None:
+            return False
         known = revision_of(stored, entry.row.plan, self._decode)
-        return known is None or entry.row.revision > known
+        return known is not None and entry.row.revision <= known
+
+
+def _compared_plans(entries: Iterable[Entry]) -> set[Plan]:
+    """The plans of entries that are put only in place of what was read: by revision, or because keys come again."""
+    return {plan for plan in {entry.row.plan for entry in entries} if plan.revision is not None or comes_again(plan)}
 
 
 def _get_all(proxy: Any, keyed: Mapping[str, _Keyed]) -> dict[str, Any]:
@@ -164,6 +188,8 @@ def _replace(proxy: Any, key: MapKey, entry: Entry, stored: Any) -> Any:
     """The call that writes the entry unless the map holds something else by then."""
     if stored is None:
         return proxy.put_if_absent(key, entry.item, ttl=_ttl_s(entry.row))
+    if entry.item is None:
+        return proxy.remove_if_same(key, stored)
     return proxy.replace_if_same(key, stored, entry.item)
 
 

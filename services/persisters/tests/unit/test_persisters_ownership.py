@@ -1,0 +1,122 @@
+"""What was queued for a partition is not begun once the partition is gone, nor after the process stood still."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+import kcql
+from connector.policies import ErrorPolicy, Policy
+from persisters.accounting import Counts
+from persisters.lanes import Lanes, Limits
+from persisters.ownership import Lease, Ownership, OwnershipLostError
+from persisters.plan import compile_plan
+from persisters.sink import Batch, Rejected, Row
+from persisters.work import Prepared, Record, Refusal, Work
+from persisters.writers import Writers
+from servicekit.backoff import Backoff
+
+(STATEMENT,) = kcql.parse("INSERT INTO target SELECT * FROM t PK k")
+PLAN = compile_plan(STATEMENT, None, "-")
+WAIT_S = 60.0
+NOOP = ErrorPolicy(Policy.NOOP, dead_letters=True)
+
+
+class Held:
+    """A sink whose first write waits until it is let go, and that refuses the row at offset 1."""
+
+    def __init__(self) -> None:
+        self.entered, self.go_on = threading.Event(), threading.Event()
+        self.written: list[int] = []
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def write(self, batch: Batch) -> Sequence[Rejected]:
+        self.entered.set()
+        assert self.go_on.wait(WAIT_S)
+        self.written.append(batch.partition)
+        at = [index for index, row in enumerate(batch.rows) if row.offset == 1]
+        return [Rejected(index, "mapping", ValueError("never")) for index in at]
+
+
+class Told:
+    def __init__(self) -> None:
+        self.letters: list[tuple[int, int]] = []
+
+    def send(self, letters: Sequence[Refusal]) -> None:
+        self.letters += [(one.record.partition, one.record.offset) for one in letters]
+
+    def wrote(self, rows: int, seconds: float) -> None: ...
+
+    def retried(self, rows: int) -> None: ...
+
+    def refused(self, refusals: Sequence[Refusal]) -> None: ...
+
+
+def work(partition: int) -> Work:
+    records = [Record("t", partition, offset, 0, None, b"", ()) for offset in range(2)]
+    rows = [Row(one.offset, "target", str(one.offset), {}, 0, None, PLAN) for one in records]
+    return Work.prepare(records, NOOP, lambda one: Prepared([rows[one.offset]]))
+
+
+def test_a_queued_write_and_the_dead_letters_of_one_under_way_are_not_begun_for_a_partition_that_is_gone() -> None:
+    """With one thread the second lane's write waits behind the first one's."""
+    sink, told, lanes = Held(), Told(), Lanes(Limits(), Backoff)
+    writers = Writers(1, sink, NOOP, told.send, told)
+    works = {}
+    for partition in range(3):
+        lanes.assign(("t", partition), None, Counts())
+        works[partition] = work(partition)
+        writers.start(lanes.by_partition["t", partition], works[partition])
+    assert sink.entered.wait(WAIT_S)
+    lanes.forget(("t", 0))
+    lanes.forget(("t", 1))
+    sink.go_on.set()
+    answers: list[tuple[int, BaseException | None]] = []
+    while len(answers) < 3:
+        answers += [(answer.lane.partition[1], answer.fatal) for answer in writers.answers(WAIT_S)]
+    writers.close()
+    assert sink.written == [0, 2], "the write that waited was not begun"
+    assert told.letters == [(2, 1)], "the next owner writes the others"
+    assert answers == [(0, None), (1, None), (2, None)]
+    assert [one.offset for one in works[1].rows] == [0, 1]
+
+
+def test_a_write_that_was_not_begun_counts_no_attempt_and_waits_where_the_partition_stays() -> None:
+    now_s = [0.0]
+    lanes = Lanes(Limits(), Backoff, Lease(10_000, lambda: now_s[0]))
+    lanes.assign(("t", 0), None, Counts())
+    lane = lanes.by_partition["t", 0]
+    sink, told = Held(), Told()
+    sink.go_on.set()
+    writers = Writers(1, sink, NOOP, told.send, told)
+    lane.prepared = work(0)
+    begun = lane.start(0.0)
+    assert begun is not None
+    now_s[0] = 60.0
+    writers.start(lane, begun)
+    (answer,) = writers.answers(WAIT_S)
+    writers.close()
+    assert lane.finished(answer.trouble, 0.0) is None
+    assert (sink.written, begun.attempts, lane.retrying) == ([], 0, begun)
+
+
+def test_a_process_that_stood_still_writes_only_after_its_consumer_had_time_to_be_told() -> None:
+    now_s = [0.0]
+    lease = Lease(10_000, lambda: now_s[0])
+    ownership = Ownership(lease)
+    for now_s[0] in (1.0, 2.0, 7.0):
+        lease.renew()
+        assert ownership.is_held
+    now_s[0] = 20.0
+    assert not ownership.is_held, "also before the polling thread has looked"
+    for now_s[0], is_held in ((20.0, False), (23.0, False), (25.9, False), (26.0, True)):
+        lease.renew()
+        assert ownership.is_held is is_held
+    ownership.release()
+    with pytest.raises(OwnershipLostError):
+        ownership.check()
