@@ -131,6 +131,66 @@ def test_a_chart_alone_is_clean(folder: Path, tmp_path: Path, chart: str) -> Non
     assert objects or chart in ("persisters", "coap-ingest")
 
 
+@pytest.mark.parametrize(
+    ("chart", "words"),
+    [
+        ("mqtt-proxy", "no device could connect: set settings.password_file or settings.tls.cafile"),
+        ("console", "nobody is known who may come: set settings.auth.operator_passwords"),
+    ],
+)
+def test_what_could_not_start_is_refused_with_words(folder: Path, chart: str, words: str) -> None:
+    """The service's own settings refuse these values, which as pods would be a crash loop."""
+    other = next(name for name in ALONE if name != chart)
+    others_start = (f"--set-json={other}={json.dumps(ALONE[other])}",)
+
+    for refused in ((folder / chart,), (folder / UMBRELLA, *others_start)):
+        with pytest.raises(charts.ChartError, match=words):
+            charts.render(*refused)
+    objects = charts.render(folder / UMBRELLA, *others_start, "--set", f"{chart}.enabled=false")
+    assert chart not in {one["metadata"]["labels"].get("app.kubernetes.io/component") for one in objects}
+
+
+@pytest.mark.parametrize(
+    ("chart", "arguments"),
+    [
+        ("mqtt-proxy", ["--set", "settings.allow_anonymous=true"]),
+        ("mqtt-proxy", ["--set", "settings.password_file=/etc/isotherm/secrets/devices/passwords"]),
+        ("mqtt-proxy", ["--set", "settings.tls.cafile=/a,settings.tls.certfile=/b,settings.tls.keyfile=/c"]),
+        ("mqtt-proxy", ["--set", "settings.role=worker,settings.worker_group=mqtt"]),
+        ("mqtt-proxy", ["--set", "secretEnv.ISOTHERM_MQTT_PROXY__PASSWORD_FILE.name=a", "--set",
+                        "secretEnv.ISOTHERM_MQTT_PROXY__PASSWORD_FILE.key=b"]),
+        ("console", ["--set", "settings.auth.anonymous=none"]),
+        ("console", ["--set", "settings.auth.reader_tokens.grafana=${env:TOKEN}"]),
+        ("console", ["--set", "global.secretEnv.ISOTHERM_CONSOLE__AUTH__READER_TOKENS__A.name=a", "--set",
+                     "global.secretEnv.ISOTHERM_CONSOLE__AUTH__READER_TOKENS__A.key=b"]),
+    ],
+)  # fmt: skip
+def test_whatever_says_who_may_come_is_enough(folder: Path, chart: str, arguments: list[str]) -> None:
+    assert charts.render(folder / chart, *arguments)
+
+
+def test_the_umbrella_runs_as_soon_as_it_knows_who_may_come(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(ALONE), encoding="utf-8")
+
+    charts.lint(folder / UMBRELLA, "--values", str(file))
+    objects = charts.render(folder / UMBRELLA, "--values", str(file))
+
+    assert conform(objects) == ""
+    for name, data in configurations(objects).items():
+        (container,) = pods(objects)[name]["containers"]
+        if container["name"] == "apply":
+            continue
+        environment = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+        service = next(
+            found for prefix, found in BY_VARIABLES.items() if any(key.startswith(prefix) for key in environment)
+        )
+        settings_file = tmp_path / f"{name}.toml"
+        settings_file.write_text(data["settings.toml"], encoding="utf-8")
+        image = {"ISOTHERM_AGGREGATOR__CHECKPOINT_DIR": "/c", "ISOTHERM_AGGREGATOR__JARS_DIR": "/j"}
+        settings.load(service.settings, service.name, environ=image | environment, file=settings_file)
+
+
 @pytest.mark.parametrize("example", [file.name for file in EXAMPLE_FILES])
 def test_an_example_is_clean(folder: Path, rendered: Callable[[str], list[Object]], example: str) -> None:
     charts.lint(folder / UMBRELLA, "--values", str(EXAMPLES / example))
@@ -226,7 +286,7 @@ def test_numbers_reach_a_connector_as_they_were_written(folder: Path, tmp_path: 
 
 
 def test_secrets_are_only_referred_to(rendered: Callable[[str], list[Object]]) -> None:
-    objects = rendered("centrica.values.yaml")
+    objects = rendered("smart-home.values.yaml")
     text = "".join(text for data in configurations(objects).values() for text in data.values())
     referred = {one["valueFrom"]["secretKeyRef"]["name"] for pod in pods(objects).values() for one in
                 pod["containers"][0].get("env", []) if "secretKeyRef" in one.get("valueFrom", {})}  # fmt: skip
@@ -237,7 +297,7 @@ def test_secrets_are_only_referred_to(rendered: Callable[[str], list[Object]]) -
 
 
 def test_there_is_one_aggregator_and_no_autoscaler_for_it(rendered: Callable[[str], list[Object]]) -> None:
-    objects = rendered("centrica.values.yaml")
+    objects = rendered("smart-home.values.yaml")
     (aggregator,) = [
         one for one in objects if one["metadata"]["name"] == "isotherm-aggregator" and one["kind"] == "StatefulSet"
     ]
@@ -366,7 +426,7 @@ def _first(objects: list[Object], kind: str) -> Object:
 
 
 def test_kubernetes_schemas_find_mistakes(rendered: Callable[[str], list[Object]]) -> None:
-    objects = rendered("centrica.values.yaml")
+    objects = rendered("smart-home.values.yaml")
     unknown = copy.deepcopy(_first(objects, "Deployment"))
     unknown["spec"]["template"]["spec"]["container"] = []
     wrong = copy.deepcopy(_first(objects, "Service"))

@@ -136,7 +136,7 @@ def test_a_new_job_is_five_lines() -> None:
     text = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\npersisters:\n  jobs:\n(.*?)```", text, re.DOTALL)
     assert len(block.splitlines()) == 5
-    fleet = (EXAMPLES / "centrica.values.yaml").read_text(encoding="utf-8")
+    fleet = (EXAMPLES / "smart-home.values.yaml").read_text(encoding="utf-8")
     before = yaml.safe_load(fleet)
     after = yaml.safe_load(fleet.replace("\n  jobs:\n", f"\n  jobs:\n{block}", 1))
 

@@ -3,6 +3,16 @@
 {{- mergeOverwrite (deepCopy .root.Values.global.settings) (deepCopy .settings) | toToml -}}
 {{- end -}}
 
+{{/* A list of the chart's top-level object and beginnings of names: something when a variable from a Secret is called so. */}}
+{{- define "isotherm.hasVariable" -}}
+{{- $values := (first .).Values -}}
+{{- range $name, $_ := mergeOverwrite (dict) $values.global.secretEnv $values.secretEnv -}}
+{{- range rest $ -}}
+{{- if hasPrefix . $name -}}{{ $name }}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/*
 A connector as a file of its own.
   job       name, topics, kcql, errorPolicy, deadLetters, properties
