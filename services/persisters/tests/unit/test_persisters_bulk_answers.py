@@ -7,14 +7,18 @@ from typing import Any
 import pytest
 
 import kcql
-from persisters.plan import compile_plan
-from persisters.sink import Row
+from persisters.plan import Plan, compile_plan
+from persisters.sink import Row, SinkConfigError
 from persisters.sinks.bulk_answers import rejected_item
 
 
+def plan(text: str) -> Plan:
+    (statement,) = kcql.parse(text)
+    return compile_plan(statement, None, "-")
+
+
 def row(values: dict[str, Any] | None = None, revision: int | None = None) -> Row:
-    (statement,) = kcql.parse("INSERT INTO a SELECT * FROM t WITHPIPELINE=p")
-    return Row(0, "a", "1", values, 0, revision, compile_plan(statement, None, "-"))
+    return Row(0, "a", "1", values, 0, revision, plan("INSERT INTO a SELECT * FROM t WITHPIPELINE=p"))
 
 
 def item(status: int, kind: str) -> dict[str, Any]:
@@ -56,8 +60,10 @@ def item(status: int, kind: str) -> dict[str, Any]:
         (413, "too_large", "too_large", False),
         (400, "strict_dynamic_mapping_exception", "rejected", False),
         (400, "invalid_index_name_exception", "rejected", False),
-        (403, "cluster_block_exception", "rejected", False),
-        (404, "index_not_found_exception", "rejected", False),
+        # The index.
+        (403, "cluster_block_exception", "blocked", True),
+        (429, "cluster_block_exception", "blocked", True),
+        (400, "index_closed_exception", "blocked", True),
     ],
 )
 def test_what_an_answer_means(status: int, kind: str, reason: str, transient: bool) -> None:
@@ -65,6 +71,29 @@ def test_what_an_answer_means(status: int, kind: str, reason: str, transient: bo
     assert found is not None
     assert (found.index, found.reason, found.transient) == (4, reason, transient)
     assert str(found.error) == f"{status} {kind}: so; deeper"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(403, "security_exception"), (401, "security_exception"), (404, "index_not_found_exception")]
+)
+def test_an_index_that_is_missing_or_not_allowed_is_no_rows_fault(status: int, kind: str) -> None:
+    """Under NOOP every row would be skipped."""
+    with pytest.raises(SinkConfigError, match=kind):
+        rejected_item(0, row({}), item(status, kind))
+    named_by_record = row({})._replace(plan=plan("INSERT INTO _key SELECT * FROM t"))
+    found = rejected_item(0, named_by_record, item(status, kind))
+    assert found is not None
+    assert (found.reason, found.transient) == ("target", False)
+
+
+def test_a_dated_index_that_was_closed_or_deleted_is_the_records_matter() -> None:
+    dated = row({})._replace(plan=plan("INSERT INTO a SELECT * FROM t WITHINDEXSUFFIX -{YYYY}"))
+    for status, kind in ((400, "index_closed_exception"), (404, "index_not_found_exception")):
+        found = rejected_item(0, dated, item(status, kind))
+        assert found is not None
+        assert (found.reason, found.transient) == ("target", False)
+    with pytest.raises(SinkConfigError):
+        rejected_item(0, dated, item(403, "security_exception"))
 
 
 def test_answers_that_say_that_all_is_well() -> None:

@@ -13,6 +13,7 @@ from elasticsearch import ApiError, Elasticsearch, OrjsonSerializer
 from connector.validation import Problem, Validated
 from persisters.sink import SinkConfigError, Unavailable
 from persisters.sinks import tls
+from persisters.sinks.bulk_answers import BLOCKED
 from persisters.sinks.elasticsearch_keys import PREFIX
 
 _USER, _PASSWORD, _API_KEY = (f"{PREFIX}.{name}" for name in ("use.http.username", "use.http.password", "api.key"))
@@ -82,7 +83,7 @@ def ask(request: Callable[[], T]) -> T:
             raise SinkConfigError(f"Elasticsearch: {doubt}") from error
         raise Unavailable(f"Elasticsearch: {error}") from error
     except ApiError as error:
-        if error.status_code in _TRANSIENT:
+        if error.status_code in _TRANSIENT or error.error == BLOCKED:
             raise Unavailable(f"Elasticsearch: {error}") from error
         if error.status_code == 403:
             raise NotAllowedError(f"Elasticsearch: {error}") from error

@@ -7,8 +7,6 @@ from typing import Any
 
 from elasticsearch import BadRequestError, Elasticsearch
 
-from kcql.dates import compile_pattern
-from kcql.model import Statement
 from persisters.plan import Plan
 from persisters.sink import RefusedRowError, Row, SinkConfigError, is_derived
 from persisters.sinks import index_names
@@ -71,7 +69,11 @@ class Targets:
         if not (self._auto_create or statement.autocreate):
             if not self._is_there(index):
                 missing = f"there is no index {index}, and {PREFIX}.index.auto.create is false"
-                raise RefusedRowError("target", missing) if _is_of_record(statement) else SinkConfigError(missing)
+                raise (
+                    RefusedRowError("target", missing)
+                    if index_names.is_of_record(statement)
+                    else SinkConfigError(missing)
+                )
             return
         if not plan.columns:
             return
@@ -126,9 +128,3 @@ class Targets:
     def _add(self, name: str, missing: Properties) -> None:
         if missing:
             ask(lambda: self._client.indices.put_mapping(index=name, properties=missing))
-
-
-def _is_of_record(statement: Statement) -> bool:
-    """Whether the name of the index depends on the record: on what it names, or on its time."""
-    suffix = statement.index_suffix
-    return is_derived(statement) or (suffix is not None and compile_pattern(suffix).granularity_ms is not None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from kcql.dates import format_suffix
+from kcql.dates import compile_pattern, format_suffix
 from kcql.model import Statement
 from persisters.sink import is_derived
 from persisters.sinks.mapping import index_pattern
@@ -70,3 +70,9 @@ def pattern(prefix: str, statement: Statement, index: str) -> str:
     """The index pattern of a template for `index`, one of the indices of a statement."""
     dated = dated_family(prefix, statement)
     return index if dated is None else index_pattern(dated.base, dated.suffix)
+
+
+def is_of_record(statement: Statement) -> bool:
+    """Whether the name of the index depends on the record: on what it names, or on its time."""
+    suffix = statement.index_suffix
+    return is_derived(statement) or (suffix is not None and compile_pattern(suffix).granularity_ms is not None)
