@@ -71,9 +71,10 @@ class TransactionalWriter:
 
     `make_producer` gives a producer whenever one is needed, always with the same transactional id and with
     RETRY_BACKOFF_MS; Kafka itself fences a producer whose transaction was open for `timeout_s`. An EndTxn that is not
-    answered within `end_timeout_s` has an unknown outcome. `is_committed` tells of a topic, partition and offset whether a read_committed reader finds the record there, and raises
-    FatalTransactionError when nobody can tell. `on_replacing` is called with the reason when a producer is given up,
-    `on_replaced` when the next one is ready; both in the writer's thread.
+    answered within `end_timeout_s` has an unknown outcome. `is_committed` tells of a topic, partition and offset
+    whether a read_committed reader finds the record there, and raises FatalTransactionError when nobody can tell.
+    `on_replacing` is called with the reason when a producer is given up, `on_replaced` when the next one is ready; both
+    in the writer's thread.
     """
 
     def __init__(

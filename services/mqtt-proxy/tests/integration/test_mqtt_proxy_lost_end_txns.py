@@ -91,7 +91,6 @@ def lose_under_load(proxy: Proxy, gate: KafkaGate, *, losses: int) -> None:
     # The request that librdkafka sends again may be the next one to be lost: one producer for two of them.
     assert proxy.metric("recoveries_total") >= losses / 4
     assert proxy.metric('transactions_total{outcome="aborted"}') >= losses // 2
-    assert {47, 90} >= set(gate.late_answers) - {0}
     replaced = proxy.metric("recoveries_total")
     print(f"{losses} lost; {replaced:.0f} replaced; late: {Counter(gate.late_answers)}")  # noqa: T201  # for the results
 
@@ -101,9 +100,9 @@ def test_lost_and_late_ends_of_transactions_under_load(proxy: Proxy, gate: Kafka
 
 
 @pytest.mark.long
-@pytest.mark.timeout(2400)
-def test_a_thousand_lost_and_late_ends_of_transactions_under_load(proxy: Proxy, gate: KafkaGate) -> None:
-    lose_under_load(proxy, gate, losses=1000)
+@pytest.mark.timeout(900)
+def test_two_hundred_lost_and_late_ends_of_transactions_under_load(proxy: Proxy, gate: KafkaGate) -> None:
+    lose_under_load(proxy, gate, losses=200)
 
 
 @pytest.mark.parametrize("kafka_decides", [False, True], ids=["not-committed", "committed"])
