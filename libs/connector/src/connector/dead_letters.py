@@ -83,12 +83,24 @@ def dead_letter_headers(
     return kept + [(PREFIX + name, value.encode()) for name, value in values.items() if value is not None]
 
 
-def ensure_topic(admin: AdminClient, topic: str, *, replication_factor: int = -1) -> bool:
-    """Create the dead-letter topic (one partition, kept for ever) unless it exists; True when it was created.
+def ensure_topic(
+    admin: AdminClient,
+    topic: str,
+    *,
+    replication_factor: int = -1,
+    retention_ms: int = -1,
+    retention_bytes: int = -1,
+) -> bool:
+    """Create the dead-letter topic (one partition) unless it exists; True when it was created.
 
-    `replication_factor` -1 is the broker's default. Raises KafkaException when the broker refuses.
+    `retention_ms` and `retention_bytes` -1 keep everything, `replication_factor` -1 is the broker's default. Raises
+    KafkaException when the broker refuses.
     """
-    settings = {"retention.ms": "-1", "max.message.bytes": str(MAX_MESSAGE_BYTES)}
+    settings = {
+        "retention.ms": str(retention_ms),
+        "retention.bytes": str(retention_bytes),
+        "max.message.bytes": str(MAX_MESSAGE_BYTES),
+    }
     wanted = NewTopic(topic, num_partitions=1, replication_factor=replication_factor, config=settings)
     try:
         admin.create_topics([wanted])[topic].result()
