@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError
 from mqtt_proxy.answers import Answer
 from mqtt_proxy.front_door import FrontDoor
 from mqtt_proxy.packets import Publish
+from mqtt_proxy.transactional_writer import RECORDS_AT_FAULT
 from mqtt_proxy.translate import Translated
 
 if TYPE_CHECKING:
@@ -16,34 +17,45 @@ if TYPE_CHECKING:
 
 
 class Delivery:
-    """A QoS 0 or 1 publish on its way; called when Kafka has decided about all of its records."""
+    """A QoS 0 or 1 publish on its way; called when Kafka has decided about all of its records.
 
-    __slots__ = ("_payload_bytes", "_started_s", "answer", "connection", "qos", "translated")
+    When Kafka refuses a record for its own sake, the publish becomes a dead letter: its device would send it again for
+    ever, and everything behind it would wait.
+    """
+
+    __slots__ = ("_bytes", "_is_dead_letter", "_publish", "_started_s", "answer", "connection", "translated")
 
     def __init__(self, connection: Connection, publish: Publish, translated: Translated, started_s: float) -> None:
         self.connection = connection
-        self.qos = publish.qos
         self.translated = translated
         self.answer = Answer(publish.packet_id) if publish.qos else None
-        self._payload_bytes = len(publish.payload)
+        self._publish = publish
+        self._is_dead_letter = False
+        self._bytes = 0
         self._started_s = started_s
 
     def send(self, door: FrontDoor) -> None:
         """Hand all records to the producer."""
-        records = self.translated.records
-        door.took(len(records), self._payload_bytes)
-        if records:
-            door.producer.produce_all(records, self)
+        translated = self.translated
+        self._bytes = translated.bytes + len(self._publish.payload)
+        door.took(len(translated.records), self._bytes)
+        if translated.records:
+            door.producer.produce_all(translated.records, self)
         else:
             self(None)
 
     def __call__(self, error: KafkaError | None) -> None:
-        connection = self.connection
+        connection, qos = self.connection, self._publish.qos
         door = connection.door
-        door.finished(len(self.translated.records), self._payload_bytes)
+        door.finished(len(self.translated.records), self._bytes)
+        if error is not None and error.code() in RECORDS_AT_FAULT and not self._is_dead_letter:
+            self._is_dead_letter = True
+            self.translated = door.translator.refused(self._publish, connection.arrival, error.str())
+            self.send(door)
+            return
         if error is None:
-            door.count_stored(self.translated, self.qos, connection.loop.time() - self._started_s)
+            door.count_stored(self.translated, qos, connection.loop.time() - self._started_s)
         else:
-            door.count_refused(self.qos, connection.arrival.client_id, str(error))
+            door.count_refused(qos, connection.arrival.client_id, str(error))
         if self.answer is not None:
             connection.pubacks.decided(self.answer, stored=error is None)

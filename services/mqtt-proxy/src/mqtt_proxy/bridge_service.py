@@ -11,7 +11,6 @@ from functools import partial
 from confluent_kafka import KafkaError
 from prometheus_client import CollectorRegistry
 
-from connector.dead_letters import ensure_topic
 from connector.reporting import Reporter, reported
 from isotherm_schemas import schema
 from mqtt_proxy.bridge import Bridge
@@ -19,7 +18,7 @@ from mqtt_proxy.catalogue import Catalogue
 from mqtt_proxy.member import observed
 from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.routing import Router
-from mqtt_proxy.service import make_producer, producer_of, router_of, rules_of
+from mqtt_proxy.service import ensure_dead_letter_topic, make_producer, producer_of, router_of, rules_of
 from mqtt_proxy.settings import SERVICE, BridgeSettings, ProxySettings
 from mqtt_proxy.translate import Translator
 from mqtt_proxy.waiting import until_possible
@@ -119,7 +118,7 @@ class BridgeService:
             client_id=f"{settings.bridge.client_id}-{settings.ordinal}",
             filters=filters,
             tls=tls,
-            translator=Translator(router, self._catalogue.encoders, rules_of(settings)),
+            translator=Translator(router, self._catalogue.encoders, rules_of(settings, settings.ordinal)),
             producer=producer,
             metrics=self._metrics,
             health=self._health,
@@ -182,7 +181,7 @@ class BridgeService:
         self._catalogue.require(self._router.targets, without_readings=[])
         if self._router.has_dynamic_targets:
             self._catalogue.refresh()
-        ensure_topic(self._admin, self._settings.dead_letter_topic)
+        ensure_dead_letter_topic(self._admin, self._settings)
 
     async def _beat(self) -> None:
         while True:

@@ -386,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(Reason.RECEIVE_MAXIMUM_EXCEEDED, f"more than {door.limits.receive_maximum} publishes at a time")
             return
         translated = door.translator.translate(publish, self.arrival)
-        if translated.misfits and qos and (reason := door.refusal(translated, self.protocol.version)):
+        if translated.misfit and qos and (reason := door.refusal(translated, self.protocol.version)):
             self.pubacks.refuse(publish.packet_id, reason)
             return
         delivery = Delivery(self, publish, translated, self.loop.time())
@@ -395,13 +395,18 @@ class Connection(asyncio.BufferedProtocol):
         delivery.send(door)
 
     def _deny(self, publish: Publish) -> None:
-        """A publish that the client is not authorized for. What cannot be answered so, ends the connection (3.3.5)."""
+        """A publish that the client is not authorized for. A client that cannot be told of it gets an acknowledgement,
+        or the end of the connection (MQTT 3.1.1, 3.3.5; MQTT 5, 3.3.4).
+        """
         rights = cast(Rights, self.rights)
         self.door.access.denied(
             client_id=self.arrival.client_id, username=rights.username, topic=publish.topic, qos=publish.qos
         )
-        if self.protocol.version != V5 or not publish.qos:
+        can_be_told = self.protocol.version == V5 and publish.qos
+        if not can_be_told and self.door.access.closes_on_denial:
             self.fail(Reason.NOT_AUTHORIZED, "a publish to a topic that acl_file does not allow")
+        elif publish.qos == 0:
+            return
         elif publish.qos == 1:
             self.pubacks.refuse(publish.packet_id, Reason.NOT_AUTHORIZED)
         else:

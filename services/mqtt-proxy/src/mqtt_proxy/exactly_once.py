@@ -55,14 +55,14 @@ class ExactlyOnce:
                 self._pubrecs.send()
                 return
             translated = door.translator.translate(publish, connection.arrival)
-            if translated.misfits and (reason := door.refusal(translated, connection.protocol.version)):
+            if translated.misfit and (reason := door.refusal(translated, connection.protocol.version)):
                 del session.in_flight[packet_id]
                 answer.reason, answer.done = reason, True
                 self._pubrecs.send()
                 return
             door.metrics.packet_ids_reused += judged is OnPublish.REUSED
             self._flying[packet_id] = answer
-            self._submit(translated, len(publish.payload), answer, crc32)
+            self._submit(translated, translated.bytes + len(publish.payload), answer, crc32)
 
     def refuse(self, packet_id: int, reason: Reason) -> None:
         """A PUBLISH that is not taken; its identifier is free again, unless it is under way for another one."""

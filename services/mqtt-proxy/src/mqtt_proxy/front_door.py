@@ -24,7 +24,7 @@ from mqtt_proxy.sessions import Session, SessionStore, TooManySessionsError
 from mqtt_proxy.settings import LimitSettings
 from mqtt_proxy.sparse_log import SparseLog
 from mqtt_proxy.transactions import Transactions
-from mqtt_proxy.translate import TOPIC_MISFITS, Arrival, Translated, Translator
+from mqtt_proxy.translate import Arrival, Translated, Translator, reason_of
 from servicekit import logs
 from servicekit.delivery import DeliveryFailedError, LoopProducer
 
@@ -171,11 +171,13 @@ class FrontDoor:
 
     def refusal(self, translated: Translated, version: int) -> Reason | None:
         """What a client is told of a publish of QoS 1 or 2 that does not fit, when it is told; it is counted then."""
-        if not self._refuse_misfits or version != V5:
+        misfit = translated.misfit
+        # What is only counted, because there are too many dead letters, is never acknowledged to who can be told.
+        is_told = self._refuse_misfits or not translated.records
+        if misfit is None or not is_told or version != V5:
             return None
-        misfit = translated.misfits[0]
         self.metrics.misfits_refused[misfit] += 1
-        return Reason.TOPIC_NAME_INVALID if misfit in TOPIC_MISFITS else Reason.PAYLOAD_FORMAT_INVALID
+        return reason_of(misfit)
 
     def count_stored(self, translated: Translated, qos: int, seconds: float) -> None:
         """A publish is in Kafka."""

@@ -45,6 +45,7 @@ class Metrics(Collector):
         self.handed_over = 0
         self.readings: Counter[tuple[str, str]] = Counter()
         self.dead_letters: Counter[str] = Counter()
+        self.dead_letters_unstored: Counter[str] = Counter()
         self.misfits_refused: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self.acknowledged = [0, 0, 0]
@@ -69,6 +70,8 @@ class Metrics(Collector):
             self.readings[topic, _QOS[qos]] += readings
         for reason in translated.misfits:
             self.dead_letters[reason] += 1
+        for reason in translated.unstored:
+            self.dead_letters_unstored[reason] += 1
         if translated.dropped:
             self.dropped["no route"] += 1
         self._latency[bisect_left(_BOUNDS_S, seconds)] += 1
@@ -111,6 +114,12 @@ class Metrics(Collector):
             ),
             ("readings_stored", "Readings that Kafka acknowledged.", ["topic", "qos"], [*self.readings.items()]),
             ("dead_letters", "Publishes that did not fit, stored as dead letters.", ["reason"], one(self.dead_letters)),
+            (
+                "dead_letters_unstored",
+                "Publishes that did not fit, beyond dead_letters.rate: only counted.",
+                ["reason"],
+                one(self.dead_letters_unstored),
+            ),
             ("misfits_refused", "Publishes that did not fit, refused.", ["reason"], one(self.misfits_refused)),
             ("dropped_messages", "Publishes dropped as configured.", ["reason"], one(self.dropped)),
             (

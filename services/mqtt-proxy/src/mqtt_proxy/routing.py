@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -13,14 +13,12 @@ from kcql.filters import matches_filter, without_share
 from kcql.projection import compile_projection
 from mqtt_proxy.errors import RouteError
 
-CLAUSES = frozenset(("WITHKEY", "KEYDELIMITER", "IGNORE", "WITHSTRUCTURE"))
+CLAUSES = frozenset(("IGNORE", "WITHSTRUCTURE"))
 _CACHED_TOPICS = 10_000
 _KAFKA_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _REGEX_PAIR = re.compile(r"\s*([A-Za-z0-9._-]{1,249})\s*:\s*(.*?)\s*", re.DOTALL)
 # A comma inside braces or brackets belongs to the regular expression.
 _BETWEEN_PAIRS = re.compile(r",(?![^{\[]*[}\]])")
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +26,7 @@ class Route:
     """One rule. `target` is None when it is taken from each record by `target_of`.
 
     `device_level` is the index of the topic level that names the device, `metric` the metric of what does not name
-    its own (None: the last level of the topic); `project` and `key_of` are None where there is nothing to do.
+    its own (None: the last level of the topic); `project` is None where there is nothing to do.
     """
 
     text: str
@@ -40,7 +38,6 @@ class Route:
     device_level: int | None = None
     metric: str | None = None
     project: Callable[[kcql.Record], dict[str, Any]] | None = None
-    key_of: Callable[[Row], str] | None = None
 
 
 class Resolved(NamedTuple):
@@ -108,11 +105,10 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
     text = " ".join(statement.text.split())
     if statement.target is None:
         raise RouteError(f"{text}: INSERT INTO a Kafka topic is missing")
+    if statement.with_key:
+        raise RouteError(f"{text}: WITHKEY: readings are keyed by device, so that those of a device stay in order")
     for clause in sorted(statement.clauses - CLAUSES):
         raise RouteError(f"{text}: {clause} has no effect in the MQTT proxy; it uses {', '.join(sorted(CLAUSES))}")
-    for path in statement.with_key:
-        if path.part is not kcql.Part.VALUE or not path.segments:
-            raise RouteError(f"{text}: WITHKEY takes fields of the payload")
     wanted = statement.source
     projection = compile_projection(statement)
     selects_all = statement.fields == (kcql.Field(kcql.Path(kcql.Part.VALUE), wildcard=True),)
@@ -132,7 +128,6 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
         device_level=_only_plus(wanted) if device_level is None else device_level,
         metric=target if target in metrics else None,
         project=None if selects_all and not statement.ignore else projection.row,
-        key_of=_key_of(statement) if statement.with_key else None,
     )
 
 
@@ -140,27 +135,6 @@ def _only_plus(topic_filter: str) -> int | None:
     """The level of the filter's only `+`, which is the device by default."""
     levels = [index for index, level in enumerate(without_share(topic_filter).split("/")) if level == "+"]
     return levels[0] if len(levels) == 1 else None
-
-
-def _key_of(statement: kcql.Statement) -> Callable[[Row], str]:
-    paths = [path.segments for path in statement.with_key]
-    delimiter = statement.key_delimiter
-
-    def key_of(row: Row) -> str:
-        return delimiter.join(_key_part(row, segments) for segments in paths)
-
-    return key_of
-
-
-def _key_part(row: Row, segments: tuple[str, ...]) -> str:
-    value: Any = row
-    for name in segments:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    if value is None or isinstance(value, (Mapping, list)):
-        raise kcql.ProjectionError(".".join(segments), "WITHKEY needs a text, a number or a truth value here")
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
 
 
 def regex_routes(text: str, *, device_level: int | None) -> list[Route]:

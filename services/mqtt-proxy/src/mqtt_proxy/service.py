@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import uvloop
 from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
 import kcql
@@ -27,6 +28,7 @@ from mqtt_proxy.grouping import OutRecord
 from mqtt_proxy.handover import Handover
 from mqtt_proxy.member import Member, Place, observed
 from mqtt_proxy.metrics import Metrics
+from mqtt_proxy.rates import parse_rate
 from mqtt_proxy.restore import end_offsets, fence, is_committed, read_to_end
 from mqtt_proxy.routing import Router, kcql_routes, regex_routes
 from mqtt_proxy.session_records import newest, to_record
@@ -106,8 +108,8 @@ def router_of(settings: ProxySettings) -> Router:
     return Router(routes, first_match_only=settings.match == "first")
 
 
-def rules_of(settings: ProxySettings) -> Rules:
-    """What translation needs of the settings."""
+def rules_of(settings: ProxySettings, number: int = 0) -> Rules:
+    """What translation needs of the settings; `number` is that of the process among those that share the devices."""
     return Rules(
         units=settings.units,
         dead_letter_topic=settings.dead_letter_topic,
@@ -116,6 +118,22 @@ def rules_of(settings: ProxySettings) -> Rules:
         drop_unrouted=settings.no_route == "drop",
         topic_bytes=settings.limits.topic_bytes,
         readings_per_publish=settings.limits.readings_per_publish,
+        user_properties=settings.limits.user_properties,
+        property_bytes=settings.limits.property_bytes,
+        device_id=settings.device_policy,
+        dead_letters=parse_rate(settings.dead_letters.rate),
+        number=number,
+    )
+
+
+def ensure_dead_letter_topic(admin: AdminClient, settings: ProxySettings) -> None:
+    """Create the dead-letter topic unless it exists; one that exists keeps its configuration."""
+    bounds = settings.dead_letters
+    ensure_topic(
+        admin,
+        settings.dead_letter_topic,
+        retention_ms=bounds.retention_ms,
+        retention_bytes=bounds.retention_bytes,
     )
 
 
@@ -301,7 +319,7 @@ class Proxy:
         return FrontDoor(
             limits=settings.limits,
             session_expiry_s=settings.session.expiry_s,
-            translator=Translator(self._router, self._catalogue.encoders, rules_of(settings)),
+            translator=Translator(self._router, self._catalogue.encoders, rules_of(settings, self._place.number)),
             producer=self._producer,
             transactions=transactions,
             sessions=sessions,
@@ -363,7 +381,7 @@ class Proxy:
         self._catalogue.require(self._router.targets, without_readings=[settings.session.topic])
         if self._router.has_dynamic_targets:
             self._catalogue.refresh()
-        ensure_topic(self._admin, settings.dead_letter_topic)
+        ensure_dead_letter_topic(self._admin, settings)
         self._encode_session = self._registry.encoder(settings.session.topic, SESSION)
 
     def _restore(self) -> dict[str, StoredState]:

@@ -66,9 +66,13 @@ class LimitSettings(Settings):
     failed_logins: RateText = Field(
         "10:60", description="Wrong passwords for one user from one address, `n:seconds`; then none is tried for it."
     )
+    failed_logins_per_address: RateText = Field(
+        "1000:60",
+        description="Wrong passwords from one address, whatever the user, `n:seconds`; devices behind a NAT share one.",
+    )
     keep_alive_s: int | None = Field(
         None,
-        ge=10,
+        ge=1,
         le=65_535,
         description="Longest keep-alive: clients that ask for more, or none, are held to it; MQTT 5 clients are told.",
     )
@@ -94,9 +98,26 @@ class LimitSettings(Settings):
     outstanding_records: int = Field(
         50_000, ge=1, description="Records between PUBLISH and Kafka's report; at the bound sockets are not read."
     )
-    outstanding_bytes: int = Field(64 * 1024 * 1024, ge=1_000_000, description="The same bound in payload bytes.")
+    outstanding_bytes: int = Field(
+        64 * 1024 * 1024,
+        ge=1_000_000,
+        description="The same bound in the bytes that these records take: payload, key, value, headers and overhead.",
+    )
     readings_per_publish: int = Field(
         1_000, ge=1, le=10_000, description="Readings in one payload; more make it a dead letter."
+    )
+    user_properties: int = Field(
+        32,
+        ge=0,
+        le=1_000,
+        description="User properties of one publish (MQTT 5), which become headers of each of its records; more make "
+        "it a dead letter.",
+    )
+    property_bytes: int = Field(
+        4_096,
+        ge=0,
+        le=65_535,
+        description="Bytes of all properties of one publish that become headers; more make it a dead letter.",
     )
     connect_timeout_ms: int = Field(10_000, ge=100, description="A connection without CONNECT is closed after it.")
     topic_aliases: int = Field(32, ge=0, le=65_535, description="Topic aliases per connection (MQTT 5).")
@@ -119,6 +140,34 @@ class TransactionSettings(Settings):
     max_records: int = Field(5_000, ge=1, description="Records in one transaction.")
     timeout_ms: int = Field(
         120_000, ge=10_000, le=900_000, description="Kafka aborts a transaction that was open this long."
+    )
+
+
+class IdentitySettings(Settings):
+    """Who may speak for which device."""
+
+    device_id: Literal["payload", "topic", "user"] | None = Field(
+        None,
+        description="Where a reading's device comes from: `user`, the verified user (or the certificate's name); "
+        "`topic`, the level that the route names as the device, else the user; `payload`, what the payload says, else "
+        "the topic, else the client id. Under the first two a reading that names another device is a dead letter. "
+        "Default: `payload` without authentication, with it `topic` where there is an acl_file, else `user`.",
+    )
+
+
+class DeadLetterSettings(Settings):
+    """Bounds on the dead letters that devices can cause."""
+
+    rate: RateText = Field(
+        "10000:100",
+        description="Dead letters of one process, `n:seconds`; beyond it publishes that do not fit are only counted, "
+        "and refused where the client can be told. Empty for no limit.",
+    )
+    retention_ms: int = Field(
+        1_209_600_000, ge=-1, description="How long the topic keeps a dead letter (two weeks); -1 for ever."
+    )
+    retention_bytes: int = Field(
+        4 * 1024**3, ge=-1, description="How much of them it keeps; the oldest go first. -1 for all."
     )
 
 
@@ -181,6 +230,8 @@ class ProxySettings(HostSettings):
     session: SessionSettings = SessionSettings()
     transactions: TransactionSettings = TransactionSettings()
     bridge: BridgeSettings = BridgeSettings()
+    identity: IdentitySettings = IdentitySettings()
+    dead_letters: DeadLetterSettings = DeadLetterSettings()
     allow_anonymous: bool = Field(
         False,
         description="Let clients in that show nothing; otherwise `password_file` or client certificates are needed.",
@@ -190,6 +241,11 @@ class ProxySettings(HostSettings):
     )
     acl_file: str | None = Field(
         None, description="Who may publish where, in mosquitto's format; read again when it changes."
+    )
+    unauthorized: Literal["acknowledge", "close"] = Field(
+        "acknowledge",
+        description="What happens to a publish that acl_file does not allow where the client cannot be told (3.1.1, "
+        "QoS 0): it is acknowledged, dropped and counted, or the connection is closed.",
     )
     ordinal: int = Field(
         0,
@@ -240,8 +296,27 @@ class ProxySettings(HostSettings):
             raise ValueError("tls.use_identity_as_username needs tls.cafile: without it nobody shows a certificate")
         if self.tls.use_identity_as_username and self.password_file is not None:
             raise ValueError("tls.use_identity_as_username and password_file exclude each other")
+        if self.identity.device_id == "user" and not self._authenticates:
+            raise ValueError(
+                "identity.device_id=user needs password_file or tls.cafile"
+                if self.role == "front-door"
+                else "identity.device_id=user: a broker does not tell who published; allowed here: payload, topic"
+            )
         if (self.tls.cafile or self.tls.keyfile) and self.tls.certfile is None:
             raise ValueError("tls.certfile is needed as soon as tls.keyfile or tls.cafile is set")
         if self.delivery_timeout_ms > self.transactions.timeout_ms:
             raise ValueError("delivery_timeout_ms must not exceed transactions.timeout_ms")
         return self
+
+    @property
+    def _authenticates(self) -> bool:
+        return self.role == "front-door" and (self.password_file is not None or self.tls.cafile is not None)
+
+    @property
+    def device_policy(self) -> Literal["payload", "topic", "user"]:
+        """`identity.device_id`, or its default."""
+        if self.identity.device_id is not None:
+            return self.identity.device_id
+        if not self._authenticates:
+            return "payload"
+        return "user" if self.acl_file is None else "topic"

@@ -8,23 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import payloads
-from connector.dead_letters import dead_letter_headers
+from connector.dead_letters import PREFIX
 from kcql import ProjectionError, Record
 from mqtt_proxy.grouping import OutRecord
+from mqtt_proxy.headers import RECORD_BYTES, Headers, capped, headers_of, property_bytes, user_properties, weight
 from mqtt_proxy.packets import Publish
 from mqtt_proxy.properties import Property
+from mqtt_proxy.rates import Bucket, Rate
+from mqtt_proxy.reasons import Reason
 from mqtt_proxy.routing import Resolved, Router
+from mqtt_proxy.sequences import Sequences
 from servicekit.avro import WireFormatError
 
-Headers = list[tuple[str, bytes | str | None]]
 Encode = Callable[[Mapping[str, Any]], bytes]
+DevicePolicy = Literal["payload", "topic", "user"]
+
+_REASONS = {
+    "no route": Reason.TOPIC_NAME_INVALID,
+    "no topic": Reason.TOPIC_NAME_INVALID,
+    "topic too long": Reason.TOPIC_NAME_INVALID,
+    "properties": Reason.QUOTA_EXCEEDED,
+    "identity": Reason.NOT_AUTHORIZED,
+}
+_MAX_DETAIL_CHARS = 500
+_MAX_TOPIC_CHARS = 1_024
 
 
-TOPIC_MISFITS = frozenset(("no route", "no topic", "topic too long"))
-"""Misfits whose cause is the topic, not the payload."""
+def reason_of(misfit: str) -> Reason:
+    """What an MQTT 5 client is told of a publish that is not taken because of this."""
+    return _REASONS.get(misfit, Reason.PAYLOAD_FORMAT_INVALID)
 
 
 class MisfitError(Exception):
@@ -38,45 +53,59 @@ class MisfitError(Exception):
 
 @dataclass(slots=True)
 class Arrival:
-    """Who sent and when. `sequence` numbers readings without a time of their own within one millisecond, so that
-    two publishes of a device in the same millisecond keep different identities.
-    """
+    """Who sent and when. `username` is the verified one: of the password, or of the client's certificate."""
 
     client_id: str
     ingest_ms: int = 0
-    sequence: int = 0
+    username: str | None = None
     _headers: Headers = field(default_factory=list)
-    _headers_of: tuple[str, int] = ("", 0)
+    _headers_bytes: int = 0
+    _headers_of: tuple[str, int, str | None] = ("", 0, None)
 
-    def headers(self, publish: Publish) -> Headers:
-        """The Kafka headers of a publish; not to be changed, because the next one of this topic has the same."""
+    def headers(self, publish: Publish) -> tuple[Headers, int]:
+        """The Kafka headers of a publish, and their weight. Not to be changed: the next one of this topic has them."""
         if publish.properties or publish.retain or publish.dup:
-            return _headers(publish, self.client_id)
-        of = (publish.topic, publish.qos)
+            headers = headers_of(publish, self.client_id, self.username)
+            return headers, weight(headers)
+        of = (publish.topic, publish.qos, self.username)
         if of != self._headers_of:
-            self._headers, self._headers_of = _headers(publish, self.client_id), of
-        return self._headers
+            self._headers, self._headers_of = headers_of(publish, self.client_id, self.username), of
+            self._headers_bytes = weight(self._headers)
+        return self._headers, self._headers_bytes
 
     def at(self, now_ms: int) -> None:
         """Bytes came at this time."""
-        if now_ms != self.ingest_ms:
-            self.ingest_ms = now_ms
-            self.sequence = 0
+        self.ingest_ms = now_ms
 
 
 @dataclass(slots=True)
 class Translated:
-    """What a publish becomes: its records, and for the counts how many readings of which topic and which misfits."""
+    """What a publish becomes: its records, and for the counts how many readings of which topic and which misfits.
+
+    `bytes` is the memory that the records take until Kafka has them. `misfits` are the reasons of the dead letters
+    among the records, `unstored` of those that are only counted, because there are too many.
+    """
 
     records: list[OutRecord] = field(default_factory=list)
     readings: list[tuple[str, int]] = field(default_factory=list)
     misfits: list[str] = field(default_factory=list)
+    unstored: tuple[str, ...] = ()
+    bytes: int = 0
     dropped: bool = False
+
+    @property
+    def misfit(self) -> str | None:
+        """Why it does not fit, where it does not."""
+        return self.misfits[0] if self.misfits else self.unstored[0] if self.unstored else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What does not depend on the publish."""
+    """What does not depend on the publish.
+
+    `device_id` says where the device of a reading may come from; `dead_letters` is the rate beyond which misfits are
+    only counted; `number` is that of this process among those that share the devices.
+    """
 
     units: Mapping[str, str]
     dead_letter_topic: str
@@ -85,6 +114,11 @@ class Rules:
     drop_unrouted: bool
     topic_bytes: int
     readings_per_publish: int
+    user_properties: int = 32
+    property_bytes: int = 4_096
+    device_id: DevicePolicy = "payload"
+    dead_letters: Rate | None = None
+    number: int = 0
 
 
 class Translator:
@@ -96,11 +130,17 @@ class Translator:
         self._router = router
         self._encoders = encoders
         self._rules = rules
+        self._is_bound = rules.device_id != "payload"
+        self._sequences = Sequences(rules.number)
+        self._dead_letters = Bucket(rules.dead_letters, 0.0) if rules.dead_letters else None
+        self._dead_letter_headers: Headers = [
+            (f"{PREFIX}connector.name", rules.connector.encode()),
+            (f"{PREFIX}task.id", str(rules.ordinal).encode()),
+        ]
 
     def translate(self, publish: Publish, arrival: Arrival) -> Translated:
         """The records of `publish`; never raises for anything that a device sent."""
         translated = Translated()
-        headers = arrival.headers(publish)
         try:
             resolved = self._resolve(publish.topic)
             if not resolved:
@@ -108,19 +148,20 @@ class Translator:
                     translated.dropped = True
                     return translated
                 raise MisfitError("no route", f"no route takes the topic {publish.topic!r}", "TRANSFORMATION")
+            headers, headers_bytes = self._headers(publish, arrival)
             rows = self._rows(publish, arrival.ingest_ms)
         except MisfitError as misfit:
-            self._dead_letter(translated, publish, arrival, headers, misfit)
+            self._dead_letter(translated, publish, arrival, misfit)
             return translated
-        first = arrival.sequence
-        arrival.sequence += len(rows)
+        first = self._sequences.take(arrival.ingest_ms, len(rows))
         for route in resolved:
             try:
-                records = self._records(route, rows, publish, arrival, headers, first)
+                records, size = self._records(route, rows, publish, arrival, headers, first)
             except MisfitError as misfit:
-                self._dead_letter(translated, publish, arrival, headers, misfit)
+                self._dead_letter(translated, publish, arrival, misfit)
             else:
                 translated.records += records
+                translated.bytes += size + (headers_bytes + RECORD_BYTES) * len(records)
                 if route.target is None:
                     translated.readings += [(record.topic, 1) for record in records]
                 else:
@@ -130,8 +171,7 @@ class Translator:
     def refused(self, publish: Publish, arrival: Arrival, detail: str) -> Translated:
         """The dead letter of a publish of which Kafka refused a record for its own sake."""
         translated = Translated()
-        headers = _headers(publish, arrival.client_id)
-        self._dead_letter(translated, publish, arrival, headers, MisfitError("refused", detail, "TASK_PUT"))
+        self._dead_letter(translated, publish, arrival, MisfitError("refused", detail, "TASK_PUT"))
         return translated
 
     def _resolve(self, topic: str) -> tuple[Resolved, ...]:
@@ -139,6 +179,45 @@ class Translator:
         if len(topic) > limit or (not topic.isascii() and len(topic.encode()) > limit):
             raise MisfitError("topic too long", f"the topic is longer than {limit} bytes", "TRANSFORMATION")
         return self._router.resolve(topic)
+
+    def _headers(self, publish: Publish, arrival: Arrival) -> tuple[Headers, int]:
+        """The headers of every record of the publish, and their weight. Raises MisfitError.
+
+        Properties become headers, and an array of a thousand items repeats them a thousand times.
+        """
+        properties = publish.properties
+        if not properties:
+            return arrival.headers(publish)
+        most, most_bytes = self._rules.user_properties, self._rules.property_bytes
+        if (count := len(user_properties(properties))) > most:
+            detail = f"{count} user properties, at most {most} are allowed"
+            raise MisfitError("properties", detail, "HEADER_CONVERTER")
+        headers, size = arrival.headers(publish)
+        if size > most_bytes and (found := property_bytes(properties)) > most_bytes:
+            detail = f"{found} bytes of properties, at most {most_bytes} are allowed"
+            raise MisfitError("properties", detail, "HEADER_CONVERTER")
+        return headers, size
+
+    def _bound_device(self, of_topic: str | None, arrival: Arrival) -> str:
+        """The only device that the sender may speak for. Raises MisfitError when there is none."""
+        policy, username = self._rules.device_id, arrival.username
+        if policy == "topic" and of_topic is not None:
+            return of_topic
+        if username is None:
+            raise MisfitError(
+                "identity",
+                f"identity.device_id={policy}, and the client has no verified name"
+                + (", nor does the route name a level of the topic" if policy == "topic" else ""),
+                "TRANSFORMATION",
+            )
+        if of_topic is not None and of_topic != username:
+            raise MisfitError(
+                "identity",
+                f"the topic names the device {of_topic[:100]!r}, the verified user is {username!r} "
+                "(identity.device_id=user)",
+                "TRANSFORMATION",
+            )
+        return username
 
     def _rows(self, publish: Publish, now_ms: int) -> list[dict[str, Any]]:
         content_type = publish.properties.get(Property.CONTENT_TYPE) if publish.properties else None
@@ -163,19 +242,23 @@ class Translator:
         arrival: Arrival,
         headers: Headers,
         sequence: int,
-    ) -> list[OutRecord]:
+    ) -> tuple[list[OutRecord], int]:
+        """The records of one route, and the bytes of their keys and values. Raises MisfitError."""
         route, target, device_id, metric = resolved
-        project, key_of, target_of = route.project, route.key_of, route.target_of
-        defaults = payloads.Defaults(device_id or arrival.client_id, metric, self._rules.units, arrival.ingest_ms)
+        project, target_of = route.project, route.target_of
+        bound = self._bound_device(device_id, arrival) if self._is_bound else None
+        defaults = payloads.Defaults(
+            device_id or arrival.client_id, metric, self._rules.units, arrival.ingest_ms, 0, bound
+        )
         encode = None if target is None else self._encoders[target]
-        user_properties = _user_properties(publish) if publish.properties else []
+        properties = user_properties(publish.properties) if publish.properties else []
         records = []
-        index = 0
+        index = size = 0
         try:
             for index, row in enumerate(rows):
                 fields = row
                 if project is not None or target_of is not None:
-                    record = Record(value=row, topic=publish.topic, headers=user_properties)
+                    record = Record(value=row, topic=publish.topic, headers=properties)
                     if project is not None:
                         fields = project(record)
                     if target_of is not None:
@@ -183,12 +266,15 @@ class Translator:
                 reading = payloads.record(fields, defaults, sequence + index)
                 assert target is not None
                 assert encode is not None
-                key = reading["device_id"] if key_of is None else key_of(row)
-                records.append(OutRecord(target, key, encode(reading), headers))
+                key, value = reading["device_id"], encode(reading)
+                size += len(key) + len(value)
+                records.append(OutRecord(target, key, value, headers))
+        except payloads.IdentityError as error:
+            raise MisfitError("identity", f"{error} (route: {route.text})", "TRANSFORMATION") from error
         except (payloads.PayloadError, ProjectionError, WireFormatError) as error:
             where = f"item {index}: " if len(rows) > 1 else ""
             raise MisfitError("reading", f"{where}{error} (route: {route.text})", "TRANSFORMATION") from error
-        return records
+        return records, size
 
     def _dynamic(self, target: str) -> tuple[str, Encode]:
         encode = self._encoders.get(target)
@@ -198,54 +284,26 @@ class Translator:
             )
         return target, encode
 
-    def _dead_letter(
-        self, translated: Translated, publish: Publish, arrival: Arrival, headers: Headers, misfit: MisfitError
-    ) -> None:
-        letter_headers = dead_letter_headers(
-            misfit.__cause__ or misfit,
-            stage=misfit.stage,
-            connector=self._rules.connector,
-            class_name=f"{__name__}.Translator",
-            task=self._rules.ordinal,
-            topic=publish.topic,
-            original=headers,
-        )
-        message = str(misfit).encode()
-        with_message = [(k, message if k == "__connect.errors.exception.message" else v) for k, v in letter_headers]
+    def _dead_letter(self, translated: Translated, publish: Publish, arrival: Arrival, misfit: MisfitError) -> None:
+        """Add the dead letter with Connect's headers (KIP-298); a stack trace would only show our own code."""
+        if self._dead_letters is not None:
+            if self._dead_letters.wait_s(arrival.ingest_ms / 1000):
+                translated.unstored += (misfit.reason,)
+                return
+            self._dead_letters.take(1)
+        if publish.properties:
+            publish = capped(publish, self._rules.user_properties, self._rules.property_bytes)
+        original, size = arrival.headers(publish)
+        cause = type(misfit.__cause__ or misfit)
+        added: Headers = [
+            (f"{PREFIX}topic", publish.topic[:_MAX_TOPIC_CHARS].encode()),
+            *self._dead_letter_headers,
+            (f"{PREFIX}stage", misfit.stage.encode()),
+            (f"{PREFIX}exception.class.name", f"{cause.__module__}.{cause.__qualname__}".encode()),
+            (f"{PREFIX}exception.message", str(misfit)[:_MAX_DETAIL_CHARS].encode()),
+        ]
         translated.records.append(
-            OutRecord(self._rules.dead_letter_topic, arrival.client_id, publish.payload, [*with_message])
+            OutRecord(self._rules.dead_letter_topic, arrival.client_id, publish.payload, [*original, *added])
         )
+        translated.bytes += RECORD_BYTES + size + weight(added) + len(publish.payload)
         translated.misfits.append(misfit.reason)
-
-
-_QOS = ("0", "1", "2")
-
-
-def _headers(publish: Publish, client_id: str) -> Headers:
-    headers: Headers = [("mqtt.topic", publish.topic), ("mqtt.qos", _QOS[publish.qos]), ("mqtt.client_id", client_id)]
-    if publish.retain:
-        headers.append(("mqtt.retain", "true"))
-    if publish.dup:
-        headers.append(("mqtt.dup", "true"))
-    properties = publish.properties
-    if properties:
-        for identifier, name in _PROPERTY_HEADERS.items():
-            if identifier in properties:
-                value = properties[identifier]
-                headers.append((name, value if isinstance(value, (str, bytes)) else str(value)))
-        headers += [(f"mqtt.user.{name}", value) for name, value in _user_properties(publish)]
-    return headers
-
-
-_PROPERTY_HEADERS = {
-    Property.CONTENT_TYPE: "mqtt.content_type",
-    Property.RESPONSE_TOPIC: "mqtt.response_topic",
-    Property.CORRELATION_DATA: "mqtt.correlation_data",
-    Property.MESSAGE_EXPIRY: "mqtt.message_expiry_s",
-    Property.PAYLOAD_FORMAT: "mqtt.payload_format",
-}
-
-
-def _user_properties(publish: Publish) -> list[tuple[str, str]]:
-    pairs: list[tuple[str, str]] = publish.properties.get(Property.USER_PROPERTY, [])
-    return pairs

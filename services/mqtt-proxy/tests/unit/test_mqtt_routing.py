@@ -100,7 +100,7 @@ def test_an_mqtt_topic_as_target() -> None:
         ("SELECT * FROM a", "INSERT INTO"),
         ("INSERT INTO a SELECT * FROM b PK c", "PK has no effect"),
         ("INSERT INTO a SELECT * FROM b TTL=5", "TTL has no effect"),
-        ("INSERT INTO a SELECT * FROM b WITHKEY(_key.x)", "WITHKEY"),
+        ("INSERT INTO a SELECT * FROM b WITHKEY(x)", "readings are keyed by device"),
         ("INSERT INTO `a b` SELECT * FROM b", "not a Kafka topic"),
     ],
 )

@@ -14,10 +14,13 @@ from hypothesis import given
 
 from isotherm_schemas import schema
 from mqtt_proxy.grouping import OutRecord
+from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.packets import Publish
 from mqtt_proxy.properties import Property
+from mqtt_proxy.rates import Rate
+from mqtt_proxy.reasons import Reason
 from mqtt_proxy.routing import Route, Router, kcql_routes, regex_routes
-from mqtt_proxy.translate import Arrival, Rules, Translated, Translator
+from mqtt_proxy.translate import Arrival, Rules, Translated, Translator, reason_of
 from servicekit.avro import encoder, parse
 
 READING = schema("SensorReading", 1)
@@ -44,9 +47,12 @@ def kcql(text: str, **rules: Any) -> Translator:
     return translator(kcql_routes(text, device_level=None, metrics=frozenset(UNITS)), **rules)
 
 
-def translate(of: Translator, topic: str, payload: object, **publish: Any) -> Translated:
+def translate(
+    of: Translator, topic: str, payload: object, *, username: str | None = None, now_ms: int = NOW_MS, **publish: Any
+) -> Translated:
     data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    return of.translate(Publish(topic, data, publish.pop("qos", 1), **publish), Arrival("client", NOW_MS))
+    arrival = Arrival("client", now_ms, username)
+    return of.translate(Publish(topic, data, publish.pop("qos", 1), **publish), arrival)
 
 
 def decoded(record: OutRecord) -> Mapping[str, Any]:
@@ -106,13 +112,11 @@ def test_items_of_an_array_keep_different_identities_also_of_the_next_publish_in
     assert [decoded(record)["sequence"] for record in records] == [0, 1, 2, 3, 0, 1]
 
 
-def test_key_of_the_statement() -> None:
-    of = kcql(
-        "INSERT INTO thermostat.data SELECT v AS value FROM devices/+/temperature WITHKEY(room, id) KEYDELIMITER='|'"
-    )
-    (record,) = translate(of, "devices/d/temperature", {"v": 1, "room": "hall", "id": 7}).records
-    assert record.key == "hall|7"
-    assert translate(of, "devices/d/temperature", {"v": 1, "room": "hall"}).misfits == ["reading"]
+def test_two_connections_of_one_device_have_different_identities_in_one_millisecond() -> None:
+    of = kcql("INSERT INTO thermostat.data SELECT * FROM devices/+/temperature")
+    publish = Publish("devices/d/temperature", b"21.5", 1)
+    records = [record for _ in range(3) for record in of.translate(publish, Arrival("d", NOW_MS)).records]
+    assert [decoded(record)["sequence"] for record in records] == [0, 1, 2]
 
 
 def test_every_matching_route_gets_the_publish() -> None:
@@ -160,6 +164,7 @@ def test_what_does_not_fit_is_a_dead_letter(topic: str, payload: bytes, reason: 
     assert headers["__connect.errors.stage"] in ("VALUE_CONVERTER", "TRANSFORMATION")
     assert message in headers["__connect.errors.exception.message"]
     assert headers["__connect.errors.exception.class.name"]
+    assert "__connect.errors.exception.stacktrace" not in headers, "it takes ten times as long, and shows our code"
     assert headers["mqtt.topic"] == topic
     assert headers["mqtt.client_id"] == "client"
 
@@ -201,7 +206,137 @@ def test_properties_of_mqtt5_become_headers() -> None:
     ]
 
 
-ROUTES = f"{DOCUMENTED}; INSERT INTO temperature SELECT * FROM #; INSERT INTO $ SELECT a.b AS value FROM +/b WITHKEY(k)"
+def size(record: OutRecord) -> int:
+    """The bytes of a record itself, without what anybody needs beside it."""
+    headers = sum(len(name) + len(value or "") for name, value in record.headers)
+    return len(record.key or "") + len(record.value or b"") + headers
+
+
+def test_properties_of_an_array_are_charged_for_each_item() -> None:
+    of = kcql("INSERT INTO thermostat.data SELECT * FROM devices/+/temperature", readings_per_publish=1_000)
+    properties = {Property.USER_PROPERTY: [("n", "x" * 400)] * 10}
+    result = translate(of, "devices/d/temperature", [{"value": 1}] * 1_000, properties=properties)
+    assert len(result.records) == 1_000
+    assert result.bytes >= sum(map(size, result.records)) > 4_000_000
+
+
+@pytest.mark.parametrize(
+    ("properties", "detail"),
+    [
+        ({Property.USER_PROPERTY: [("n", str(number)) for number in range(5)]}, "5 user properties, at most 4"),
+        ({Property.USER_PROPERTY: [("", "")] * 13_000}, "13000 user properties, at most 4"),
+        ({Property.USER_PROPERTY: [("n", "1"), ("m", "x" * 99)]}, "102 bytes of properties, at most 100"),
+        ({Property.USER_PROPERTY: [("n", "1"), ("m", "\u00e4" * 49)]}, "101 bytes of properties, at most 100"),
+        ({Property.CORRELATION_DATA: b"x" * 101}, "101 bytes of properties, at most 100"),
+        ({Property.RESPONSE_TOPIC: "x" * 101}, "101 bytes of properties, at most 100"),
+    ],
+)
+def test_too_many_properties_are_a_dead_letter_with_as_many_as_may_be(
+    properties: dict[Property, Any], detail: str
+) -> None:
+    of = kcql(DOCUMENTED, user_properties=4, property_bytes=100)
+    result = translate(of, "devices/d/temperature", {"t": 1}, properties=properties)
+    headers = dead_letter(result, b'{"t": 1}')
+    assert result.misfits == ["properties"]
+    assert reason_of("properties") is Reason.QUOTA_EXCEEDED
+    assert headers["__connect.errors.exception.message"] == f"{detail} are allowed"
+    kept = [(name, value) for name, value in result.records[0].headers if name.startswith("mqtt.user.")]
+    given = properties.get(Property.USER_PROPERTY, [])
+    assert kept == [(f"mqtt.user.{name}", value) for name, value in given[: len(kept)]]
+    assert len(kept) == min(4, len(given)) or detail.startswith("10")
+    assert result.bytes >= size(result.records[0])
+
+
+# -- who may speak for which device
+
+ANY = "INSERT INTO thermostat.data SELECT * FROM devices/+/temperature"
+SENML = b'[{"bn":"victim:","n":"temperature","u":"Cel","v":1}]'
+
+
+def keys(result: Translated) -> list[object]:
+    return [record.key for record in result.records if record.topic != "dead"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "username", "payload"),
+    [
+        ("topic", "anna", {"value": 1, "device_id": "victim"}),
+        ("topic", None, {"value": 1, "device_id": "victim"}),
+        ("topic", "anna", [{"value": 1}, {"value": 1, "device_id": "victim"}]),
+        ("topic", "anna", {"value": 1, "device_id": ["a"]}),
+        ("user", "a", {"value": 1, "device_id": "victim"}),
+        ("user", "anna", {"value": 1}),
+        ("user", None, {"value": 1}),
+    ],
+)
+def test_nobody_speaks_for_another_device(policy: str, username: str | None, payload: object) -> None:
+    result = translate(kcql(ANY, device_id=policy), "devices/a/temperature", payload, username=username)
+    assert keys(result) == []
+    assert result.misfits == ["identity"]
+    headers = dead_letter(result, json.dumps(payload).encode())
+    assert headers.get("mqtt.username") == username
+    message = headers["__connect.errors.exception.message"]
+    assert "speak for 'a' only" in message or "identity.device_id=user" in message
+    assert reason_of("identity") is Reason.NOT_AUTHORIZED
+
+
+def test_base_name_of_senml_speaks_for_no_other_device() -> None:
+    senml = {Property.CONTENT_TYPE: "application/senml+json"}
+    result = translate(kcql(ANY, device_id="topic"), "devices/a/temperature", SENML, properties=senml)
+    assert (keys(result), result.misfits) == ([], ["identity"])
+    result = translate(kcql(ANY, device_id="topic"), "devices/victim/temperature", SENML, properties=senml)
+    assert keys(result) == ["victim"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "route", "topic", "username", "payload", "device"),
+    [
+        ("payload", ANY, "devices/a/temperature", "anna", {"value": 1, "device_id": "x"}, "x"),
+        ("topic", ANY, "devices/a/temperature", "anna", {"value": 1}, "a"),
+        ("topic", ANY, "devices/7/temperature", "anna", {"value": 1, "device_id": 7}, "7"),
+        ("topic", "INSERT INTO temperature SELECT * FROM #", "x/y", "anna", {"value": 1}, "anna"),
+        ("topic", "INSERT INTO temperature SELECT * FROM #", "x/y", "anna", {"value": 1, "device_id": "anna"}, "anna"),
+        ("user", ANY, "devices/anna/temperature", "anna", {"value": 1}, "anna"),
+        ("user", "INSERT INTO temperature SELECT * FROM #", "x/y", "anna", [{"value": 1, "device_id": "anna"}], "anna"),
+    ],
+)
+def test_device_by_policy(policy: str, route: str, topic: str, username: str, payload: object, device: str) -> None:
+    result = translate(kcql(route, device_id=policy), topic, payload, username=username)
+    assert keys(result) == [device]
+    assert decoded(result.records[0])["device_id"] == device
+    assert ("mqtt.username", username) in result.records[0].headers
+
+
+def test_a_client_without_a_name_is_no_device_where_the_route_names_none() -> None:
+    of = kcql("INSERT INTO temperature SELECT * FROM #", device_id="topic")
+    result = translate(of, "x/y", {"value": 1})
+    assert (keys(result), result.misfits) == ([], ["identity"])
+    assert "nor does the route name" in dead_letter(result, b'{"value": 1}')["__connect.errors.exception.message"]
+
+
+# -- many that do not fit
+
+
+def test_dead_letters_beyond_the_rate_are_counted() -> None:
+    of, metrics = kcql(DOCUMENTED, dead_letters=Rate(10, 100)), Metrics()
+    records = 0
+    for _ in range(1_000):
+        result = translate(of, "devices/d/temperature", b'{"t": "warm"}')
+        records += len(result.records)
+        assert result.misfit == "reading"
+        metrics.count_stored(result, 1, 0.0)
+    assert records == 10
+    assert (metrics.dead_letters, metrics.dead_letters_unstored) == ({"reading": 10}, {"reading": 990})
+    later = translate(of, "devices/d/temperature", b"{", now_ms=NOW_MS + 10_000)
+    assert later.misfits == ["payload"], "one more after a tenth of the time"
+
+
+def test_dead_letter_is_small() -> None:
+    result = translate(kcql(DOCUMENTED), "devices/d1/temperature", b'{"t": "warm", "id": "d1"}')
+    assert size(result.records[0]) < 500
+
+
+ROUTES = f"{DOCUMENTED}; INSERT INTO temperature SELECT * FROM #; INSERT INTO $ SELECT a.b AS value FROM +/b"
 EVERYTHING = kcql(ROUTES)
 NAMES = ["t", "id", "value", "a", "b", "k", "unit", "event_time", "x"]
 JSON = st.recursive(
@@ -222,8 +357,25 @@ JSON = st.recursive(
 )
 def test_every_publish_becomes_records_for_every_route_and_nothing_raises(topic: str, payload: bytes) -> None:
     result = EVERYTHING.translate(Publish(topic, payload, 1), Arrival("c", NOW_MS))
+    assert result.bytes >= sum(map(size, result.records))
     assert result.records, "nothing is silent"
     dead = [record for record in result.records if record.topic == "dead"]
     assert len(dead) == len(result.misfits)
     assert all(record.value == payload for record in dead)
     assert sum(count for _topic, count in result.readings) == len(result.records) - len(dead)
+
+
+BOUND = kcql(ROUTES, device_id="topic")
+
+
+@given(
+    st.sampled_from(["devices/a/temperature", "a/b", "x", "//"]),
+    JSON.map(lambda value: json.dumps(value).encode()),
+    st.dictionaries(st.sampled_from(["id", "device_id"]), st.sampled_from(["victim", 1, None, ["victim"]])),
+)
+def test_whatever_the_payload_says_the_device_is_the_topic_s_or_the_user(
+    topic: str, payload: bytes, said: dict[str, object]
+) -> None:
+    for data in (payload, json.dumps({"t": 1, "value": 1, **said}).encode()):
+        result = BOUND.translate(Publish(topic, data, 1), Arrival("c", NOW_MS, "anna"))
+        assert set(keys(result)) <= {topic.split("/")[1], "anna"} if topic.startswith("devices") else {"anna", "a", "x"}
