@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mqtt_proxy.acl import Acl, AclLineError, parse_acl
+from mqtt_proxy.login_limit import LoginLimit, TooManyFailuresError
 from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.packets import Connect
 from mqtt_proxy.passwords import PasswordLineError, parse_passwords
-from mqtt_proxy.rates import Attempts, parse_rate
+from mqtt_proxy.rates import parse_rate
 from mqtt_proxy.reasons import Reason
 from mqtt_proxy.settings import ProxySettings
 from mqtt_proxy.sparse_log import SparseLog
@@ -85,12 +88,14 @@ class Access:
             "password_file", settings.password_file, parse_passwords
         )
         self._acl = settings.acl_file and WatchedFile("acl_file", settings.acl_file, parse_acl)
+        self.closes_on_denial = settings.unauthorized == "close"
+        """Whether a client that cannot be told of a denied publish loses its connection."""
         self._identity_is_username = settings.tls.use_identity_as_username
         # A certificate that is required shows enough, unless names are asked for as well.
         self._nameless_allowed = settings.allow_anonymous or (certificates and not settings.password_file)
         self._metrics = metrics
-        failures = parse_rate(settings.limits.failed_logins)
-        self._attempts = Attempts(failures) if failures else None
+        self._failures_of_user = _limit(settings.limits.failed_logins)
+        self._failures_of_address = _limit(settings.limits.failed_logins_per_address)
         self._refused = SparseLog("logins were refused")
         self._denied = SparseLog("publishes were denied by acl_file")
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="passwords")
@@ -123,6 +128,8 @@ class Access:
         if connection.ended:
             return False
         connection.rights = Rights(client_id, username)
+        # A required certificate was verified, also where its name is not the user's.
+        connection.arrival.username = username or connection.common_name
         connection.door.admission.authenticated += username is not None
         if will is not None and acl is not None and not connection.rights.may_write(acl, will.topic):
             self.denied(client_id=client_id, username=username, topic=will.topic, qos=will.qos)
@@ -147,18 +154,33 @@ class Access:
                 return None
             self._refuse("no user name", client_id, address, username)
             raise RefusedError(Reason.NOT_AUTHORIZED)
-        loop = asyncio.get_running_loop()
-        who = f"{address} {username}"
-        if self._attempts is not None and not self._attempts.is_allowed(who, loop.time()):
+        try:
+            matches = await self._matches(address, username, password or b"")
+        except TooManyFailuresError:
             self._refuse("too many failed logins", client_id, address, username)
-            raise RefusedError(Reason.CONNECTION_RATE_EXCEEDED)
-        match = self._passwords.content.match
-        if not await loop.run_in_executor(self._executor, match, username, password or b""):
-            if self._attempts is not None:
-                self._attempts.failed(who, loop.time())
+            raise RefusedError(Reason.CONNECTION_RATE_EXCEEDED) from None
+        if not matches:
             self._refuse("unknown user or wrong password", client_id, address, username)
             raise RefusedError(Reason.BAD_USER_NAME_OR_PASSWORD)
         return username
+
+    async def _matches(self, address: str, username: str, password: bytes) -> bool:
+        """Whether the password is right. Raises TooManyFailuresError."""
+        assert self._passwords
+        async with AsyncExitStack() as stack:
+            attempts = [
+                await stack.enter_async_context(limit.attempt(key))
+                for limit, key in (
+                    (self._failures_of_user, f"{address} {username}"),
+                    (self._failures_of_address, address),
+                )
+                if limit is not None
+            ]
+            match = self._passwords.content.match
+            matches = await asyncio.get_running_loop().run_in_executor(self._executor, match, username, password)
+            for attempt in attempts:
+                attempt.failed = not matches
+        return matches
 
     def denied(self, *, client_id: str, username: str | None, topic: str, qos: int) -> None:
         """A publish was not allowed: count it and say so."""
@@ -168,6 +190,11 @@ class Access:
     def _refuse(self, why: str, client_id: str, address: str, username: str | None) -> None:
         self._metrics.logins_refused[why] += 1
         self._refused(why=why, client_id=client_id, address=address, username=username)
+
+
+def _limit(rate_text: str) -> LoginLimit | None:
+    rate = parse_rate(rate_text)
+    return LoginLimit(rate, time.monotonic) if rate else None
 
 
 class Rights:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
@@ -58,6 +57,11 @@ class Bucket:
             self._at_s = now_s
         return 0.0 if self._tokens >= 1.0 else (1.0 - self._tokens) / self._per_s
 
+    def left(self, now_s: float) -> int:
+        """How many whole tokens it holds."""
+        self.wait_s(now_s)
+        return max(0, int(self._tokens))
+
     def take(self, amount: int) -> None:
         """Take so many tokens."""
         self._tokens -= amount
@@ -88,29 +92,3 @@ def meter(messages: str, payload_bytes: str, now_s: float) -> tuple[Meter, ...]:
     """A meter for the rates of two settings; none when neither limits anything."""
     rates = parse_rate(messages), parse_rate(payload_bytes)
     return (Meter(*rates, now_s),) if any(rates) else ()
-
-
-class Attempts:
-    """What failed, by who tried it: beyond the rate nothing more is tried for them.
-
-    Those that were quiet for longest are forgotten beyond `maximum`.
-    """
-
-    def __init__(self, rate: Rate, maximum: int = 10_000) -> None:
-        self._rate = rate
-        self._maximum = maximum
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
-
-    def is_allowed(self, who: str, now_s: float) -> bool:
-        """Whether another attempt may be made."""
-        bucket = self._buckets.get(who)
-        return bucket is None or not bucket.wait_s(now_s)
-
-    def failed(self, who: str, now_s: float) -> None:
-        """An attempt failed."""
-        bucket = self._buckets.setdefault(who, Bucket(self._rate, now_s))
-        bucket.wait_s(now_s)
-        bucket.take(1)
-        self._buckets.move_to_end(who)
-        if len(self._buckets) > self._maximum:
-            self._buckets.popitem(last=False)

@@ -80,6 +80,38 @@ async def test_guessing_ends_for_that_user_and_address_only(password_file: Path)
     assert await outcome(made, "bert", b"guess") is Reason.BAD_USER_NAME_OR_PASSWORD
 
 
+async def test_guessing_at_many_users_ends_for_the_address(password_file: Path) -> None:
+    made = access(password_file=str(password_file), limits=LimitSettings(failed_logins_per_address="20:60"))
+    found = await asyncio.gather(*(outcome(made, f"user-{number}", b"guess") for number in range(100)))
+    assert found.count(Reason.BAD_USER_NAME_OR_PASSWORD) == 20
+    assert found.count(Reason.CONNECTION_RATE_EXCEEDED) == 80
+    assert await outcome(made, "anna", b"sesame-7") is Reason.CONNECTION_RATE_EXCEEDED
+
+
+async def test_guesses_at_once_are_as_limited_as_in_a_row(password_file: Path) -> None:
+    made = access(password_file=str(password_file))
+    found = await asyncio.gather(*(outcome(made, "anna", b"guess") for _ in range(100)))
+    assert found.count(Reason.BAD_USER_NAME_OR_PASSWORD) == 10
+    assert found.count(Reason.CONNECTION_RATE_EXCEEDED) == 90
+
+
+@pytest.mark.parametrize(
+    ("settings", "policy"),
+    [
+        ({"allow_anonymous": True}, "payload"),
+        ({"password_file": "users"}, "user"),
+        ({"password_file": "users", "allow_anonymous": True}, "user"),
+        ({"password_file": "users", "acl_file": "acl"}, "topic"),
+        ({"tls": {"certfile": "c", "cafile": "a"}}, "user"),
+        ({"password_file": "users", "identity": {"device_id": "payload"}}, "payload"),
+        ({"allow_anonymous": True, "identity": {"device_id": "topic"}}, "topic"),
+        ({"role": "bridge"}, "payload"),
+    ],
+)
+def test_where_a_device_comes_from_by_default(settings: dict[str, object], policy: str) -> None:
+    assert ProxySettings.model_validate({"routes": ROUTES, **settings}).device_policy == policy
+
+
 def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(password_file: Path) -> None:
     made = access(password_file=str(password_file))
 
@@ -144,6 +176,9 @@ def test_a_file_that_cannot_be_used_at_the_start_is_named_with_its_line(tmp_path
         ),
         ({"allow_anonymous": True, "limits": {"messages_per_client": "fast"}}, "expected n:seconds"),
         ({"allow_anonymous": True, "limits": {"failed_logins": "1"}}, "expected n:seconds"),
+        ({"allow_anonymous": True, "identity": {"device_id": "user"}}, "needs password_file or tls.cafile"),
+        ({"role": "bridge", "identity": {"device_id": "user"}}, "allowed here: payload, topic"),
+        ({"allow_anonymous": True, "identity": {"device_id": "client"}}, "'payload', 'topic' or 'user'"),
         ({"allow_anonymous": True, "limits": {"connections_per_address": 0}}, "greater than or equal to 1"),
     ],
 )

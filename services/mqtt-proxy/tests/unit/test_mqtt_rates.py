@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_proxy.rates import Attempts, Meter, Rate, meter, parse_rate
+from mqtt_proxy.rates import Meter, Rate, meter, parse_rate
 
 
 @pytest.mark.parametrize("text", ["5", "0:1", "1:0", "-1:1", "1:1:1", "1.5:1", "a:b", ":", "100:1 s"])
@@ -49,16 +49,3 @@ def test_what_it_says_to_wait_is_enough(amount: int, seconds: int, size: int) ->
     measured.took(size)
     wait_s = measured.wait_s(0.0)
     assert measured.wait_s(wait_s * (1 + 1e-9) + 1e-6) == 0.0
-
-
-def test_failed_attempts_count_for_one_only_and_are_forgotten_with_time() -> None:
-    attempts = Attempts(Rate(2, 60), maximum=2)
-    for _ in range(2):
-        assert attempts.is_allowed("10.0.0.1 anna", 0.0)
-        attempts.failed("10.0.0.1 anna", 0.0)
-    assert not attempts.is_allowed("10.0.0.1 anna", 1.0)
-    assert attempts.is_allowed("10.0.0.1 bert", 1.0)
-    assert attempts.is_allowed("10.0.0.1 anna", 31.0)
-    for who in ("b", "c"):
-        attempts.failed(who, 2.0)
-    assert attempts.is_allowed("10.0.0.1 anna", 2.0), "the oldest is forgotten beyond the bound"
