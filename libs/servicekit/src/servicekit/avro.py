@@ -1,7 +1,8 @@
 """Avro in Confluent's wire format: magic byte 0, schema id as 4 bytes big-endian, Avro body.
 
 Schemas are looked up, never registered: a producer with an undeclared schema must not start. Every id is
-fetched once and parsed once for the life of the process.
+fetched once and parsed once for the life of the process; one that the registry does not know is asked for again after
+two seconds.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
@@ -24,6 +26,13 @@ from servicekit.settings import RegistrySettings
 
 JsonSchema = Mapping[str, Any]
 
+_SCHEMA_NOT_FOUND = 40403
+"""Confluent's error code; a 404 without it comes from a proxy, a wrong path or a registry that is starting."""
+_NOT_FOUND = (40401, 40403)
+"""Confluent's error codes for a subject, and a schema of a subject, that the registry does not have."""
+_UNKNOWN_FOR_S = 2.0
+"""How long an id that the registry does not know is not asked for again."""
+_MOST_UNKNOWN = 1_000
 _MAGIC = 0
 _HEADER_BYTES = 5
 _SHALLOW_BYTES = 1_000
@@ -80,6 +89,8 @@ class SchemaRegistry:
         self.client = SchemaRegistryClient({key: value for key, value in conf.items() if value is not None})
         self.close = weakref.finalize(self, self.client.close)
         self._by_id: dict[int, WriterSchema] = {}
+        self._unknown_until_s: dict[int, float] = {}
+        """Ids that the registry did not know, and when it is asked again."""
         self._lock = threading.Lock()
 
     def schema(self, schema_id: int) -> WriterSchema:
@@ -93,14 +104,25 @@ class SchemaRegistry:
             return known
         with self._lock:
             if schema_id not in self._by_id:
-                self._by_id[schema_id] = self._fetch(schema_id)
+                self._by_id[schema_id] = self._fetch_unless_unknown(schema_id)
             return self._by_id[schema_id]
+
+    def _fetch_unless_unknown(self, schema_id: int) -> WriterSchema:
+        if time.monotonic() < self._unknown_until_s.get(schema_id, 0.0):
+            raise UnknownSchemaError(schema_id)
+        try:
+            return self._fetch(schema_id)
+        except UnknownSchemaError:
+            if len(self._unknown_until_s) >= _MOST_UNKNOWN:
+                self._unknown_until_s.clear()
+            self._unknown_until_s[schema_id] = time.monotonic() + _UNKNOWN_FOR_S
+            raise
 
     def _fetch(self, schema_id: int) -> WriterSchema:
         try:
             text = self.client.get_schema(schema_id).schema_str
         except SchemaRegistryError as error:
-            if error.http_status_code == 404:
+            if error.error_code == _SCHEMA_NOT_FOUND:
                 raise UnknownSchemaError(schema_id) from None
             raise RegistryUnavailableError(str(error)) from error
         except (httpx2.HTTPError, OSError) as error:
@@ -113,6 +135,21 @@ class SchemaRegistry:
         except (*_BAD, fastavro.schema.SchemaParseException) as error:
             raise WireFormatError(f"schema id {schema_id} is not one of an Avro record: {error!r}") from error
 
+    def schema_ids(self, subject: str) -> list[int]:
+        """The ids of all versions of `subject`; none when the registry does not have it.
+
+        Raises RegistryUnavailableError.
+        """
+        try:
+            found = [self.client.get_version(subject, version) for version in self.client.get_versions(subject)]
+        except SchemaRegistryError as error:
+            if error.http_status_code == 404:
+                return []
+            raise RegistryUnavailableError(str(error)) from error
+        except (httpx2.HTTPError, OSError) as error:
+            raise RegistryUnavailableError(f"schema registry: {error}") from error
+        return [each.schema_id for each in found if each.schema_id is not None]
+
     def schema_id(self, subject: str, schema: JsonSchema) -> int:
         """The id under which `subject` holds exactly this schema.
 
@@ -121,7 +158,7 @@ class SchemaRegistry:
         try:
             found = self.client.lookup_schema(subject, Schema(json.dumps(schema), "AVRO"))
         except SchemaRegistryError as error:
-            if error.http_status_code == 404:
+            if error.error_code in _NOT_FOUND:
                 raise SchemaNotRegisteredError(
                     f"subject {subject} does not hold this schema; run `isotherm apply` first"
                 ) from None

@@ -4,12 +4,14 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from servicekit import avro
 from servicekit.avro import (
     Decoder,
     RegistryUnavailableError,
@@ -44,6 +46,8 @@ READER: dict[str, Any] = {
 INCOMPATIBLE: dict[str, Any] = {**WRITER, "fields": [{"name": "required", "type": "int"}]}
 RECORD = {"id": "a", "n": 1, "x": 0.5, "tags": {}, "note": None}
 WRITER_ID, BROKEN_ID, FLAKY_ID = 7, 8, 9
+MISROUTED_ID = 13
+"""An id for which somebody else answers 404: an ingress, a server that is starting."""
 FOREIGN_ID = 11
 
 
@@ -69,6 +73,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, {"schema": json.dumps(WRITER)})
         elif self.path.startswith(f"/schemas/ids/{FOREIGN_ID}") and self.server.foreign is not None:
             self._answer(200, {"schema": self.server.foreign})
+        elif self.path.startswith(f"/schemas/ids/{MISROUTED_ID}"):
+            self._answer(404, {"message": "no such page"})
         else:
             self._answer(404, {"error_code": 40403, "message": "Schema not found"})
 
@@ -79,6 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(503, {"error_code": 50301, "message": "not now"})
         elif self.path.startswith("/subjects/known-value") and asked == WRITER:
             self._answer(200, {"subject": "known-value", "id": WRITER_ID, "version": 1, "schema": json.dumps(WRITER)})
+        elif self.path.startswith("/subjects/ingress-value"):
+            self._answer(404, {"message": "default backend"})
         else:
             self._answer(404, {"error_code": 40403, "message": "Schema not found"})
 
@@ -189,6 +197,28 @@ def test_unknown_id_is_a_bad_record_that_names_it(registry: SchemaRegistry) -> N
         Decoder(registry)(b"\x00\x00\x00\x03\xe8abc")
 
     assert refused.value.schema_id == 1000
+
+
+def test_unknown_id_is_asked_for_once_in_a_while(
+    registry: SchemaRegistry, stub: StubRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [1_000.0]
+    monkeypatch.setattr(avro, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    for _ in range(50):
+        with pytest.raises(UnknownSchemaError):
+            registry.schema(1000)
+    assert len(stub.questions) == 1
+    now_s[0] += 3
+    with pytest.raises(UnknownSchemaError):
+        registry.schema(1000)
+    assert len(stub.questions) == 2
+
+
+def test_a_404_that_is_not_the_registrys_is_an_outage(registry: SchemaRegistry) -> None:
+    with pytest.raises(RegistryUnavailableError):
+        registry.schema(MISROUTED_ID)
+    with pytest.raises(RegistryUnavailableError):
+        registry.schema_id("ingress-value", WRITER)
 
 
 @pytest.mark.parametrize(
