@@ -11,7 +11,8 @@ PYTEST := $(BIN)/pytest
 # Where helm and kubeconform are (`make charts-tools`), `make test` renders the charts too.
 CHART_TOOLS := $(shell PATH="$$PATH:$${ISOTHERM_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/isotherm}/bin"; \
 	command -v helm && command -v kubeconform)
-LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)
+# Where promtool is (Debian: the package prometheus), the alert rules are evaluated too.
+LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -v promtool),, or promtool)
 
 # The contract tests' verifier would report its use to its makers.
 export PACT_DO_NOT_TRACK := true
@@ -49,7 +50,7 @@ types: setup ## Check types, sources and tests in one strict run
 	@find $(SOURCES) -name '*.py' -not -path '*/build/*' -print0 | xargs -0 -n 100000 $(BIN)/mypy --strict
 
 unit: setup ## Run the tests that need no server
-	@$(PYTEST) -q -m "not integration and not e2e and not faults and not long and not charts"
+	@$(PYTEST) -q -m "not integration and not e2e and not faults and not long and not charts and not promtool"
 
 test: lint types ## Run everything: lint, types, and all tests on real servers except the long ones; PROCESSES=1 for small machines
 	@$(PYTEST) -n $(or $(PROCESSES),2) --no-loadscope-reorder -m "not ($(LEFT_OUT))"

@@ -29,6 +29,11 @@ def _grows(metric: str, by: str, within: str = "15m", *, more_than: int = 0) -> 
     return f"sum by ({by}) (increase({metric}[{within}])) > {more_than}"
 
 
+def _absent(service: str, *metrics: str) -> str:
+    """Whether no process has any of the metrics; a distributed worker without a connector has its own alone."""
+    return f"absent({' or '.join(metrics)} or isotherm_worker_info{{service=\"{service}\"}})"
+
+
 def _behind(lag: str, read: str, by: str, seconds: int) -> str:
     """Whether what waits is more than what is read in so many seconds."""
     return f"sum by ({by}) ({lag}) / sum by ({by}) (rate({read}[10m])) > {seconds}"
@@ -43,7 +48,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "mqtt-proxy": (
         Rule(
             "MqttProxyAbsent",
-            f"absent({_MQTT}processes or {_MQTT}connections)",
+            _absent("mqtt-proxy", f"{_MQTT}processes", f"{_MQTT}connections"),
             "No MQTT proxy is scraped.",
             "5m",
             "critical",
@@ -95,7 +100,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
     ),
     "coap-ingest": (
-        Rule("CoapIngestAbsent", f"absent({_COAP}queue_length)", "No CoAP ingest is scraped.", "5m", "critical"),
+        Rule(
+            "CoapIngestAbsent",
+            _absent("coap-ingest", f"{_COAP}queue_length"),
+            "No CoAP ingest is scraped.",
+            "5m",
+            "critical",
+        ),
         Rule(
             "CoapIngestDrops",
             _grows(f'{_COAP}notifications_total{{outcome="dropped"}}', "job"),
@@ -144,10 +155,22 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
         Rule(
             "AggregatorStandsStill",
-            f"time() - {_AGGREGATOR}watermark_seconds > 900 unless {_AGGREGATOR}halted == 1",
-            "No window has been finished for a quarter of an hour.",
+            f"max by (job) ({_AGGREGATOR}standstill_seconds) > 900",
+            "There is work, and none of it has been done for a quarter of an hour.",
             "10m",
             "critical",
+        ),
+        Rule(
+            "AggregatorProgressMissed",
+            _grows(f"{_AGGREGATOR}progress_missed_total", "job, query"),
+            "Batches of {{ $labels.query }} were not looked at: it is not known whether rows of them were dropped.",
+            "0m",
+        ),
+        Rule(
+            "AggregatorWindowsIncomplete",
+            _grows(f"{_AGGREGATOR}windows_incomplete_total", "job"),
+            "A new checkpoint leaves out windows of which the input lacks readings.",
+            "0m",
         ),
         Rule(
             "AggregatorHalted",
@@ -175,7 +198,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
     ),
     "persisters": (
-        Rule("PersisterAbsent", f"absent({_PERSISTERS}paused_lanes)", "No persister is scraped.", "5m", "critical"),
+        Rule(
+            "PersisterAbsent",
+            _absent("persisters", f"{_PERSISTERS}paused_lanes"),
+            "No persister is scraped.",
+            "5m",
+            "critical",
+        ),
         Rule(
             "PersisterBehind",
             _behind(f"{_PERSISTERS}lag_records", f'{_RECORDS}{{outcome="read"}}', "job, connector", 600),
@@ -253,7 +282,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "ConsoleAbsent",
             f"absent({_CONSOLE}read_total)",
-            "The console is not scraped, or has read nothing yet.",
+            "The console is not scraped.",
             "15m",
         ),
         Rule(

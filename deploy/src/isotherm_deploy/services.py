@@ -13,6 +13,7 @@ from alerts.metrics import Metrics as AlertsMetrics
 from alerts.settings import AlertsSettings
 from coap_ingest.metrics import Metrics as CoapMetrics
 from coap_ingest.settings import CoapIngestSettings
+from connector.task_metrics import WorkerMetrics
 from console.following import Counters
 from console.settings import ConsoleSettings
 from isotherm_cli.options import CliSettings
@@ -26,6 +27,9 @@ from persisters.settings import PersistersSettings
 from persisters.sinks import elasticsearch_retention
 from servicekit.lifecycle import Stop
 from servicekit.settings import Settings
+
+WORKER_COUNTS = ("connectors", "running", "failed", "restarting", "paused")
+"""What a distributed worker counts."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ def _coap_ingest() -> CollectorRegistry:
 def _persisters() -> CollectorRegistry:
     registry = CollectorRegistry()
     TaskMetrics(registry, "connector", 0)
+    WorkerMetrics(registry, "persisters", lambda: dict.fromkeys(WORKER_COUNTS, 0))
     elasticsearch_retention.meters(registry)
     return registry
 

@@ -88,7 +88,7 @@ class DistributedWorker:
         # What the monitoring server's threads look at is replaced, never changed.
         self._counts = self._controller.counts()
         self._ports: dict[TaskId, int] = {}
-        self._metrics = WorkerMetrics(self._registry, lambda: self._counts)
+        self._metrics = WorkerMetrics(self._registry, settings.service, lambda: self._counts)
         self._registry.register(TaskMetricsCollector(lambda: self._ports))
 
     def run(self) -> int:

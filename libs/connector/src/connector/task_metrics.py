@@ -23,22 +23,27 @@ _PREFIX = "kafka_connect_worker"
 class WorkerMetrics:
     """Kafka Connect's names where it has one (`connect-worker-metrics`)."""
 
-    def __init__(self, registry: CollectorRegistry, counts: Callable[[], Mapping[str, int]]) -> None:
-        """`counts` are `Controller.counts`."""
+    def __init__(self, registry: CollectorRegistry, service: str, counts: Callable[[], Mapping[str, int]]) -> None:
+        """`service` is the worker's command; `counts` are `Controller.counts`."""
         self.started = Counter(f"{_PREFIX}_task_startup_attempts", "Task processes started.", registry=registry)
         self.rebalances = Counter(
             f"{_PREFIX}_rebalance_completed", "Times that partitions of tasks were assigned.", registry=registry
         )
         self._counts = counts
-        registry.register(_Counts(counts))
+        registry.register(_Counts(service, counts))
 
 
 class _Counts(Collector):
-    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        self._counts = counts
+    def __init__(self, service: str, counts: Callable[[], Mapping[str, int]]) -> None:
+        self._service, self._counts = service, counts
 
     def collect(self) -> Iterator[Metric]:
         counts = self._counts()
+        info = GaugeMetricFamily(
+            "isotherm_worker_info", "1 for a distributed worker, also without a connector.", labels=["service"]
+        )
+        info.add_metric([self._service], 1)
+        yield info
         yield GaugeMetricFamily(
             f"{_PREFIX}_connector_count", "Connectors that this worker answers for.", counts["connectors"]
         )

@@ -100,7 +100,7 @@ def test_the_metrics_of_tasks_are_on_one_page_with_connector_and_task() -> None:
     gone.stop()
     ports[TaskId("c", 2)] = gone.port
     registry = CollectorRegistry()
-    WorkerMetrics(registry, lambda: COUNTS)
+    WorkerMetrics(registry, "persisters", lambda: COUNTS)
     registry.register(TaskMetricsCollector(lambda: ports))
     try:
         page = generate_latest(registry).decode()

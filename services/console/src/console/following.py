@@ -62,6 +62,9 @@ class Follower:
     ) -> None:
         self._settings, self._client_id, self._topics = settings, client_id, topics
         self._health, self._counters = health, counters
+        # A topic without records has a count, too: who looks for the console finds it.
+        for topic in topics:
+            counters.read.labels(topic)
         self._ended = threading.Event()
         self._behind: set[tuple[str, int]] = set()
         self._thread = threading.Thread(target=self._run, name=client_id, daemon=True)
