@@ -16,6 +16,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import fastavro
 
@@ -55,14 +56,14 @@ class Readings:
         self.keys = [f"device-{number:06d}".encode() for number in range(devices)]
         self._heads = [self._head(key.decode(), 15.0 + number % 200 / 10) for number, key in enumerate(self.keys)]
 
-    def batch(self, first: int, count: int, taken_in_ms: int) -> list[dict[str, bytes]]:
-        """`count` readings from number `first` on, the devices in turn."""
+    def batch(self, first: int, count: int, taken_in_ms: int) -> list[dict[str, Any]]:
+        """`count` readings from number `first` on, the devices in turn; their timestamp is when they are taken in."""
         devices = len(self.keys)
         times = _long(event_time_ms(first, taken_in_ms)) + _long(taken_in_ms)
         tail = times + _long(first // devices) + b"\x00"
         heads, keys = self._heads, self.keys
         return [
-            {"key": keys[number % devices], "value": heads[number % devices] + tail}
+            {"key": keys[number % devices], "value": heads[number % devices] + tail, "timestamp": taken_in_ms}
             for number in range(first, first + count)
         ]
 
@@ -131,7 +132,13 @@ def main() -> int:
     if arguments.mark_ms is not None:
         for number in producer.list_topics(arguments.topic, timeout=30).topics[arguments.topic].partitions:
             value = readings.mark(number, arguments.mark_ms)
-            producer.produce(arguments.topic, key=f"{MARK}{number}", value=value, partition=number)
+            producer.produce(
+                arguments.topic,
+                key=f"{MARK}{number}",
+                value=value,
+                partition=number,
+                timestamp=arguments.mark_ms,
+            )
     left = producer.flush(120)
     seconds = time.perf_counter() - begin
     json.dump({"readings": arguments.readings - left, "seconds": seconds, "cpu_s": time.process_time()}, sys.stdout)

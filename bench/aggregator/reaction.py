@@ -80,6 +80,7 @@ def measure(stack: Stack, folder: Path, arguments: argparse.Namespace) -> dict[i
         "allowed_lateness_ms": LATENESS_MS,
         "max_skew_ms": SKEW_MS,
         "read_slack_ms": SLACK_MS,
+        "read_margin_ms": 0,
         "group_attributes": "",
         "spark.driver_memory": "2g",
         **dict(setting.split("=", 1) for setting in arguments.set),

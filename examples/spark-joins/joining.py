@@ -53,7 +53,7 @@ class Topics:
             .load()
         )
         ids = self._ids_of_readings()
-        verdict = readings.verdict(ids, settings.allowed_lateness_ms, settings.max_skew_ms)
+        verdict = readings.verdict(ids, settings.timeliness)
         return readings.on_time(readings.decode(records, ids), verdict)
 
     def devices(self) -> DataFrame:

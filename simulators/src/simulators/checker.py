@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-Verdict = Literal["on-time", "late", "future", "not-finite", "out-of-range"]
+Verdict = Literal["on-time", "late", "future", "not-finite", "too-large", "out-of-range"]
 WindowKey = tuple[str, str, int, int]
 """device_id, metric, window start and end in epoch ms."""
 GroupKey = tuple[str, str, str, int, int]
@@ -23,6 +23,7 @@ TOLERANCE = 1e-9
 """Relative (and absolute, below 1) difference allowed in sum, mean and stddev; count, min and max are exact."""
 
 _LATEST_TIME_MS = 253_402_300_799_999
+_LARGEST_VALUE = 1e100
 _EXACT = ("device_count", "count", "min", "max")
 _CLOSE = ("sum", "mean", "stddev")
 
@@ -35,6 +36,8 @@ class Rules:
     allowed_lateness_ms: int
     max_skew_ms: int
     slide_ms: int | None = None
+    publish_delay_ms: int | None = None
+    """None: readings are not judged by when the broker appended them."""
 
 
 def epoch_ms(time: datetime | int) -> int:
@@ -43,15 +46,22 @@ def epoch_ms(time: datetime | int) -> int:
 
 
 def verdict(reading: Mapping[str, Any], rules: Rules) -> Verdict:
-    """What has to become of a reading that could be decoded."""
+    """What has to become of a reading that could be decoded.
+
+    `appended_time`, where it has one beside its fields, is when the broker appended it.
+    """
     event_ms, ingest_ms = epoch_ms(reading["event_time"]), epoch_ms(reading["ingest_time"])
     if not (0 <= event_ms <= _LATEST_TIME_MS and 0 <= ingest_ms <= _LATEST_TIME_MS):
         return "out-of-range"
     if not math.isfinite(reading["value"]):
         return "not-finite"
+    if abs(reading["value"]) > _LARGEST_VALUE:
+        return "too-large"
     if event_ms > ingest_ms + rules.max_skew_ms:
         return "future"
-    return "late" if event_ms < ingest_ms - rules.allowed_lateness_ms else "on-time"
+    delay_ms, appended = rules.publish_delay_ms, reading.get("appended_time")
+    is_held = delay_ms is not None and appended is not None and epoch_ms(appended) > ingest_ms + delay_ms
+    return "late" if is_held or event_ms < ingest_ms - rules.allowed_lateness_ms else "on-time"
 
 
 def windows_of(event_ms: int, rules: Rules) -> Iterator[tuple[int, int]]:

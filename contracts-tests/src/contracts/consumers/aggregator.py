@@ -23,7 +23,7 @@ def read(bench: Bench, found: Sequence[Message]) -> list[tuple[Row, str | None]]
     """Each reading as the windows see it, and the verdict on it: None when it is aggregated."""
     ids = _ids(bench)
     decoded = readings.decode(records(bench, found), ids)
-    verdict = readings.verdict(ids, SETTINGS.allowed_lateness_ms, SETTINGS.max_skew_ms).alias("verdict")
+    verdict = readings.verdict(ids, SETTINGS.timeliness).alias("verdict")
     rows = decoded.select("offset", "reading", verdict).orderBy("offset").collect()
     return [(row["reading"], row["verdict"]) for row in rows]
 

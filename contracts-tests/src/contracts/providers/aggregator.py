@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -19,9 +20,11 @@ from contracts.providers import cli
 from servicekit.health import Health
 
 RECORDS = (
-    "key binary, value binary, topic string, partition int, offset long, headers array<struct<key:string,value:binary>>"
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
+    "headers array<struct<key:string,value:binary>>"
 )
 SETTINGS = AggregatorSettings.model_validate({"checkpoint_dir": ".", "jars_dir": "."})
+_APPENDED = datetime.fromtimestamp(scenario.MEASURED_MS / 1000, UTC)
 _VALUES = (20.0, 22.0, 21.0)
 
 
@@ -40,6 +43,7 @@ def records(bench: Bench, found: Sequence[Message]) -> DataFrame:
             one.topic,
             0,
             offset,
+            _APPENDED,
             [(name, said.encode()) for name, said in one.headers.items()],
         )
         for offset, one in enumerate(found)
@@ -58,14 +62,13 @@ def messages(bench: Bench) -> Mapping[str, Message]:
     late = reading(bench, scenario.OTHER_DEVICE, 20.0, scenario.MEASURED_MS, after_ms=SETTINGS.allowed_lateness_ms + 1)
     ids = known_ids(bench, topic)
     decoded = readings.decode(records(bench, [*on_time, late]), ids)
-    verdict = readings.verdict(ids, SETTINGS.allowed_lateness_ms, SETTINGS.max_skew_ms)
+    verdict = readings.verdict(ids, SETTINGS.timeliness)
     aggregates = windows.aggregate(readings.on_time(decoded, verdict), SETTINGS.window_ms, SETTINGS.slide_ms).persist()
     refused = readings.to_reject_topics(
         readings.refused(decoded, verdict),
         SETTINGS.late_topic,
         SETTINGS.dead_letter_topic,
-        SETTINGS.allowed_lateness_ms,
-        SETTINGS.max_skew_ms,
+        SETTINGS.timeliness,
     )
     escaped, plain = _rows(windows.to_aggregate_topic(aggregates, _id(bench, SETTINGS.output_topic, windows.AGGREGATE)))
     members = windows.with_devices(aggregates, _devices(bench))

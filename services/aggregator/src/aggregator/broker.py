@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -13,7 +14,12 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+    ConfigResource,
+    ListOffsetsResultInfo,
+    OffsetSpec,
+    ResourceType,
+)
 
 from aggregator.clock import Unread
 from aggregator.settings import AggregatorSettings
@@ -25,6 +31,7 @@ Partition = tuple[str, int]
 
 _REQUEST_TIMEOUT_S = 5.0
 _CLIENT_ID = "isotherm-aggregator"
+_TIMESTAMP_TYPE = "message.timestamp.type"
 _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Java's client, and so Spark, does not list them."""
 
@@ -120,27 +127,58 @@ class Broker:
         except KafkaException as failure:
             raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
 
-    def earliest_kept_ms(self, topics: Sequence[str]) -> int | None:
-        """The timestamp (epoch ms) from which on `topics` hold everything; None when nothing was ever removed.
+    def untimed_topics(self, topics: Sequence[str]) -> list[str]:
+        """Those of `topics` whose records bear the producers' times, not the brokers'. Raises BrokerError."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+        try:
+            answers = self._admin.describe_configs(resources, request_timeout=_REQUEST_TIMEOUT_S)
+            kinds = {resource.name: answer.result()[_TIMESTAMP_TYPE].value for resource, answer in answers.items()}
+        except KafkaException as failure:
+            raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
+        return sorted(name for name, kind in kinds.items() if kind != "LogAppendTime")
+
+    def newest_ms(self, topics: Sequence[str]) -> int | None:
+        """The newest timestamp (epoch ms) in `topics`; None when they are empty. Raises BrokerError."""
+        found = self._list_offsets(topics, OffsetSpec.max_timestamp())  # type: ignore[no-untyped-call]  # it has no annotations
+        return max((each.timestamp for each in found.values() if each.timestamp >= 0), default=None)
+
+    def offsets_at(self, topics: Sequence[str], time_ms: int) -> dict[Partition, int]:
+        """The offset of the first record at or after a time, its end offset where there is none. Raises BrokerError."""
+        ends = self.ends(topics, committed=False)
+        found = self._list_offsets(topics, OffsetSpec.for_timestamp(time_ms))
+        return {partition: ends[partition] if each.offset < 0 else each.offset for partition, each in found.items()}
+
+    def kept(self, topics: Sequence[str]) -> dict[Partition, tuple[int, int]]:
+        """Offset of the first record that each partition still has, and its end offset. Raises BrokerError."""
+        lows = self._list_offsets(topics, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # it has no annotations
+        ends = self.ends(topics, committed=False)
+        return {partition: (low.offset, ends[partition]) for partition, low in lows.items() if partition in ends}
+
+    def times_at(self, offsets: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """The timestamp (epoch ms) of the first record at or after each offset; None where there is none.
 
         Raises BrokerError.
         """
-        kept_from: list[int] = []
-        for partition in self.ends(topics, committed=False):
-            try:
-                low, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout=_REQUEST_TIMEOUT_S)
-            except KafkaException as failure:
-                raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
-            if low == 0:
-                continue
-            if low == high:
-                kept_from.append(time.time_ns() // 1_000_000)
-                continue
-            message = self._first_records({partition: low}).get(partition)
-            if message is None:
-                raise BrokerError(f"Kafka does not answer: no record of {partition} within {_REQUEST_TIMEOUT_S:.0f} s")
-            kept_from.append(message.timestamp()[1])
-        return max(kept_from, default=None)
+        found = self._first_records(offsets) if offsets else {}
+        missing = sorted(offsets.keys() - found.keys())
+        if missing:
+            raise BrokerError(f"Kafka does not answer: no record of {missing[0]} within {_REQUEST_TIMEOUT_S:.0f} s")
+        return {partition: None if each is None else each.timestamp()[1] for partition, each in found.items()}
+
+    def _list_offsets(self, topics: Sequence[str], spec: OffsetSpec) -> dict[Partition, ListOffsetsResultInfo]:
+        try:
+            described = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT_S)
+            wanted = {
+                TopicPartition(name, partition.id): spec
+                for name, future in described.items()
+                for partition in future.result().partitions
+            }
+            futures = self._admin.list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_REQUEST_TIMEOUT_S
+            )
+            return {(tp.topic, tp.partition): future.result() for tp, future in futures.items()}
+        except KafkaException as failure:
+            raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
 
     def unread(
         self,
@@ -150,7 +188,8 @@ class Broker:
     ) -> list[Unread]:
         """One entry for each partition that has records between what was read and its end.
 
-        `ingest_time_ms` reads it from a record's value, None when that cannot be read.
+        `ingest_time_ms` reads it from a record's value, None when that cannot be read. A partition that does not answer
+        in time is unread with nothing told.
         """
         behind = {
             partition: read_to.get(partition, 0) for partition in ends if read_to.get(partition, 0) < ends[partition]
@@ -160,9 +199,11 @@ class Broker:
         for partition in behind:
             message = firsts.get(partition)
             if message is not None:
-                taken_in_ms = ingest_time_ms(message.value())
-                # A front door stamps a reading before its producer does: a later stamp is wrong.
-                unread.append(Unread(None if taken_in_ms is None else min(taken_in_ms, message.timestamp()[1])))
+                kind, appended_ms = message.timestamp()
+                if kind != TIMESTAMP_LOG_APPEND_TIME:
+                    # A producer's word; only a topic of a replay has it.
+                    appended_ms = min(appended_ms, time.time_ns() // 1_000_000)
+                unread.append(Unread(appended_ms, ingest_time_ms(message.value())))
             elif partition not in firsts:
                 unread.append(Unread(None))
         return unread

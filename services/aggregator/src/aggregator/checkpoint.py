@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.settings import AggregatorSettings
+from aggregator.start_position import Partition, StartPosition, by_topic
 from aggregator.wire import SchemaIds
 
 _LAYOUT_VERSION = 1
 _KEPT_SNAPSHOTS = 10
 _TOPICS = "input topic ids"
 _PATTERN = "input pattern"
+_PUBLISH_DELAY = "read_slack_ms"
 
 
 class CheckpointMismatchError(Exception):
@@ -41,6 +43,7 @@ class CheckpointFolder:
         self.spark = self.folder / "spark"
         self._fingerprint = self.folder / "fingerprint.json"
         self._schema_ids = self.folder / "schema-ids.json"
+        self._start = self.folder / "start.json"
         self._devices = self.folder / "devices"
 
     def create(self) -> None:
@@ -86,6 +89,9 @@ class CheckpointFolder:
             # To a query that reads by a pattern a new topic is nothing new, and one that is gone is.
             joined = {name: id_ for name, id_ in fingerprint[_TOPICS].items() if name not in written[_TOPICS]}
             written[_TOPICS].update(joined)
+        # Checkpoints of releases that did not judge by it lack it.
+        adopted = _PUBLISH_DELAY not in written
+        written.setdefault(_PUBLISH_DELAY, fingerprint[_PUBLISH_DELAY])
         differences = [
             f"{key}: the checkpoint has {written.get(key)!r}, the configuration {fingerprint.get(key)!r}"
             for key in sorted({*written, *fingerprint})
@@ -96,9 +102,10 @@ class CheckpointFolder:
                 f"the checkpoint in {self.folder} was written by another configuration:\n  "
                 + "\n  ".join(differences)
                 + "\nGive the old values back, or begin anew with another checkpoint_dir: the input topics are then "
-                "read from their beginning and every window comes again, with a higher revision."
+                "read from where `start_from` says, and windows of which they have all readings come again, with a "
+                "higher revision and without the corrections of `recompute`."
             )
-        if joined:
+        if joined or adopted:
             _replace(self._fingerprint, written)
 
     def load_schema_ids(self) -> SchemaIds:
@@ -107,12 +114,31 @@ class CheckpointFolder:
             return SchemaIds()
         kept = json.loads(self._schema_ids.read_text(encoding="utf-8"))
         known = {int(schema_id): text for schema_id, text in kept["known"].items()}
-        return SchemaIds(known, frozenset(kept["unknown"]), kept["closed"])
+        since = {int(schema_id): _partitions(offsets) for schema_id, offsets in kept.get("since", {}).items()}
+        return SchemaIds(known, frozenset(kept["unknown"]), kept["closed"], since)
 
     def save_schema_ids(self, ids: SchemaIds) -> None:
         """Keep what was learnt; call it before a query uses it."""
         known = {str(schema_id): text for schema_id, text in sorted(ids.known.items())}
-        _replace(self._schema_ids, {"known": known, "unknown": sorted(ids.unknown), "closed": ids.closed})
+        since = {str(schema_id): by_topic(offsets) for schema_id, offsets in sorted(ids.since.items())}
+        content = {"known": known, "unknown": sorted(ids.unknown), "closed": ids.closed, "since": since}
+        _replace(self._schema_ids, content)
+
+    def load_start(self) -> StartPosition | None:
+        """Where this checkpoint has begun; None when neither query has planned a batch yet, so that it may be chosen.
+
+        A checkpoint of a release that did not keep it has begun everywhere.
+        """
+        if self.last_planned_batch() < 0 and _newest_batch(self.rejects) < 0:
+            return None
+        if not self._start.exists():
+            return StartPosition()
+        kept = json.loads(self._start.read_text(encoding="utf-8"))
+        return StartPosition(_partitions(kept["offsets"]), kept["complete_after_ms"])
+
+    def save_start(self, start: StartPosition) -> None:
+        """Keep where the checkpoint begins; call it before a query is started."""
+        _replace(self._start, {"offsets": by_topic(start.offsets), "complete_after_ms": start.complete_after_ms})
 
     def devices_snapshot(self, batch_id: int) -> dict[str, int] | None:
         """The end offsets, by partition, of the devices that this batch was joined with before; None at first."""
@@ -130,28 +156,30 @@ class CheckpointFolder:
 
     def last_planned_batch(self) -> int:
         """The number of the windowed query's newest batch, which may be running still; -1 before the first."""
-        try:
-            names = [path.name for path in (self.windows / "offsets").iterdir()]
-        except FileNotFoundError:
-            return -1
-        return max((int(name) for name in names if name.isdigit()), default=-1)
+        return _newest_batch(self.windows)
 
-    def last_plan(self) -> tuple[int, dict[tuple[str, int], int]] | None:
+    def last_plan(self) -> tuple[int, dict[Partition, int]] | None:
         """The newest batch of the windowed query, and where it ends in every partition of the input.
 
-        From Spark's offset log, which is written before a batch begins: a line with its version, one with metadata,
-        then the end offset of each source. None before the first batch.
+        None before the first batch.
         """
-        batch_id = self.last_planned_batch()
-        try:
-            lines = (self.windows / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return None
-        # The clock comes before Kafka; "-" stands for a source that had nothing yet.
-        if lines[-1] == "-":
-            return None
-        topics: dict[str, dict[str, int]] = json.loads(lines[-1])
-        return batch_id, {(t, int(number)): end for t, ends in topics.items() for number, end in ends.items()}
+        return _newest_plan(self.windows)
+
+    def read_to(self, query: str) -> dict[Partition, int]:
+        """Where the newest plan of a query ends, or where it begins when it has none yet."""
+        plan = _newest_plan(self.folder / query)
+        if plan is not None or not self._start.exists():
+            return {} if plan is None else plan[1]
+        return _partitions(json.loads(self._start.read_text(encoding="utf-8"))["offsets"])
+
+    def planned_by_any(self) -> dict[Partition, int]:
+        """Where the newest plan of the query that is further ends, in every partition; no record behind it was read."""
+        furthest: dict[Partition, int] = {}
+        for query in (self.windows, self.rejects):
+            plan = _newest_plan(query)
+            for partition, end in ({} if plan is None else plan[1]).items():
+                furthest[partition] = max(end, furthest.get(partition, 0))
+        return furthest
 
     def tick(self, event_time_ms: int) -> None:
         """Hand a tick to the windowed query, whose clock reads the files of the folder `clock/`."""
@@ -173,9 +201,36 @@ def fingerprint(settings: AggregatorSettings, cluster_id: str, topic_ids: Mappin
         "grouping keys": ["device_id", "metric"],
         "allowed_lateness_ms": settings.allowed_lateness_ms,
         "max_skew_ms": settings.max_skew_ms,
+        _PUBLISH_DELAY: settings.read_slack_ms,
         "shuffle_partitions": settings.shuffle_partitions,
         "state store": settings.spark.properties.get("spark.sql.streaming.stateStore.providerClass", "default"),
     }
+
+
+def _newest_batch(query: Path) -> int:
+    try:
+        names = [path.name for path in (query / "offsets").iterdir()]
+    except FileNotFoundError:
+        return -1
+    return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def _newest_plan(query: Path) -> tuple[int, dict[Partition, int]] | None:
+    """From Spark's offset log, which is written before a batch begins.
+
+    It has a line with its version, one with metadata, then the end offset of each source.
+    """
+    batch_id = _newest_batch(query)
+    try:
+        lines = (query / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return None
+    # The clock comes before Kafka; "-" stands for a source that had nothing yet.
+    return None if lines[-1] == "-" else (batch_id, _partitions(json.loads(lines[-1])))
+
+
+def _partitions(offsets: Mapping[str, Mapping[str, int]]) -> dict[Partition, int]:
+    return {(topic, int(number)): offset for topic, numbers in offsets.items() for number, offset in numbers.items()}
 
 
 def _replace(path: Path, content: Mapping[str, Any]) -> None:

@@ -107,6 +107,24 @@ def changed(computed: DataFrame, published: DataFrame, identity: Sequence[str]) 
     return computed.join(known, list(identity), "left").where(~same).select(*computed.columns)
 
 
+def with_all_readings(different: DataFrame, published: DataFrame, identity: Sequence[str]) -> DataFrame:
+    """The rows of `different` that no published one has more readings than.
+
+    A correction adds readings. A window that would lose some is made of a part: its topic was made anew, or records
+    were deleted that nobody noticed.
+    """
+    known = published.select(*identity, F.col("count").alias("known_count"))
+    rows = different.join(known, list(identity), "left")
+    return rows.where(F.coalesce(F.col("count") >= F.col("known_count"), F.lit(True))).select(*different.columns)
+
+
+def in_whole_windows(corrected: DataFrame, different: DataFrame) -> DataFrame:
+    """Those of `corrected` in windows of which no row of `different` was left out: other groups would be partial."""
+    window = ["metric", "window_start", "window_end"]
+    left_out = different.join(corrected, list(AGGREGATE_IDENTITY), "left_anti").select(*window).distinct()
+    return corrected.join(left_out, window, "left_anti").select(*corrected.columns)
+
+
 def groups_of(
     computed: DataFrame, corrected: DataFrame, devices: DataFrame, attributes: Sequence[str], unknown_group: str
 ) -> DataFrame:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,7 +18,7 @@ Partition = tuple[str, int]
 PREFIX = "isotherm_aggregator_"
 
 READINGS_OBSERVED = "readings"
-"""Observation of the windowed query: `on_time`, `newest_ingest_ms`."""
+"""Observation of the windowed query: `on_time`, `newest_appended_ms`."""
 REFUSED_OBSERVED = "refused"
 """Observation of the stateless query: a count for each of REASONS."""
 
@@ -37,6 +38,8 @@ class Progress:
     """Open windows; None when this start of the query has run no batch yet, and for a query without state."""
     dropped_rows: int
     observed: Mapping[str, Mapping[str, int | None]]
+    missed: int = 0
+    """Batches before this one of which no progress was seen, because it was asked for too late."""
 
     @property
     def rows_per_second(self) -> float:
@@ -44,9 +47,9 @@ class Progress:
         return self.input_rows * 1000 / max(1, self.duration_ms)
 
     @property
-    def newest_ingest_ms(self) -> int | None:
-        """The newest ingest time among the readings that went into windows; None when there were none."""
-        return self.observed.get(READINGS_OBSERVED, {}).get("newest_ingest_ms")
+    def newest_appended_ms(self) -> int | None:
+        """The newest append time among the readings that went into windows; None when there were none."""
+        return self.observed.get(READINGS_OBSERVED, {}).get("newest_appended_ms")
 
     @classmethod
     def parse(cls, text: str) -> Progress:
@@ -78,6 +81,37 @@ def _partitions(offsets: Mapping[str, Mapping[str, int]] | None) -> Mapping[Part
     return {(topic, int(number)): offset for topic, numbers in offsets.items() for number, offset in numbers.items()}
 
 
+class Standstill:
+    """How long nothing was done although there is work: unread records, windows that may end, queries that do not run.
+
+    It is asked from the thread that serves the metrics, so that it grows also while the main loop waits.
+    """
+
+    def __init__(self, elapsed_s: Callable[[], float] = time.monotonic) -> None:
+        self._elapsed_s = elapsed_s
+        self._since_s: float | None = None
+        self._done: Hashable = None
+
+    def begin(self) -> None:
+        """There is work from now on, as long as nobody says that there is none."""
+        self._since_s = self._elapsed_s()
+
+    def rest(self) -> None:
+        """There is nothing to do: everything is read and no window is open, or nobody wants it done."""
+        self._since_s = None
+
+    def work(self, done: Hashable) -> None:
+        """There is something to do; `done` changes when some of it is done."""
+        if self._since_s is None or done != self._done:
+            self._since_s = self._elapsed_s()
+        self._done = done
+
+    def seconds(self) -> float:
+        """Seconds since work was last done."""
+        since_s = self._since_s
+        return 0.0 if since_s is None else self._elapsed_s() - since_s
+
+
 class Metrics:
     """The counters and gauges of one process."""
 
@@ -93,10 +127,20 @@ class Metrics:
         self.dead_letters = self._counter("dead_letters", "Records that went to the dead-letter topic.", "reason")
         self.windows_emitted = self._counter("windows_emitted", "Aggregates written.")
         self.groups_emitted = self._counter("groups_emitted", "Group aggregates written.")
+        self.windows_incomplete = self._counter(
+            "windows_incomplete",
+            "Aggregates not written by a new checkpoint: the input lacks readings of them.",
+        )
+        self.readings_incomplete = self._counter(
+            "readings_incomplete", "Readings in the aggregates that were not written after a new checkpoint."
+        )
         self.windows_without_device = self._counter(
             "windows_without_device", "Aggregates whose device is not in the devices topic."
         )
         self.dropped = self._counter("rows_dropped_by_watermark", "Partial aggregates lost to the watermark: an alarm.")
+        self.progress_missed = self._counter(
+            "progress_missed", "Batches of which Spark's progress was not seen, and so not counted here."
+        )
         self.query_restarts = self._counter(
             "query_restarts", "Queries started again within this process.", "query", "cause"
         )
@@ -107,6 +151,11 @@ class Metrics:
         self.lag = self._gauge(
             "lag_records", "Records in the topic that are not read yet.", "query", "topic", "partition"
         )
+        self.standstill = Standstill()
+        self._gauge(
+            "standstill_seconds",
+            "Time for which no work was done although there is some; 0 while idle or halted.",
+        ).set_function(self.standstill.seconds)
         self.halted = self._gauge("halted", "1 while the queries stand still because they are to: paused or stopped.")
         for reason in DEAD_LETTER_REASONS:
             self.dead_letters.labels(reason)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from aggregator import wire
 from aggregator.broker import Broker, BrokerError
+from aggregator.checkpoint import CheckpointFolder
 from aggregator.metrics import Metrics
 from aggregator.schema_book import SchemaBook
 from aggregator.settings import AggregatorSettings
@@ -17,6 +18,7 @@ from aggregator.waiting import StopRequested, Waiting
 from connector.status import State
 from connector.targets import Target, TargetFollower, TargetState
 from servicekit import logs
+from servicekit.avro import RegistryUnavailableError
 from servicekit.backoff import Backoff
 from servicekit.health import Health
 
@@ -25,10 +27,13 @@ _log = logs.logger(__name__)
 _POLL_S = 0.1
 _PROGRESS_INTERVAL_S = 0.5
 _PROBE_INTERVAL_S = 1.0
+_ASK_AGAIN_S = 30.0
+"""How often the registry is asked again for schema ids that it did not have."""
 _DRAIN_SHARE = 0.6
 """Share of the shutdown deadline that running batches may use; the rest is for Spark to stop."""
 
 _ASKED_FOR = "asked for"
+_FOUND_LATER = "schema found later"
 """Why a query is started again, beside the causes of its failures."""
 
 _Both = tuple[SupervisedQuery, SupervisedQuery]
@@ -46,6 +51,7 @@ class Operation:
         settings: AggregatorSettings,
         broker: Broker,
         book: SchemaBook,
+        folder: CheckpointFolder,
         ticking: Ticking,
         health: Health,
         metrics: Metrics,
@@ -56,6 +62,7 @@ class Operation:
         self._settings = settings
         self._broker = broker
         self._book = book
+        self._folder = folder
         self._ticking = ticking
         self._health = health
         self._metrics = metrics
@@ -67,6 +74,7 @@ class Operation:
         self._backoff = Backoff(base_ms=500, cap_ms=10_000)
         self._next_look_s = 0.0
         self._next_probe_s = 0.0
+        self._next_question_s = 0.0
 
     def run(self, windows: SupervisedQuery, rejects: SupervisedQuery, verify_topics: Callable[[], None]) -> None:
         """Start the queries, as soon and as long as they are wanted, and look after them until the service stops.
@@ -82,6 +90,7 @@ class Operation:
                 self._obey(queries)
                 if self._status.halted is None:
                     self._look_after(queries, verify_topics)
+                    self._ask_again(queries)
                 self._probe(windows, rejects, verify_topics)
                 self._waiting.pause(_POLL_S)
         except StopRequested:
@@ -124,15 +133,43 @@ class Operation:
         if all(query.is_initialized for query in queries):
             self._health.ready("start")
 
+    def _ask_again(self, queries: _Both) -> None:
+        """Start both queries anew when the registry has got a schema that it did not have."""
+        if not self._book.lacks_ids or time.monotonic() < self._next_question_s:
+            return
+        self._next_question_s = time.monotonic() + _ASK_AGAIN_S
+        try:
+            found = self._book.look_again()
+        except RegistryUnavailableError as error:
+            _log.warning("the registry cannot be asked again for unknown schema ids", reason=str(error))
+            return
+        if not found or not all(query.is_running for query in queries):
+            return
+        self._halt(queries)
+        # What either query has planned is decided: a record must not be unknown to one of them alone.
+        self._book.adopt(found, self._folder.planned_by_any())
+        for query in queries:
+            query.start()
+            self._metrics.query_restarts.labels(query.name, _FOUND_LATER).inc()
+
     def _take_in(self, query: SupervisedQuery) -> None:
         for progress in query.new_progress():
             self._metrics.add(query.name, progress)
+            if progress.missed:
+                self._metrics.progress_missed.inc(progress.missed)
+                _log.error(
+                    "the progress of batches was not seen: it is not known whether the watermark dropped rows of them",
+                    query=query.name,
+                    batches=progress.missed,
+                    batch_id=progress.batch_id,
+                )
             self._health.ready(query.name)
             self._backoff.reset()
             if progress.dropped_rows:
                 _log.error(
-                    "rows dropped by the watermark: readings were held longer than read_slack_ms before they were "
-                    "in Kafka; their windows lack them until they are recomputed",
+                    "rows dropped by the watermark: readings became readable more than read_margin_ms after they were "
+                    "appended, or the brokers' clocks differ by so much; their windows lack them until they are "
+                    "recomputed",
                     rows=progress.dropped_rows,
                     watermark_ms=progress.watermark_ms,
                     batch_id=progress.batch_id,
@@ -140,6 +177,8 @@ class Operation:
 
     def _recover(self, query: SupervisedQuery, failure: str, verify_topics: Callable[[], None]) -> None:
         """Start a query again where that helps. Raises QueryFailedError where it does not."""
+        # A new start forgets what is not taken in yet.
+        self._take_in(query)
         cause = cause_of(failure)
         if cause is Cause.FAILURE:
             self._health.not_ready(query.name, "the query failed")
@@ -162,7 +201,7 @@ class Operation:
         if time.monotonic() < self._next_probe_s and not self._ticking.is_worth_asking(windows):
             return
         self._next_probe_s = time.monotonic() + _PROBE_INTERVAL_S
-        asked_at_ms = time.time_ns() // 1_000_000
+        asked_at_ms = self._ticking.now_ms()
         try:
             ends = self._broker.ends(self._topics(verify_topics), committed=False)
         except BrokerError as error:
@@ -172,10 +211,22 @@ class Operation:
             return
         self._health.ready("kafka")
         for query in (windows, rejects):
-            if query.read_to is not None:
-                self._metrics.set_lag(query.name, query.read_to, ends)
+            read_to = self._folder.read_to(query.name) if query.read_to is None else query.read_to
+            self._metrics.set_lag(query.name, read_to, ends)
+        self._note_standstill(windows, rejects)
         if windows.is_running:
             self._ticking.advance(windows, asked_at_ms, ends)
+
+    def _note_standstill(self, windows: SupervisedQuery, rejects: SupervisedQuery) -> None:
+        """Tell an idle service from one that is stuck."""
+        last, standstill, lags = windows.last, self._metrics.standstill, self._metrics.lags
+        runs = windows.is_running and rejects.is_running
+        is_read = not any(records for lag in lags.values() for records in lag.values())
+        if self._status.halted is not None or (runs and is_read and not self._ticking.is_overdue(windows)):
+            standstill.rest()
+        else:
+            lag = tuple(sum(each.values()) for each in lags.values())
+            standstill.work((lag, windows.read_to and sum(windows.read_to.values()), last and last.watermark_ms))
 
     def _topics(self, verify_topics: Callable[[], None]) -> list[str]:
         """The topics with readings, and those that were among them before. Raises BrokerError."""

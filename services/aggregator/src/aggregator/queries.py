@@ -18,7 +18,10 @@ from aggregator.schema_book import writer_schema
 from aggregator.settings import AggregatorSettings
 from aggregator.wire import SchemaIds
 from connector.dead_letters import MAX_MESSAGE_BYTES
+from servicekit import logs
 from servicekit.avro import SchemaRegistry
+
+_log = logs.logger(__name__)
 
 WINDOWS = "windows"
 REJECTS = "rejects"
@@ -47,7 +50,10 @@ class Queries:
         kafka_options: Mapping[str, str],
         folder: CheckpointFolder,
         sink: Callable[[DataFrame, int], None],
+        starting_offsets: str = "earliest",
     ) -> None:
+        """`starting_offsets` is Spark's option of that name, for a query that begins."""
+        self._starting_offsets = starting_offsets
         self._session = session
         self._settings = settings
         self._kafka = dict(kafka_options)
@@ -62,7 +68,7 @@ class Queries:
         on_time = readings.on_time(decoded, self._verdict(ids)).observe(
             READINGS_OBSERVED,
             F.count(F.lit(1)).alias("on_time"),
-            F.max(F.unix_millis("ingest_time")).alias("newest_ingest_ms"),
+            F.max(F.unix_millis("appended_time")).alias("newest_appended_ms"),
         )
         clock = (
             self._session.readStream.format("text")
@@ -94,8 +100,7 @@ class Queries:
             refused,
             settings.late_topic,
             settings.dead_letter_topic,
-            settings.allowed_lateness_ms,
-            settings.max_skew_ms,
+            settings.timeliness,
         )
         return (
             rows.writeStream.queryName(REJECTS)
@@ -116,14 +121,14 @@ class Queries:
         return (
             self._session.readStream.format("kafka")
             .options(**self._kafka, **READ, **self._settings.subscription)
-            .option("startingOffsets", "earliest")
+            .option("startingOffsets", self._starting_offsets)
             .option("maxOffsetsPerTrigger", self._settings.max_offsets_per_trigger)
             .option("includeHeaders", with_headers)
             .load()
         )
 
     def _verdict(self, ids: SchemaIds) -> Column:
-        return readings.verdict(ids, self._settings.allowed_lateness_ms, self._settings.max_skew_ms)
+        return readings.verdict(ids, self._settings.timeliness)
 
 
 class WindowSink:
@@ -136,8 +141,11 @@ class WindowSink:
         schema_ids: tuple[int, int],
         devices_table: DevicesTable,
         metrics: Metrics,
+        complete_after_ms: int | None = None,
     ) -> None:
+        """Windows that begin at `complete_after_ms` (epoch ms) or before are counted and not written."""
         self._settings = settings
+        self._complete_after_ms = complete_after_ms
         self._options = {**kafka_options, **WRITE}
         self._aggregate_id, self._group_id = schema_ids
         self._devices = devices_table
@@ -146,9 +154,11 @@ class WindowSink:
     def __call__(self, finished: DataFrame, batch_id: int) -> None:
         """Spark calls this once per batch, and again with the same rows when the batch has to be run again."""
         # One pass over the state, whatever is written from it.
-        rows = finished.persist(StorageLevel.MEMORY_AND_DISK)
+        persisted = rows = finished.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             count = rows.count()
+            if count and self._complete_after_ms is not None:
+                rows, count = self._complete(rows, count, self._complete_after_ms)
             if count == 0:
                 return
             self._write(windows.to_aggregate_topic(rows, self._aggregate_id), self._settings.output_topic)
@@ -156,7 +166,23 @@ class WindowSink:
             if self._settings.group_attributes:
                 self._write_groups(rows, batch_id)
         finally:
-            rows.unpersist()
+            persisted.unpersist()
+
+    def _complete(self, rows: DataFrame, count: int, complete_after_ms: int) -> tuple[DataFrame, int]:
+        """The windows of which the input has all readings, and how many they are; the others are counted."""
+        begins_too_early = F.unix_millis("window_start") <= complete_after_ms
+        found = rows.where(begins_too_early).agg(F.count(F.lit(1)).alias("windows"), F.sum("count").alias("readings"))
+        (left_out,) = found.collect()
+        if left_out["windows"]:
+            self._metrics.windows_incomplete.inc(left_out["windows"])
+            self._metrics.readings_incomplete.inc(left_out["readings"])
+            _log.warning(
+                "windows are not published, because the input no longer has all their readings",
+                windows=left_out["windows"],
+                readings=left_out["readings"],
+                complete_after_ms=complete_after_ms,
+            )
+        return rows.where(~begins_too_early), count - left_out["windows"]
 
     def _write_groups(self, rows: DataFrame, batch_id: int) -> None:
         settings = self._settings

@@ -1,7 +1,7 @@
 """From records of Kafka to readings, and what becomes of those that are not on time. Pure: columns in, columns out.
 
-The verdict is a property of the record alone (architecture 7.3), so every query that reads a record comes to the same
-one, whenever it reads it.
+The verdict is a property of the record alone, the time at which the broker appended it included (architecture 7.3), so
+every query that reads a record comes to the same one, whenever it reads it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampType
 
 from aggregator import wire
+from aggregator.timeliness import Timeliness
 from aggregator.wire import SchemaIds
 from connector.dead_letters import PREFIX
 from isotherm_schemas import schema
@@ -35,12 +36,16 @@ DEAD_LETTER_REASONS = (
     "corrupt",
     "out-of-range",
     "not-finite",
+    "too-large",
     "future",
 )
 REASONS = (LATE, *DEAD_LETTER_REASONS)
 
 LATEST_TIME_MS = 253_402_300_799_999
 """The end of the year 9999: times outside 1970 to then overflow the window arithmetic instead of being in a window."""
+
+LARGEST_VALUE = 1e100
+"""Beyond it lies no measurement. The sum of as many values as a topic can hold, and of their squares, stays finite."""
 
 _DEAD_LETTER_OFFSET_HEADERS = ("topic", "partition", "offset")
 
@@ -51,10 +56,14 @@ def decode(records: DataFrame, ids: SchemaIds) -> DataFrame:
     return records.withColumn("reading", reading)
 
 
-def verdict(ids: SchemaIds, allowed_lateness_ms: int, max_skew_ms: int) -> Column:
-    """Why a decoded record is not aggregated, one of REASONS; null when it is."""
+def verdict(ids: SchemaIds, timeliness: Timeliness) -> Column:
+    """Why a decoded record is not aggregated, one of REASONS; null when it is.
+
+    Its `timestamp` is the broker's time of appending it, where the topic has `message.timestamp.type=LogAppendTime`.
+    """
     value = F.col("value")
     event_ms, ingest_ms = F.unix_millis("reading.event_time"), F.unix_millis("reading.ingest_time")
+    appended_ms = F.unix_millis("timestamp")
     measured = F.col("reading.value")
     return (
         F.when(value.isNull(), "no-value")
@@ -63,17 +72,23 @@ def verdict(ids: SchemaIds, allowed_lateness_ms: int, max_skew_ms: int) -> Colum
         .when(F.col("reading.device_id").isNull(), "corrupt")
         .when(~event_ms.between(0, LATEST_TIME_MS) | ~ingest_ms.between(0, LATEST_TIME_MS), "out-of-range")
         .when(F.isnan(measured) | (F.abs(measured) == float("inf")), "not-finite")
-        .when(event_ms > ingest_ms + max_skew_ms, "future")
-        .when(event_ms < ingest_ms - allowed_lateness_ms, LATE)
+        .when(F.abs(measured) > LARGEST_VALUE, "too-large")
+        .when(event_ms > ingest_ms + timeliness.max_skew_ms, "future")
+        .when(
+            (event_ms < ingest_ms - timeliness.allowed_lateness_ms)
+            | (appended_ms > ingest_ms + timeliness.publish_delay_ms),
+            LATE,
+        )
     )
 
 
 def on_time(decoded: DataFrame, verdict: Column) -> DataFrame:
-    """The readings without a verdict, as columns.
+    """The readings without a verdict, as columns, and `appended_time`.
 
     A generator and not a filter: Spark would push a filter below the projection that decodes, and decode twice.
     """
-    return decoded.select(F.inline(F.when(verdict.isNull(), F.array("reading"))))
+    row = F.struct("reading.*", F.col("timestamp").alias("appended_time"))
+    return decoded.select(F.inline(F.when(verdict.isNull(), F.array(row))))
 
 
 def refused(decoded: DataFrame, verdict: Column) -> DataFrame:
@@ -81,9 +96,7 @@ def refused(decoded: DataFrame, verdict: Column) -> DataFrame:
     return decoded.select("*", F.explode(F.when(verdict.isNotNull(), F.array(verdict))).alias("reason"))
 
 
-def to_reject_topics(
-    refused: DataFrame, late_topic: str, dead_letter_topic: str, allowed_lateness_ms: int, max_skew_ms: int
-) -> DataFrame:
+def to_reject_topics(refused: DataFrame, late_topic: str, dead_letter_topic: str, timeliness: Timeliness) -> DataFrame:
     """Rows for the Kafka sink: key, value and headers as they came; dead letters say why in Kafka Connect's headers."""
     is_late = F.col("reason") == LATE
     original = F.coalesce(F.col("headers"), F.array().cast("array<struct<key:string,value:binary>>"))
@@ -94,7 +107,7 @@ def to_reject_topics(
         "stage": F.lit("VALUE_CONVERTER"),
         "class.name": F.lit("aggregator.readings"),
         "exception.class.name": F.concat(F.lit("aggregator.readings."), F.col("reason")),
-        "exception.message": _message(allowed_lateness_ms, max_skew_ms),
+        "exception.message": _message(timeliness),
     }
     errors = F.array(
         *(F.struct(F.lit(PREFIX + k).alias("key"), F.encode(v, "UTF-8").alias("value")) for k, v in said.items())
@@ -107,7 +120,7 @@ def to_reject_topics(
     )
 
 
-def _message(allowed_lateness_ms: int, max_skew_ms: int) -> Column:
+def _message(timeliness: Timeliness) -> Column:
     value, reason = F.col("value"), F.col("reason")
     times = [
         F.lit("event_time "),
@@ -123,6 +136,10 @@ def _message(allowed_lateness_ms: int, max_skew_ms: int) -> Column:
         .when(reason == "corrupt", F.concat(F.lit("the body does not fit schema id "), wire.schema_id(value)))
         .when(reason == "out-of-range", F.concat(*times, F.lit(" (epoch ms): not within the years 1970 to 9999")))
         .when(reason == "not-finite", F.concat(F.lit("the value is "), F.col("reading.value").cast("string")))
-        .when(reason == "future", F.concat(*times, F.lit(f" (epoch ms): more than {max_skew_ms} ms ahead")))
-        .otherwise(F.concat(*times, F.lit(f" (epoch ms): more than {allowed_lateness_ms} ms behind")))
+        .when(
+            reason == "too-large",
+            F.concat(F.lit("the value is "), F.col("reading.value").cast("string"), F.lit(f", beyond {LARGEST_VALUE}")),
+        )
+        # Late readings carry no message.
+        .otherwise(F.concat(*times, F.lit(f" (epoch ms): more than {timeliness.max_skew_ms} ms ahead")))
     )

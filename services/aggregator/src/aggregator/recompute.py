@@ -22,6 +22,8 @@ from aggregator.corrections import AGGREGATE_IDENTITY, GROUP_IDENTITY, Span
 from aggregator.kafka_options import java_options
 from aggregator.queries import READ, WRITE, ids_in, read_devices
 from aggregator.settings import AggregatorSettings
+from aggregator.start_finding import find_start
+from aggregator.start_position import EARLIEST_COMPLETE
 from servicekit import logs
 from servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from servicekit.lifecycle import Exit
@@ -48,6 +50,8 @@ class Outcome:
     """Windows in the span, by device and metric."""
     late_readings: int
     corrected_windows: int
+    fewer_windows: int
+    """Windows that were published with more readings than there are now; they stay as they are."""
     corrected_groups: int
     written: bool
 
@@ -111,12 +115,11 @@ def recompute(settings: AggregatorSettings, span: Span, *, settled_ms: int, dry_
 
 
 def _refuse_what_retention_took(settings: AggregatorSettings, topics: list[str], broker: Broker, span: Span) -> None:
-    kept_from_ms = broker.earliest_kept_ms(topics)
-    # A reading is in Kafka after it was taken in, and was taken in at most max_skew_ms before it was measured.
-    if kept_from_ms is not None and span.from_ms - settings.max_skew_ms < kept_from_ms:
+    begin = find_start(settings.model_copy(update={"start_from": EARLIEST_COMPLETE}), broker, topics, added_topics=True)
+    if begin.complete_after_ms is not None and span.from_ms <= begin.complete_after_ms:
         raise RecomputeError(
             f"{', '.join(topics)}: retention has removed readings of this time, windows made without "
-            f"them would be wrong; --from must be {_text(kept_from_ms + settings.max_skew_ms)} or later"
+            f"them would be wrong; --from must be after {_text(begin.complete_after_ms)}"
         )
 
 
@@ -160,8 +163,16 @@ class _Recompute:
         computed = _kept(
             corrections.aggregate(given, span, settings.window_ms, settings.slide_ms, revision),
         )
-        corrected = _kept(corrections.changed(computed, known, AGGREGATE_IDENTITY))
-        groups = None if known_groups is None else self._groups(computed, corrected, known_groups)
+        different = _kept(corrections.changed(computed, known, AGGREGATE_IDENTITY))
+        corrected = _kept(corrections.with_all_readings(different, known, AGGREGATE_IDENTITY))
+        fewer = different.count() - corrected.count()
+        if fewer:
+            _log.error(
+                "windows were published with more readings than the topics have now: they stay as they are",
+                windows=fewer,
+            )
+        in_groups = corrections.in_whole_windows(corrected, different)
+        groups = None if known_groups is None else self._groups(computed, in_groups, known_groups)
         outcome = Outcome(
             span.from_ms,
             span.to_ms,
@@ -169,6 +180,7 @@ class _Recompute:
             computed.count(),
             late_readings,
             corrected.count(),
+            fewer,
             0 if groups is None else groups.count(),
             written=not dry_run,
         )
@@ -216,11 +228,12 @@ class _Recompute:
 
     def _readings(self, span: Span) -> tuple[DataFrame, int]:
         settings = self._settings
-        begin_ms = span.from_ms - settings.max_skew_ms
+        # A reading is appended before it is measured by at most the skew, and what clocks differ.
+        begin_ms = span.from_ms - settings.max_skew_ms - settings.read_slack_ms
         records = self._records(self._topics, begin_ms)
         late_records = self._records([settings.late_topic], begin_ms)
         ids = ids_in(records.union(late_records), self._registry)
-        verdict = readings.verdict(ids, settings.allowed_lateness_ms, settings.max_skew_ms)
+        verdict = readings.verdict(ids, settings.timeliness)
         in_input, in_late_topic = (_kept(corrections.judged(each, ids, verdict)) for each in (records, late_records))
         given = corrections.counted(in_input, in_late_topic)
         return given, corrections.measured_within(given, span).where("is_late").count()
@@ -253,7 +266,7 @@ class _Recompute:
             .option("startingTimestamp", str(max(0, from_ms)))
             .option("startingOffsetsByTimestampStrategy", "latest")
             .load()
-            .select("value")
+            .select("value", "timestamp")
         )
 
     def _write(self, rows: DataFrame, topic: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aggregator import queries as streaming
 from aggregator import session
-from aggregator.broker import Broker
+from aggregator.broker import Broker, BrokerError
 from aggregator.checkpoint import CheckpointFolder, CheckpointMismatchError, fingerprint
 from aggregator.kafka_options import java_options, redacted
 from aggregator.metrics import Metrics
@@ -12,6 +12,8 @@ from aggregator.operation import Operation, QueryFailedError
 from aggregator.queries import DevicesTable, Queries, WindowSink
 from aggregator.schema_book import SchemaBook
 from aggregator.settings import AggregatorSettings
+from aggregator.start_finding import find_start, spark_offsets
+from aggregator.start_position import StartPosition
 from aggregator.status import Status
 from aggregator.supervision import SupervisedQuery
 from aggregator.ticking import Ticking
@@ -92,19 +94,27 @@ class Aggregator:
 
     def _operate(self, waiting: Waiting, broker: Broker, registry: SchemaRegistry, lock: int) -> None:
         settings, folder = self._settings, self._folder
+        self._metrics.standstill.begin()
         waiting.until("kafka", lambda: self._verify_topics(broker))
+        start = waiting.until("kafka", lambda: self._start_position(broker))
         book = SchemaBook(registry, folder)
         output_ids = waiting.until("registry", lambda: self._look_up_schemas(broker, registry, book))
         spark = session.Spark(settings, folder.spark, lock)
         _log.info("spark started", jvm_pid=spark.jvm_pid, master=settings.spark.master)
         try:
             devices = DevicesTable(settings, self._kafka_options, broker, registry, folder)
-            sink = WindowSink(settings, self._kafka_options, output_ids, devices, self._metrics)
-            queries = Queries(spark.session, settings, self._kafka_options, folder, sink)
+            sink = WindowSink(
+                settings, self._kafka_options, output_ids, devices, self._metrics, start.complete_after_ms
+            )
+            starting_offsets = waiting.until(
+                "kafka", lambda: spark_offsets(start, broker, broker.input_topics(settings))
+            )
+            queries = Queries(spark.session, settings, self._kafka_options, folder, sink, starting_offsets)
             operation = Operation(
                 settings,
                 broker,
                 book,
+                folder,
                 Ticking(settings, folder, broker, book),
                 self._health,
                 self._metrics,
@@ -131,8 +141,35 @@ class Aggregator:
             written += [settings.grouped_topic, settings.devices_topic]
         broker.topic_ids(written)
         topics = broker.topic_ids(broker.input_topics(settings))
+        self._verify_timestamps(broker, list(topics))
         self._folder.verify(fingerprint(settings, broker.cluster_id(), topics))
         broker.ensure_dead_letter_topic(settings.dead_letter_topic)
+
+    def _verify_timestamps(self, broker: Broker, topics: list[str]) -> None:
+        """Raises BrokerError when a topic does not tell when its readings arrived, unless that is not asked for."""
+        untimed = broker.untimed_topics(topics)
+        if not untimed:
+            return
+        if self._settings.require_log_append_time:
+            raise BrokerError(
+                f"topic {', '.join(untimed)} has not message.timestamp.type=LogAppendTime, without which readings that "
+                "an outage held back would be dropped unnoticed; run `isotherm apply`, or alter the topic "
+                "(require_log_append_time=false takes the producers' times)"
+            )
+        _log.warning(
+            "these topics bear the producers' times: readings that an outage holds back are noticed only when the "
+            "watermark drops them",
+            topics=untimed,
+        )
+
+    def _start_position(self, broker: Broker) -> StartPosition:
+        """Where the checkpoint begins, or has begun. Raises BrokerError and SettingsError."""
+        begun = self._folder.load_start()
+        if begun is not None:
+            return begun
+        start = find_start(self._settings, broker, broker.input_topics(self._settings))
+        self._folder.save_start(start)
+        return start
 
     def _look_up_schemas(self, broker: Broker, registry: SchemaRegistry, book: SchemaBook) -> tuple[int, int]:
         """Learn the input's ids; returns those of the aggregates and of the groups (0 when they are switched off)."""

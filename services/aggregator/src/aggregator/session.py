@@ -89,7 +89,8 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
         "spark.sql.adaptive.enabled": "false",
         # A record must not be able to end the query: out-of-range values become null or wrap, and are refused.
         "spark.sql.ansi.enabled": "false",
-        "spark.sql.streaming.numRecentProgressUpdates": "10",
+        # More batches than there can be between two looks: the driver may wait for Kafka or the registry meanwhile.
+        "spark.sql.streaming.numRecentProgressUpdates": "500",
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.cleaner.periodicGC.interval": "10min",
         **settings.spark.properties,

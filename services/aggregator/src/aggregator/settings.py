@@ -8,6 +8,8 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from aggregator import start_position
+from aggregator.timeliness import Timeliness
 from servicekit.settings import ServiceSettings, Settings
 
 _PATTERN = re.compile(
@@ -72,10 +74,28 @@ class AggregatorSettings(ServiceSettings):
         60_000, ge=0, description="A reading measured further than this after it was taken in lies in the future."
     )
     read_slack_ms: int = Field(
-        30_000,
+        40_000,
         ge=0,
-        description="Longest time that a front door holds a reading before it is in Kafka "
-        "(its producer's `delivery.timeout.ms`).",
+        description="Publish delay: a reading that the broker appended longer than this after it was taken in is late. "
+        "More than the ingest services' `delivery.timeout.ms` and the difference of their clocks and the brokers'.",
+    )
+    read_margin_ms: int = Field(
+        5_000,
+        ge=0,
+        description="How much later than it was appended a reading may become readable (replication), and how far the "
+        "brokers' clocks may differ: windows wait for so much longer.",
+    )
+    require_log_append_time: bool = Field(
+        True,
+        description="Begin only when the topics with readings have `message.timestamp.type=LogAppendTime`. Switch it "
+        "off for a replay whose records bear their ingest times: readings that an outage held back are then not "
+        "noticed.",
+    )
+    start_from: str = Field(
+        start_position.EARLIEST_COMPLETE,
+        description="Where a new checkpoint begins to read: `earliest-complete`, a time (ISO 8601, UTC without an "
+        'offset, or epoch ms), or offsets as JSON, `{"topic": {"0": 17}}`. Windows of which the input lacks readings '
+        "are not published.",
     )
     trigger_ms: int = Field(
         500,
@@ -90,8 +110,8 @@ class AggregatorSettings(ServiceSettings):
     shuffle_partitions: int = Field(2, ge=1, le=1_000, description="Partitions of the windows' state.")
     idle_flush: bool = Field(
         True,
-        description="Let the wall clock finish windows while no reading comes. Switch it off to replay old readings "
-        "into the input topic while the service runs.",
+        description="Finish windows also while no reading comes. Switch it off to replay old readings into the input "
+        "topic while the service runs.",
     )
     checkpoint_dir: Path = Field(description="Folder of the checkpoint, on a disk that survives a restart.")
     jars_dir: Path = Field(description="Folder with Spark's Kafka and Avro jars.")
@@ -102,6 +122,12 @@ class AggregatorSettings(ServiceSettings):
         if self.slide_ms is not None and self.slide_ms > self.window_ms:
             raise ValueError(f"slide_ms {self.slide_ms} leaves gaps between windows of window_ms {self.window_ms}")
         return self
+
+    @field_validator("start_from")
+    @classmethod
+    def _says_where_to_start(cls, text: str) -> str:
+        start_position.parse(text)
+        return text
 
     @field_validator("input_pattern")
     @classmethod
@@ -146,4 +172,9 @@ class AggregatorSettings(ServiceSettings):
     @property
     def watermark_delay_ms(self) -> int:
         """How far the watermark stays behind the furthest reading that may have come (architecture 7.3)."""
-        return self.allowed_lateness_ms + self.max_skew_ms + self.read_slack_ms
+        return self.allowed_lateness_ms + self.max_skew_ms + self.read_slack_ms + self.read_margin_ms
+
+    @property
+    def timeliness(self) -> Timeliness:
+        """The bounds by which a reading is on time, late or in the future."""
+        return Timeliness(self.allowed_lateness_ms, self.max_skew_ms, self.read_slack_ms)

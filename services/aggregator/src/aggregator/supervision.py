@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -51,7 +52,7 @@ class SupervisedQuery:
         self.name = name
         self.read_to: dict[Partition, int] | None = None
         self.last: Progress | None = None
-        self.newest_ingest_ms: int | None = None
+        self.newest_appended_ms: int | None = None
         self.starts = 0
         self._start = start
         self._redact = redact
@@ -74,7 +75,10 @@ class SupervisedQuery:
         return self.is_running and self.last is not None
 
     def new_progress(self) -> list[Progress]:
-        """What it has done since the last call."""
+        """What it has done since the last call.
+
+        The first one says how many batches before it are missing: Spark keeps only as many as it is told to.
+        """
         if self._query is None:
             return []
         new: list[Progress] = []
@@ -85,13 +89,16 @@ class SupervisedQuery:
                 break
             new.append(progress)
         new.reverse()
+        seen_batch = self._seen[0]
+        if new and seen_batch >= 0 and new[0].batch_id > seen_batch + 1:
+            new[0] = replace(new[0], missed=new[0].batch_id - seen_batch - 1)
         for progress in new:
             self._seen = (progress.batch_id, progress.timestamp)
             self.last = progress
             if progress.read_to is not None:
                 self.read_to = dict(progress.read_to)
-            if progress.newest_ingest_ms is not None:
-                self.newest_ingest_ms = max(progress.newest_ingest_ms, self.newest_ingest_ms or 0)
+            if progress.newest_appended_ms is not None:
+                self.newest_appended_ms = max(progress.newest_appended_ms, self.newest_appended_ms or 0)
         return new
 
     def failure(self) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from aggregator.broker import Broker
 from aggregator.checkpoint import CheckpointFolder
-from aggregator.clock import Ticks, reached_ms
+from aggregator.clock import BrokerTime, Ticks, reached_ms
 from aggregator.metrics import Partition
 from aggregator.schema_book import SchemaBook
 from aggregator.settings import AggregatorSettings
@@ -18,12 +18,20 @@ class Ticking:
     """Works out how far time has come, and says so in the clock's folder when a window may end by it."""
 
     def __init__(
-        self, settings: AggregatorSettings, folder: CheckpointFolder, broker: Broker, book: SchemaBook
+        self,
+        settings: AggregatorSettings,
+        folder: CheckpointFolder,
+        broker: Broker,
+        book: SchemaBook,
+        broker_time: BrokerTime | None = None,
     ) -> None:
         self._folder = folder
         self._broker = broker
         self._book = book
+        self._broker_time = broker_time or BrokerTime()
         self._idle_flush = settings.idle_flush
+        self._is_brokers_time = settings.require_log_append_time
+        self._publish_delay_ms = settings.read_slack_ms
         self._ticks = Ticks(
             settings.window_ms,
             settings.slide_ms or settings.window_ms,
@@ -34,15 +42,37 @@ class Ticking:
         self._ticked_in_start = 0
         self._asked_of_batch = -1
 
+    def now_ms(self) -> int | None:
+        """The brokers' time at the least (epoch ms); None as long as no record has told it."""
+        return self._broker_time.now_ms()
+
     def is_worth_asking(self, windows: SupervisedQuery) -> bool:
         """Whether a window may end by a batch that has been planned since the last call of `advance`."""
-        if not self._is_due(windows, time.time_ns() // 1_000_000):
+        now_ms = self.now_ms()
+        if now_ms is None or not self._is_due(windows, now_ms):
             return False
         return self._folder.last_planned_batch() != self._asked_of_batch
 
-    def advance(self, windows: SupervisedQuery, asked_at_ms: int, ends: Mapping[Partition, int]) -> None:
-        """Hand over a tick if one is due; `ends` are the partitions' ends as of `asked_at_ms` or later."""
-        if not self._is_due(windows, asked_at_ms):
+    def is_overdue(self, windows: SupervisedQuery) -> bool:
+        """Whether a window that is open may end by now, as far as the brokers' time tells."""
+        now_ms = self.now_ms()
+        return self._idle_flush and now_ms is not None and self._is_due(windows, now_ms)
+
+    def advance(self, windows: SupervisedQuery, asked_at_ms: int | None, ends: Mapping[Partition, int]) -> None:
+        """Hand over a tick if one is due; `ends` are the partitions' ends as of `asked_at_ms` or later.
+
+        `asked_at_ms` is the brokers' time as `now_ms` gave it. Raises BrokerError.
+        """
+        if windows.newest_appended_ms is not None:
+            self._hear(windows.newest_appended_ms)
+        if not self._has_open_windows(windows):
+            return
+        if asked_at_ms is None:
+            # Only at a start, to which nothing has told the time: no record says that its broker's clock is right.
+            newest_ms = self._broker.newest_ms(sorted({topic for topic, _ in ends}))
+            if newest_ms is not None:
+                self._broker_time.hear(_no_later_than_here(newest_ms))
+        elif self._idle_flush and not self._is_due(windows, asked_at_ms):
             return
         # What a batch will have read is settled before it begins. A tick that is written from then on goes into the
         # next batch, and what is in a batch's plan stays there, also when the batch has to be run again.
@@ -51,19 +81,35 @@ class Ticking:
             return
         self._asked_of_batch, read_to = plan
         unread = self._broker.unread(read_to, ends, self._book.ingest_time_ms)
-        reached = reached_ms(asked_at_ms, unread, windows.newest_ingest_ms, idle_flush=self._idle_flush)
+        for first in unread:
+            if first.appended_ms is not None and first.is_timely(self._publish_delay_ms):
+                self._hear(first.appended_ms)
+        reached = reached_ms(
+            asked_at_ms, unread, windows.newest_appended_ms, partitions=len(ends), idle_flush=self._idle_flush
+        )
         if reached is not None and self._is_due(windows, reached):
             self._folder.tick(self._ticks.tick_ms(reached))
             self._ticked_watermark_ms = self._ticks.watermark_ms(reached)
             self._ticked_in_start = windows.starts
 
+    def _hear(self, time_ms: int) -> None:
+        # Producers' times are no brokers'.
+        self._broker_time.hear(time_ms if self._is_brokers_time else _no_later_than_here(time_ms))
+
+    def _has_open_windows(self, windows: SupervisedQuery) -> bool:
+        # Without an open window there is nothing to finish: an idle service makes no batches.
+        return windows.last is not None and windows.last.state_rows != 0
+
     def _is_due(self, windows: SupervisedQuery, reached: int) -> bool:
         last = windows.last
-        # Without an open window there is nothing to finish: an idle service makes no batches.
-        if last is None or last.state_rows == 0:
+        if last is None or not self._has_open_windows(windows):
             return False
         # Spark tells nothing of its state before a start's first batch, and makes none for windows that an earlier
         # start has ended but not written: the first tick of a start brings both about, wherever the watermark is.
         if last.state_rows is None and self._ticked_in_start != windows.starts:
             return True
         return self._ticks.is_due(reached, max(last.watermark_ms or 0, self._ticked_watermark_ms))
+
+
+def _no_later_than_here(time_ms: int) -> int:
+    return min(time_ms, time.time_ns() // 1_000_000)

@@ -17,6 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.avro.functions import from_avro, to_avro
 from pyspark.sql.types import StructType
 
+Partition = tuple[str, int]
+
 HEADER_BYTES = 5
 MAX_VALUE_BYTES = 2_147_483_647
 
@@ -31,7 +33,12 @@ class SchemaIds:
     known: Mapping[int, str] = field(default_factory=dict)
     unknown: frozenset[int] = frozenset()
     closed: bool = False
-    """Too many unknown ids were seen: any further one counts as unknown without asking the registry."""
+    """Too many unknown ids were seen: any further one counts as unknown and does not end the query."""
+    since: Mapping[int, Mapping[Partition, int]] = field(default_factory=dict)
+    """Of known ids that were unknown once: the offset in each partition from which on they are known.
+
+    Records before it are dead letters already, or are about to be, so that no query may decode them any more.
+    """
 
     def __contains__(self, schema_id: int) -> bool:
         return schema_id in self.known or schema_id in self.unknown
@@ -72,20 +79,36 @@ def schema_ids(records: DataFrame) -> list[int]:
 
 
 def is_known(value: Column, ids: SchemaIds) -> Column:
-    """Whether the value names an id of which the writer schema is known."""
-    return F.substring(value, 1, HEADER_BYTES).isin([header(known) for known in ids.known])
+    """Whether the value names an id of which the writer schema is known where the record stands."""
+    head = F.substring(value, 1, HEADER_BYTES)
+    known = head.isin([header(known) for known in ids.known if known not in ids.since])
+    for late, offsets in sorted(ids.since.items()):
+        known = known | ((head == F.lit(header(late))) & ~_stands_before(offsets))
+    return known
+
+
+def _stands_before(offsets: Mapping[Partition, int]) -> Column:
+    """Whether a record stands before the offset that its partition has here; its partition may have none."""
+    entries = [F.lit(part) for (topic, number), end in offsets.items() for part in (f"{topic}-{number}", end)]
+    if not entries:
+        return F.lit(False)
+    place = F.concat_ws("-", "topic", "partition")
+    return F.coalesce(F.col("offset") < F.try_element_at(F.create_map(*entries), place), F.lit(False))
 
 
 def decode(value: Column, ids: SchemaIds, reader: str, shape: StructType) -> Column:
     """The decoded value, as a struct of the reader's fields; every field is null when it cannot be read.
 
     A value that names an id about which nothing is known yet ends the query: `new_schema_ids` finds the id in the
-    failure's text. `shape` is the reader schema as Spark sees it.
+    failure's text. `shape` is the reader schema as Spark sees it. With `ids.since` the columns `topic`, `partition` and
+    `offset` are needed too.
     """
     head, body = F.substring(value, 1, HEADER_BYTES), F.substring(value, HEADER_BYTES + 1, MAX_VALUE_BYTES)
     options = {"avroSchema": reader, "mode": "PERMISSIVE"}
     nothing = F.lit(None).cast(shape)
     cases = F.when(value.isNull() | ~is_framed(value), nothing)
+    for late, offsets in sorted(ids.since.items()):
+        cases = cases.when((head == F.lit(header(late))) & _stands_before(offsets), nothing)
     for known, writer in sorted(ids.known.items()):
         cases = cases.when(head == F.lit(header(known)), from_avro(body, writer, options))
     if ids.closed:

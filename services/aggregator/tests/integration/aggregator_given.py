@@ -51,7 +51,7 @@ class Given:
             "sequence": 0,
             "attributes": {},
         }
-        self.put([Record("clock", b"clock", self._encode(reading), "on-time")])
+        self.put([Record("clock", b"clock", self._encode(reading), "on-time", ingest_ms=at_ms)])
 
     def windows(self, rules: checker.Rules = RULES) -> dict[Any, Any]:
         """The recount."""

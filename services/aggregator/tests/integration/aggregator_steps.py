@@ -67,7 +67,7 @@ class Steps:
             }
             self.sent.append(reading)
             value = self.encode[version]({**reading, "quality": "good"} if version == 2 else reading)
-            self.producer.produce(self.topics.input, key=str(reading["device_id"]), value=value)
+            self.producer.produce(self.topics.input, key=str(reading["device_id"]), value=value, timestamp=time_ms)
         assert self.producer.flush(60) == 0
         return len(times)
 

@@ -63,6 +63,8 @@ class Record:
     value: bytes | None
     fate: str
     reading: Mapping[str, Any] | None = None
+    ingest_ms: int | None = None
+    """The record's timestamp, in a topic that takes the producer's; None: the time of producing it."""
 
 
 class Topics:
@@ -75,6 +77,10 @@ class Topics:
         self.input = f"{prefix}.in"
         self.later = f"{prefix}.in.later"
         self.pattern = ""
+        self.partitions = 4
+        """Of every topic but the control topics."""
+        self.log_append_time = False
+        """Whether the broker's time is the records', or the ingest time that `produce` gives them, as in a replay."""
         self.output = f"{prefix}.out"
         self.grouped = f"{prefix}.grouped"
         self.late = f"{prefix}.late"
@@ -102,13 +108,19 @@ class Topics:
             self.devices: ("Device", [schema("Device", 1)]),
             **({self.later: ("SensorReading", readings)} if with_later else {}),
         }
-        config = {self.devices: {"cleanup.policy": "compact"}, self.output: topic("temperatures.aggregated").config}
+        timed = {"message.timestamp.type": "LogAppendTime" if self.log_append_time else "CreateTime"}
+        config = {
+            self.input: timed,
+            self.later: timed,
+            self.devices: {"cleanup.policy": "compact"},
+            self.output: topic("temperatures.aggregated").config,
+        }
         shared = [(topic(name), record) for name, record in CONTROL_TOPICS.items()]
         apply(
             self.kafka,
             self.registry,
             topics=[
-                *(DeclaredTopic(name, 4, config.get(name, {})) for name in names),
+                *(DeclaredTopic(name, self.partitions, config.get(name, {})) for name in names),
                 *(DeclaredTopic(declared.name, declared.partitions, declared.config) for declared, _ in shared),
             ],
             subjects=[
@@ -146,6 +158,8 @@ def settings_of(topics: Topics, folder: Path, **settings: object) -> list[str]:
         "allowed_lateness_ms": RULES.allowed_lateness_ms,
         "max_skew_ms": RULES.max_skew_ms,
         "read_slack_ms": READ_SLACK_MS,
+        "read_margin_ms": 0,
+        "require_log_append_time": topics.log_append_time,
         "trigger_ms": 500,
         "rejects_trigger_ms": 500,
         "max_offsets_per_trigger": 4_000,
@@ -310,7 +324,7 @@ def make_records(
         elif broken < 0.008:
             fate, value = "not-finite", encode({**reading, "value": float("nan")})
         is_read = fate in ("on-time", "late")
-        records.append(Record(str(number), device_id.encode(), value, fate, reading if is_read else None))
+        records.append(Record(str(number), device_id.encode(), value, fate, reading if is_read else None, ingest_ms))
     return records
 
 
@@ -329,7 +343,7 @@ def make_v2(encode: Callable[[Mapping[str, Any]], bytes], name: str, count: int,
             "attributes": {},
         }
         value = encode({**reading, "quality": "good"})
-        records.append(Record(f"{name}-{number}", str(reading["device_id"]).encode(), value, "on-time", reading))
+        records.append(Record(f"{name}-{number}", str(reading["device_id"]).encode(), value, "on-time", reading, at_ms))
     return records
 
 
@@ -340,7 +354,7 @@ def avro_header(schema_id: int) -> bytes:
 def produce(producer: Producer, topic: str, records: list[Record]) -> None:
     for record in records:
         headers: list[tuple[str, str | bytes | None]] = [("identity", record.identity.encode())]
-        producer.produce(topic, key=record.key, value=record.value, headers=headers)
+        producer.produce(topic, key=record.key, value=record.value, headers=headers, timestamp=record.ingest_ms or 0)
         producer.poll(0)
 
 

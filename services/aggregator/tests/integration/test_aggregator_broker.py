@@ -22,7 +22,7 @@ def test_what_is_unread_is_seen_as_often_as_it_is_asked_for(kafka: Kafka) -> Non
     ensure_topic(clients.admin(settings, TOPIC), TOPIC)
     producer = clients.producer(settings, TOPIC)
     for number in range(3):
-        producer.produce(TOPIC, value=str(number))
+        producer.produce(TOPIC, value=str(number), timestamp=1_000 + number)
     assert producer.flush(60) == 0
     broker = Broker(settings)
     try:
@@ -30,4 +30,4 @@ def test_what_is_unread_is_seen_as_often_as_it_is_asked_for(kafka: Kafka) -> Non
         asked = [broker.unread({(TOPIC, 0): number}, ends, lambda value: int(value or b"")) for number in range(3)]
     finally:
         broker.close()
-    assert asked == [[Unread(0)], [Unread(1)], [Unread(2)]]
+    assert asked == [[Unread(1_000 + number, number)] for number in range(3)]

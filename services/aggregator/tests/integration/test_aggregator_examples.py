@@ -66,7 +66,7 @@ class World:
             "sequence": 0,
             "attributes": {},
         }
-        self.put(self.topics.input, "SensorReading", device_id, reading)
+        self.put(self.topics.input, "SensorReading", device_id, reading, written_ms=event_ms)
 
     def window(self, device_id: str, mean: float, start_ms: int, revision: int) -> None:
         numbers = {"count": 2, "sum": 2 * mean, "mean": mean, "min": mean, "max": mean, "stddev": 0.0}

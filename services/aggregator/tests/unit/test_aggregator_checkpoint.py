@@ -42,10 +42,10 @@ def test_the_same_configuration_goes_on(folder: CheckpointFolder) -> None:
         folder.verify(fingerprint(settings(), "cluster", {"in": "id"}))
 
 
-def test_trigger_and_slack_may_change(folder: CheckpointFolder) -> None:
+def test_trigger_and_margin_may_change(folder: CheckpointFolder) -> None:
     folder.verify(fingerprint(settings(), "cluster", {"in": "id"}))
     folder.verify(
-        fingerprint(settings(trigger_ms=1, read_slack_ms=1, max_offsets_per_trigger=7), "cluster", {"in": "id"})
+        fingerprint(settings(trigger_ms=1, read_margin_ms=1, max_offsets_per_trigger=7), "cluster", {"in": "id"})
     )
 
 
@@ -56,6 +56,7 @@ def test_trigger_and_slack_may_change(folder: CheckpointFolder) -> None:
         {"slide_ms": 1_000},
         {"allowed_lateness_ms": 1},
         {"max_skew_ms": 1},
+        {"read_slack_ms": 1},
         {"shuffle_partitions": 3},
     ],
 )

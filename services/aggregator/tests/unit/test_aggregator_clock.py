@@ -1,45 +1,115 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.clock import Ticks, Unread, reached_ms
+from aggregator.clock import BrokerTime, Ticks, Unread, reached_ms
 
 times = st.integers(0, 10_000)
 
 
-def test_the_wall_clock_counts_only_when_everything_is_read() -> None:
-    assert reached_ms(1_000, [], 400, idle_flush=True) == 1_000
-    assert reached_ms(1_000, [Unread(700)], 400, idle_flush=True) == 700
+@dataclass
+class Monotonic:
+    """The clock that BrokerTime counts by."""
+
+    seconds: float = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
 
 
-def test_without_idle_flush_readings_alone_move_time() -> None:
-    assert reached_ms(1_000, [], 400, idle_flush=False) == 400
-    assert reached_ms(1_000, [], None, idle_flush=False) is None
+def reached(now_ms: int | None, unread: list[Unread], newest_ms: int | None = None, **given: bool | int) -> int | None:
+    partitions = int(given.get("partitions", len(unread) + 1))
+    return reached_ms(now_ms, unread, newest_ms, partitions=partitions, idle_flush=bool(given.get("idle_flush", True)))
 
 
-def test_an_unreadable_first_record_stops_time() -> None:
-    assert reached_ms(1_000, [Unread(700), Unread(None)], 400, idle_flush=True) is None
+def test_the_brokers_time_counts_only_for_partitions_that_are_read() -> None:
+    assert reached(1_000, [], 400) == 1_000
+    assert reached(1_000, [Unread(700)], 400) == 700
+    assert reached(700, [Unread(900)], 400) == 700
+    assert reached(700, [Unread(900)], 400, partitions=1) == 900
 
 
-@given(asked_at=times, firsts=st.lists(times, min_size=1), newest=times, idle_flush=st.booleans())
-def test_time_never_passes_an_unread_record_nor_the_wall_clock(
-    asked_at: int, firsts: list[int], newest: int, idle_flush: bool
-) -> None:
-    reached = reached_ms(asked_at, [Unread(first) for first in firsts], newest, idle_flush=idle_flush)
-    assert reached == min(asked_at, *firsts)
+def test_without_idle_flush_records_alone_move_time() -> None:
+    assert reached(1_000, [], 400, idle_flush=False) == 400
+    assert reached(1_000, [Unread(2_000)], 400, idle_flush=False) == 2_000
+    assert reached(1_000, [], None, idle_flush=False) is None
 
 
-@given(ingest=times, reached=times, lateness=times, skew=times, slack=times, held_ms=times)
+def test_a_partition_that_does_not_answer_stops_time() -> None:
+    assert reached(1_000, [Unread(700), Unread(None)], 400) is None
+    assert reached(None, [Unread(700)], 400) is None
+
+
+@given(
+    now=times,
+    firsts=st.lists(st.builds(Unread, times, st.none() | st.integers(-(10**12), 10**12)), min_size=1, max_size=128),
+    idle=st.booleans(),
+)
+def test_what_is_in_a_record_never_stops_time(now: int, firsts: list[Unread], idle: bool) -> None:
+    """An unreadable value, or one with an absurd ingest time, in any number of partitions."""
+    appended = [first.appended_ms for first in firsts if first.appended_ms is not None]
+    found = reached(now, firsts, partitions=len(firsts) + idle)
+    assert found == min([*appended, *([now] if idle else [])])
+
+
+@given(ingest=times, held=times, lateness=times, skew=times, delay=times, margin=times, hidden=times, behind=times)
 def test_no_reading_on_time_falls_behind_the_watermark(
-    ingest: int, reached: int, lateness: int, skew: int, slack: int, held_ms: int
+    ingest: int, held: int, lateness: int, skew: int, delay: int, margin: int, hidden: int, behind: int
 ) -> None:
-    """A record that is unread when time has come to `reached` was taken in then or, held by a door, `slack` before."""
-    ingest = max(ingest, reached - min(held_ms, slack))
-    earliest_event_ms = ingest - lateness
-    ticks = Ticks(window_ms=1_000, slide_ms=1_000, max_skew_ms=skew, delay_ms=lateness + skew + slack)
-    assert earliest_event_ms >= ticks.watermark_ms(reached)
+    """It was appended within the publish delay, and became readable within the margin, after time had come so far."""
+    appended = ingest + min(held, delay)
+    reached_ms = appended + min(hidden, margin)
+    earliest_event_ms = ingest - min(behind, lateness)
+    ticks = Ticks(window_ms=1_000, slide_ms=1_000, max_skew_ms=skew, delay_ms=lateness + skew + delay + margin)
+    assert earliest_event_ms >= ticks.watermark_ms(reached_ms)
+
+
+def test_the_brokers_time_goes_on_by_what_has_passed_since() -> None:
+    passed = Monotonic()
+    broker = BrokerTime(passed)
+    assert broker.now_ms() is None
+    broker.hear(1_000_000)
+    passed.seconds += 10
+    assert broker.now_ms() == 1_009_990
+    broker.hear(1_005_000)
+    assert broker.now_ms() == 1_009_990
+    broker.hear(1_010_000)
+    assert broker.now_ms() == 1_010_000
+
+
+@given(
+    rate=st.floats(0.999, 1.001),
+    steps=st.lists(st.tuples(st.floats(0, 3_600), st.integers(0, 5_000)), min_size=1, max_size=30),
+)
+def test_the_brokers_time_is_never_ahead_of_them(rate: float, steps: list[tuple[float, int]]) -> None:
+    """Whatever the driver's time of day, and with clocks that do not go equally fast."""
+    passed = Monotonic()
+    broker, true_ms = BrokerTime(passed), 1_800_000_000_000.0
+    for seconds, old_ms in steps:
+        passed.seconds += seconds
+        true_ms += seconds * 1000 * rate
+        broker.hear(int(true_ms) - old_ms)
+        now_ms = broker.now_ms()
+        assert now_ms is not None
+        assert now_ms <= true_ms + 1
+
+
+@pytest.mark.parametrize(
+    ("first", "timely"),
+    [
+        (Unread(10_000, 7_000), True),
+        (Unread(10_000, 6_999), False),
+        (Unread(3_610_000, 10_000), False),
+        (Unread(10_000, None), False),
+        (Unread(None, 10_000), False),
+    ],
+)
+def test_a_broker_ahead_is_not_believed_alone(first: Unread, timely: bool) -> None:
+    assert first.is_timely(3_000) is timely
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from aggregator import corrections, devices, readings, session, windows, wire
 from aggregator.settings import AggregatorSettings
+from aggregator.timeliness import Timeliness
 from isotherm_schemas import schema
 from servicekit import avro
 from simulators import checker
@@ -26,15 +30,19 @@ from stack.artifacts import Artifacts
 # pyspark leaves the socket of every collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")
 
-RULES = checker.Rules(window_ms=10_000, allowed_lateness_ms=5_000, max_skew_ms=2_000)
+RULES = checker.Rules(window_ms=10_000, allowed_lateness_ms=5_000, max_skew_ms=2_000, publish_delay_ms=3_000)
+TIMELINESS = Timeliness(5_000, 2_000, 3_000)
 READING_V1 = schema("SensorReading", 1)
 READING_V2 = {**READING_V1, "fields": [*READING_V1["fields"]]}
 READING_V2["fields"].insert(2, {"name": "quality", "type": "string", "default": "x"})
 IDS = wire.SchemaIds({1: json.dumps(READING_V1), 2: json.dumps(READING_V2)}, frozenset({9}))
 ENCODE = {1: avro.encoder(READING_V1, 1), 2: avro.encoder(READING_V2, 2)}
 RECORDS = (
-    "key binary, value binary, topic string, partition int, offset long, headers array<struct<key:string,value:binary>>"
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
+    "headers array<struct<key:string,value:binary>>"
 )
+APPENDED_MS = 11_000
+"""When the broker appended a record, unless a test says otherwise."""
 
 
 @pytest.fixture(scope="module")
@@ -69,19 +77,24 @@ def reading(**changes: Any) -> dict[str, Any]:
     }
 
 
-def records(spark: SparkSession, values: Sequence[bytes | None]) -> DataFrame:
-    rows = [(b"key", value, "t", 0, offset, None) for offset, value in enumerate(values)]
+def at(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+def records(spark: SparkSession, values: Sequence[bytes | None], appended_ms: Sequence[int] = ()) -> DataFrame:
+    times = appended_ms or [APPENDED_MS] * len(values)
+    rows = [(b"key", value, "t", 0, offset, at(times[offset]), None) for offset, value in enumerate(values)]
     return spark.createDataFrame(rows, RECORDS)
 
 
 def verdicts(decoded: DataFrame) -> dict[int, str]:
-    verdict = readings.verdict(IDS, RULES.allowed_lateness_ms, RULES.max_skew_ms)
+    verdict = readings.verdict(IDS, TIMELINESS)
     rows = readings.refused(decoded, verdict).select("offset", "reason").collect()
     return {row["offset"]: row["reason"] for row in rows}
 
 
 def on_time(decoded: DataFrame) -> DataFrame:
-    return readings.on_time(decoded, readings.verdict(IDS, RULES.allowed_lateness_ms, RULES.max_skew_ms))
+    return readings.on_time(decoded, readings.verdict(IDS, TIMELINESS))
 
 
 near = st.integers(0, 40_000)
@@ -90,25 +103,29 @@ good_readings = st.builds(
     reading,
     device_id=texts,
     metric=st.sampled_from(["temperature", "brightness"]),
-    value=st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf]),
+    value=st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf, 1e100, -1.7e308]),
     event_time=near | st.sampled_from([-1, 2**50, 2**62]),
     ingest_time=near | st.sampled_from([2**50]),
 )
 
 
 @given(
-    sent=st.lists(st.tuples(good_readings, st.sampled_from([1, 2])), min_size=10, max_size=60),
+    sent=st.lists(
+        st.tuples(good_readings, st.sampled_from([1, 2]), st.integers(-500, 9_000)), min_size=10, max_size=60
+    ),
     slide_ms=st.sampled_from([None, 5_000]),
 )
 @settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_windows_and_verdicts_equal_the_recount(
-    spark: SparkSession, sent: list[tuple[dict[str, Any], int]], slide_ms: int | None
+    spark: SparkSession, sent: list[tuple[dict[str, Any], int, int]], slide_ms: int | None
 ) -> None:
-    rules = checker.Rules(RULES.window_ms, RULES.allowed_lateness_ms, RULES.max_skew_ms, slide_ms)
-    values = [ENCODE[version](value | ({"quality": "good"} if version == 2 else {})) for value, version in sent]
-    decoded = readings.decode(records(spark, values), IDS)
+    rules = replace(RULES, slide_ms=slide_ms)
+    values = [ENCODE[version](value | ({"quality": "good"} if version == 2 else {})) for value, version, _ in sent]
+    times = [max(0, min(value["ingest_time"] + held_ms, 10**9)) for value, _, held_ms in sent]
+    judged = [value | {"appended_time": time_ms} for (value, *_), time_ms in zip(sent, times, strict=True)]
+    decoded = readings.decode(records(spark, values, times), IDS)
 
-    expected = {offset: checker.verdict(value, rules) for offset, (value, _) in enumerate(sent)}
+    expected = {offset: checker.verdict(value, rules) for offset, value in enumerate(judged)}
     # Beyond Spark's own range of times, a reading cannot even be decoded.
     found = {offset: "out-of-range" if reason == "corrupt" else reason for offset, reason in verdicts(decoded).items()}
     assert found == {offset: verdict for offset, verdict in expected.items() if verdict != "on-time"}
@@ -116,7 +133,7 @@ def test_windows_and_verdicts_equal_the_recount(
     rows = windows.aggregate(on_time(decoded), rules.window_ms, slide_ms).collect()
     aggregates = {checker.window_key(row.asDict()): row.asDict() for row in rows}
     assert len(aggregates) == len(rows)
-    assert checker.mismatches(checker.expected_windows((value for value, _ in sent), rules), aggregates) == []
+    assert checker.mismatches(checker.expected_windows(judged, rules), aggregates) == []
 
 
 @pytest.mark.parametrize(
@@ -144,13 +161,13 @@ def test_rejects_keep_key_value_and_headers_and_say_why(spark: SparkSession) -> 
     late, future = ENCODE[1](reading(ingest_time=99_000)), ENCODE[1](reading(event_time=99_000))
     old = [("mqtt.topic", b"a/b"), ("__connect.errors.topic", b"where it was refused before")]
     rows = [
-        (b"k0", late, "t", 3, 7, [("mqtt.topic", b"a/b")]),
-        (b"k1", future, "t", 3, 8, old),
-        (None, b"?", "t", 3, 9, None),
+        (b"k0", late, "t", 3, 7, at(APPENDED_MS), [("mqtt.topic", b"a/b")]),
+        (b"k1", future, "t", 3, 8, at(APPENDED_MS), old),
+        (None, b"?", "t", 3, 9, at(APPENDED_MS), None),
     ]
     decoded = readings.decode(spark.createDataFrame(rows, RECORDS), IDS)
-    refused = readings.refused(decoded, readings.verdict(IDS, 5_000, 2_000))
-    out = readings.to_reject_topics(refused, "late", "dead", 5_000, 2_000).collect()
+    refused = readings.refused(decoded, readings.verdict(IDS, TIMELINESS))
+    out = readings.to_reject_topics(refused, "late", "dead", TIMELINESS).collect()
 
     assert [(row["topic"], row["key"], row["value"]) for row in out] == [
         ("late", b"k0", late),
@@ -181,10 +198,38 @@ def test_values_are_decoded_once_per_record(spark: SparkSession) -> None:
     assert plan.count("from_avro(") == len(IDS.known)
 
 
+def test_a_reading_that_was_held_back_is_late_by_the_brokers_time(spark: SparkSession) -> None:
+    taken_in_ms = reading()["ingest_time"]
+    times = [taken_in_ms + TIMELINESS.publish_delay_ms, taken_in_ms + TIMELINESS.publish_delay_ms + 1]
+    decoded = readings.decode(records(spark, [ENCODE[1](reading())] * 2, times), IDS)
+    assert verdicts(decoded) == {1: "late"}
+    assert on_time(decoded).count() == 1
+
+
+def test_finite_values_make_finite_windows(spark: SparkSession) -> None:
+    largest, beyond = ENCODE[1](reading(value=1e100)), ENCODE[1](reading(value=1.7e308))
+    decoded = readings.decode(records(spark, [largest, largest, beyond, beyond]), IDS)
+    assert verdicts(decoded) == {2: "too-large", 3: "too-large"}
+    (row,) = windows.aggregate(on_time(decoded), RULES.window_ms).collect()
+    assert all(math.isfinite(row[name]) for name in ("sum", "mean", "min", "max", "stddev"))
+
+
+def test_an_id_found_later_is_known_from_an_offset_on(spark: SparkSession) -> None:
+    ids = replace(IDS, since={1: {("t", 0): 2, ("t", 1): 9}})
+    decoded = readings.decode(records(spark, [ENCODE[1](reading())] * 4), ids)
+    refused = readings.refused(decoded, readings.verdict(ids, TIMELINESS)).select("offset", "reason").collect()
+    assert [tuple(row) for row in refused] == [(0, "unknown-schema"), (1, "unknown-schema")]
+    assert on_time_with(decoded, ids).count() == 2
+
+
+def on_time_with(decoded: DataFrame, ids: wire.SchemaIds) -> DataFrame:
+    return readings.on_time(decoded, readings.verdict(ids, TIMELINESS))
+
+
 def test_a_late_reading_counts_once_in_a_correction(spark: SparkSession) -> None:
     on_time_one, late = ENCODE[1](reading()), ENCODE[1](reading(ingest_time=99_000))
     gone, refused = ENCODE[2]({**reading(ingest_time=98_000), "quality": "good"}), b"?"
-    verdict = readings.verdict(IDS, RULES.allowed_lateness_ms, RULES.max_skew_ms)
+    verdict = readings.verdict(IDS, TIMELINESS)
     in_input, in_late_topic = (
         corrections.judged(records(spark, values), IDS, verdict)
         for values in ([on_time_one, late, on_time_one, refused], [late, gone, gone, on_time_one])
@@ -196,6 +241,19 @@ def test_a_late_reading_counts_once_in_a_correction(spark: SparkSession) -> None
         (True, 98_000),
         (True, 99_000),
     ]
+
+
+def test_a_correction_takes_no_reading_from_a_window(spark: SparkSession) -> None:
+    """Though its topic was made anew, and the readings of the one before it are gone."""
+    sent = [reading(device_id=device) for device in ("all", "all", "part", "new")]
+    decoded = readings.decode(records(spark, [ENCODE[1](one) for one in sent]), IDS)
+    computed = windows.aggregate(on_time(decoded), RULES.window_ms)
+    known = computed.where("device_id != 'new'").withColumn(
+        "count", F.when(F.col("device_id") == "part", F.lit(5)).otherwise(F.lit(1))
+    )
+    different = corrections.changed(computed, known, corrections.AGGREGATE_IDENTITY)
+    kept = corrections.with_all_readings(different, known, corrections.AGGREGATE_IDENTITY)
+    assert sorted(row["device_id"] for row in kept.collect()) == ["all", "new"]
 
 
 def decoded_values(rows: DataFrame, writer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -245,7 +303,7 @@ def test_the_newest_record_of_a_device_counts(spark: SparkSession) -> None:
 
     values = [("a", device("1")), ("b", device("2")), ("c", device("3")), ("a", device("4")), ("b", None), ("c", b"?")]
     rows = [(key.encode(), value) for key, value in values]
-    topic = spark.createDataFrame([(k, v, "devices", 0, n, None) for n, (k, v) in enumerate(rows)], RECORDS)
+    topic = spark.createDataFrame([(k, v, "devices", 0, n, None, None) for n, (k, v) in enumerate(rows)], RECORDS)
     newest = devices.newest(topic)
     assert wire.schema_ids(newest) == [5]
     ids = wire.SchemaIds({5: json.dumps(devices.READER)}, closed=True)
@@ -279,7 +337,7 @@ def test_the_clock_alone_finishes_windows_and_a_repeated_batch_is_the_same(spark
         hidden.write_text(text)
         hidden.rename(tmp_path / folder / name)
 
-    def at(event_ms: int, device_id: str) -> str:
+    def line(event_ms: int, device_id: str) -> str:
         return json.dumps({"device_id": device_id, "metric": "m", "value": 1.5, "event_ms": event_ms}) + "\n"
 
     def run() -> None:
@@ -303,9 +361,9 @@ def test_the_clock_alone_finishes_windows_and_a_repeated_batch_is_the_same(spark
         finally:
             query.stop()
 
-    put("readings", "1", at(1_000, "near") + at(90_000_000, "far ahead"))
+    put("readings", "1", line(1_000, "near") + line(90_000_000, "far ahead"))
     run()
-    put("readings", "2", at(2_000, "near"))
+    put("readings", "2", line(2_000, "near"))
     run()
     assert sink.taken == []
 

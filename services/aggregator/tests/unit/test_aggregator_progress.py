@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from pyspark.sql.streaming.query import StreamingQuery
 
 from aggregator import wire
-from aggregator.metrics import Metrics, Progress
+from aggregator.metrics import Metrics, Progress, Standstill
 from aggregator.status import Status
-from aggregator.supervision import Cause, cause_of
+from aggregator.supervision import Cause, SupervisedQuery, cause_of
 from connector.status import State
 from servicekit.health import Health
 
@@ -30,7 +32,7 @@ def progress(**changes: Any) -> str:
                     "numInputRows": 21,
                 },
             ],
-            "observedMetrics": {"readings": {"on_time": 20, "newest_ingest_ms": 1_700_000_000_000}},
+            "observedMetrics": {"readings": {"on_time": 20, "newest_appended_ms": 1_700_000_000_000}},
             **changes,
         }
     )
@@ -42,7 +44,7 @@ def test_progress_is_read_from_the_kafka_source() -> None:
     assert parsed.read_to == {("thermostat.data", 0): 12, ("thermostat.data", 1): 9}
     assert parsed.watermark_ms == 1_795_274_050_500
     assert (parsed.state_rows, parsed.dropped_rows) == (7, 2)
-    assert parsed.newest_ingest_ms == 1_700_000_000_000
+    assert parsed.newest_appended_ms == 1_700_000_000_000
 
 
 def test_progress_before_the_first_batch_has_no_offsets() -> None:
@@ -51,7 +53,7 @@ def test_progress_before_the_first_batch_has_no_offsets() -> None:
     assert parsed.read_to is None
     assert parsed.watermark_ms is None
     assert parsed.state_rows is None
-    assert parsed.newest_ingest_ms is None
+    assert parsed.newest_appended_ms is None
 
 
 def test_metrics_add_up_what_queries_did() -> None:
@@ -122,3 +124,53 @@ def test_new_schema_ids_are_found_in_a_trace() -> None:
     ids = ("0000002A", "000F1206", "0000002A")
     text = " SQLSTATE: P0001 ... ".join(f"isotherm:new-schema-id:{found}" for found in ids)
     assert wire.new_schema_ids(text) == [42, 987_654]
+
+
+class Reports:
+    """A query that has made batches, of which Spark keeps the progress of some."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+        self._jsq = self
+
+    def recentProgress(self) -> list[Any]:  # noqa: N802 - Spark's name
+        return [SimpleNamespace(json=lambda text=text: text) for text in self.kept]
+
+    def batch(self, number: int, dropped: int = 0) -> None:
+        states = [{"numRowsTotal": 1, "numRowsDroppedByWatermark": dropped}]
+        self.kept.append(progress(batchId=number, timestamp=f"{number:06}", stateOperators=states))
+
+
+def test_no_batch_is_passed_over_without_saying_so() -> None:
+    reports = Reports()
+    query = SupervisedQuery("windows", lambda: cast(StreamingQuery, reports))
+    query.start()
+    for number in range(40, 50):
+        reports.batch(number, dropped=number == 41)
+    first = query.new_progress()
+    assert [one.batch_id for one in first] == list(range(40, 50))
+    assert sum(one.dropped_rows for one in first) == 1
+    assert not any(one.missed for one in first)
+    reports.kept.clear()
+    for number in range(53, 55):
+        reports.batch(number)
+    assert [(one.batch_id, one.missed) for one in query.new_progress()] == [(53, 3), (54, 0)]
+    assert query.new_progress() == []
+
+
+def test_a_service_that_rests_does_not_stand_still() -> None:
+    now_s = 0.0
+    still = Standstill(lambda: now_s)
+    assert still.seconds() == 0
+    still.begin()
+    now_s = 900.0
+    assert still.seconds() == 900
+    still.rest()
+    now_s = 10_000.0
+    assert still.seconds() == 0
+    still.work(("lag", 5))
+    now_s = 10_060.0
+    still.work(("lag", 5))
+    assert still.seconds() == 60
+    still.work(("lag", 4))
+    assert still.seconds() == 0

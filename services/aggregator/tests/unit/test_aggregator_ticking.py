@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -10,7 +11,7 @@ import pytest
 
 from aggregator.broker import Broker
 from aggregator.checkpoint import CheckpointFolder
-from aggregator.clock import Unread
+from aggregator.clock import BrokerTime, Unread
 from aggregator.metrics import Partition, Progress
 from aggregator.schema_book import SchemaBook
 from aggregator.settings import AggregatorSettings
@@ -22,24 +23,31 @@ PLANNED: dict[Partition, int] = {("readings", 0): 50, ("readings", 1): 60}
 WINDOW_MS, DELAY_MS, SKEW_MS = 10_000, 15_000, 5_000
 WATERMARK_MS = 100_000
 DUE_MS = WATERMARK_MS + WINDOW_MS + DELAY_MS - SKEW_MS
-"""When the wall clock has come so far, the next window may end."""
+"""When the brokers' time has come so far, the next window may end."""
 
 
 @dataclass
 class Log:
-    """A topic as the broker shows it: the ingest time of each record that is there, by offset."""
+    """A topic as the broker shows it: the append time of each record that is there, by offset."""
 
-    ingest_ms: Mapping[Partition, Mapping[int, int]]
+    appended_ms: Mapping[Partition, Mapping[int, int]]
     asked: list[Mapping[Partition, int]] = field(default_factory=list)
+    unreadable: bool = False
+    held_ms: int = 0
+    """How long before that the records were taken in."""
 
     def ends(self) -> dict[Partition, int]:
-        return {partition: max(records, default=-1) + 1 for partition, records in self.ingest_ms.items()}
+        return {partition: max(records, default=-1) + 1 for partition, records in self.appended_ms.items()}
 
     def unread(
         self, read_to: Mapping[Partition, int], ends: Mapping[Partition, int], _: Callable[..., object]
     ) -> list[Unread]:
         self.asked.append(read_to)
-        return [Unread(self.ingest_ms[p][read_to[p]]) for p in ends if read_to[p] < ends[p]]
+        firsts = [self.appended_ms[p][read_to[p]] for p in ends if read_to[p] < ends[p]]
+        return [Unread(first, None if self.unreadable else first - self.held_ms) for first in firsts]
+
+    def newest_ms(self, _: Sequence[str]) -> int | None:
+        return max((time for records in self.appended_ms.values() for time in records.values()), default=None)
 
 
 @dataclass
@@ -90,9 +98,10 @@ def ticking(folder: CheckpointFolder, log: Log) -> Ticking:
         window_ms=WINDOW_MS,
         allowed_lateness_ms=5_000,
         max_skew_ms=SKEW_MS,
-        read_slack_ms=5_000,
+        read_slack_ms=4_000,
+        read_margin_ms=1_000,
     )
-    return Ticking(settings, folder, cast(Broker, log), cast(SchemaBook, Book()))
+    return Ticking(settings, folder, cast(Broker, log), cast(SchemaBook, Book()), BrokerTime(lambda: 0.0))
 
 
 def ticks(folder: CheckpointFolder) -> list[int]:
@@ -140,7 +149,6 @@ def test_a_start_on_an_idle_input_ends_what_the_one_before_left_open(folder: Che
     plan(folder, BATCH, PLANNED)
     clock, windows = ticking(folder, log), query()
     begin_again(windows)
-    assert clock.is_worth_asking(windows)
     clock.advance(windows, DUE_MS, log.ends())
     assert ticks(folder) == [DUE_MS + SKEW_MS]
 
@@ -182,12 +190,57 @@ def test_before_the_first_plan_of_all_there_is_nothing_to_end(folder: Checkpoint
 
 
 def test_it_is_worth_asking_once_for_each_batch(folder: CheckpointFolder) -> None:
-    log = Log({("readings", 0): {49: 1, 50: 1}, ("readings", 1): {}})
+    log = Log({("readings", 0): {49: 1, 50: DUE_MS}, ("readings", 1): {59: 1, 60: 1}})
     clock = ticking(folder, log)
     plan(folder, BATCH, PLANNED)
-    assert clock.is_worth_asking(query())
-    assert not clock.is_worth_asking(query(state_rows=0))
-    clock.advance(query(), DUE_MS, log.ends())
+    assert not clock.is_worth_asking(query())  # as long as nothing has told the time
+    clock.advance(query(), None, log.ends())
     assert not clock.is_worth_asking(query())
     plan(folder, BATCH + 1, PLANNED)
     assert clock.is_worth_asking(query())
+    assert not clock.is_worth_asking(query(state_rows=0))
+
+
+def test_a_start_takes_the_time_from_the_newest_record(folder: CheckpointFolder) -> None:
+    log = Log({("readings", 0): {49: DUE_MS}, ("readings", 1): {59: 1}})
+    clock, windows = ticking(folder, log), query()
+    plan(folder, BATCH, PLANNED)
+    assert clock.now_ms() is None
+    clock.advance(windows, clock.now_ms(), log.ends())
+    assert (ticks(folder), clock.now_ms()) == ([], DUE_MS)
+    clock.advance(windows, clock.now_ms(), log.ends())
+    assert ticks(folder) == [DUE_MS + SKEW_MS]
+
+
+def test_a_driver_whose_clock_is_an_hour_ahead_ends_no_window_early(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns + 3_600_000_000_000)
+    log = Log({("readings", 0): {49: DUE_MS - 1}, ("readings", 1): {59: 1}})
+    clock, windows = ticking(folder, log), query()
+    plan(folder, BATCH, PLANNED)
+    for _ in range(3):
+        clock.advance(windows, clock.now_ms(), log.ends())
+    assert ticks(folder) == []
+
+
+def test_a_broker_whose_clock_is_an_hour_ahead_moves_no_others_windows(folder: CheckpointFolder) -> None:
+    log = Log({("readings", 0): {49: 1, 50: DUE_MS + 3_600_000}, ("readings", 1): {59: 1}}, held_ms=3_600_000)
+    clock, windows = ticking(folder, log), query()
+    windows.newest_appended_ms = DUE_MS - 1
+    plan(folder, BATCH, PLANNED)
+    clock.advance(windows, 1, log.ends())
+    clock.advance(windows, clock.now_ms(), log.ends())
+    assert ticks(folder) == []
+
+
+@pytest.mark.parametrize("partitions", [1, 128])
+def test_unreadable_records_in_every_partition_stop_nothing(folder: CheckpointFolder, partitions: int) -> None:
+    log = Log({("readings", number): {50: DUE_MS} for number in range(partitions)})
+    clock, windows = ticking(folder, log), query()
+    windows.newest_appended_ms = DUE_MS
+    plan(folder, BATCH, {("readings", number): 50 for number in range(partitions)})
+    log.unreadable = True
+    clock.advance(windows, DUE_MS, log.ends())
+    assert ticks(folder) == [DUE_MS + SKEW_MS]
