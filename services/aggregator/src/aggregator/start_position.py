@@ -1,4 +1,4 @@
-"""Where a new checkpoint begins to read, and from which window on it may publish (ADR 0036).
+"""Where a new checkpoint begins to read, and from which window on it may publish (ADR 0038).
 
 A window is published only if the topic still has all its readings. What a partition does not have any more was appended
 before the first record that is read of it, and was measured at most `max_skew_ms` after its ingest time, which by the
