@@ -47,7 +47,7 @@ class Answers:
         self._waiting.append(answer)
 
     def refuse(self, packet_id: int, reason: Reason) -> None:
-        """Tell an MQTT 5 client why its publish is not taken, in its turn."""
+        """Answer a publish that is not taken, in its turn; an MQTT 5 client is told why."""
         answer = Answer(packet_id)
         answer.reason, answer.done = reason, True
         self.append(answer)
@@ -75,8 +75,12 @@ class Answers:
         acknowledge, acknowledged = connection.protocol.acknowledge, connection.door.metrics.acknowledged
         while waiting and waiting[0].done:
             answer = waiting.popleft()
-            if answer.reason is SUCCESS:
+            reason = answer.reason
+            if reason is SUCCESS:
                 acknowledged[self._qos] += 1
+            elif connection.protocol.version != V5:
+                # 3.1.1 knows no other acknowledgement (its section 3.3.5); what it is for, was counted as refused.
+                reason = SUCCESS
             for _ in range(answer.copies):
-                acknowledge(self._packet_type, answer.packet_id, answer.reason)
+                acknowledge(self._packet_type, answer.packet_id, reason)
         connection.answers_left()
