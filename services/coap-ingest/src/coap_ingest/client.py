@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from aiocoap import GET, Context, Message, Reliable, Unreliable  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap import GET, Message, Reliable, Unreliable  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.error import AnonymousHost  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.error import Error as CoapError
 from aiocoap.message import UndecidedRemote  # type: ignore[import-untyped]  # aiocoap ships no types
@@ -23,6 +23,7 @@ from aiocoap.pipe import Pipe  # type: ignore[import-untyped]  # aiocoap ships n
 
 from coap_ingest import buffers
 from coap_ingest.discovery import Link, parse_links
+from coap_ingest.messaging import ClientContext
 from coap_ingest.notification import Notification
 from coap_ingest.observation import MODULUS, Response
 from coap_ingest.psk import PreSharedKey
@@ -84,7 +85,7 @@ class Client:
         """
         servers = list(servers)
         transports = sorted({_TRANSPORTS[server.scheme] for server in servers})
-        context = await Context.create_client_context(transports=transports or ["udp6"])
+        context = await ClientContext.create_client_context(transports=transports or ["udp6"])
         if receive_buffer_bytes is not None:
             buffers.widen(context, receive_buffer_bytes)
         if psk is not None:

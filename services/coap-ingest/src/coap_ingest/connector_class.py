@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ipaddress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import payloads
 from coap_ingest import connector_keys as keys
 from coap_ingest.admission import Rate, parse_rate
 from coap_ingest.discovery import Filters
+from coap_ingest.identity import IdentityPolicy, PathAcl, parse_acl
 from coap_ingest.psk import PreSharedKey, parse_keys, pre_shared_key
 from coap_ingest.resource import AddressError, Server, parse_server
 from coap_ingest.routes import MessageKey, Rule, Values, compile_rules
@@ -29,6 +31,8 @@ class Listen:
     """How long a request waits for Kafka's acknowledgement."""
     keys: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
     """Over DTLS: the devices' pre-shared keys by identity."""
+    identity: IdentityPolicy = IdentityPolicy.PAYLOAD
+    acl: PathAcl | None = None
 
     @property
     def stalled_after_ms(self) -> float:
@@ -52,8 +56,17 @@ class Plan:
     notices: tuple[Problem, ...]
 
 
-def plan(config: ConnectorConfig, *, units: Mapping[str, str], limits: payloads.Limits, dead_letter_topic: str) -> Plan:
+def plan(
+    config: ConnectorConfig,
+    *,
+    units: Mapping[str, str],
+    limits: payloads.Limits,
+    dead_letter_topic: str,
+    allow_anonymous: bool = False,
+) -> Plan:
     """Check a connector's configuration and compile it; `dead_letter_topic` is the service's own.
+
+    With `allow_anonymous` a listener without DTLS may have another address than loopback.
 
     Raises InvalidConfigError with every problem found.
     """
@@ -61,7 +74,7 @@ def plan(config: ConnectorConfig, *, units: Mapping[str, str], limits: payloads.
     servers, problems = _servers(validated)
     psk, insecure = _security(validated, servers)
     problems += insecure
-    listen, unheard = _listen(validated)
+    listen, unheard = _listen(validated, allow_anonymous=allow_anonymous)
     problems += unheard
     rules, wrong = compile_rules(
         validated.statements,
@@ -71,6 +84,7 @@ def plan(config: ConnectorConfig, *, units: Mapping[str, str], limits: payloads.
         values=_values(validated),
         message_key=_message_key(validated),
     )
+    problems += _keys_from_payloads(listen, rules)
     if problems or wrong:
         raise InvalidConfigError([*problems, *wrong], validated.notices)
     return Plan(
@@ -108,7 +122,7 @@ def _servers(validated: Validated) -> tuple[list[Server], list[Problem]]:
     return list(servers), problems
 
 
-def _listen(validated: Validated) -> tuple[Listen | None, list[Problem]]:
+def _listen(validated: Validated, *, allow_anonymous: bool) -> tuple[Listen | None, list[Problem]]:
     if keys.LISTEN not in validated.given:
         missing = Problem(
             keys.URI, f"missing: the servers to observe, or {keys.LISTEN} for devices that send by themselves"
@@ -125,7 +139,55 @@ def _listen(validated: Validated) -> tuple[Listen | None, list[Problem]]:
     except ValueError as error:
         return None, [Problem(keys.LISTEN_RATE, str(error))]
     device_keys, problems = _device_keys(validated, server)
-    return Listen(server, rate, validated.integer(keys.LISTEN_TIMEOUT), device_keys), problems
+    if server.scheme == "coap" and not (allow_anonymous or _is_loopback(server.host)):
+        why = (
+            f"{server.base!r} is reached from other machines, and over coap:// nobody says who he is: name a coaps:// "
+            f"address with {keys.LISTEN_KEYS}, an address of loopback, or set allow_anonymous=true"
+        )
+        problems.append(Problem(keys.LISTEN, why))
+    policy, acl, unclear = _identity(validated, is_secured=server.scheme == "coaps")
+    timeout_ms = validated.integer(keys.LISTEN_TIMEOUT)
+    return Listen(server, rate, timeout_ms, device_keys, policy, acl), [*problems, *unclear]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _identity(validated: Validated, *, is_secured: bool) -> tuple[IdentityPolicy, PathAcl | None, list[Problem]]:
+    said, acl = validated.text(keys.LISTEN_IDENTITY).lower(), None
+    has_acl = bool(validated.text(keys.LISTEN_ACL))
+    if said != "auto":
+        policy = IdentityPolicy(said)
+    elif is_secured:
+        policy = IdentityPolicy.TOPIC if has_acl else IdentityPolicy.USER
+    else:
+        policy = IdentityPolicy.PAYLOAD
+    problems = []
+    if policy is IdentityPolicy.USER and not is_secured:
+        problems.append(Problem(keys.LISTEN_IDENTITY, "user has a meaning for a coaps:// listener only"))
+    if has_acl and not is_secured:
+        problems.append(Problem(keys.LISTEN_ACL, "has a meaning for a coaps:// listener only"))
+    elif has_acl:
+        try:
+            acl = parse_acl(validated.text(keys.LISTEN_ACL))
+        except ValueError as error:
+            problems.append(Problem(keys.LISTEN_ACL, str(error)))
+    elif policy is IdentityPolicy.TOPIC and is_secured:
+        why = "missing: with identity = topic every device could send to the paths of the others"
+        problems.append(Problem(keys.LISTEN_ACL, why))
+    return policy, acl, problems
+
+
+def _keys_from_payloads(listen: Listen | None, rules: Sequence[Rule]) -> list[Problem]:
+    """A key that the payload names could be another device's."""
+    if listen is None or listen.identity is IdentityPolicy.PAYLOAD:
+        return []
+    why = f"WITHKEY takes the key from the payload, {keys.LISTEN_IDENTITY} = {listen.identity.value} does not (in"
+    return [Problem(keys.KCQL, f"{why} {rule.statement.text!r})") for rule in rules if rule.statement.with_key]
 
 
 def _device_keys(validated: Validated, server: Server) -> tuple[Mapping[bytes, bytes], list[Problem]]:

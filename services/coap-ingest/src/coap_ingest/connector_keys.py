@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coap_ingest.identity import IdentityPolicy
 from coap_ingest.routes import Values
 from connector.definitions import Definition, Importance, Key, Type, common_keys, error_keys
 
@@ -15,6 +16,7 @@ LISTEN, LISTEN_RATE, LISTEN_TIMEOUT = (
     "connect.coap.listen.timeout.ms",
 )
 LISTEN_KEYS = "connect.coap.listen.psk"
+LISTEN_IDENTITY, LISTEN_ACL = "connect.coap.listen.identity", "connect.coap.listen.acl"
 DEAD_LETTER_TOPIC, DEAD_LETTERS = "errors.deadletterqueue.topic.name", "errors.deadletterqueue.enable"
 
 ERROR_POLICY, MAX_RETRIES, RETRY_INTERVAL = (
@@ -100,7 +102,24 @@ DEFINITION = Definition(
             Type.PASSWORD,
             None,
             "For a `coaps://` listener: the devices' identities and keys, `identity:key` separated by commas or lines, "
-            "as a rule from a file: `${file:PATH:KEY}`.",
+            "as a rule from a file: `${file:PATH:KEY}`. Bytes are written `hex:0a1b`, in keys also `base64:Cg==`.",
+        ),
+        Key(
+            LISTEN_IDENTITY,
+            Type.STRING,
+            "auto",
+            "Where a record's device comes from: payload (a sender may write in the name of any device), topic (the "
+            "segment of the path that `*` stands for), user (the identity of the sender's key). A payload that names "
+            "another device is answered 4.03. auto: over `coaps://` topic with an ACL, else user; payload over `coap://`.",
+            allowed=("auto", *(policy.value for policy in IdentityPolicy)),
+        ),
+        Key(
+            LISTEN_ACL,
+            Type.STRING,
+            "",
+            "For a `coaps://` listener: the paths that each identity may send to, `identity: path, path` separated by "
+            "semicolons or lines; `*` as in FROM, `%u` is the identity, the identity `*` is everybody. Other paths are "
+            "answered 4.03. Empty: every path that a statement reads.",
         ),
         Key(LISTEN_TIMEOUT, Type.LONG, "10000", "After so long without Kafka: 5.03.", minimum=1000, maximum=60000),
         _key(
@@ -156,8 +175,12 @@ DEFINITION = Definition(
             without_effect="every notification is sent at once",
         ),
         Key("connect.progress.enabled", Type.BOOLEAN, None, "Accepted.", without_effect="see /metrics"),
-        _key("username", Type.STRING, None, "DTLS: the identity that belongs to the pre-shared key."),
-        _key("password", Type.PASSWORD, None, "DTLS: the pre-shared key, as text."),
+        _key(
+            "username", Type.STRING, None, "DTLS: the identity that belongs to the pre-shared key; bytes as `hex:0a1b`."
+        ),
+        _key(
+            "password", Type.PASSWORD, None, "DTLS: the pre-shared key: text, or bytes as `hex:0a1b` or `base64:Cg==`."
+        ),
         Key(
             DISCOVERY_TYPES,
             Type.LIST,

@@ -7,15 +7,17 @@ the ones that were silent for longest (docs/adr/0021).
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import logging
 from collections.abc import Mapping
 from typing import Any
 
-from aiocoap import Context  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.error import LibraryShutdown  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.numbers import COAP_PORT  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.transports import tinydtls, tinydtls_server  # type: ignore[import-untyped]  # aiocoap ships no types
+
+from coap_ingest.messaging import ServerContext
+from coap_ingest.psk import identity_text
 
 MAX_HANDSHAKES = 1_024
 """Peers that have not proved their key yet (about 2 kB each)."""
@@ -25,6 +27,7 @@ MAX_SESSIONS = 10_000
 _log = logging.getLogger("coap.dtls")
 
 _HANDSHAKE, _CLIENT_HELLO, _RECORD_HEADER_BYTES = 22, 1, 13
+_session_numbers = itertools.count()
 
 
 def is_client_hello(datagram: bytes) -> bool:
@@ -53,10 +56,10 @@ class _Keys:
         return self
 
     def __contains__(self, identity: bytes) -> bool:
-        return identity in self._keys and (not self.is_settled or identity.decode() == self._claims)
+        return identity in self._keys and (not self.is_settled or identity_text(identity) == self._claims)
 
     def __getitem__(self, identity: bytes) -> bytes:
-        self._claims = identity.decode()
+        self._claims = identity_text(identity)
         return self._keys[identity]
 
 
@@ -68,6 +71,8 @@ class _Connection(tinydtls_server._AddressDTLS):  # type: ignore[misc]  # aiocoa
         self._psk_store = _Keys(pool._server_credentials)
         self._dtls_socket.pskStore = self._psk_store
         self._is_ended = False
+        self.session_number = next(_session_numbers)
+        """Tells this session's message ids from those of the address's other ones (RFC 7252 section 9.1.1)."""
 
     @property
     def is_established(self) -> bool:
@@ -137,23 +142,17 @@ class _Interface(tinydtls_server.MessageInterfaceTinyDTLSServer):  # type: ignor
     _serversocket = _Pool
 
 
-async def serve(site: Any, host: str, port: int, keys: Mapping[bytes, bytes]) -> Any:
-    """A context that serves `site` over DTLS to the peers that know one of `keys` (by identity).
-
-    Raises OSError when the address is not free.
-    """
-    loop = asyncio.get_running_loop()
-    context = Context(loop=loop, serversite=site, loggername="coap-server")
+async def listen(context: ServerContext, host: str, port: int, keys: Mapping[bytes, bytes]) -> None:
+    """Serve over DTLS to the peers that know one of `keys` (by identity). Raises OSError when the address is taken."""
     await context._append_tokenmanaged_messagemanaged_transport(
         lambda manager: _Interface.create_server(
-            (host, port), manager, log=context.log, loop=loop, server_credentials=keys
+            (host, port), manager, log=context.log, loop=context.loop, server_credentials=keys
         )
     )
-    return context
 
 
 def peers(context: Any) -> tuple[int, int]:
-    """How many peers of a context that `serve` made are in a handshake, and how many have a session."""
+    """How many peers of a context that listens over DTLS are in a handshake, and how many have a session."""
     (tokens,) = context.request_interfaces
     pool: _Pool = tokens.token_interface.message_interface._pool
     handshaking = len(pool._handshaking)

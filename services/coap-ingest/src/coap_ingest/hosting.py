@@ -37,7 +37,13 @@ class CoapClasses:
 
 def planned(config: ConnectorConfig, settings: CoapIngestSettings) -> Plan:
     """The plan of a configuration whose references are resolved. Raises ConfigError."""
-    return plan(config, units=settings.units, limits=settings.limits(), dead_letter_topic=settings.dead_letter_topic)
+    return plan(
+        config,
+        units=settings.units,
+        limits=settings.limits(),
+        dead_letter_topic=settings.dead_letter_topic,
+        allow_anonymous=settings.allow_anonymous,
+    )
 
 
 def run_handed_over_task(settings: CoapIngestSettings) -> int:

@@ -6,21 +6,25 @@ import asyncio
 import math
 import time
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from aiocoap import CON, POST, PUT, Context, Message  # type: ignore[import-untyped]  # aiocoap ships no types
-from aiocoap import resource as coap_resource
-from aiocoap.numbers import codes  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap import CON, POST, PUT, Message  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap.numbers import OptionNumber, codes  # type: ignore[import-untyped]  # aiocoap ships no types
 from confluent_kafka import KafkaError, KafkaException
 
 import payloads
-from coap_ingest import buffers, dtls
+from coap_ingest import blockwise, buffers, dtls
 from coap_ingest.admission import Admission
 from coap_ingest.client import block_text
 from coap_ingest.connector_class import Listen, Plan
+from coap_ingest.connector_keys import LISTEN_IDENTITY
+from coap_ingest.identity import IdentityPolicy, device_of_path
+from coap_ingest.messaging import ServerContext
 from coap_ingest.metrics import Metrics
 from coap_ingest.notification import Notification
 from coap_ingest.records import Headers, headers, message_record, readings
+from coap_ingest.repetition import RememberedRequests
 from coap_ingest.resource import Resource
 from coap_ingest.routes import Encode, Route
 from servicekit import logs
@@ -31,9 +35,7 @@ _log = logs.logger(__name__)
 _READABLE = (0, 42, 50, 60, 110, 112)
 _LINK_FORMAT = 40
 _WELL_KNOWN = (".well-known", "core")
-_MAX_ASSEMBLIES = 64
-"""Payloads in blocks that are under way at once: each may hold a whole payload's memory for a minute and a half."""
-_REMEMBERED_REQUESTS = 65_536
+_NOT_IN_A_TRANSFER = (OptionNumber.BLOCK1, OptionNumber.BLOCK2, OptionNumber.OBSERVE)
 _TRY_AGAIN_S = 5
 
 
@@ -54,28 +56,11 @@ class _Record(NamedTuple):
     headers: Headers
 
 
-class Remembered(dict[Hashable, Any]):
-    """The requests that a repetition is known by: the newest ones, so that memory has a bound.
+class Listener:
+    """Serves one connector's routes; `open` first, `close` at the end.
 
-    The library keeps them for EXCHANGE_LIFETIME (247 s, RFC 7252 section 4.8.2), however many there are.
+    It is its context's site, and the gate that requests pass before the message layer remembers them.
     """
-
-    def __init__(self, limit: int) -> None:
-        super().__init__()
-        self._limit = limit
-
-    def __setitem__(self, key: Hashable, value: Any) -> None:
-        super().__setitem__(key, value)
-        if len(self) > self._limit:
-            del self[next(iter(self))]
-
-    def pop(self, key: Hashable, _default: Any = None) -> Any:
-        """Forget a request; it may have had to make room before."""
-        return super().pop(key, None)
-
-
-class Listener(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no types
-    """Serves one connector's routes; `open` first, `close` at the end."""
 
     def __init__(
         self,
@@ -85,8 +70,9 @@ class Listener(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no 
         producer: LoopProducer,
         limits: payloads.Limits,
         metrics: Metrics,
+        *,
+        remembered_requests: int,
     ) -> None:
-        super().__init__()
         self._plan = plan
         self._listen = listen
         self._encoders = encoders
@@ -94,31 +80,45 @@ class Listener(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no 
         self._limits = limits
         self._metrics = metrics
         self._admission = Admission(listen.rate)
+        self._remembered = RememberedRequests(remembered_requests)
+        self._assemblies = blockwise.Assemblies(max_bytes=max(blockwise.MAX_BYTES, blockwise.SHARES * limits.max_bytes))
         self._context: Any = None
         self._waiting_since: dict[int, float] = {}
         self._requests = 0
         self._is_closing = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._changed = metrics.requests.labels(plan.name, codes.CHANGED.dotted)
+        self._repeated = {
+            is_answered: metrics.repeated_requests.labels(plan.name, "answered" if is_answered else "ignored")
+            for is_answered in (True, False)
+        }
+        self._forgotten = metrics.forgotten_requests.labels(plan.name)
 
     async def open(self, receive_buffer_bytes: int) -> None:
         """Begin to listen. Raises OSError when the address is not free."""
         server = self._listen.server
-        address = (server.host, server.port)
+        self._context = ServerContext(self, self, self._remembered)
         if server.scheme == "coaps":
-            self._context = await dtls.serve(self, *address, self._listen.keys)
+            await dtls.listen(self._context, server.host, server.port, self._listen.keys)
         else:
-            self._context = await Context.create_server_context(self, bind=address, transports=["udp6"])
+            await self._context.listen_udp(server.host, server.port)
         buffers.widen(self._context, receive_buffer_bytes)
-        (tokens,) = self._context.request_interfaces
-        tokens.token_interface._recent_messages = Remembered(_REMEMBERED_REQUESTS)
         _log.info("listening", connector=self._plan.name, uri=server.base)
 
     def watch(self) -> None:
-        """Show in the metrics what is held for devices."""
+        """Let go of what is over, and show in the metrics what is held for devices; to be called every second or so."""
+        now_s = time.monotonic()
+        self._remembered.expire(now_s)
+        self._assemblies.expire(now_s)
+        name = self._plan.name
+        self._metrics.remembered_requests.labels(name).set(len(self._remembered))
+        self._forgotten.inc(self._remembered.forgotten_early)
+        self._remembered.forgotten_early = 0
+        self._metrics.transfers.labels(name).set(len(self._assemblies))
         if self._context is not None and self._listen.server.scheme == "coaps":
             for state, count in zip(("handshake", "session"), dtls.peers(self._context), strict=True):
-                self._metrics.dtls_peers.labels(self._plan.name, state).set(count)
+                self._metrics.dtls_peers.labels(name, state).set(count)
 
     async def close(self, timeout_s: float) -> None:
         """Take nothing more, answer what was taken, for at most so long, and free the port. Safe to call twice."""
@@ -126,82 +126,135 @@ class Listener(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no 
         if self._context is None:
             return
         try:
-            await asyncio.wait_for(self._idle.wait(), timeout_s)
+            if self._requests:
+                await asyncio.wait_for(self._idle.wait(), timeout_s)
         except TimeoutError:
             _log.warning("requests stay without an answer", connector=self._plan.name, count=self._requests)
         context, self._context = self._context, None
         await context.shutdown()
 
+    def refusal_of(self, request: Any) -> Any | None:
+        """As `Gate.refusal_of`: by the rate of the device. The next block of a transfer belongs to its first one."""
+        if self._is_closing:
+            return self._refused(Refusal(codes.SERVICE_UNAVAILABLE, "stopping", max_age_s=_TRY_AGAIN_S))
+        block1 = request.opt.block1
+        if block1 is not None and self._assemblies.expects(_transfer_key(request), block1.start):
+            return None
+        wait_s = self._admission.wait_s(_device(request), time.monotonic())
+        if not wait_s:
+            return None
+        said = f"over {self._listen.rate.requests} requests in {self._listen.rate.seconds} s"
+        return self._refused(Refusal(codes.TOO_MANY_REQUESTS, said, max_age_s=math.ceil(wait_s)))
+
+    def admits_repetition(self, request: Any) -> bool:
+        """As `Gate.admits_repetition`: repetitions count as requests of the device."""
+        is_admitted = not self._admission.wait_s(_device(request), time.monotonic())
+        self._repeated[is_admitted].inc()
+        return is_admitted
+
     async def render_to_pipe(self, pipe: Any) -> None:
-        """Answer a request, or take a block of one."""
+        """Answer a request, or take a block of one; aiocoap calls it for each that passed the gate."""
         self._requests += 1
         self._idle.clear()
         try:
-            try:
-                self._admit(pipe.request)
-            except Refusal as refusal:
-                pipe.add_response(self._refused(refusal), is_last=True)
-            else:
-                await super().render_to_pipe(pipe)
+            pipe.add_response(await self._answer(pipe.request), is_last=True)
         finally:
             self._requests -= 1
             if not self._requests:
                 self._idle.set()
 
-    def _admit(self, request: Any) -> None:
-        """What can be refused before a payload is complete. Raises Refusal."""
+    async def _answer(self, request: Any) -> Any:
         block1 = request.opt.block1
-        if self._is_closing:
-            raise Refusal(codes.SERVICE_UNAVAILABLE, "stopping", max_age_s=_TRY_AGAIN_S)
-        if block1 is None or block1.block_number == 0:
-            wait_s = self._admission.wait_s(_device(request), time.monotonic())
-            if wait_s:
-                said = f"over {self._listen.rate.requests} requests in {self._listen.rate.seconds} s"
-                raise Refusal(codes.TOO_MANY_REQUESTS, said, max_age_s=math.ceil(wait_s))
+        try:
+            path = tuple(request.opt.uri_path)
+            if path == _WELL_KNOWN and request.code == codes.GET:
+                return self._list(request)
+            self._check(request, path)
+            if block1 is None:
+                payload = request.payload
+            else:
+                whole = self._assembled(request, block1)
+                if whole is None:
+                    return Message(code=codes.CONTINUE, block1=block1)
+                payload = whole
+            resource = Resource(self._listen.server, path, tuple(request.opt.uri_query))
+            await self._store(self._records(_notification(request, resource, payload)))
+        except Refusal as refusal:
+            answer = self._refused(refusal)
+        else:
+            self._changed.inc()
+            answer = Message(code=codes.CHANGED)
+        if block1 is not None:
+            answer.opt.block1 = block1
+        return answer
+
+    def _list(self, request: Any) -> Any:
+        """The answer to a discovery, or the block of it that is asked for; made anew each time, so nothing is kept."""
+        answer = Message(code=codes.CONTENT, payload=self._links().encode(), content_format=_LINK_FORMAT)
+        block2, most = request.opt.block2, request.remote.maximum_payload_size
+        if block2 is None and len(answer.payload) <= most:
+            return answer
+        number, size = (0, request.remote.maximum_block_size_exp) if block2 is None else (block2[0], block2[2])
+        return answer._extract_block(number, size, most)
+
+    def _check(self, request: Any, path: tuple[str, ...]) -> None:
+        """What can be refused before a payload is complete. Raises Refusal."""
+        if request.code not in (POST, PUT):
+            raise Refusal(codes.METHOD_NOT_ALLOWED, "POST or PUT readings")
+        acl, identity = self._listen.acl, dtls.identity_of(request.remote)
+        if acl is not None and (identity is None or not acl.permits(identity, path)):
+            raise Refusal(codes.FORBIDDEN, f"{identity} may not send to this path")
+        block1 = request.opt.block1
         size = len(request.payload) + (0 if block1 is None else block1.start)
         if max(size, request.opt.size1 or 0) > self._limits.max_bytes:
             said = f"over {self._limits.max_bytes} bytes"
             raise Refusal(codes.REQUEST_ENTITY_TOO_LARGE, said, size1=self._limits.max_bytes)
-        under_way = len(self._block1._assemblies._items)
-        if block1 is not None and block1.more and block1.block_number == 0 and under_way >= _MAX_ASSEMBLIES:
-            raise Refusal(codes.SERVICE_UNAVAILABLE, "too many payloads in blocks", max_age_s=_TRY_AGAIN_S)
 
-    async def render(self, request: Any) -> Any:
-        """The answer to a complete request."""
+    def _assembled(self, request: Any, block1: Any) -> bytes | None:
+        """The whole payload when `request` has its last block, else None. Raises Refusal."""
+        key, block = _transfer_key(request), bytes(request.payload)
+        if block1.more and not block1.is_valid_for_payload_size(len(block)):
+            raise Refusal(codes.BAD_REQUEST, "the payload is not as long as Block1 says")
         try:
-            path = tuple(request.opt.uri_path)
-            if path == _WELL_KNOWN and request.code == codes.GET:
-                return Message(code=codes.CONTENT, payload=self._links().encode(), content_format=_LINK_FORMAT)
-            if request.code not in (POST, PUT):
-                raise Refusal(codes.METHOD_NOT_ALLOWED, "POST or PUT readings")
-            await self._store(self._records(request, Resource(self._listen.server, path, tuple(request.opt.uri_query))))
-        except Refusal as refusal:
-            return self._refused(refusal)
-        self._metrics.requests.labels(self._plan.name, codes.CHANGED.dotted).inc()
-        return Message(code=codes.CHANGED)
+            if not block1.more:
+                return self._assemblies.complete(key, block1.start, block)
+            self._assemblies.add(key, _device(request), block1.start, block, time.monotonic())
+        except blockwise.IncompleteError:
+            raise Refusal(codes.REQUEST_ENTITY_INCOMPLETE, "begin anew with the first block") from None
+        except blockwise.TooManyTransfersError:
+            said = "too many payloads in blocks"
+            raise Refusal(codes.SERVICE_UNAVAILABLE, said, max_age_s=_TRY_AGAIN_S) from None
+        return None
 
     def _refused(self, refusal: Refusal) -> Any:
         self._metrics.requests.labels(self._plan.name, refusal.code.dotted).inc()
         text = str(refusal).encode()[:512]
         return Message(code=refusal.code, payload=text, max_age=refusal.max_age_s, size1=refusal.size1)
 
-    def _records(self, request: Any, resource: Resource) -> list[_Record]:
+    def _records(self, notification: Notification) -> list[_Record]:
+        resource = notification.resource
         routes = [rule.route(resource) for rule in self._plan.rules if all(resource.path) and rule.matches(resource)]
         if not routes:
             raise Refusal(codes.NOT_FOUND, "no statement reads this resource")
-        notification = _notification(request, resource)
         if any(route.rules for route in routes) and notification.content_format not in (None, *_READABLE):
             raise Refusal(codes.UNSUPPORTED_CONTENT_FORMAT, f"readable: {', '.join(map(str, _READABLE))}")
         try:
             return [record for route in routes for record in self._of_route(notification, route)]
+        except payloads.IdentityError as error:
+            said = f"{error.reason} ({LISTEN_IDENTITY} = {self._listen.identity.value})"
+            raise Refusal(codes.FORBIDDEN, said) from error
         except payloads.PayloadError as error:
             raise Refusal(codes.BAD_REQUEST, error.reason) from error
 
     def _of_route(self, notification: Notification, route: Route) -> list[_Record]:
         topic, encode, said = route.topic.name, self._encoders[route.topic.name], headers(notification)
+        policy = self._listen.identity
+        if policy is IdentityPolicy.TOPIC:
+            device = device_of_path(route.statement.source, notification.resource.path)
+            notification = replace(notification, device_id=device)
         if route.rules is None:
             return [_Record(topic, route.key(notification), encode(message_record(notification)), said)]
-        found = readings(notification, route.rules)
+        found = readings(notification, route.rules, is_bound=policy is not IdentityPolicy.PAYLOAD)
         return [_Record(topic, reading.device_id, encode(reading.as_record()), said) for reading in found]
 
     async def _store(self, records: list[_Record]) -> None:
@@ -260,7 +313,12 @@ def _device(request: Any) -> str:
     return dtls.identity_of(request.remote) or str(request.remote.sockaddr[0]).removeprefix("::ffff:")
 
 
-def _notification(request: Any, resource: Resource) -> Notification:
+def _transfer_key(request: Any) -> Hashable:
+    """What the blocks of one payload have in common (RFC 7959 section 2.5): their sender, code and other options."""
+    return request.remote.blockwise_key, request.code, request.get_cache_key(_NOT_IN_A_TRANSFER)
+
+
+def _notification(request: Any, resource: Resource, payload: bytes) -> Notification:
     opt = request.opt
     return Notification(
         resource=resource,
@@ -275,7 +333,7 @@ def _notification(request: Any, resource: Resource) -> Notification:
         message_id=request.mid,
         token=bytes(request.token),
         destination=resource.server.authority,
-        payload=bytes(request.payload),
+        payload=bytes(payload),
         content_format=None if opt.content_format is None else int(opt.content_format),
         accept=None if opt.accept is None else int(opt.accept),
         size1=opt.size1,

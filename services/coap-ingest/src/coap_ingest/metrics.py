@@ -41,9 +41,32 @@ class Metrics:
             "registrations", "Observe requests sent: register (new token), refresh (same token).", "resource", "kind"
         )
         self.requests = counter("requests", "Requests of devices that were answered, by code.", "connector", "code")
+        self.repeated_requests = counter(
+            "repeated_requests",
+            "Requests that were seen before: answered again, or ignored as the device is over its rate.",
+            "connector",
+            "outcome",
+        )
+        self.forgotten_requests = counter(
+            "forgotten_requests",
+            "Requests of which a repetition is not known any more, as more came than are remembered.",
+            "connector",
+        )
+        self.remembered_requests = Gauge(
+            f"{PREFIX}_remembered_requests",
+            "Requests of which a repetition is known.",
+            ("connector",),
+            registry=registry,
+        )
+        self.transfers = Gauge(
+            f"{PREFIX}_transfers", "Payloads in blocks that are under way.", ("connector",), registry=registry
+        )
         self.polls = counter("polls", "Answers of servers that do not observe the resource.", "resource")
         self.produced = counter("records_produced", "Records that Kafka acknowledged.", "topic")
         self.retried = counter("records_retried", "Deliveries that failed and were tried again.", "topic")
+        self.producers_replaced = counter(
+            "producers_replaced", "New producers after a fatal error of one (a sequence that Kafka does not accept)."
+        )
         self.dead_letters = counter(
             "dead_letters", "Dead letters that Kafka acknowledged, by what was wrong.", "connector", "reason"
         )

@@ -1,7 +1,13 @@
-"""Pre-shared keys of DTLS and their identities: what may be configured, without IO."""
+"""Pre-shared keys of DTLS and their identities: what may be configured, without IO.
+
+Both are bytes. They are written as text, as hexadecimal digits after `hex:`, and keys also after `base64:`; `text:`
+stands before a text that begins with one of these.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,30 +26,64 @@ class PreSharedKey:
     key: bytes = field(repr=False)
 
 
+def identity_text(identity: bytes) -> str:
+    """An identity as text: as it is written in the configuration, `hex:` and digits where it is no printable text."""
+    try:
+        text = identity.decode()
+    except UnicodeDecodeError:
+        text = ""
+    return text if text.isprintable() and text and not text.startswith("hex:") else f"hex:{identity.hex()}"
+
+
+def identity_bytes(text: str) -> bytes:
+    """The identity that is written so. Raises ValueError when what follows `hex:` is no hexadecimal number."""
+    return _bytes(text) if text.startswith("hex:") else text.encode()
+
+
+def _bytes(text: str) -> bytes:
+    form, colon, rest = text.partition(":")
+    try:
+        if colon and form == "hex":
+            return bytes.fromhex(rest)
+        if colon and form == "base64":
+            return base64.b64decode(rest, validate=True)
+    except (ValueError, binascii.Error):
+        raise ValueError(f"what follows {form}: is not {form}") from None
+    return (rest if colon and form == "text" else text).encode()
+
+
 def pre_shared_key(identity: str, key: str) -> PreSharedKey:
     """The key that this text means.
 
-    Raises ValueError for a length that the library cannot take; the text never has the key in it.
+    Raises ValueError for what is not of its form, and what the library cannot take; the error's text never has the key
+    in it.
     """
-    made = PreSharedKey(identity.encode(), key.encode())
+    try:
+        made = PreSharedKey(identity_bytes(identity), _bytes(key))
+    except ValueError as error:
+        raise ValueError(f"{identity!r}: {error}") from None
     if not 1 <= len(made.identity) <= MAX_IDENTITY_BYTES:
         raise ValueError(f"the identity has {len(made.identity)} bytes; allowed: 1 to {MAX_IDENTITY_BYTES}")
+    if 0 in made.identity:
+        raise ValueError(f"the identity {identity!r} has a zero byte, at which the DTLS library ends it")
     if not 1 <= len(made.key) <= MAX_KEY_BYTES:
         raise ValueError(f"the key of {identity!r} has {len(made.key)} bytes; allowed: 1 to {MAX_KEY_BYTES}")
     return made
 
 
 def parse_keys(text: str) -> Mapping[bytes, bytes]:
-    """Keys by identity, of `identity:key` pairs separated by commas or line ends; a key may have colons in it.
+    """Keys by identity, of `identity:key` pairs separated by commas or line ends; a key may have colons in it, an
+    identity only the one after `hex`.
 
     Raises ValueError naming the pair by its number or identity.
     """
     keys: dict[bytes, bytes] = {}
     for number, pair in enumerate(filter(None, (part.strip() for part in re.split(r"[,\n]", text))), start=1):
-        identity, colon, key = pair.partition(":")
-        if not colon:
+        found = re.fullmatch(r"((?:hex:)?[^:]*):(.*)", pair)
+        if found is None:
             raise ValueError(f"pair {number} is not identity:key")
-        made = pre_shared_key(identity.strip(), key.strip())
+        identity, key = found[1].strip(), found[2].strip()
+        made = pre_shared_key(identity, key)
         if made.identity in keys:
             raise ValueError(f"the identity {identity!r} is named twice")
         keys[made.identity] = made.key

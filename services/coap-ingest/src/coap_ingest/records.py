@@ -106,8 +106,11 @@ class ReadingRules:
     limits: payloads.Limits
 
 
-def readings(notification: Notification, rules: ReadingRules) -> list[payloads.Reading]:
+def readings(notification: Notification, rules: ReadingRules, *, is_bound: bool = False) -> list[payloads.Reading]:
     """The readings in a notification, in order. The device is the row's, else the server (`host:port`).
+
+    With `is_bound` the notification's device is the one of all readings, and a row that names another one is an
+    IdentityError.
 
     Raises PayloadError when the payload, or one item of it, cannot be used: a payload is stored whole or not at all,
     so that its dead letter can be written again later without doubling the rest.
@@ -118,10 +121,17 @@ def readings(notification: Notification, rules: ReadingRules) -> list[payloads.R
     found = []
     for index, row in enumerate(rows):
         device_id = notification.device_id or notification.resource.server.authority
-        defaults = payloads.Defaults(device_id, rules.metric, rules.units, notification.arrived_ms, index)
+        defaults = payloads.Defaults(
+            device_id,
+            rules.metric,
+            rules.units,
+            notification.arrived_ms,
+            index,
+            bound_device_id=device_id if is_bound else None,
+        )
         try:
             found.append(payloads.reading(rules.project(row), defaults))
         except payloads.PayloadError as error:
             where = f"item {index} of {len(rows)}: " if len(rows) > 1 else ""
-            raise payloads.PayloadError(f"{where}{error.reason}") from error
+            raise type(error)(f"{where}{error.reason}") from error
     return found

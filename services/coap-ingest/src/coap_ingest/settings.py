@@ -64,6 +64,16 @@ class CoapIngestSettings(HostSettings):
     )
     max_outstanding: int = Field(10_000, ge=1, description="Records that Kafka has not acknowledged yet.")
     max_payload_bytes: int = Field(256 * 1024, ge=1, description="Largest representation, blocks together.")
+    remembered_requests: int = Field(
+        262_144,
+        ge=1024,
+        description="Requests of which each listener knows a repetition, for 247 s at most (RFC 7252: "
+        "EXCHANGE_LIFETIME); one takes 200 bytes.",
+    )
+    allow_anonymous: bool = Field(
+        False,
+        description="A listener without DTLS may have another address than loopback: whoever reaches it may send.",
+    )
     max_discovered: int = Field(
         2_000, ge=1, description="Resources that discovery may add in the life of the process: servers name them."
     )

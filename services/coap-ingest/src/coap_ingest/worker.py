@@ -6,9 +6,10 @@ import asyncio
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
@@ -32,6 +33,7 @@ from servicekit.backoff import Backoff
 from servicekit.delivery import LoopProducer
 from servicekit.health import Health, MonitoringServer
 from servicekit.lifecycle import Exit, Stop
+from servicekit.producer_health import ProducerHealth
 
 _log = logs.logger(__name__)
 
@@ -150,27 +152,27 @@ class Worker:
     async def _observe(self, encoders: dict[str, Encode], stopped: asyncio.Task[None]) -> int:
         settings = self._settings
         intake: Intake[Arrived] = Intake(settings.queue_limit, settings.queue_limit_bytes)
+        incurable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Without end: what is lost by giving up here is lost for good, and the queue behind it is bounded.
-        buffer_kbytes = max(1, settings.queue_limit_bytes // 1024)
-        raw = kafka.producer(settings.kafka, SERVICE, delivery_timeout_ms=0, queue_buffering_max_kbytes=buffer_kbytes)
-        producer = LoopProducer(raw, max_outstanding=settings.max_outstanding)
+        producer, cured = self._producer("producer", 0, incurable)
+        cures = [cured]
         clients = await self._clients()
         observers = Observers(self._plans, clients, settings, intake, encoders, self._metrics, self._health)
         letters = {plan.name: plan.dead_letter_topic for plan in self._plans}
         policies = {plan.name: plan.errors for plan in self._plans}
         forwarder = Forwarder(intake, producer, observers.outlets, letters, self._metrics, policies)
-        listeners = self._listeners(encoders)
+        listeners = self._listeners(encoders, cures, incurable)
         observing = asyncio.create_task(observers.run())
         forwarding = asyncio.create_task(forwarder.run())
-        watching = asyncio.create_task(self._watch(forwarder, intake, producer, listeners))
+        watching = asyncio.create_task(self._watch(forwarder, intake, producer, listeners, cures))
         try:
             await self._listen(listeners)
             self._health.ready()
             halted = forwarder.halted
-            ends: set[asyncio.Future[Any]] = {stopped, halted, forwarding, watching, observing}
+            ends: set[asyncio.Future[Any]] = {stopped, halted, incurable, forwarding, watching, observing}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not stopped.done() and not halted.done():
-                return self._broken(forwarding, watching, observing)
+                return self._broken(incurable, forwarding, watching, observing)
             if halted.done():
                 self.failure = halted.result()
             self._health.not_ready("stop", halted.result() if halted.done() else "stopping")
@@ -180,25 +182,53 @@ class Worker:
             drained = await self._drain(forwarder, forwarding)
             return Exit.FAILED if halted.done() and drained is Exit.OK else drained
         finally:
+            incurable.cancel()
             await _end([observing, forwarding, watching])
+            await asyncio.gather(*(cure.close() for cure in cures))
             await asyncio.gather(*(listener.close(0) for listener in listeners))
             await asyncio.gather(*(client.close() for client in set(clients.values())))
 
-    def _listeners(self, encoders: dict[str, Encode]) -> list[Listener]:
-        """Each with a producer of its own, whose deliveries end in time for an answer."""
+    def _producer(
+        self, part: str, delivery_timeout_ms: int, incurable: asyncio.Future[None]
+    ) -> tuple[LoopProducer, ProducerHealth]:
+        """A producer that gets a successor when it breaks; `incurable` ends the process when that breaks, too."""
         settings = self._settings
+        make = partial(
+            kafka.producer,
+            settings.kafka,
+            SERVICE,
+            delivery_timeout_ms=delivery_timeout_ms,
+            queue_buffering_max_kbytes=max(1, settings.queue_limit_bytes // 1024),
+        )
+
+        def give_up(error: KafkaError) -> None:
+            if not incurable.done():
+                incurable.set_exception(ProducerFailedError(f"{part}: new producers break as well: {error.str()}"))
+
+        producer = LoopProducer(make(), max_outstanding=settings.max_outstanding)
+        return producer, ProducerHealth(producer, make, self._health, on_incurable=give_up, part=part)
+
+    def _listeners(
+        self, encoders: dict[str, Encode], cures: list[ProducerHealth], incurable: asyncio.Future[None]
+    ) -> list[Listener]:
+        """Each with a producer of its own, whose deliveries end in time for an answer."""
         listeners = []
         for plan in self._plans:
             if plan.listen is None:
                 continue
-            raw = kafka.producer(
-                settings.kafka,
-                SERVICE,
-                delivery_timeout_ms=plan.listen.timeout_ms,
-                queue_buffering_max_kbytes=max(1, settings.queue_limit_bytes // 1024),
+            producer, cure = self._producer(f"{plan.name}: producer", plan.listen.timeout_ms, incurable)
+            cures.append(cure)
+            listeners.append(
+                Listener(
+                    plan,
+                    plan.listen,
+                    encoders,
+                    producer,
+                    self._settings.limits(),
+                    self._metrics,
+                    remembered_requests=self._settings.remembered_requests,
+                )
             )
-            producer = LoopProducer(raw, max_outstanding=settings.max_outstanding)
-            listeners.append(Listener(plan, plan.listen, encoders, producer, settings.limits(), self._metrics))
         return listeners
 
     async def _listen(self, listeners: Sequence[Listener]) -> None:
@@ -218,11 +248,21 @@ class Worker:
         return {plan.name: own.get(plan.name, shared) for plan in self._plans}
 
     async def _watch(
-        self, forwarder: Forwarder, intake: Intake[Arrived], producer: LoopProducer, listeners: Sequence[Listener]
+        self,
+        forwarder: Forwarder,
+        intake: Intake[Arrived],
+        producer: LoopProducer,
+        listeners: Sequence[Listener],
+        cures: Sequence[ProducerHealth],
     ) -> None:
         limit_ms = self._settings.kafka_stalled_after_ms
+        replaced = 0
         while True:
             self._health.beat()
+            for cure in cures:
+                cure.look()
+            before, replaced = replaced, sum(cure.replaced for cure in cures)
+            self._metrics.producers_replaced.inc(replaced - before)
             self._metrics.queue_length.set(intake.reserved)
             self._metrics.outstanding.set(producer.outstanding)
             for listener in listeners:
@@ -236,9 +276,9 @@ class Worker:
                 self._health.ready("kafka")
             await asyncio.sleep(_BEAT_S)
 
-    def _broken(self, *tasks: asyncio.Task[None]) -> int:
-        for task in tasks:
-            error = task.exception() if task.done() else None
+    def _broken(self, *ended: asyncio.Future[None]) -> int:
+        for future in ended:
+            error = future.exception() if future.done() and not future.cancelled() else None
             if error is not None:
                 known = isinstance(error, ProducerFailedError)
                 self.failure = "".join(traceback.format_exception(error))

@@ -1,4 +1,4 @@
-"""How much one device may send, and how much the listener remembers."""
+"""How much one device may send."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coap_ingest.admission import Admission, Rate, parse_rate
-from coap_ingest.listener import Remembered
 
 
 def test_a_rate_is_written_as_the_documents_do() -> None:
@@ -42,13 +41,3 @@ def test_only_so_many_clients_are_remembered() -> None:
     assert admission.wait_s("c", 0) == 0
     assert admission.wait_s("a", 0) > 0
     assert admission.wait_s("b", 0) == 0
-
-
-def test_the_oldest_request_makes_room_and_its_end_does_no_harm() -> None:
-    remembered = Remembered(2)
-    for number in range(3):
-        remembered[number] = None
-    remembered[2] = "answer"
-    assert dict(remembered) == {1: None, 2: "answer"}
-    assert remembered.pop(0) is None
-    assert remembered.pop(2) == "answer"

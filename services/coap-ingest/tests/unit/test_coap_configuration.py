@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from coap_ingest.__main__ import main
 from coap_ingest.admission import Rate
 from coap_ingest.connector_class import Listen, Plan, plan
 from coap_ingest.discovery import Filters
+from coap_ingest.identity import IdentityPolicy
 from coap_ingest.notification import Notification
+from coap_ingest.psk import PreSharedKey
 from coap_ingest.resource import AddressError, Resource, Server, parse_resource, parse_server
 from coap_ingest.routes import Values
 from connector.config import ConfigError, parse
@@ -28,8 +31,14 @@ connect.coap.kcql = INSERT INTO coap_sensor_topic SELECT * FROM sensors
 SERVER = Server("coap", "localhost", 5633)
 
 
-def planned(text: str) -> Plan:
-    return plan(parse(text), units={}, limits=payloads.Limits(), dead_letter_topic="coap-ingest.dead-letters")
+def planned(text: str, *, allow_anonymous: bool = False) -> Plan:
+    return plan(
+        parse(text),
+        units={},
+        limits=payloads.Limits(),
+        dead_letter_topic="coap-ingest.dead-letters",
+        allow_anonymous=allow_anonymous,
+    )
 
 
 def with_kcql(kcql: str) -> str:
@@ -218,6 +227,10 @@ def test_devices_show_who_they_are_over_dtls() -> None:
         (SECURED + "connect.coap.listen.psk = a:b, a:c\n", "'a' is named twice"),
         (SECURED + f"connect.coap.listen.psk = {'a' * 33}:b\n", "the identity has 33 bytes; allowed: 1 to 32"),
         (SECURED + f"connect.coap.listen.psk = a:{'b' * 17}\n", "the key of 'a' has 17 bytes; allowed: 1 to 16"),
+        (SECURED + "connect.coap.listen.psk = hex:6100:b\n", "'hex:6100' has a zero byte"),
+        (SECURED + "connect.coap.listen.psk = a:hex:bbb\n", "'a': what follows hex: is not hex"),
+        (SECURED + "connect.coap.listen.psk = a:base64:bbb\n", "'a': what follows base64: is not base64"),
+        (SECURED + "connect.coap.listen.psk = ab:c, hex:6162:d\n", "'hex:6162' is named twice"),
         (SECURED.replace("127.0.0.1", "[::]") + "connect.coap.listen.psk = a:b\n", "listens on one address"),
         (LISTENING + "connect.coap.listen.psk = a:b\n", "has a meaning for a coaps:// listener only"),
         (LISTENING.replace("coap://", "coap+tcp://"), "over UDP and DTLS only; allowed: coap, coaps"),
@@ -232,6 +245,74 @@ def test_what_the_dtls_library_cannot_take_is_refused_and_no_key_is_shown(text: 
     with pytest.raises(ConfigError, match=expected) as refused:
         planned(text)
     assert "bbb" not in str(refused.value)
+
+
+def test_keys_and_identities_are_bytes_in_whatever_form_they_are_written() -> None:
+    text = "connect.coap.listen.psk = a:hex:00ff10, hex:ff01:base64:AP8Q, b:text:hex:1, c:plain, hex:secret\n"
+    listen = planned(SECURED + text).listen
+    assert listen is not None
+    assert listen.keys == {
+        b"a": b"\x00\xff\x10",
+        b"\xff\x01": b"\x00\xff\x10",
+        b"b": b"hex:1",
+        b"c": b"plain",
+        b"hex": b"secret",
+    }
+    observed = (
+        DOCUMENT.replace("coap://", "coaps://") + "connect.coap.username = hex:ff01\nconnect.coap.password = hex:00\n"
+    )
+    assert planned(observed).psk == PreSharedKey(b"\xff\x01", b"\x00")
+
+
+WITH_KEYS = SECURED + "connect.coap.listen.psk = device-1:secret\n"
+
+
+def test_who_a_record_is_of_is_the_identity_over_dtls_unless_it_is_said_otherwise() -> None:
+    def policy(text: str) -> IdentityPolicy | None:
+        listen = planned(text).listen
+        return None if listen is None else listen.identity
+
+    assert policy(LISTENING) is IdentityPolicy.PAYLOAD
+    assert policy(WITH_KEYS) is IdentityPolicy.USER
+    assert policy(WITH_KEYS + "connect.coap.listen.identity = payload\n") is IdentityPolicy.PAYLOAD
+    assert policy(LISTENING + "connect.coap.listen.identity = topic\n") is IdentityPolicy.TOPIC
+    acl = WITH_KEYS + "connect.coap.listen.acl = *: sensors/%u\n"
+    assert policy(acl) is IdentityPolicy.TOPIC
+    assert policy(acl + "connect.coap.listen.identity = user\n") is IdentityPolicy.USER
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (LISTENING + "connect.coap.listen.identity = user\n", "user has a meaning for a coaps:// listener only"),
+        (LISTENING + "connect.coap.listen.identity = device\n", "expected one of auto, payload, topic, user"),
+        (LISTENING + "connect.coap.listen.acl = a: b\n", "acl: has a meaning for a coaps:// listener only"),
+        (WITH_KEYS + "connect.coap.listen.acl = a\n", "acl: rule 1 is not identity: path"),
+        (WITH_KEYS + "connect.coap.listen.identity = topic\n", "acl: missing"),
+        (
+            WITH_KEYS.replace("SELECT * FROM sensors", "SELECT * FROM sensors WITHKEY(id)"),
+            "WITHKEY takes the key from the payload, connect.coap.listen.identity = user does not",
+        ),
+    ],
+)
+def test_what_an_identity_cannot_be_is_said(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        planned(text)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "gateway.example", "[2001:db8::1]"])  # noqa: S104  # that is refused
+def test_without_dtls_it_listens_beyond_this_machine_only_when_it_is_told_that_it_may(host: str) -> None:
+    text = LISTENING.replace("127.0.0.1", host)
+    with pytest.raises(ConfigError, match=r"coap://.*nobody says who he is.*set allow_anonymous=true"):
+        planned(text)
+    listen = planned(text, allow_anonymous=True).listen
+    assert listen is not None
+    assert listen.server.host == host.strip("[]")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "[::1]", "localhost"])
+def test_this_machine_is_always_heard(host: str) -> None:
+    assert planned(LISTENING.replace("127.0.0.1", host)).listen is not None
 
 
 def test_json_goes_into_topics_that_are_not_declared_messages_and_readings_alike() -> None:

@@ -17,10 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coap_ingest import dtls
+from coap_ingest.messaging import ServerContext
+from coap_ingest.repetition import RememberedRequests
 
 # The library's client, used by the tests only, says so when its connections are collected.
 pytestmark = pytest.mark.filterwarnings("ignore:DTLS module did not shut down")
-KEYS = {b"device-1": b"secret", b"device-2": b"another"}
+KEYS = {b"device-1": b"secret", b"device-2": b"another", b"\xff\x01": bytes(range(13)) + b"\xfe\x00\xff"}
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +39,23 @@ class Mirror(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no ty
         return Message(code=CHANGED, payload=str(dtls.identity_of(request.remote)).encode())
 
 
+class Open:
+    """A gate through which everything passes."""
+
+    def refusal_of(self, _request: Any) -> None:
+        return None
+
+    def admits_repetition(self, _request: Any) -> bool:
+        return True
+
+
 @asynccontextmanager
 async def served(port: int) -> AsyncIterator[Any]:
     """A server on the port; gives its pool of peers."""
     site = coap_resource.Site()
     site.add_resource(["who"], Mirror())
-    context = await dtls.serve(site, "127.0.0.1", port, KEYS)
+    context = ServerContext(site, Open(), RememberedRequests(1_000))
+    await dtls.listen(context, "127.0.0.1", port, KEYS)
     try:
         (tokens,) = context.request_interfaces
         pool = tokens.token_interface.message_interface._pool
@@ -103,6 +116,11 @@ async def test_peers_are_known_by_the_identity_of_their_key(port: int) -> None:
         ]
         assert len(pool._connections) == 2
         assert not pool._handshaking
+
+
+async def test_keys_and_identities_may_be_any_bytes(port: int) -> None:
+    async with served(port), device(b"\xff\x01", KEYS[b"\xff\x01"]) as one:
+        assert await who(one, port) == "hex:ff01"
 
 
 async def test_forged_addresses_are_bounded_and_end_no_session(port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,160 @@
+"""What the listener holds for devices, and how much: blocks, repeated requests, identities."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+from aiocoap import CON, POST, Message  # type: ignore[import-untyped]  # no types there
+from coap_listening import Device, block, request, served
+
+FAST = "connect.coap.listen.rate.limit = 1000000:1"
+BIG = b'{"temperature": 1, "a": "' + b"x" * 32 + b'"}'
+
+
+@pytest.fixture
+def port(free_port: Callable[[], int]) -> int:
+    return free_port()
+
+
+@pytest.fixture
+def device(port: int) -> Iterator[Device]:
+    made = Device(port)
+    yield made
+    made.close()
+
+
+async def test_transfers_that_are_over_do_not_count(port: int, device: Device) -> None:
+    async with served(port, FAST) as made:
+        codes: Counter[str] = Counter()
+        for number in range(100):
+            for part in (0, 1):
+                body = BIG[:32] if part == 0 else BIG[32:]
+                datagram = request(number * 2 + part, f"devices/{number}", body, block1=block(part, 32, more=part == 0))
+                codes[await device.code(datagram)] += 1
+        assert codes == {"2.31": 100, "2.04": 100}
+        assert len(made.kafka.stored) == 100
+        made.listener.watch()
+        assert made.metric("transfers") == 0
+
+
+async def test_one_that_begins_transfers_and_ends_none_blocks_nobody_else(port: int, device: Device) -> None:
+    noisy = Device(port, "127.0.0.2")
+    async with served(port, FAST) as made:
+        first = block(0, 32, more=True)
+        codes = Counter([await noisy.code(request(n, f"devices/{n}", BIG[:32], block1=first)) for n in range(100)])
+        assert codes == {"2.31": 16, "5.03": 84}
+        assert await device.code(request(1, body=BIG[:32], block1=first)) == "2.31"
+        assert await device.code(request(2, body=BIG[32:], block1=block(1, 32, more=False))) == "2.04"
+        assert len(made.kafka.stored) == 1
+    noisy.close()
+
+
+async def test_blocks_that_do_not_fit_have_their_codes(port: int, device: Device) -> None:
+    async with served(port, FAST) as made:
+        assert await device.code(request(1, body=BIG[:32], block1=block(1, 32, more=True))) == "4.08"
+        assert await device.code(request(2, body=BIG[:31], block1=block(0, 32, more=True))) == "4.00"
+        assert await device.code(request(3, body=BIG[:32], block1=block(0, 32, more=True))) == "2.31"
+        assert await device.code(request(4, body=BIG[:32], block1=block(2, 32, more=True))) == "4.08"
+        assert await device.code(request(5, body=BIG[32:], block1=block(1, 32, more=False))) == "2.04"
+        assert await device.code(request(6, body=BIG[32:], block1=block(1, 32, more=False))) == "4.08"
+        assert len(made.kafka.stored) == 1
+
+
+async def test_next_blocks_belong_to_the_request_that_was_admitted(port: int, device: Device) -> None:
+    async with served(port, "connect.coap.listen.rate.limit = 2:600"):
+        body = b'{"temperature": 1, "a": "' + b"x" * 160 + b'"}'
+        codes = []
+        for number in range(0, len(body), 16):
+            more = number + 16 < len(body)
+            part = body[number : number + 16]
+            codes.append(await device.code(request(number, body=part, block1=block(number // 16, 16, more=more))))
+        assert codes == ["2.31"] * (len(codes) - 1) + ["2.04"]
+        # One that follows nothing is a request of its own.
+        part = body[:16]
+        assert await device.code(request(1_000, body=part, block1=block(9, 16, more=True))) == "4.08"
+        assert await device.code(request(1_001, body=part, block1=block(9, 16, more=True))) == "4.29"
+
+
+async def test_repeated_request_is_answered_again_and_stored_once_within_the_rate(port: int, device: Device) -> None:
+    async with served(port, "connect.coap.listen.rate.limit = 5:600") as made:
+        assert await device.code(request(77)) == "2.04"
+        for _ in range(5):
+            device.send(request(77))
+        # Over its rate a repetition has no answer, a new request has one that is not remembered.
+        assert await device.code(request(78)) == "4.29"
+        assert await device.code(request(78)) == "4.29"
+        assert len(made.kafka.stored) == 1
+        made.listener.watch()
+        assert made.metric("remembered_requests") == 1
+        assert made.metric("repeated_requests_total", outcome="answered") == 4
+        assert made.metric("repeated_requests_total", outcome="ignored") == 1
+
+
+async def test_memory_of_requests_is_bounded_and_costs_no_timers(port: int) -> None:
+    async with served(port, FAST, remembered=1_024) as made:
+        before = len(asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]  # asyncio's heap of timers
+        for number in range(5_000):
+            message = Message.decode(request(number), _Remote())
+            assert made.messages._deduplicate_message(message) is False
+            assert made.messages._deduplicate_message(message) is True
+        made.listener.watch()
+        assert made.metric("remembered_requests") <= 1_024
+        assert made.metric("forgotten_requests_total") >= 5_000 - 1_024
+        assert len(asyncio.get_running_loop()._scheduled) == before  # type: ignore[attr-defined]  # as above
+
+
+async def test_a_refused_request_is_not_remembered(port: int) -> None:
+    async with served(port, "connect.coap.listen.rate.limit = 1:600") as made:
+        for number in range(1_000):
+            message = Message.decode(request(number), _Remote())
+            assert message.code == POST
+            assert message.mtype is CON
+            made.messages._deduplicate_message(message)
+        made.listener.watch()
+        assert made.metric("remembered_requests") == 1
+        assert made.metric("requests_total", code="4.29") == 999
+
+
+class _Remote:
+    """An address to which nothing can be sent."""
+
+    sockaddr = ("::ffff:127.0.0.3", 1, 0, 0)
+    is_multicast_locally = True
+    maximum_block_size_exp = 6
+
+
+@pytest.mark.parametrize(
+    ("identity", "path", "body", "code", "keys"),
+    [
+        ("payload", "devices/7", b'{"temperature": 1, "device_id": "other"}', "2.04", ["other"]),
+        ("payload", "devices/7", b'{"temperature": 1}', "2.04", ["127.0.0.1"]),
+        ("topic", "devices/7", b'{"temperature": 1}', "2.04", ["7"]),
+        ("topic", "devices/7", b'{"temperature": 1, "device_id": 7}', "2.04", ["7"]),
+        ("topic", "devices/7", b'[{"temperature": 1}, {"temperature": 1, "device_id": "victim"}]', "4.03", []),
+    ],
+)
+async def test_without_dtls_the_payload_or_the_path_says_who_it_is(
+    port: int, device: Device, identity: str, path: str, body: bytes, code: str, keys: list[str]
+) -> None:
+    async with served(port, f"connect.coap.listen.identity = {identity}") as made:
+        assert await device.code(request(1, path, body)) == code
+        assert [key for key, _ in made.kafka.stored] == keys
+
+
+async def test_the_list_of_links_comes_in_blocks_of_which_nothing_is_kept(port: int, device: Device) -> None:
+    more = "".join(f"; INSERT INTO thermostat.data SELECT v AS value FROM r{number}" for number in range(60))
+    async with served(port, FAST, statements=more) as made:
+        text = b""
+        for number in range(10):
+            options = b"\xbb.well-known\x04core" + bytes([12 << 4 | 1, number << 4 | 6])
+            answer = await device.ask(b"\x42\x01" + 2 * number.to_bytes(2, "big") + options)
+            head, _, body = answer.partition(b"\xff")
+            assert head[1] == 0x45
+            text += body
+            if len(body) < 1024:
+                break
+        assert text.count(b"isotherm.readings") == 61
+        assert not made.kafka.stored
