@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,14 +28,25 @@ _log = logs.logger(__name__)
 _RECORD_ERRORS = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD)
 """Errors of the record: any other one is Kafka's, and passes."""
 
+_PRODUCER_ERRORS = (
+    KafkaError._FATAL,
+    KafkaError._PURGE_QUEUE,
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    KafkaError.UNKNOWN_PRODUCER_ID,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+)
+"""What a producer that met a fatal error reports; reports do not say `fatal()`. The next producer takes the records."""
+
 _GO_ON = ErrorPolicy(Policy.NOOP, dead_letters=True)
 
 _FULL_WAIT_S = 0.01
+_RESEND_CAP_MS = 2_000
 _LOG_INTERVAL_S = 10.0
 
 
 class ProducerFailedError(Exception):
-    """The producer can never send again; only a new process can."""
+    """No producer can send; only a new process can."""
 
 
 class RetriesExhaustedError(ProducerFailedError):
@@ -72,7 +84,8 @@ class _Record:
 class Forwarder:
     """Takes notifications in order and has them in Kafka in the same order for each key.
 
-    Kafka away: the producer holds what is outstanding and retries without end, the queue fills up behind it.
+    Kafka away: the producer holds what is outstanding and retries without end, the queue fills up behind it. What a
+    broken producer did not store goes, in the same order, to the one that takes its place, before anything else.
     """
 
     def __init__(
@@ -92,6 +105,11 @@ class Forwarder:
         self._metrics = metrics
         self._backoff = Backoff()
         self._retrying = 0
+        self._unsent: deque[_Record] = deque()
+        """What a broken producer did not store."""
+        self._resent: deque[_Record] = deque()
+        """What of it is being produced again."""
+        self._resending: asyncio.Task[None] | None = None
         self._retry_logged_at = float("-inf")
         self._idle = asyncio.Event()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -103,13 +121,19 @@ class Forwarder:
     @property
     def unsettled(self) -> int:
         """Notifications and records that Kafka does not have yet."""
-        return self._intake.reserved + self._producer.outstanding + self._retrying
+        waiting = self._retrying + len(self._unsent) + len(self._resent)
+        return self._intake.reserved + self._producer.outstanding + waiting
 
     async def settled(self) -> None:
         """Return when Kafka has everything that was taken."""
         while self.unsettled:
             self._idle.clear()
             await self._idle.wait()
+
+    def give_up(self, reason: str) -> None:
+        """End `run` with ProducerFailedError."""
+        if not self._failure.done():
+            self._failure.set_exception(ProducerFailedError(reason))
 
     def _settle(self) -> None:
         if not self.unsettled:
@@ -122,7 +146,9 @@ class Forwarder:
             await asyncio.wait({forwarding, self._failure}, return_when=asyncio.FIRST_COMPLETED)
             await (forwarding if forwarding.done() else self._failure)
         finally:
-            forwarding.cancel()
+            for task in (forwarding, self._resending):
+                if task is not None:
+                    task.cancel()
 
     async def _forward(self) -> None:
         while True:
@@ -194,28 +220,64 @@ class Forwarder:
 
     async def _send(self, record: _Record) -> None:
         while True:
+            if self._resending is not None:
+                await asyncio.wait({self._resending})
             await self._producer.room()
-            if self._produce(record):
+            # What is tried again later takes room, too: no more than the producer itself may hold.
+            if self._retrying < self._producer.max_outstanding and self._resending is None and self._produce(record):
                 return
             await asyncio.sleep(_FULL_WAIT_S)
+
+    async def _resend(self) -> None:
+        """Produce what a broken producer did not store, as soon as there is another one."""
+        backoff = Backoff(cap_ms=_RESEND_CAP_MS)
+        while True:
+            # The reports of a broken producer come in its order; after the last one all of it is here.
+            await self._producer.drain()
+            self._unsent.extend(self._resent)
+            self._resent.clear()
+            if not self._unsent:
+                return
+            self._resent, self._unsent = self._unsent, self._resent
+            await self._resend_batch()
+            if self._resent:
+                await asyncio.sleep(backoff.next_ms() / 1000)
+
+    async def _resend_batch(self) -> None:
+        """Hand over `_resent`, or its beginning where the producer breaks again."""
+        while self._resent:
+            await self._producer.room()
+            try:
+                self._hand_over(self._resent[0])
+            except QueueFullError:
+                await asyncio.sleep(_FULL_WAIT_S)
+            except KafkaException as failure:
+                if failure.args[0].code() in _PRODUCER_ERRORS:
+                    return
+                self._failed(self._resent.popleft(), failure.args[0])
+            else:
+                self._resent.popleft()
 
     def _produce(self, record: _Record) -> bool:
         """Hand the record to the producer; False when that has no room."""
         if not self._producer.outstanding:
             self.last_progress = time.monotonic()
         try:
-            self._producer.produce(
-                record.topic,
-                key=record.key,
-                value=record.value,
-                headers=record.headers,
-                on_delivery=lambda error: self._reported(record, error),
-            )
+            self._hand_over(record)
         except QueueFullError:
             return False
         except KafkaException as failure:
             self._failed(record, failure.args[0])
         return True
+
+    def _hand_over(self, record: _Record) -> None:
+        self._producer.produce(
+            record.topic,
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+            on_delivery=lambda error: self._reported(record, error),
+        )
 
     def _reported(self, record: _Record, error: KafkaError | None) -> None:
         if error is not None:
@@ -230,9 +292,13 @@ class Forwarder:
         self._settle()
 
     def _failed(self, record: _Record, error: KafkaError) -> None:
-        if error.fatal():
-            if not self._failure.done():
-                self._failure.set_exception(ProducerFailedError(error.str()))
+        if error.code() in _PRODUCER_ERRORS:
+            self._metrics.retried.labels(record.topic).inc()
+            self._log_retry(record.topic, error)
+            self._unsent.append(record)
+            if self._resending is None:
+                self._resending = asyncio.create_task(self._resend())
+                self._resending.add_done_callback(self._resending_ended)
         elif error.code() not in _RECORD_ERRORS:
             self._retry(record, error)
         elif record.dead_reason is None:
@@ -241,6 +307,12 @@ class Forwarder:
         else:
             # Nowhere left to put it: the log has to hold what is known of it.
             _log.error("dead letter refused by Kafka and lost", topic=record.topic, key=record.key, reason=error.str())
+
+    def _resending_ended(self, task: asyncio.Task[None]) -> None:
+        self._resending = None
+        self._settle()
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self.give_up(str(failure))
 
     def _retry(self, record: _Record, error: KafkaError) -> None:
         policy = self._policy(record.arrived)
