@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
 import struct
+import subprocess
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from paho.mqtt.enums import MQTTProtocolVersion
 
+from simulators.ledger import events
+from simulators.mqtt.access import Access
 from simulators.mqtt.devices import Reading
 from simulators.mqtt.publisher import Publisher
 
@@ -38,12 +46,19 @@ class Connection:
                 break
         return first >> 4, first & 0x0F, self._stream.read(length)
 
-    def accept(self, *, session_present: bool) -> None:
-        assert self.read()[0] == CONNECT
-        self._socket.sendall(bytes((CONNACK << 4, 2, session_present, 0)))
+    def accept(self, *, session_present: bool) -> bytes:
+        """Let the client in; gives the body of its CONNECT."""
+        kind, _, connect = self.read()
+        assert kind == CONNECT
+        # Protocol name with its length, then the version; MQTT 5 has properties, here none.
+        properties = b"\0" if connect[6] == 5 else b""
+        self._socket.sendall(bytes((CONNACK << 4, 2 + len(properties), session_present, 0)) + properties)
+        return connect
 
-    def acknowledge(self, kind: int, packet_id: int) -> None:
-        self._socket.sendall(struct.pack("!BBH", kind << 4, 2, packet_id))
+    def acknowledge(self, kind: int, packet_id: int, reason: int = 0) -> None:
+        """Without a reason for success, as MQTT 5 allows and 3.1.1 asks."""
+        said = bytes((reason,)) if reason else b""
+        self._socket.sendall(struct.pack("!BBH", kind << 4, 2 + len(said), packet_id) + said)
 
     def close(self) -> None:
         self._stream.close()
@@ -68,9 +83,11 @@ class Broker:
 class Device:
     """A publisher whose thread is ours, and what it reported."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, access: Access | None = None) -> None:
         self.published: list[Reading] = []
         self.acknowledged: list[Reading] = []
+        self.refused: list[Reading] = []
+        self.answered = threading.Semaphore(0)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.publisher = Publisher(
             "device",
@@ -80,10 +97,16 @@ class Device:
             max_waiting=100,
             post=self._inbox.put,
             on_published=self.published.append,
-            on_acknowledged=self.acknowledged.append,
+            on_acknowledged=lambda reading: self._note(self.acknowledged, reading),
+            on_refused=lambda reading: self._note(self.refused, reading),
+            access=access or Access(),
         )
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run)
+
+    def _note(self, answered: list[Reading], reading: Reading) -> None:
+        answered.append(reading)
+        self.answered.release()
 
     def start(self, *readings: Reading) -> None:
         self.publisher.start()
@@ -182,3 +205,64 @@ def test_no_more_than_the_window_is_unacknowledged(broker: Broker, device: Devic
     assert len(device.published) == 5
     assert device.acknowledged == [reading(0, 1)]
     connection.close()
+
+
+def test_mqtt_5_tells_what_was_refused_and_nothing_refused_is_published_again(broker: Broker) -> None:
+    five = Access(MQTTProtocolVersion.MQTTv5, username="fleet", password="correct horse", user_properties=(("k", "v"),))
+    device = Device(broker.port, five)
+    device.start(reading(1, 1), reading(2, 1), reading(3, 2), reading(4, 2))
+    connection = broker.connection()
+    try:
+        connect = connection.accept(session_present=False)
+        assert connect[6] == 5
+        assert b"fleet" in connect
+        assert b"correct horse" in connect
+        bodies = [connection.read()[2] for _ in range(4)]
+        assert all(b"\x26\0\x01k\0\x01v" in body for body in bodies), "the user property"
+        ids = [packet_id_of(body) for body in bodies]
+        for packet_id, kind, reason in ((ids[0], PUBACK, 0), (ids[1], PUBACK, 0x97), (ids[2], PUBREC, 0x99)):
+            connection.acknowledge(kind, packet_id, reason)
+        connection.acknowledge(PUBREC, ids[3])
+        kind, _, released = connection.read()
+        assert (kind, packet_id_of(b"\0\0" + released)) == (PUBREL, ids[3]), "no PUBREL for what was refused"
+        connection.acknowledge(PUBCOMP, ids[3], 0x92)
+        for _ in range(4):
+            assert device.answered.acquire(timeout=TIMEOUT_S)
+    finally:
+        connection.close()
+        device.stop()
+    assert device.acknowledged == [reading(1, 1), reading(4, 2)], "0x92: the message was released before"
+    assert device.refused == [reading(2, 1), reading(3, 2)]
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("version", ["3.1.1", "5"])
+def test_fleet_over_tls_with_a_login_at_mosquitto(tmp_path: Path, version: str) -> None:
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    openssl(tmp_path, "req", "-x509", *new, *names, "-keyout", "key.pem", "-out", "ca.pem")
+    (tmp_path / "word").write_text("correct horse\n")
+    subprocess.run(["mosquitto_passwd", "-c", "-b", "users", "fleet", "correct horse"], cwd=tmp_path, check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "conf").write_text(
+        f"user root\nallow_anonymous false\npassword_file {tmp_path}/users\n"
+        f"listener {port} 127.0.0.1\ncertfile {tmp_path}/ca.pem\nkeyfile {tmp_path}/key.pem\n"
+    )
+    # Debian puts it where only root looks.
+    environment = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin"}
+    mosquitto = subprocess.Popen(["mosquitto", "-c", str(tmp_path / "conf")], env=environment)
+    options = ["--port", str(port), "--mqtt-version", version, "--tls-ca", str(tmp_path / "ca.pem")]
+    options += ["--username", "fleet", "--password-file", str(tmp_path / "word"), "--connections", "2"]
+    options += ["--devices", "4", "--rate", "50", "--duration", "1", "--qos", "1:1,2:1"]
+    command = [sys.executable, "-m", "simulators", "mqtt", *options, "--ledger", str(tmp_path / "ledger")]
+    try:
+        assert subprocess.run(command, timeout=120, check=False).returncode == 0
+    finally:
+        mosquitto.kill()
+        mosquitto.wait()
+    found = Counter(event["event"] for event in events(tmp_path / "ledger"))
+    assert found["acknowledged"] == found["published"] > 0

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from simulators.ledger import Ledger
+from simulators.mqtt.access import access_of, add_access_arguments
 from simulators.mqtt.devices import Disorder, Reading, fleet, readings
 from simulators.mqtt.publisher import Publisher
 
-_OK, _UNACKNOWLEDGED = 0, 1
+_OK, _UNACKNOWLEDGED, _BAD_OPTIONS = 0, 1, 2
 _IDLE_S = 0.2
 _QOS_LEVELS = (0, 1, 2)
 
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=_positive, default=1883)
+    add_access_arguments(parser)
     parser.add_argument("--rate", type=float, default=100.0, metavar="PER_S", help="readings per second in all")
     parser.add_argument("--duration", type=float, metavar="S", help="stop by itself after so many seconds")
     parser.add_argument("--ledger", type=Path, required=True, metavar="FILE", help="JSON lines of what was published")
@@ -53,7 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Publish until SIGTERM, Ctrl-C or the end of `--duration`; 0 when everything was acknowledged."""
+    """Publish until SIGTERM, Ctrl-C or the end of `--duration`; 0 when everything was acknowledged, 2 for options that
+    cannot be used.
+    """
+    try:
+        access_of(arguments)
+    except ValueError as problem:
+        sys.stderr.write(f"isotherm-simulators mqtt: {problem}\n")
+        return _BAD_OPTIONS
     with Ledger(arguments.ledger) as ledger:
         return _Run(arguments, ledger).run()
 
@@ -68,6 +77,7 @@ class _Run:
         self._counts: Counter[str] = Counter()
         self._stopped = False
         self._devices = fleet(arguments.devices, arguments.seed, arguments.qos)
+        access = access_of(arguments)
         run_id = uuid.uuid4().hex[:8]
         self._publishers = [
             Publisher(
@@ -79,6 +89,8 @@ class _Run:
                 post=self._inbox.put,
                 on_published=self._published,
                 on_acknowledged=self._acknowledged,
+                on_refused=self._refused,
+                access=access,
             )
             for number in range(min(arguments.connections, len(self._devices)))
         ]
@@ -107,7 +119,7 @@ class _Run:
             "end", **self._counts, unacknowledged=left, never_published=never_published, connections=connections
         )
         sys.stderr.write(f"published {self._counts['published']}, unacknowledged {left}, {connections} connections\n")
-        return _UNACKNOWLEDGED if left else _OK
+        return _UNACKNOWLEDGED if left or self._counts["refused"] else _OK
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         self._stopped = True
@@ -166,6 +178,10 @@ class _Run:
         event = "acknowledged" if reading.qos else "sent"
         self._counts[event] += 1
         self._write(event, reading)
+
+    def _refused(self, reading: Reading) -> None:
+        self._counts["refused"] += 1
+        self._write("refused", reading)
 
     def _write(self, event: str, reading: Reading, **more: object) -> None:
         self._ledger.write(
