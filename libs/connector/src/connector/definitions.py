@@ -132,27 +132,11 @@ def common_keys(default_class: str) -> tuple[Key, ...]:
 
 
 def consumer_keys() -> tuple[Key, ...]:
-    """Keys of every sink connector, as Kafka Connect has them."""
+    """Keys of every sink connector, as Kafka Connect has them; those of its converters are in `converters`."""
     low = Importance.LOW
     return (
         Key("topics", Type.LIST, "", "Topics to read, separated by commas.", Importance.HIGH),
         Key("topics.regex", Type.STRING, "", "Regular expression of the topics to read.", Importance.HIGH),
-        Key(
-            "value.converter",
-            Type.STRING,
-            "auto",
-            "How values are decoded: avro, json, string, bytes, or Connect's converter classes; auto takes the wire "
-            "format's magic byte as Avro and everything else as JSON.",
-        ),
-        Key("key.converter", Type.STRING, "auto", "How keys are decoded; see value.converter."),
-        Key(
-            "value.converter.schemas.enable",
-            Type.BOOLEAN,
-            "false",
-            "JSON values are `{schema, payload}` envelopes.",
-            low,
-        ),
-        Key("key.converter.schemas.enable", Type.BOOLEAN, "false", "JSON keys are `{schema, payload}` envelopes.", low),
         Key("errors.tolerance", Type.STRING, "none", "all: bad records never stop the task.", allowed=("none", "all")),
         Key(
             "errors.deadletterqueue.topic.name",

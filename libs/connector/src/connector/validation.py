@@ -17,6 +17,8 @@ from kcql.model import Statement
 
 _REFERENCE = re.compile(r"\$\{(env|file):")
 _NO_REFERENCE = re.compile(r"\$\{(?!(?:env|file):)([^}]*)\}?")
+_TRANSFORMS = ("transforms", "predicates")
+"""Kafka Connect's single message transforms (KIP-66) and what decides for which records they are (KIP-585)."""
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -116,6 +118,7 @@ def examine(definition: Definition, config: ConnectorConfig) -> tuple[Validated,
             values[key.name] = key.default
     if not definition.answers_to(config.klass):
         problems.append(Problem("connector.class", f"{config.klass!r} is not {definition.klass}"))
+    problems += _transform_problems(config.config)
     problems += _letter_problems(config.name, values)
     problems += [Problem(key, why) for key, why in broken_overrides(values)]
     statements = _statements(definition, values, problems)
@@ -139,6 +142,16 @@ def source_problems(statements: Iterable[Statement], topics: Iterable[str]) -> l
     return problems
 
 
+def _transform_problems(given: Mapping[str, str]) -> list[Problem]:
+    """A transform that is left away changes what is stored: a field that was to be masked would be there for all."""
+    return [
+        Problem(key, f"{kind} are not supported; records would be stored without them. Remove it, or say it in KCQL")
+        for key, value in given.items()
+        for kind in _TRANSFORMS
+        if (key == kind and value.strip()) or key.startswith(f"{kind}.")
+    ]
+
+
 def _canonical(
     definition: Definition, config: Mapping[str, str], problems: list[Problem], notices: list[Problem]
 ) -> dict[str, str]:
@@ -148,7 +161,8 @@ def _canonical(
     for given, value in config.items():
         key = names.get(given)
         if key is None:
-            if not given.startswith(definition.open_prefixes) or not definition.open_prefixes:
+            is_reported = given.partition(".")[0] in _TRANSFORMS
+            if not is_reported and (not definition.open_prefixes or not given.startswith(definition.open_prefixes)):
                 notices.append(Problem(given, _unknown(given, list(names))))
             values[given] = value
         elif key.name in values and values[key.name] != value:

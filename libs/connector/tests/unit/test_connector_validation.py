@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connector.config import from_mapping
+from connector.converters import converter_keys
 from connector.definitions import (
     Definition,
     Importance,
@@ -26,6 +27,7 @@ DEFINITION = Definition(
         (
             *common_keys("isotherm.StoreSink"),
             *consumer_keys(),
+            *converter_keys(),
             Key(f"{PREFIX}.kcql", Type.STRING, None, "Statements.", Importance.HIGH, required=True),
             Key(f"{PREFIX}.hosts", Type.LIST, "localhost", "Hosts.", aliases=("connect.old.store.hosts",)),
             Key(f"{PREFIX}.port", Type.INT, "9", "Port.", minimum=1, maximum=65535),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from connector.config import ConnectorConfig
 from connector.controller import TaskPlan, task_plan
+from connector.converters import converter_keys
 from connector.definitions import Definition, Importance, Key, Type, common_keys, consumer_keys
 from connector.distributed import DistributedWorker, WorkerSettings
 from connector.handover import Handover, run_handed_over
@@ -30,6 +31,7 @@ DEFINITION = Definition(
     (
         *common_keys(KLASS),
         *consumer_keys(),
+        *converter_keys(),
         Key("file", Type.STRING, None, "The file.", Importance.HIGH, required=True),
         Key("file.password", Type.PASSWORD, None, "A secret."),
     ),

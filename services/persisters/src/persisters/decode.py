@@ -14,14 +14,18 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from connector.converters import CONVERTERS
 from flatavro import columns as batches
 from flatavro import reading as flat
+from persisters.connect_json import EnvelopeReader
 from servicekit.avro import JsonSchema, SchemaRegistry, WireFormatError, is_recursive, parse, read_body, split
 
 _WIRE_HEADER_BYTES = 5
 _FEW_RECORDS = 100
 """Up to so many, reading one after another is quicker than setting out to read all at once."""
 _MAGIC = b"\x00"
+_JSON_BEGINNINGS = frozenset(b' \t\r\n{["-0123456789tfn')
+"""RFC 8259, 2 and 3: blanks, and the first characters of values."""
 _MILLIS = ("timestamp-millis", "local-timestamp-millis")
 BAD_RECORD = (
     ValueError,
@@ -35,19 +39,6 @@ BAD_RECORD = (
     struct.error,
 )
 """What reading, projecting or serializing a record raises where the record itself is to blame, and always will be."""
-
-CONVERTERS: Mapping[str, str] = {
-    "auto": "auto",
-    "avro": "avro",
-    "json": "json",
-    "string": "string",
-    "bytes": "bytes",
-    "io.confluent.connect.avro.AvroConverter": "avro",
-    "org.apache.kafka.connect.json.JsonConverter": "json",
-    "org.apache.kafka.connect.storage.StringConverter": "string",
-    "org.apache.kafka.connect.converters.ByteArrayConverter": "bytes",
-}
-"""What `value.converter` and `key.converter` may say, and what each means."""
 
 
 class WriterSchema(NamedTuple):
@@ -95,17 +86,16 @@ Decode = Callable[[bytes], Decoded]
 def value_decoder(converter: str, registry: SchemaRegistry, *, envelope: bool = False) -> Decode:
     """The decoder that a `value.converter` (a key of CONVERTERS) asks for.
 
-    `envelope` is Connect's `schemas.enable`: JSON values are `{"schema": .., "payload": ..}`.
+    `envelope` is Connect's `schemas.enable`: JSON values are `{"schema": .., "payload": ..}`. See `connect_json`.
     """
     avro = AvroDecoder(registry)
-    read_json = _enveloped if envelope else _json
-
+    read_json = _enveloped() if envelope else _json
     decoders: dict[str, Decode] = {
         "avro": avro,
         "json": read_json,
         "string": lambda data: Decoded(data.decode()),
         "bytes": Decoded,
-        "auto": AvroDecoder(registry, otherwise=read_json),
+        "auto": AvroDecoder(registry, otherwise=_told_apart(read_json)),
     }
     return decoders[CONVERTERS[converter]]
 
@@ -213,12 +203,19 @@ def _times_as_numbers(schema: Any) -> Any:
     }
 
 
+def _told_apart(read_json: Decode) -> Decode:
+    def read(data: bytes) -> Decoded:
+        if data and data[0] not in _JSON_BEGINNINGS:
+            raise WireFormatError(f"magic byte is {data[0]}, expected 0; and no JSON text begins so")
+        return read_json(data)
+
+    return read
+
+
 def _json(data: bytes) -> Decoded:
     return Decoded(orjson.loads(data))
 
 
-def _enveloped(data: bytes) -> Decoded:
-    document = orjson.loads(data)
-    if not isinstance(document, dict) or document.keys() != {"schema", "payload"}:
-        raise ValueError('expected a JSON object with "schema" and "payload", as schemas.enable says')
-    return Decoded(document["payload"])
+def _enveloped() -> Decode:
+    read = EnvelopeReader()
+    return lambda data: Decoded(read(data))

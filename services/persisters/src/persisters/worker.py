@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from prometheus_client import CollectorRegistry
 
 from connector.config import ConnectorConfig, group_of
+from connector.converters import PARTS, is_enveloped, registry_settings
 from connector.dead_letters import (
     DeadLetter,
     DeadLetters,
@@ -139,12 +140,18 @@ class _Task:
         self._status = DeferredHeartbeat(self._heartbeat)
         self._refusals = _RefusalLog(self._config, metrics.logged)
         self._failures = FailureWatch(failure_limits(self._config))
+        self._of_values, self._of_keys = (self._registry_of(part) for part in PARTS)
         self._is_drained = True
 
     def run(self, stop: Stop) -> int:
         """The exit code; every failure is logged and told in the status with its trace."""
         try:
             run_as_wanted(self._target, self._number, stop, self._work, self._idle)
+    def _registry_of(self, part: str) -> SchemaRegistry:
+        """The registry of keys or values; the process's own unless the connector names another one."""
+        settings = registry_settings(self._config, part, self._settings.registry)
+        return self._schemas if settings == self._settings.registry else SchemaRegistry(settings)
+
         except TaskFailedError as failure:
             return self._failed("stopped by the error policy", failure, Exit.FAILED)
         except FailureLimitError as failure:
@@ -203,7 +210,7 @@ class _Task:
         kind, config, settings = self._kind, self._config, self._settings
         build = kind.load().build
         policy = error_policy(kind, config)
-        project = projector(kind, config, self._schemas)
+        project = projector(kind, config, self._of_values, self._of_keys)
         letters = self._dead_letters(stop)
         if stop.is_set():
             return None
@@ -226,7 +233,7 @@ class _Task:
                 ),
             ),
             consumer=self._consumer(),
-            sink=build(config, AvroDecoder(self._schemas), settings.writers),
+            sink=build(config, AvroDecoder(self._of_values), settings.writers),
             project=project,
             usual=project.usual,
             policy=policy,
@@ -341,14 +348,16 @@ class _Task:
         return DeadLetter(record.key, record.value, headers, record.timestamp_ms)
 
 
-def projector(kind: SinkKind, config: Validated, schemas: SchemaRegistry) -> Projector:
-    """The projection that a configuration asks for."""
+def projector(
+    kind: SinkKind, config: Validated, schemas: SchemaRegistry, of_keys: SchemaRegistry | None = None
+) -> Projector:
+    """The projection that a configuration asks for; `schemas` are those of values, and of keys where there are none."""
     prefix = kind.prefix
     separator = config.text(f"{prefix}.pk.separator") or kind.conventions.pk_separator
     return Projector(
         config.statements,
-        value_decoder(config.text("value.converter"), schemas, envelope=config.flag("value.converter.schemas.enable")),
-        key_decoder(config.text("key.converter"), schemas, envelope=config.flag("key.converter.schemas.enable")),
+        value_decoder(config.text("value.converter"), schemas, envelope=is_value),
+        key_decoder(config.text("key.converter"), schemas if of_keys is None else of_keys, envelope=is_key),
         Conventions(separator, kind.conventions.ttl_unit_ms, kind.load().retention_ms(config)),
     )
 
@@ -377,6 +386,7 @@ class _RefusalLog:
     def __init__(self, config: Validated, told: Callable[[], None]) -> None:
         self._told = told
         self._is_on = config.flag("errors.log.enable")
+    is_value, is_key = (is_enveloped(config, part) for part in PARTS)
         self._with_values = config.flag("errors.log.include.messages")
         self._next_s = 0.0
         self._unsaid = 0

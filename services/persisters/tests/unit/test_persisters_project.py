@@ -190,7 +190,7 @@ def test_keys_headers_and_parts() -> None:
         (b"\x00\x00\x00\x00\x09rest", ("VALUE_CONVERTER", "unknown_schema")),
         (AVRO[:-3], ("VALUE_CONVERTER", "wire_format")),
         (AVRO + b"more", ("VALUE_CONVERTER", "wire_format")),
-        (b"\x01bad magic", ("VALUE_CONVERTER", "decode")),
+        (b"\x01bad magic", ("VALUE_CONVERTER", "wire_format")),
         (b"not json", ("VALUE_CONVERTER", "decode")),
         (b"[1]", ("TRANSFORMATION", "projection")),
         (b'"text"', ("TRANSFORMATION", "projection")),
@@ -303,9 +303,9 @@ def test_converters(converter: str, envelope: bool, data: bytes, value: Any) -> 
     assert value_decoder(converter, SCHEMAS, envelope=envelope)(data).value == value
 
 
-def test_an_envelope_is_asked_for_and_missing() -> None:
-    with pytest.raises(ValueError, match='"schema" and "payload"'):
-        value_decoder("json", SCHEMAS, envelope=True)(b'{"a": 1}')
+def test_a_bad_magic_byte_is_not_called_bad_json() -> None:
+    prepared = projector("INSERT INTO a SELECT * FROM t")(record(b"\x01" + AVRO[1:]))
+    assert "magic byte is 1, expected 0" in str(prepared.refusal.error if prepared.refusal else "")
 
 
 def test_text_keys_are_texts() -> None:

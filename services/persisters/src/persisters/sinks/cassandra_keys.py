@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from connector.converters import converter_keys
 from connector.definitions import (
     Definition,
     Importance,
@@ -72,7 +73,9 @@ _OWN = (
 DEFINITION = Definition(
     klass=_CLASS,
     kind="sink",
-    keys=with_short_names(PREFIX, (*common_keys(_CLASS), *consumer_keys(), *_OWN, *error_keys(PREFIX))),
+    keys=with_short_names(
+        PREFIX, (*common_keys(_CLASS), *consumer_keys(), *converter_keys(), *_OWN, *error_keys(PREFIX))
+    ),
     aliases=(
         "scylla",
         "cassandra",
@@ -84,5 +87,5 @@ DEFINITION = Definition(
     kcql_clauses=frozenset(
         ("IGNORE", "AUTOCREATE", "PK", "WITHTIMESTAMP", "TIMESTAMPUNIT", "TTL", "WITHSTRUCTURE", "PROPERTIES")
     ),
-    open_prefixes=("consumer.override.", "value.converter.", "key.converter."),
+    open_prefixes=("consumer.override.",),
 )

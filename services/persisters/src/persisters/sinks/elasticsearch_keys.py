@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from connector.converters import converter_keys
 from connector.definitions import (
     Definition,
     Importance,
@@ -55,7 +56,9 @@ _OWN = (
 DEFINITION = Definition(
     klass=_CLASS,
     kind="sink",
-    keys=with_short_names(PREFIX, (*common_keys(_CLASS), *consumer_keys(), *_OWN, *error_keys(PREFIX))),
+    keys=with_short_names(
+        PREFIX, (*common_keys(_CLASS), *consumer_keys(), *converter_keys(), *_OWN, *error_keys(PREFIX))
+    ),
     aliases=(
         "elasticsearch",
         "elastic",
@@ -80,5 +83,5 @@ DEFINITION = Definition(
         )
     ),
     clause_reasons=(("WITHDOCTYPE", "Elasticsearch has had no document types since version 7"),),
-    open_prefixes=("consumer.override.", "value.converter.", "key.converter."),
+    open_prefixes=("consumer.override.",),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from connector.converters import converter_keys
 from connector.definitions import (
     Definition,
     Importance,
@@ -70,7 +71,9 @@ _OWN = (
 DEFINITION = Definition(
     klass=_CLASS,
     kind="sink",
-    keys=with_short_names(PREFIX, (*common_keys(_CLASS), *consumer_keys(), *_OWN, *error_keys(PREFIX, OLD_PREFIX))),
+    keys=with_short_names(
+        PREFIX, (*common_keys(_CLASS), *consumer_keys(), *converter_keys(), *_OWN, *error_keys(PREFIX, OLD_PREFIX))
+    ),
     aliases=(
         "hazelcast",
         "com.datamountaineer.streamreactor.connect.hazelcast.sink.HazelCastSinkConnector",
@@ -91,5 +94,5 @@ DEFINITION = Definition(
         )
     ),
     clause_reasons=(("AUTOCREATE", "Hazelcast makes every structure on first use"),),
-    open_prefixes=("consumer.override.", "value.converter.", "key.converter."),
+    open_prefixes=("consumer.override.",),
 )

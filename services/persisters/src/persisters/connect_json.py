@@ -1,0 +1,160 @@
+"""JSON with Kafka Connect's schema envelope, read as Connect's JsonConverter reads it (`schemas.enable=true`).
+
+The payload is taken by its schema: fields that the schema does not have are left out, absent ones get their default,
+bytes and decimals come from base64, dates and times of day from their numbers. Times of day and dates become Python's;
+timestamps stay epoch milliseconds, as everywhere here. Where JsonConverter turns a value of another type into 0, it is
+a bad record here. Source: `JsonConverter.toConnectData` and `JsonSchema` of Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import orjson
+
+Convert = Callable[[Any], Any]
+_LOGICAL = "org.apache.kafka.connect.data."
+_EPOCH_DAY = date(1970, 1, 1)
+_MIDNIGHT = datetime(1970, 1, 1)
+_WHOLE = ("int8", "int16", "int32", "int64")
+_MOST_SCHEMAS = 1_000
+_SCALARS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(_WHOLE, (int,)),
+    "float": (int, float),
+    "double": (int, float),
+    "boolean": (bool,),
+    "string": (str,),
+}
+
+
+class EnvelopeError(ValueError):
+    """The value is no envelope, its schema is none, or the payload does not fit it."""
+
+
+class EnvelopeReader:
+    """Reads values; the function for each schema is made once."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Convert] = {}
+
+    def __call__(self, data: bytes) -> Any:
+        """The payload of one value. Raises ValueError (EnvelopeError, or of the JSON reader)."""
+        document = orjson.loads(data)
+        if not isinstance(document, dict) or document.keys() != {"schema", "payload"}:
+            raise EnvelopeError(
+                'JsonConverter with schemas.enable expects an object with "schema" and "payload" and nothing else; '
+                "for plain JSON set schemas.enable=false"
+            )
+        schema = document["schema"]
+        if schema is None:
+            return document["payload"]
+        written = orjson.dumps(schema)
+        convert = self._known.get(written)
+        if convert is None:
+            if len(self._known) >= _MOST_SCHEMAS:
+                self._known.clear()
+            convert = self._known[written] = _converter(schema, "the payload")
+        return convert(document["payload"])
+
+
+def _converter(schema: Any, where: str) -> Convert:
+    if not isinstance(schema, dict) or not isinstance(schema.get("type"), str):
+        raise EnvelopeError(f"the schema of {where} has no type")
+    convert = _of_type(schema, schema["type"], where)
+    has_default, is_optional = schema.get("default") is not None, bool(schema.get("optional"))
+    default = convert(schema["default"]) if has_default else None
+
+    def nullable(value: Any) -> Any:
+        if value is not None:
+            return convert(value)
+        if not (has_default or is_optional):
+            raise EnvelopeError(f"{where} is null, and its schema says that it is required")
+        return default
+
+    return nullable
+
+
+def _of_type(schema: Mapping[str, Any], kind: str, where: str) -> Convert:
+    if kind == "struct":
+        return _struct(schema, where)
+    if kind == "array":
+        element = _converter(schema.get("items"), f"an element of {where}")
+        return lambda value: [element(one) for one in _checked(value, (list,), where, "an array")]
+    if kind == "map":
+        return _map(schema, where)
+    logical = _logical(str(schema.get("name", "")), schema, where)
+    if logical is not None:
+        return logical
+    if kind == "bytes":
+        return lambda value: _decoded(value, where)
+    types = _SCALARS.get(kind)
+    if types is None:
+        raise EnvelopeError(f"the schema of {where} has an unknown type {kind!r}")
+    return lambda value: _checked(value, types, where, kind)
+
+
+def _struct(schema: Mapping[str, Any], where: str) -> Convert:
+    fields: list[tuple[str, Convert]] = []
+    for field in _checked(schema.get("fields"), (list,), f"fields of {where}", "an array"):
+        name = field.get("field") if isinstance(field, dict) else None
+        if not isinstance(name, str):
+            raise EnvelopeError(f"a field in the schema of {where} has no name")
+        fields.append((name, _converter(field, f"field {name!r}")))
+
+    def convert(value: Any) -> Any:
+        found = _checked(value, (dict,), where, "an object")
+        return {name: convert_field(found.get(name)) for name, convert_field in fields}
+
+    return convert
+
+
+def _map(schema: Mapping[str, Any], where: str) -> Convert:
+    key = _converter(schema.get("keys"), f"a key of {where}")
+    element = _converter(schema.get("values"), f"a value of {where}")
+
+    def convert(value: Any) -> Any:
+        # Keys that are no texts come as pairs.
+        pairs = value.items() if isinstance(value, dict) else _checked(value, (list,), where, "an object or pairs")
+        return {key(name): element(inner) for name, inner in pairs}
+
+    return convert
+
+
+def _logical(name: str, schema: Mapping[str, Any], where: str) -> Convert | None:
+    kind = name.removeprefix(_LOGICAL) if name.startswith(_LOGICAL) else ""
+    if kind == "Decimal":
+        scale = int((schema.get("parameters") or {}).get("scale", 0))
+        return lambda value: _decimal(value, scale, where)
+    if kind == "Date":
+        return lambda value: _EPOCH_DAY + timedelta(days=_checked(value, (int,), where, "a number of days"))
+    if kind == "Time":
+        return lambda value: (
+            _MIDNIGHT + timedelta(milliseconds=_checked(value, (int,), where, "a number of milliseconds"))
+        ).time()
+    # A timestamp is the number of milliseconds that it is written as.
+    return None
+
+
+def _decimal(value: Any, scale: int, where: str) -> Decimal:
+    # JsonConverter also takes numbers (`decimal.format=NUMERIC`).
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Decimal(str(value))
+    return Decimal(int.from_bytes(_decoded(value, where), "big", signed=True)).scaleb(-scale)
+
+
+def _decoded(value: Any, where: str) -> bytes:
+    try:
+        return base64.b64decode(_checked(value, (str,), where, "base64 text"), validate=True)
+    except binascii.Error as error:
+        raise EnvelopeError(f"{where} is no base64 text: {error}") from None
+
+
+def _checked(value: Any, types: tuple[type, ...], where: str, expected: str) -> Any:
+    if type(value) not in types:
+        raise EnvelopeError(f"{where}: expected {expected}, found {str(value)[:40]!r}")
+    return value
