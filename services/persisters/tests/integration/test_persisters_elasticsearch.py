@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -176,6 +177,24 @@ def test_retention_tells_closes_and_deletes_exactly_the_old_indices(
     for action in ("closed", "deleted"):
         name = "isotherm_persisters_retention_actions_total"
         assert metrics.get_sample_value(name, done | {"action": action}) == 2
+
+
+def test_a_clock_that_is_ahead_retires_nothing(elasticsearch: Any, client: Elasticsearch, index: str) -> None:
+    today = f"{index}-{datetime.now(UTC):%Y.%m.%d}"
+    client.indices.create(index=today, settings={"number_of_replicas": 0})
+    metrics, ten_years_ms = CollectorRegistry(), 3_650 * 86_400_000
+    ahead = Retention(retention(elasticsearch.url, index), client, metrics, lambda: time.time() * 1000 + ten_years_ms)
+    for _ in range(3):
+        assert ahead.sweep() == Retirement([], [])
+    assert existing(client, index) == {today}
+
+
+def test_retention_goes_on_when_a_task_is_resumed(elasticsearch: Any, client: Elasticsearch, index: str) -> None:
+    config, metrics = retention(elasticsearch.url, index), CollectorRegistry()
+    for _ in range(2):
+        with running(config, metrics):
+            pass
+    assert metrics.get_sample_value("isotherm_persisters_retention_expired_indices", {"connector": config.name}) == 0
 
 
 def test_retention_outlives_a_server_that_is_away(

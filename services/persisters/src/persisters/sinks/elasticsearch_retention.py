@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch
@@ -24,6 +26,7 @@ _log = logs.logger(__name__)
 DAYS, DRY_RUN, INTERVAL = (f"{PREFIX}.retention.{name}" for name in ("days", "dry.run", "interval.ms"))
 _DAY_MS = 86_400_000
 _STOP_TIMEOUT_S = 5.0
+_CLOCKS_APART_MS = 300_000
 
 
 def retention_ms(config: Validated) -> int | None:
@@ -67,7 +70,13 @@ def running(config: Validated, registry: CollectorRegistry) -> Iterator[None]:
 
 
 def meters(registry: CollectorRegistry) -> tuple[Gauge, Counter]:
-    """What retention counts: expired indices by connector, actions by connector and action."""
+    """What retention counts: expired indices by connector, actions by connector and action.
+
+    A task that is paused and resumed goes on with the meters that its process registered first.
+    """
+    known = _registered.get(registry)
+    if known is not None:
+        return known
     expired = Gauge(
         "isotherm_persisters_retention_expired_indices",
         "Indices that the last pass found past their time.",
@@ -80,7 +89,11 @@ def meters(registry: CollectorRegistry) -> tuple[Gauge, Counter]:
         ["connector", "action"],
         registry=registry,
     )
+    _registered[registry] = expired, actions
     return expired, actions
+
+
+_registered: WeakKeyDictionary[CollectorRegistry, tuple[Gauge, Counter]] = WeakKeyDictionary()
 
 
 class Retention:
@@ -122,8 +135,8 @@ class Retention:
 
     def sweep(self) -> Retirement:
         """One pass. Raises ApiError, TransportError of the client."""
-        indices = self._indices()
-        found = retire(self._families, indices, now_ms=self._clock_ms(), retention_ms=self._retention_ms)
+        indices, now_ms = self._indices(), self._now_ms()
+        found = retire(self._families, indices, now_ms=now_ms, retention_ms=self._retention_ms)
         self._expired.set(len(found.expired))
         if self._only_reports or not self._has_told:
             self._has_told = True
@@ -140,6 +153,17 @@ class Retention:
             self._deleted.inc()
             _log.info("retention: index deleted", index=name)
         return found
+
+    def _now_ms(self) -> float:
+        """The earlier one of the server's clock and this machine's: a clock that is ahead must not delete anything."""
+        row: Any = self._client.cat.health(h="epoch", format="json").body[0]
+        server_ms, local_ms = int(row["epoch"]) * 1000, self._clock_ms()
+        if abs(server_ms - local_ms) > _CLOCKS_APART_MS:
+            _log.warning(
+                "retention: the clocks of this machine and of Elasticsearch differ; the earlier one is taken",
+                seconds_ahead=round((local_ms - server_ms) / 1000),
+            )
+        return min(server_ms, local_ms)
 
     def _indices(self) -> list[Index]:
         """What the server has that may belong to the families; `retire` looks at the names again, exactly."""
