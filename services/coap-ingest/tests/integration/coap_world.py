@@ -116,6 +116,8 @@ class World:
     monitoring_port: int
     cleanup: ExitStack
     free_port: Callable[[], int]
+    way_to_kafka: str | None = None
+    """Where the service finds Kafka, when that is a relay."""
 
     @property
     def authority(self) -> str:
@@ -173,7 +175,7 @@ class World:
         }
         file.write_text("".join(f"{key} = {value}\n" for key, value in lines.items() if value))
         overrides = [
-            f"kafka.bootstrap_servers={self.kafka.bootstrap_servers}",
+            f"kafka.bootstrap_servers={self.way_to_kafka or self.kafka.bootstrap_servers}",
             f"registry.url={self.registry.url}",
             f"http.port={self.monitoring_port}",
             *QUICK,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 import payloads
@@ -53,10 +57,87 @@ class Refusing:
         return len(reports)
 
 
-def forwarder(policy: str, kafka: Refusing, payload: bytes = b'{"t": 1, "unit": "Cel"}') -> Forwarder:
+class Breaking:
+    """A producer that breaks after so many records, as librdkafka does; it is another one after so many refusals."""
+
+    def __init__(self, breaks_after: Sequence[int], refusals: int) -> None:
+        self.written: list[bytes] = []
+        self._breaks_after = list(breaks_after)
+        self._refusals = self._refusals_left = refusals
+        self._taken = 0
+        self._is_broken = False
+        self._reports: list[Callable[[], None]] = []
+
+    def produce(self, _topic: str, value: bytes, on_delivery: Callable[[Any, Any], None], **_: object) -> None:
+        if self._is_broken and self._refusals_left:
+            self._refusals_left -= 1
+            raise KafkaException(KafkaError(KafkaError._FATAL))
+        if self._is_broken:
+            self._is_broken, self._refusals_left, self._taken = False, self._refusals, 0
+        self._taken += 1
+        if self._breaks_after and self._taken > self._breaks_after[0]:
+            self._reports.append(lambda: on_delivery(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER), None))
+        else:
+            self.written.append(value)
+            self._reports.append(lambda: on_delivery(None, None))
+
+    def poll(self, _timeout: float) -> int:
+        reports, self._reports = self._reports, []
+        if self._breaks_after and self._taken > self._breaks_after[0]:
+            self._is_broken = True
+            self._breaks_after.pop(0)
+        for report in reports:
+            report()
+        return len(reports)
+
+
+@given(st.integers(1, 60), st.lists(st.integers(0, 20), max_size=3), st.integers(0, 3))
+@settings(deadline=None, max_examples=25)
+def test_what_broken_producers_did_not_store_their_successors_store_in_order(
+    count: int, breaks_after: list[int], refusals: int
+) -> None:
+    async def run() -> list[bytes]:
+        kafka = Breaking(breaks_after, refusals)
+        made = forwarder("", cast("Refusing", kafka), b'{"t": 0, "unit": "Cel"}')
+        for number in range(1, count):
+            offer(made, f'{{"t": {number}, "unit": "Cel"}}'.encode())
+        running = asyncio.create_task(made.run())
+        await asyncio.wait_for(made.settled(), 60)
+        assert not running.done()
+        running.cancel()
+        return kafka.written
+
+    with patch("coap_ingest.forwarder.Backoff.next_ms", return_value=0.0):
+        assert asyncio.run(run()) == [f"{number}.0".encode() for number in range(count)]
+
+
+async def test_what_is_tried_again_is_bounded_with_the_rest() -> None:
+    kafka = Refusing(times=1_000_000)
+    made = forwarder("connect.coap.error.policy = NOOP\n", kafka, limit=30)
+    made._producer.max_outstanding = 5
+    for _ in range(29):
+        offer(made, b'{"t": 1, "unit": "Cel"}')
+    running = asyncio.create_task(made.run())
+    while kafka.attempts < 50:  # noqa: ASYNC110  # a producer has no event to wait for
+        await asyncio.sleep(0.001)
+    # What Kafka refuses stays in the queue, whose bound the sockets see.
+    assert made._intake.reserved >= 20
+    assert made.unsettled == 30
+    running.cancel()
+
+
+def offer(made: Forwarder, payload: bytes) -> None:
+    """Put one more notification of the first one's resource into the queue."""
+    first = made._intake._items[0][0]
+    assert made._intake.reserve(len(payload))
+    said = replace(first.notification, payload=payload)
+    made._intake.put(Arrived("c", said), len(payload), reserved=len(payload))
+
+
+def forwarder(policy: str, kafka: Refusing, payload: bytes = b'{"t": 1, "unit": "Cel"}', limit: int = 100) -> Forwarder:
     made = plan(parse(CONNECTOR + policy), units={"t": "Cel"}, limits=payloads.Limits(), dead_letter_topic="letters")
     route = made.rules[0].named(made.servers[0])
-    intake: Intake[Arrived] = Intake(10, 10_000)
+    intake: Intake[Arrived] = Intake(limit, 10_000)
     outlets = {("c", route.resource.uri): [Outlet(route, lambda record: str(record["value"]).encode())]}
     producer = LoopProducer(cast("Producer", kafka))
     made_forwarder = Forwarder(
