@@ -7,7 +7,7 @@ and the ranges that the commit's metadata names (as the persisters keep their co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -96,6 +96,13 @@ class Letter(Record):
         return (topic, int(partition)) if topic and NUMBER.fullmatch(partition) else None
 
     @property
+    def refused_record(self) -> tuple[str, ...] | None:
+        """Which record was refused by whom: letters that agree in it are copies. None when the headers do not say."""
+        names = ("topic", "partition", "offset", "connector.name")
+        found = tuple(self.why(name) for name in names)
+        return found if all(found[:3]) else None
+
+    @property
     def own_headers(self) -> Headers:
         """The headers of the record itself."""
         return [(name, value) for name, value in self.headers if not name.startswith(PREFIX)]
@@ -130,6 +137,19 @@ def first_of(letters: Iterable[Letter], limit: int, most_bytes: int = MOST_BYTES
         if len(found) == limit or most_bytes <= 0:
             return OpenLetters(found, is_cut=True)
     return OpenLetters(found, is_cut=False)
+
+
+def without_copies(letters: Iterable[Letter], replayed: Collection[tuple[str, ...]]) -> list[Letter]:
+    """One letter of each refused record that is not among `replayed`; letters that do not name a record stay."""
+    fresh: list[Letter] = []
+    seen: set[tuple[str, ...]] = set()
+    for letter in letters:
+        record = letter.refused_record
+        if record is None or not (record in seen or record in replayed):
+            fresh.append(letter)
+        if record is not None:
+            seen.add(record)
+    return fresh
 
 
 def batches(entries: Iterable[Open], most: int, most_bytes: int = MOST_BYTES) -> Iterator[list[Open]]:

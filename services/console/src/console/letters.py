@@ -32,6 +32,7 @@ from console.dead_letters import (
     batches,
     first_of,
     progress_of,
+    without_copies,
 )
 from console.errors import ConflictError, NotFoundError, UnavailableError
 from servicekit import kafka
@@ -39,6 +40,7 @@ from servicekit.settings import KafkaSettings
 
 _NAME = "console-dead-letters"
 _BATCH = 500
+_MOST_REPLAYED = 100_000
 _QUEUED_KBYTES = 16_384
 """What is fetched ahead: the client's own 64 MiB would be most of a small container's memory."""
 
@@ -82,6 +84,8 @@ class Letters(Protocol):
     def replay(self, topic: str, chosen: Collection[Where] | None) -> Handled:
         """Write letters (None: all that are open now) to where they came from, then count them as done.
 
+        Who writes letters at least once, as the aggregator does, leaves copies: a record is replayed once.
+
         Raises ConflictError when so many separate ones are done that they cannot be remembered.
         """
 
@@ -106,6 +110,8 @@ class KafkaLetters:
         self._box_names = box_names
         self._one_at_a_time = threading.Lock()
         self._producer: Producer | None = None
+        self._replayed: dict[tuple[str, ...], None] = {}
+        """Records that were replayed, the oldest first: a copy of their letter is done without a replay."""
 
     def boxes(self, also: Collection[str]) -> list[Box]:
         """As `Letters.boxes`."""
@@ -193,13 +199,20 @@ class KafkaLetters:
         """Write them where they came from; those that went."""
         self._producer = self._producer or kafka.producer(self._settings, _NAME, **producer_overrides())
         sendable = [letter for letter in letters if letter.origin is not None]
-        for target in {letter.origin[0] for letter in sendable if letter.origin is not None}:
-            chosen = [letter for letter in sendable if letter.origin is not None and letter.origin[0] == target]
+        fresh = without_copies(sendable, self._replayed)
+        for target in {letter.origin[0] for letter in fresh if letter.origin is not None}:
+            chosen = [letter for letter in fresh if letter.origin is not None and letter.origin[0] == target]
             try:
                 DeadLetters(self._producer, target).send([letter.as_record() for letter in chosen])
             except DeadLettersUnavailableError as failure:
                 raise UnavailableError(f"not all letters were replayed: {failure}") from failure
+            self._remember(chosen)
         return sendable
+
+    def _remember(self, letters: Sequence[Letter]) -> None:
+        self._replayed.update((letter.refused_record, None) for letter in letters if letter.refused_record is not None)
+        for oldest in list(self._replayed)[: max(0, len(self._replayed) - _MOST_REPLAYED)]:
+            del self._replayed[oldest]
 
     def _progress(self, consumer: Consumer, topic: str) -> dict[int, Progress]:
         known = self._topics()

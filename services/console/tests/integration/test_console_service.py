@@ -134,6 +134,11 @@ def test_dead_letters_are_replayed_to_where_they_came_from_or_discarded(
     assert console.http.post(f"{path}/replay", json={"all": True}).json() == {"done": 1, "left": 0}
     until("the last is written", lambda: lines(world, name) == ["letter 1", "letter 2", "letter 0"], console.log)
     assert console.http.get(path).json() == []
+    for _ in range(2):
+        bury(world, name, box, count=2, first=10)
+    assert console.http.post(f"{path}/replay", json={"all": True}).json() == {"done": 4, "left": 0}
+    written = ["letter 1", "letter 2", "letter 0", "letter 10", "letter 11"]
+    until("a record is written once", lambda: lines(world, name) == written, console.log)
     assert console.http.get("/isotherm/dead-letters/thermostat.data").status_code == 404
 
 

@@ -15,6 +15,7 @@ from console.dead_letters import (
     first_of,
     progress_of,
     reasons,
+    without_copies,
 )
 
 OFFSETS = st.sets(st.integers(0, 60), max_size=40)
@@ -62,6 +63,18 @@ def letter(**why: str) -> Letter:
     headers: list[tuple[str, str | bytes | None]] = [("mqtt.topic", b"a")]
     headers += [("__connect.errors." + name.replace("_", "."), text.encode()) for name, text in why.items()]
     return Letter("c.dead-letters", 0, 4, 1_000, b"k", b"v", headers)
+
+
+def test_copies_of_a_letter_are_one_record() -> None:
+    """The aggregator writes letters at least once."""
+    first, copy = (letter(topic="t", partition="3", offset="7", connector_name="aggregator") for _ in range(2))
+    other = letter(topic="t", partition="3", offset="7", connector_name="alerts")
+    next_one = letter(topic="t", partition="3", offset="8", connector_name="aggregator")
+    unnamed = letter(topic="t", partition="3")
+    given = [first, other, copy, next_one, unnamed, unnamed]
+    assert without_copies(given, []) == [first, other, next_one, unnamed, unnamed]
+    replayed = {first.refused_record: None, next_one.refused_record: None}
+    assert without_copies(given, [one for one in replayed if one is not None]) == [other, unnamed, unnamed]
 
 
 def test_a_replayed_record_is_what_it_was() -> None:
