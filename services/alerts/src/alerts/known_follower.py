@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -22,6 +23,7 @@ _BATCH = 1_000
 _REQUEST_S = 10.0
 _RETRY_S = 2.0
 _JOIN_S = 2.0
+_LOOK_AGAIN_S = 30.0
 
 _log = logs.logger(__name__)
 
@@ -37,7 +39,10 @@ class KnownFollower:
         name: str,
         known: KnownDevices,
         metrics: Metrics,
+        look_again_s: float = _LOOK_AGAIN_S,
     ) -> None:
+        """`look_again_s` is how often partitions are looked for that were added to the topic."""
+        self._look_again_s = look_again_s
         self._kafka, self._topic, self._name = kafka_settings, topic, f"{name}-devices"
         self._decode = Decoder(SchemaRegistry(registry_settings), READER)
         self._known, self._metrics = known, metrics
@@ -72,7 +77,7 @@ class KnownFollower:
             partitions = self._partitions(consumer)
             if partitions:
                 consumer.assign([TopicPartition(self._topic, number, 0) for number in partitions])
-                self._follow(consumer, set(partitions))
+                self._follow(consumer, set(partitions), set(partitions))
         finally:
             consumer.close()
 
@@ -90,8 +95,12 @@ class KnownFollower:
             self._ended.wait(_RETRY_S)
         return []
 
-    def _follow(self, consumer: Consumer, unread: set[int]) -> None:
+    def _follow(self, consumer: Consumer, followed: set[int], unread: set[int]) -> None:
+        look_again_s = time.monotonic() + self._look_again_s
         while not self._ended.is_set():
+            if time.monotonic() >= look_again_s:
+                look_again_s = time.monotonic() + self._look_again_s
+                self._add_partitions(consumer, followed)
             for message in consumer.consume(_BATCH, _POLL_S):
                 error = message.error()
                 if error is None:
@@ -100,6 +109,19 @@ class KnownFollower:
                     unread.discard(message.partition() or 0)
             if not unread:
                 self._current.set()
+
+    def _add_partitions(self, consumer: Consumer, followed: set[int]) -> None:
+        """Follow partitions that the topic has got since then, from their beginning."""
+        try:
+            found = consumer.list_topics(self._topic, timeout=_REQUEST_S).topics[self._topic]
+        except KafkaException as error:
+            _log.warning("cannot look for new partitions of the topic of devices", reason=str(error))
+            return
+        added = sorted(set(found.partitions) - followed) if found.error is None else []
+        if added:
+            _log.info("the topic of devices has new partitions", partitions=added)
+            consumer.incremental_assign([TopicPartition(self._topic, number, 0) for number in added])
+            followed.update(added)
 
     def _take(self, message: Message) -> None:
         self._metrics.devices_read.inc()

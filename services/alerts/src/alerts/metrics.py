@@ -22,6 +22,9 @@ class Metrics:
         self.read = counter("readings_read_total", "Records read from the input.")
         self.repartitioned = counter("repartition_records_total", "Aggregates written by device, repeats too.")
         self.filtered = counter("readings_filtered_total", "Readings that no rule has seen.", "reason")
+        self.late = counter(
+            "readings_late_total", "Readings appended more than read_slack_ms after they were taken in; rules see them."
+        )
         self.dead_lettered = counter("dead_letters_total", "Records that could not be read.", "reason")
         self.alerts = counter("alerts_total", "States of alerts written, repeats too.", "rule", "state")
         self.latest = counter("states_written_total", "Records written to the topic of the devices' newest states.")

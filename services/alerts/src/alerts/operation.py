@@ -26,6 +26,8 @@ from servicekit import logs
 from servicekit.health import Health
 from servicekit.lifecycle import Stop
 
+_LOG_APPEND_TIME = 1
+"""Kafka's number for the timestamp type of the same name."""
 _TICK_S = 1.0
 _STALLED_S = 10.0
 _LEAVE_SHARE, _GIVE_UP_SHARE = 0.3, 0.1
@@ -162,7 +164,9 @@ class Operation:
 
     async def _take(self, message: Message, reading: Reading) -> None:
         try:
-            await self._processor.take(message.topic, message.partition, reading)
+            # In a replay the readings tell the time, not when they were put there.
+            appended_ms = _appended_ms(message) if self._settings.idle_clock else None
+            await self._processor.take(message.topic, message.partition, reading, appended_ms)
         except RefusedReadingError as error:
             await self._intake.bury(message, error)
 
@@ -270,3 +274,8 @@ class Operation:
         if start.done() and not start.cancelled():
             return start.exception() or self._streaming.crash_reason
         return self._streaming.crash_reason
+
+
+def _appended_ms(message: Message) -> int | None:
+    """When the broker appended a record (epoch ms); None in a topic that bears the producers' times."""
+    return round(message.timestamp * 1000) if message.timestamp_type == _LOG_APPEND_TIME else None

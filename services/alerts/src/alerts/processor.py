@@ -61,8 +61,11 @@ class Processor:
         """How many alerts of a device are on their way to Kafka."""
         self._turn, self._settling = asyncio.Lock(), asyncio.Lock()
 
-    async def take(self, topic: str, number: int, reading: Reading) -> None:
+    async def take(self, topic: str, number: int, reading: Reading, appended_ms: int | None = None) -> None:
         """Let a reading from a partition have its effects; `settle` waits until Kafka has them.
+
+        `appended_ms` is when the broker appended it (epoch ms), in a topic that says so. A reading that an outage held
+        back is counted as late, and rules see it all the same: it tells what has happened.
 
         Raises RefusedReadingError when the reading is a dead letter, OutputRefusedError.
         """
@@ -72,7 +75,10 @@ class Processor:
                 return  # the partition was lost meanwhile: its new owner reads it
             if self._records_tell_time:
                 # The wall clock bounds what a wrong time of taking in can do to all devices of the partition.
-                partition.hear(topic, min(reading.ingest_time_ms, self._now_ms()))
+                taken_in_ms = min(reading.ingest_time_ms, self._now_ms())
+                partition.hear(topic, taken_in_ms if appended_ms is None else appended_ms)
+            if appended_ms is not None and appended_ms > reading.ingest_time_ms + self._read_slack_ms:
+                self._metrics.late.inc()
             reason = refusal(reading, self._max_skew_ms)
             if reason is not None:
                 self._metrics.filtered.labels(reason).inc()

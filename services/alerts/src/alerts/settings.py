@@ -75,10 +75,10 @@ class AlertsSettings(ServiceSettings):
         MAX_METRICS, ge=1, le=128, description="Metrics of one device; readings of one more are dead letters."
     )
     read_slack_ms: int = Field(
-        30_000,
+        40_000,
         ge=0,
-        description="Longest time that a front door holds a reading before it is in Kafka: by so much time goes on "
-        "later for silent devices.",
+        description="Publish delay: a reading that the broker appended longer than this after it was taken in is "
+        "counted as late. By so much time goes on later for silent devices. Give the aggregator the same.",
     )
     idle_clock: bool = Field(
         True,

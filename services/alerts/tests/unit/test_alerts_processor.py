@@ -277,3 +277,19 @@ def test_a_service_that_catches_up_tells_what_it_would_have_told_live(
     live = data.draw(st.lists(times, min_size=len(readings), max_size=len(readings)))
     behind: list[list[int]] = [[] for _ in readings]
     assert asyncio.run(alerts_of(readings, live)) == asyncio.run(alerts_of(readings, behind))
+
+
+async def test_the_brokers_time_moves_the_clock_and_tells_what_was_held_back() -> None:
+    outputs = Outputs()
+    service = processor(outputs)
+    partition = service.fleet.partitions[0]
+    # Taken in by a host whose clock is ahead of the broker's.
+    await service.take("in", 0, reading(500, 20), appended_ms=400_000)
+    assert partition.clock_ms() == 400_000
+    await service.take("in", 0, reading(501, 40), appended_ms=501_000 + SLACK_MS + 1)
+    assert partition.clock_ms() == 501_000 + SLACK_MS + 1
+    late = "isotherm_alerts_readings_late_total"
+    assert service._metrics.registry.get_sample_value(late) == 1
+    await service.settle()
+    # It tells what has happened: rules see it.
+    assert [alert["state"] for alert in outputs.of("alert")] == ["opened"]

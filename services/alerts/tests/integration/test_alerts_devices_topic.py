@@ -1,0 +1,62 @@
+"""The topic of devices gets partitions while it is followed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # re-exported, but not in its __all__
+
+from alerts.known import KnownDevices
+from alerts.known_follower import READER, KnownFollower
+from alerts.metrics import Metrics
+from alerts.settings import AlertsSettings
+from isotherm_cli.apply import apply
+from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
+from servicekit import kafka as clients
+from servicekit.avro import SchemaRegistry
+from servicekit.settings import KafkaSettings, RegistrySettings
+from stack.kafka import Kafka
+from stack.registry import Registry
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+TOPIC = "alerts-devices-topic"
+DEADLINE_S = 60.0
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)  # between two looks at what a thread of its own fills
+
+
+def test_devices_of_added_partitions_are_known(kafka: Kafka, registry: Registry) -> None:
+    settings = KafkaSettings(bootstrap_servers=kafka.bootstrap_servers)
+    schemas = RegistrySettings(url=registry.url)
+    declared = DeclaredTopic(TOPIC, 1, {"cleanup.policy": "compact"})
+    apply(settings, schemas, topics=[declared], subjects=[DeclaredSubject(f"{TOPIC}-value", [READER])])
+    encode = SchemaRegistry(schemas).encoder(TOPIC, READER)
+    producer = clients.producer(settings, TOPIC)
+    known = KnownDevices(AlertsSettings().rule_book(), {})
+
+    def put(device_id: str, partition: int) -> None:
+        nothing: dict[str, object] = {"home": None, "room": None, "region": None, "model": None, "thresholds": {}}
+        value = encode({"device_id": device_id, **nothing})
+        producer.produce(TOPIC, key=device_id, value=value, partition=partition)
+        assert producer.flush(30) == 0
+
+    follower = KnownFollower(settings, schemas, TOPIC, TOPIC, known, Metrics(), look_again_s=0.2)
+    follower.start()
+    try:
+        put("first", 0)
+        wait_for(lambda: known.get("first") is not None, "the first device")
+        admin = clients.admin(settings, TOPIC)
+        admin.create_partitions([NewPartitions(TOPIC, 3)])[TOPIC].result()
+        wait_for(lambda: len(admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions) == 3, "partitions")
+        put("added", 2)
+        wait_for(lambda: known.get("added") is not None, "the device in an added partition")
+    finally:
+        follower.close()
