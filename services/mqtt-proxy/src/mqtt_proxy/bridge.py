@@ -34,6 +34,8 @@ _log = logs.logger(__name__)
 _NEVER_RECONNECT = -2
 """Of gmqtt's own accord: a client serves one connection, so that no late acknowledgement can reach the next one."""
 
+_Reports = list[asyncio.Future[KafkaError | None]]
+
 _REFUSED = 0x80
 _STEADY_S = 10.0
 _CLOSE_TIMEOUT_S = 2.0
@@ -67,7 +69,9 @@ class Bridge:
         producer: LoopProducer,
         metrics: Metrics,
         health: Health,
+        max_outstanding_bytes: int = 64 * 1024 * 1024,
     ) -> None:
+        """`max_outstanding_bytes` bounds the memory of records that wait for Kafka, and of one message beyond it."""
         self.settings = settings
         self.client_id = client_id
         self.filters = [f"$share/{settings.group}/{f}" if settings.group else f for f in filters]
@@ -77,7 +81,33 @@ class Bridge:
         self.metrics = metrics
         self._health = health
         self._connected = 0
-        metrics.gauges["connections"] = lambda: self._connected
+        self._max_outstanding_bytes = max_outstanding_bytes
+        self._outstanding_bytes = 0
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        metrics.gauges |= {
+            "connections": lambda: self._connected,
+            "outstanding_records": lambda: producer.outstanding,
+            "outstanding_bytes": lambda: self._outstanding_bytes,
+        }
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as much waits for Kafka as may."""
+        producer = self.producer
+        return not self._has_room.is_set() or producer.outstanding >= producer.max_outstanding
+
+    async def room(self) -> None:
+        """Return when fewer bytes wait for Kafka than may."""
+        await self._has_room.wait()
+
+    def count_outstanding(self, size: int) -> None:
+        """So many more bytes wait for Kafka, or fewer when it is negative."""
+        self._outstanding_bytes += size
+        if self._outstanding_bytes < self._max_outstanding_bytes:
+            self._has_room.set()
+        else:
+            self._has_room.clear()
 
     async def run(self, stop: Stop) -> None:
         """Subscribe, and again after every loss, until told to stop; then acknowledge what is in flight and leave."""
@@ -137,7 +167,7 @@ class Subscriber:
         self._granted: asyncio.Future[tuple[int, ...]] = loop.create_future()
         self._closed = asyncio.Event()
         self._is_draining = False
-        self._room = asyncio.Lock()
+        self._in_order = asyncio.Lock()
         self._last: asyncio.Future[bool] = loop.create_future()
         self._last.set_result(True)
         self._client = gmqtt.Client(
@@ -249,16 +279,22 @@ class Subscriber:
         metrics, started_s = bridge.metrics, loop.time()
         metrics.messages_received[publish.qos] += 1
         metrics.payload_bytes += len(publish.payload)
-        if publish.qos == 0 and bridge.producer.outstanding >= bridge.producer.max_outstanding:
+        if publish.qos == 0 and bridge.is_full:
             # Nobody can hold these back: QoS 0 knows no receive maximum.
             metrics.dropped["qos 0 while Kafka is slow"] += 1
             return True
-        self._arrival.at(int(time.time() * 1000))
-        translated = bridge.translator.translate(publish, self._arrival)
-        error = await self._send(translated)
+        # In the order of arrival, even when the first of several has to wait for room.
+        async with self._in_order:
+            await bridge.room()
+            self._arrival.at(int(time.time() * 1000))
+            translated = bridge.translator.translate(publish, self._arrival)
+            reports = await self._hand_over(translated)
+        error = await self._outcome(translated, reports)
         if error is not None and error.code() in RECORDS_AT_FAULT:
             translated = bridge.translator.refused(publish, self._arrival, error.str())
-            error = await self._send(translated)
+            async with self._in_order:
+                reports = await self._hand_over(translated)
+            error = await self._outcome(translated, reports)
         if error is not None:
             metrics.refused[publish.qos] += 1
             _log.warning("a message was not stored", topic=publish.topic, reason=error.str())
@@ -266,19 +302,26 @@ class Subscriber:
         metrics.count_stored(translated, publish.qos, loop.time() - started_s)
         return True
 
-    async def _send(self, translated: Translated) -> KafkaError | None:
+    async def _hand_over(self, translated: Translated) -> _Reports:
+        """What Kafka will say of each record."""
+        reports: _Reports = []
+        self._bridge.count_outstanding(translated.bytes)
+        for topic, key, value, headers in translated.records:
+            report = asyncio.get_running_loop().create_future()
+            try:
+                await self._produce(topic, key, value, headers, report)
+            except KafkaException as failure:
+                report.set_result(failure.args[0])
+            reports.append(report)
+        return reports
+
+    async def _outcome(self, translated: Translated, reports: _Reports) -> KafkaError | None:
         """The first error, or None when Kafka has all records."""
-        reports: list[asyncio.Future[KafkaError | None]] = []
-        # In the order of arrival, even when the first of several has to wait for room.
-        async with self._room:
-            for topic, key, value, headers in translated.records:
-                report = asyncio.get_running_loop().create_future()
-                try:
-                    await self._produce(topic, key, value, headers, report)
-                except KafkaException as failure:
-                    report.set_result(failure.args[0])
-                reports.append(report)
-        errors = [error for error in await asyncio.gather(*reports) if error is not None]
+        try:
+            found = await asyncio.gather(*reports)
+        finally:
+            self._bridge.count_outstanding(-translated.bytes)
+        errors = [error for error in found if error is not None]
         return next((error for error in errors if error.code() not in RECORDS_AT_FAULT), errors[0] if errors else None)
 
     async def _produce(self, topic: str, key: Any, value: Any, headers: Any, report: asyncio.Future[Any]) -> None:

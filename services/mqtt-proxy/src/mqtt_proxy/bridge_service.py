@@ -122,6 +122,7 @@ class BridgeService:
             producer=producer,
             metrics=self._metrics,
             health=self._health,
+            max_outstanding_bytes=settings.limits.outstanding_bytes,
         )
 
     async def run(self, link_fd: int | None) -> int:
