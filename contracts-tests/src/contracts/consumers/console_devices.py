@@ -6,7 +6,7 @@ from typing import Any
 
 from pact import match
 
-from console import alerts, latest, windows
+from console import alerts, latest, provisioned, windows
 from contracts import scenario
 from contracts.bench import Bench, Message
 from contracts.needs import Need, UnusableError, expect
@@ -19,6 +19,12 @@ def _is_device(bench: Bench, found: Message) -> None:
     device = latest.device_of(Decoder(bench.registry, latest.SCHEMA)(found.value).record)
     expect("device", device.device_id, found.key)
     expect("metrics", [one.metric for one in device.latest], ["temperature"])
+
+
+def _is_provisioned(bench: Bench, found: Message) -> None:
+    device = provisioned.provisioned_of(Decoder(bench.registry, provisioned.SCHEMA)(found.value).record)
+    known = found.key == scenario.DEVICE
+    expect("words", sorted(device.words), ["home", "model", "region", "room"] if known else [])
 
 
 def _is_alert(bench: Bench, found: Message) -> None:
@@ -94,6 +100,28 @@ NEEDS = (
             "open_alerts": match.type([]),
         },
         process=_is_device,
+    ),
+    Need(
+        "console",
+        "cli",
+        scenario.DEVICE_KNOWN,
+        provisioned.TOPIC,
+        "Device",
+        1,
+        key=scenario.DEVICE,
+        value={"home": "home-01", "room": match.type("kitchen"), "region": "north", "model": "T1"},
+        process=_is_provisioned,
+    ),
+    Need(
+        "console",
+        "cli",
+        scenario.DEVICE_UNKNOWN,
+        provisioned.TOPIC,
+        "Device",
+        1,
+        key=scenario.OTHER_DEVICE,
+        value={"home": None, "room": None, "region": None, "model": None},
+        process=_is_provisioned,
     ),
     _alert(scenario.ALERT_OPENED, "opened", scenario.MEASURED_MS, None),
     _alert(scenario.ALERT_CLOSED, "closed", scenario.MEASURED_MS + 1, scenario.MEASURED_MS + 1),

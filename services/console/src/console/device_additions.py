@@ -28,15 +28,26 @@ class LatestAnswer(Answer):
     sequence: int
 
 
+class ProvisionedAnswer(Answer):
+    """What the topic `devices` says of a device; null where it says nothing."""
+
+    home: str | None
+    room: str | None
+    region: str | None
+    model: str | None
+
+
 class DeviceAnswer(Answer):
-    """A device as its newest state tells it; times are epoch milliseconds."""
+    """A device as its newest state tells it, and what was known before; times are epoch milliseconds."""
 
     device_id: str
-    last_seen: int
-    updated_at: int
+    reported: bool = Field(description="Whether it has said anything, ever; if not, there are no times.")
+    provisioned: ProvisionedAnswer | None = Field(description="What `isotherm devices import` has made known of it.")
+    last_seen: int | None
+    updated_at: int | None
     latest: dict[str, LatestAnswer] = Field(description="The newest reading of each metric.")
     open_alerts: list[str] = Field(description="Ids of alerts.")
-    error: str | None = Field(description="Why the state cannot be read.")
+    error: str | None = Field(description="Why what is known of it cannot be read.")
 
 
 class DevicesAnswer(Answer):
@@ -153,8 +164,10 @@ def router(browser: DeviceBrowser) -> APIRouter:
 def _device(device: DeviceView) -> DeviceAnswer:
     return DeviceAnswer(
         device_id=device.device_id,
-        last_seen=device.last_seen_ms,
-        updated_at=device.updated_at_ms,
+        reported=device.has_reported,
+        provisioned=None if device.provisioned is None else ProvisionedAnswer(**device.provisioned._asdict()),
+        last_seen=device.last_seen_ms if device.has_reported else None,
+        updated_at=device.updated_at_ms if device.has_reported else None,
         latest={
             one.metric: LatestAnswer(value=one.value, unit=one.unit, event_time=one.at_ms, sequence=one.sequence)
             for one in device.latest

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
 from typing import Any
 
 from confluent_kafka import Message
 
 from console import alerts as alert_topic
 from console import latest as latest_topic
+from console import provisioned as provisioned_topic
 from console import windows as window_topic
 from console.alerts import Alerts, alert_of
 from console.browsing import Topics
 from console.errors import UnavailableError
 from console.following import Counters, Followed, Follower, avro, key_of
-from console.latest import DeviceView, LatestStates, State, device_of
+from console.latest import DeviceView, LatestStates, device_of
 from console.paging import Budget, Search
+from console.provisioned import Provisioned, provisioned_of
 from console.records import Record
 from console.settings import SearchSettings
 from console.windows import Window, by_metric, key_prefix, window_of
@@ -49,6 +53,7 @@ class DeviceBrowser:
     def __init__(
         self,
         latest: LatestStates,
+        provisioned: LatestStates,
         alerts: Alerts,
         topics: Topics,
         schemas: SchemaRegistry,
@@ -56,9 +61,10 @@ class DeviceBrowser:
         now_ms: Callable[[], int],
         search: SearchSettings,
     ) -> None:
-        self.latest, self.alerts = latest, alerts
+        self.latest, self.provisioned, self.alerts = latest, provisioned, alerts
         self._topics, self._condition, self._now_ms, self._search = topics, condition, now_ms, search
         self._state = Decoder(schemas, latest_topic.SCHEMA)
+        self._provisioned = Decoder(schemas, provisioned_topic.SCHEMA)
         self._window = Decoder(schemas, window_topic.SCHEMA)
 
     @property
@@ -66,14 +72,32 @@ class DeviceBrowser:
         """Why not everything is known that there is; empty when it is."""
         return "; ".join(self._condition.problems().values())
 
+    @property
+    def known(self) -> int:
+        """Devices that have reported or are provisioned, as many as are kept."""
+        return len(self.latest) + self.silent
+
+    @property
+    def silent(self) -> int:
+        """Those of them that have never reported."""
+        return self.provisioned.count_beside(self.latest)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a device was left out."""
+        return self.latest.is_full or self.provisioned.is_full
+
     def find(self, text: str, after: str, limit: int) -> list[DeviceView]:
         """Devices whose id contains a text and comes behind `after`, by id."""
-        return [self._view(one) for one in self.latest.find(text, after, limit)]
+        found = (self.latest.find(text, after, limit), self.provisioned.find(text, after, limit))
+        ids = (device_id for device_id, _ in groupby(heapq.merge(*([one.device_id for one in of] for of in found))))
+        return [self._view(one) for one in islice(ids, limit)]
 
     def device(self, device_id: str) -> DeviceView | None:
         """A device; None where nothing is known of it."""
-        state = self.latest.get(device_id)
-        return None if state is None else self._view(state)
+        if self.latest.get(device_id) is None and self.provisioned.get(device_id) is None:
+            return None
+        return self._view(device_id)
 
     def windows(self, device_id: str, span_ms: int, until_ms: int | None = None) -> WindowsView:
         """The windows of a device that were published in `span_ms` before `until_ms` (epoch; None is now).
@@ -103,12 +127,18 @@ class DeviceBrowser:
             unreadable=reading.unreadable,
         )
 
-    def _view(self, state: State) -> DeviceView:
+    def _view(self, device_id: str) -> DeviceView:
+        state, told = self.latest.get(device_id), self.provisioned.get(device_id)
+        view = DeviceView(device_id, has_reported=state is not None)
         try:
-            record: Mapping[str, Any] = self._state(state.value).record
+            if state is not None:
+                view = device_of(self._state(state.value).record)
+            provisioned: Provisioned | None = None
+            if told is not None:
+                provisioned = provisioned_of(self._provisioned(told.value).record)
         except (WireFormatError, RegistryUnavailableError) as error:
-            return DeviceView(state.device_id, problem=str(error))
-        return device_of(record)
+            return replace(view, problem=str(error))
+        return replace(view, provisioned=provisioned)
 
 
 class _Reading:
@@ -132,14 +162,18 @@ def follower(
     settings: KafkaSettings,
     schemas: SchemaRegistry,
     latest: LatestStates,
+    provisioned: LatestStates,
     alerts: Alerts,
     condition: Health,
     counters: Counters,
 ) -> Follower:
-    """What reads states and alerts; its own `condition` says how far it is, for the pages only."""
+    """What reads states, provisioned devices and alerts; its own `condition` says how far it is, for the pages only."""
 
     def take_state(message: Message, value: bytes | None) -> None:
         latest.take(key_of(message), value)
+
+    def take_provisioned(message: Message, value: bytes | None) -> None:
+        provisioned.take(key_of(message), value)
 
     def take_alert(_message: Message, record: Mapping[str, Any] | None) -> None:
         if record is not None:
@@ -147,6 +181,7 @@ def follower(
 
     topics = {
         latest_topic.TOPIC: Followed(bytes, take_state),
+        provisioned_topic.TOPIC: Followed(bytes, take_provisioned),
         alert_topic.TOPIC: avro(schemas, alert_topic.SCHEMA, take_alert),
     }
     return Follower(settings, "console-devices", topics, condition, counters)

@@ -34,8 +34,9 @@ def add(app: FastAPI, templates: Templates, browser: DeviceBrowser, now_ms: Call
             text=text,
             after=after,
             more="?" + urlencode(following) if following else "",
-            kept=len(browser.latest),
-            is_full=browser.latest.is_full,
+            kept=browser.known,
+            silent=browser.silent,
+            is_full=browser.is_full,
             condition=browser.problem,
         )
 

@@ -1,6 +1,6 @@
-"""The newest state of each device, as `devices.latest` tells it: bytes by device, bounded. No IO.
+"""The newest record of each device in a compacted topic (`devices.latest`, `devices`): bytes by device, bounded. No IO.
 
-States are kept as they were written and decoded when somebody looks: a hundred thousand of them are some 40 MB so.
+Records are kept as they were written and decoded when somebody looks: a hundred thousand of them are some 40 MB so.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import isotherm_schemas
+from console.provisioned import Provisioned
 from kcql.dates import epoch_ms
 
 TOPIC = "devices.latest"
@@ -40,6 +41,11 @@ class LatestStates:
     def __len__(self) -> int:
         """How many devices are kept."""
         return len(self._states)
+
+    def count_beside(self, other: LatestStates) -> int:
+        """How many devices are kept here and not in `other`."""
+        with self._lock:
+            return sum(1 for one in self._states if one not in other._states)
 
     def take(self, device_id: str, value: bytes | None) -> None:
         """The newest record of a device; None when there is none any more."""
@@ -78,15 +84,19 @@ class Latest(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceView:
-    """A device as its newest state tells it; times are epoch milliseconds."""
+    """A device as its newest state tells it, and what was known before; times are epoch milliseconds."""
 
     device_id: str
     last_seen_ms: int = 0
     updated_at_ms: int = 0
     latest: tuple[Latest, ...] = ()
     open_alerts: tuple[str, ...] = ()
+    has_reported: bool = True
+    """Whether it has said anything, ever."""
+    provisioned: Provisioned | None = None
+    """None when nobody has made it known."""
     problem: str = ""
-    """Why the state cannot be read."""
+    """Why what is known of it cannot be read."""
 
 
 def device_of(record: Mapping[str, Any]) -> DeviceView:

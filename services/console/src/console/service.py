@@ -57,17 +57,18 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
         timeout_ms=settings.write_timeout_ms,
     )
     counters = Counters(registry)
-    latest, alerts = LatestStates(settings.search.devices_kept), Alerts(settings.search.alerts_kept)
+    latest, provisioned = LatestStates(settings.search.devices_kept), LatestStates(settings.search.devices_kept)
+    alerts = Alerts(settings.search.alerts_kept)
     # Of its own: what is missing of devices keeps nobody from working with connectors.
     condition = Health()
     condition.ready()
     followers = (
         control_topics.follower(settings.kafka, schemas, fleet, writes, health, counters),
-        device_browser.follower(settings.kafka, schemas, latest, alerts, condition, counters),
+        device_browser.follower(settings.kafka, schemas, latest, provisioned, alerts, condition, counters),
     )
     admin = kafka.admin(settings.kafka, f"{_NAME}-admin")
     topics = KafkaTopics(settings.kafka, admin, timeout_ms=settings.read_timeout_ms)
-    devices = DeviceBrowser(latest, alerts, topics, schemas, condition, now_ms, settings.search)
+    devices = DeviceBrowser(latest, provisioned, alerts, topics, schemas, condition, now_ms, settings.search)
     parts = _parts(settings, fleet, journal, schemas, health, admin, topics, devices)
     for follower in followers:
         follower.start()

@@ -64,7 +64,8 @@ class SearchSettings(Settings):
     devices_kept: int = Field(
         200_000,
         ge=1,
-        description="Devices whose newest state is kept in memory; more are left out, longest silent first.",
+        description="Devices whose newest state is kept in memory, and as many provisioned ones; more are left out, "
+        "longest silent first.",
     )
     alerts_kept: int = Field(
         20_000,

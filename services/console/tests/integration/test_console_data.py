@@ -20,8 +20,15 @@ pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration
 
 READINGS, WINDOWS, STATES, ALERTS = "thermostat.data", "temperatures.aggregated", "devices.latest", "alerts"
+DEVICES = "devices"
 CONNECTORS = "isotherm.connectors"
-RECORDS = {READINGS: "SensorReading", WINDOWS: "TemperatureAggregate", STATES: "DeviceState", ALERTS: "Alert"}
+RECORDS = {
+    READINGS: "SensorReading",
+    WINDOWS: "TemperatureAggregate",
+    STATES: "DeviceState",
+    ALERTS: "Alert",
+    DEVICES: "Device",
+}
 MINUTE_MS = 60_000
 
 
@@ -143,6 +150,31 @@ def test_no_secret_of_a_connector_can_be_read_or_searched_for(world: World, cons
     finally:
         writer.producer.produce(CONNECTORS, key=name, value=None)
         writer.flush()
+
+
+def test_a_provisioned_device_is_known_until_it_is_removed(console: Console, writer: Writer) -> None:
+    home = uuid.uuid4().hex[:8]
+    devices = [f"{home}-{n}" for n in range(3)]
+    for device in devices:
+        writer.put(DEVICES, device, device_id=device, home=home)
+    # One of them has spoken, and a fourth one that nobody has made known.
+    unknown = f"{home}-3"
+    for device in (devices[1], unknown):
+        writer.put(STATES, device, device_id=device)
+    writer.flush()
+
+    def told() -> list[tuple[str, bool, str | None]]:
+        found = got(console, "devices", text=home)["devices"]
+        return [(one["device_id"], one["reported"], (one["provisioned"] or {}).get("home")) for one in found]
+
+    expected = [(devices[0], False, home), (devices[1], True, home), (devices[2], False, home), (unknown, True, None)]
+    until("all four are known", lambda: told() == expected, console.log)
+    assert page(console, "devices", text=home).count("never reported</td>") == 2
+    assert "has never reported" in page(console, f"devices/{devices[0]}")
+
+    writer.producer.produce(DEVICES, key=devices[0], value=None)
+    writer.flush()
+    until("the removed one is gone", lambda: told() == expected[1:], console.log)
 
 
 def test_a_device_has_its_values_its_windows_and_its_alerts(console: Console, writer: Writer) -> None:

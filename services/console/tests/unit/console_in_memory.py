@@ -256,7 +256,8 @@ class World:
         self.memory, self.topics = Memory(self.fleet), MemoryTopics()
         self.control = Control(self.fleet, self.memory, lambda: NOW)
         self.schemas = MemoryRegistry()
-        self.latest, self.alerts, self.condition = LatestStates(1_000), Alerts(1_000), Health()
+        self.latest, self.provisioned = LatestStates(1_000), LatestStates(1_000)
+        self.alerts, self.condition = Alerts(1_000), Health()
         self.condition.ready()
         settings, read = ConsoleSettings(auth=auth or AuthSettings()), reader(Decoder(self.schemas))
         self.health.ready("start")
@@ -279,6 +280,7 @@ class World:
                 ),
                 devices=DeviceBrowser(
                     self.latest,
+                    self.provisioned,
                     self.alerts,
                     self.topics,
                     self.schemas,

@@ -116,6 +116,60 @@ def test_devices_are_found_and_paged(world: World) -> None:
     assert listed["devices"][0]["latest"]["temperature"]["value"] == 21.5
 
 
+def provisioned(world: World, device: str, **known: Any) -> bytes:
+    nothing = dict.fromkeys(("home", "room", "region", "model"))
+    return world.schemas.encoded("devices", "Device", 1, {"device_id": device, "thresholds": {}, **nothing, **known})
+
+
+def test_a_provisioned_device_is_known_before_it_reports(world: World) -> None:
+    world.latest.take("b", state(world, "b"))
+    world.latest.take("d", state(world, "d"))
+    for device in ("a", "b", "c", "e"):
+        world.provisioned.take(device, provisioned(world, device, home=f"home-{device}", model="<T1>"))
+
+    listed = world.http.get("/isotherm/devices").json()["devices"]
+    assert [(one["device_id"], one["reported"], one["provisioned"] is not None) for one in listed] == [
+        ("a", False, True),
+        ("b", True, True),
+        ("c", False, True),
+        ("d", True, False),
+        ("e", False, True),
+    ]
+    first, second = listed[:2]
+    assert first["provisioned"] == {"home": "home-a", "room": None, "region": None, "model": "<T1>"}
+    assert (first["last_seen"], first["updated_at"], first["latest"], first["error"]) == (None, None, {}, None)
+    assert (second["last_seen"], second["provisioned"]["home"]) == (NOW - 9_000, "home-b")
+    assert [one["device_id"] for one in world.http.get("/isotherm/devices?after=a&limit=2").json()["devices"]] == [
+        "b",
+        "c",
+    ]
+    page = world.http.get("/ui/devices").text
+    assert "5 devices are known, 3 of them have never reported" in page
+    assert page.count("<td>never reported</td>") == 3
+    assert "home-a, &lt;T1&gt;" in page
+    one = world.http.get("/ui/devices/a")
+    assert (one.status_code, "It is provisioned, and has never reported." in one.text) == (200, True)
+    assert "home home-a" in one.text
+    assert "never reported" not in world.http.get("/ui/devices/b").text
+    assert world.http.get("/isotherm/devices/c").json()["reported"] is False
+
+    world.provisioned.take("a", None)
+    world.latest.take("c", state(world, "c"))
+    assert world.http.get("/ui/devices/a").status_code == 404
+    assert world.http.get("/isotherm/devices/c").json()["reported"] is True
+
+
+def test_a_provisioning_that_cannot_be_read_is_said_beside_the_values(world: World) -> None:
+    world.provisioned.take("a", b"poison")
+    world.provisioned.take(DEVICE, b"poison")
+    world.latest.take(DEVICE, state(world))
+
+    told = world.http.get(f"/isotherm/devices/{DEVICE}").json()
+    assert (told["latest"]["temperature"]["value"], "expected 0" in told["error"]) == (21.5, True)
+    assert (world.http.get("/isotherm/devices/a").json()["reported"]) is False
+    assert "expected 0" in world.http.get("/ui/devices/a").text
+
+
 def test_a_device_shows_values_windows_and_alerts(world: World) -> None:
     world.latest.take(DEVICE, state(world))
     world.alerts.take(alert(at_ms=NOW - 1_000, message="it is <hot>"))
