@@ -277,6 +277,14 @@ def test_simulators_take_their_arguments(name: str, module: Any, monkeypatch: py
     assert given[0].ledger == Path("/dev/null")
 
 
+@pytest.mark.parametrize("name", ["device-list", "device-import", "mqtt-fleet", "coap-sensors"])
+def test_simulators_share_a_folder(name: str) -> None:
+    """Their root is read-only: what the list is written to, and the proof's ledgers, is a volume."""
+    mounts = dict(mount.split(":")[:2] for mount in SERVICES[name]["volumes"])
+
+    assert mounts == {"simulators": "/var/lib/isotherm"}
+
+
 DEMO = sorted((ROOT / "examples/demo").glob("*.properties"))
 
 
