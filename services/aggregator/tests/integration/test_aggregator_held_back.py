@@ -6,13 +6,13 @@ partition records that nobody can read. Times are short; `tests/faults` has a re
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aggregator_devices import Devices, recounted
 from aggregator_world import READING, Process, Topics, identity, wait_for
 
 from servicekit import avro
@@ -36,44 +36,6 @@ SETTINGS = {
     "read_margin_ms": 500,
     "group_attributes": "",
 }
-
-
-class Devices:
-    """Devices that go on measuring, and one whose readings are held back."""
-
-    def __init__(self, topics: Topics) -> None:
-        self._topics = topics
-        self._encode = SchemaRegistry(topics.registry).encoder(topics.input, READING)
-        self._producer = clients.producer(topics.kafka, topics.name)
-        self._chance = random.Random(5)
-        self._sent = 0
-
-    def reading(self, device_id: str) -> bytes:
-        """A value that was measured and taken in now."""
-        now_ms = time.time_ns() // 1_000_000
-        self._sent += 1
-        reading = {"device_id": device_id, "metric": "temperature", "value": 20.0, "unit": "Cel"}
-        times = {"event_time": now_ms, "ingest_time": now_ms, "sequence": self._sent, "attributes": {}}
-        return self._encode({**reading, **times})
-
-    def send(self, values: dict[str, bytes], producer: Any = None) -> None:
-        for name, value in values.items():
-            headers: list[tuple[str, str | bytes | None]] = [("identity", name.encode())]
-            (producer or self._producer).produce(
-                self._topics.input, key=name.partition("#")[0], value=value, headers=headers
-            )
-        (producer or self._producer).flush(30)
-
-    def go_on(self) -> None:
-        """One round: every partition gets readings, and one in twenty records cannot be read."""
-        values = {}
-        for number in range(2 * PARTITIONS):
-            value = self.reading(f"d{number}")
-            values[f"d{number}#{self._sent}"] = b"?" if self._chance.random() < 0.05 else value
-        self.send(values)
-
-    def many(self, device_id: str, count: int) -> dict[str, bytes]:
-        return {f"{device_id}#{number}": self.reading(device_id) for number in range(count)}
 
 
 @pytest.fixture
@@ -119,7 +81,7 @@ def test_windows_late_and_dead_letters_are_the_topic(
         devices.go_on()
 
         stored = topics.read(topics.input)
-        expected = recounted(stored, decoder)
+        expected = recounted(stored, decoder, RULES)
         wait_for(lambda: windows().keys() >= expected.keys(), "every window, with nothing new to read", process)
         rejected = len(stored) - sum(int(window["count"]) for window in expected.values())
         wait_for(lambda: len(topics.read(topics.late) + topics.read(topics.dead)) >= rejected, "the rejects", process)
@@ -134,15 +96,6 @@ def test_windows_late_and_dead_letters_are_the_topic(
     assert sum(row["count"] for key, row in found.items() if key[0] == "open") == IN_TRANSACTION
     assert len(dead) > 0
     assert dropped == 0
-
-
-def recounted(stored: list[Any], decoder: avro.Decoder) -> dict[Any, dict[str, float]]:
-    """The windows that the topic makes, by the time at which the broker appended each reading."""
-    readable = [message for message in stored if message.value() != b"?"]
-    return checker.expected_windows(
-        (dict(decoder(message.value()).record) | {"appended_time": message.timestamp()[1]} for message in readable),
-        RULES,
-    )
 
 
 def test_a_topic_without_the_brokers_time_is_not_begun_with(

@@ -39,12 +39,13 @@ def test_devices_of_added_partitions_are_known(kafka: Kafka, registry: Registry)
     declared = DeclaredTopic(TOPIC, 1, {"cleanup.policy": "compact"})
     apply(settings, schemas, topics=[declared], subjects=[DeclaredSubject(f"{TOPIC}-value", [READER])])
     encode = SchemaRegistry(schemas).encoder(TOPIC, READER)
-    producer = clients.producer(settings, TOPIC)
     known = KnownDevices(AlertsSettings().rule_book(), {})
 
     def put(device_id: str, partition: int) -> None:
         nothing: dict[str, object] = {"home": None, "room": None, "region": None, "model": None, "thresholds": {}}
         value = encode({"device_id": device_id, **nothing})
+        # A new one each time: it knows the partitions of its start.
+        producer = clients.producer(settings, TOPIC)
         producer.produce(TOPIC, key=device_id, value=value, partition=partition)
         assert producer.flush(30) == 0
 
