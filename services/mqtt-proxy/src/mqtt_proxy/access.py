@@ -83,7 +83,7 @@ class Access:
     """Decides about clients. Raises SettingsError when a file cannot be used."""
 
     def __init__(self, settings: ProxySettings, metrics: Metrics) -> None:
-        certificates = settings.tls.cafile is not None
+        certificates = self._certificates = settings.tls.cafile is not None
         self._passwords = settings.password_file and WatchedFile(
             "password_file", settings.password_file, parse_passwords
         )
@@ -99,6 +99,16 @@ class Access:
         self._refused = SparseLog("logins were refused")
         self._denied = SparseLog("publishes were denied by acl_file")
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="passwords")
+
+    @property
+    def identifies(self) -> bool:
+        """Whether clients can show who they are, so that their sessions are their own."""
+        return bool(self._passwords) or self._certificates
+
+    def refused_session(self, connection: Connection) -> None:
+        """A client named another user's session: count it and say so."""
+        arrival = connection.arrival
+        self._refuse("client id of another user", arrival.client_id, connection.address, arrival.username)
 
     @property
     def acl(self) -> Acl | None:

@@ -21,6 +21,10 @@ class Yield(NamedTuple):
     process: int
     client_id: str
     claimant: int
+    username: str | None = None
+    """The verified user that the session is wanted for."""
+    is_bound: bool = False
+    """Whether it may only be given away to its own user."""
 
 
 class Grant(NamedTuple):
@@ -32,10 +36,11 @@ class Grant(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Tells a process that the session stays where it is: Kafka did not take the transfer."""
+    """Tells a process that the session stays where it is: Kafka did not take the transfer, or it is another user's."""
 
     process: int
     client_id: str
+    is_denied: bool = False
 
 
 Order = Yield | Grant | Refusal
@@ -47,6 +52,9 @@ class _Claim:
     waiting_for: set[int]
     state: StoredState | None = None
     kept: bool = False
+    username: str | None = None
+    is_bound: bool = False
+    denied: bool = False
     interrupted: set[int] = field(default_factory=set)
     """Processes that ended after they were asked: they may have written the state over without saying so."""
 
@@ -58,7 +66,7 @@ class Arbiter:
         self._processes = frozenset(processes)
         self._joined: set[int] = set()
         self._claims: dict[str, _Claim] = {}
-        self._queued: dict[str, deque[int]] = {}
+        self._queued: dict[str, deque[tuple[int, str | None, bool]]] = {}
         self._for_successor: dict[int, list[Grant]] = {}
 
     @property
@@ -75,7 +83,7 @@ class Arbiter:
         self._joined.add(process)
         orders: list[Order] = [*self._for_successor.pop(process, [])]
         orders += [
-            Yield(process, client_id, claim.claimant)
+            Yield(process, client_id, claim.claimant, claim.username, claim.is_bound)
             for client_id, claim in self._claims.items()
             if process in claim.waiting_for
         ]
@@ -89,20 +97,25 @@ class Arbiter:
             if process in claim.waiting_for and was_asked:
                 claim.interrupted.add(process)
         for queue in self._queued.values():
-            while process in queue:
-                queue.remove(process)
+            for waiting in [each for each in queue if each[0] == process]:
+                queue.remove(waiting)
         return []
 
-    def claim(self, process: int, client_id: str) -> list[Order]:
-        """`process` wants the session of a client."""
+    def claim(
+        self, process: int, client_id: str, username: str | None = None, *, is_bound: bool = False
+    ) -> list[Order]:
+        """`process` wants the session of a client for `username`; `is_bound`: if it is not another user's."""
         current = self._claims.get(client_id)
         if current is not None:
             queue = self._queued.setdefault(client_id, deque())
-            if process not in queue:
-                queue.append(process)
+            if all(each[0] != process for each in queue):
+                queue.append((process, username, is_bound))
             return []
-        claim = self._claims[client_id] = _Claim(process, set(self._processes - {process}))
-        orders: list[Order] = [Yield(other, client_id, process) for other in sorted(claim.waiting_for & self._joined)]
+        claim = _Claim(process, set(self._processes - {process}), username=username, is_bound=is_bound)
+        self._claims[client_id] = claim
+        orders: list[Order] = [
+            Yield(other, client_id, process, username, is_bound) for other in sorted(claim.waiting_for & self._joined)
+        ]
         return orders or self._next(client_id, claim)
 
     def released(self, process: int, client_id: str, state: StoredState | None) -> list[Order]:
@@ -111,6 +124,13 @@ class Arbiter:
 
     def kept(self, process: int, client_id: str) -> list[Order]:
         """`process` could not write the session over and still holds it."""
+        return self._answered(process, client_id, None, kept=True)
+
+    def denied(self, process: int, client_id: str) -> list[Order]:
+        """`process` holds the session, which is another user's."""
+        claim = self._claims.get(client_id)
+        if claim is not None:
+            claim.denied = True
         return self._answered(process, client_id, None, kept=True)
 
     def _answered(self, process: int, client_id: str, state: StoredState | None, *, kept: bool) -> list[Order]:
@@ -130,7 +150,7 @@ class Arbiter:
         del self._claims[client_id]
         orders: list[Order] = []
         if claim.kept and claim.state is None:
-            orders.append(Refusal(claim.claimant, client_id))
+            orders.append(Refusal(claim.claimant, client_id, claim.denied))
         elif claim.claimant in self._joined:
             orders.append(Grant(claim.claimant, client_id, claim.state))
         elif claim.state is not None:
@@ -138,7 +158,8 @@ class Arbiter:
             self._for_successor.setdefault(claim.claimant, []).append(Grant(claim.claimant, client_id, claim.state))
         queue = self._queued.get(client_id)
         if queue:
-            orders += self.claim(queue.popleft(), client_id)
+            process, username, is_bound = queue.popleft()
+            orders += self.claim(process, client_id, username, is_bound=is_bound)
         if not queue:
             self._queued.pop(client_id, None)
         return orders

@@ -292,6 +292,10 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse(Reason.PACKET_TOO_LARGE)
             return
         self.door.metrics.connection_attempts["accepted"] += 1
+        if self.connect is not None and self.session is not None:
+            self.door.wills.set(self.session, self.connect.will)
+            # Neither its password nor its will, which is the session's now, is held any longer.
+            self.connect = self.connect._replace(password=None, will=None)
         self._connect_bytes = 0
         if self._timer is not None:
             self._timer.cancel()

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError
-
 from mqtt_proxy.access import Access
 from mqtt_proxy.admission import Admission
-from mqtt_proxy.grouping import ClaimUnit, DetachUnit, Outcome, Unit, WipeUnit
-from mqtt_proxy.handover import Handover, NotHandedOverError, settled
+from mqtt_proxy.grouping import ClaimUnit, DetachUnit, Outcome, WipeUnit
+from mqtt_proxy.handover import Handover, NotHandedOverError, NotItsSessionError, settled
 from mqtt_proxy.metrics import Metrics
-from mqtt_proxy.packets import V5, Connect, Publish
+from mqtt_proxy.packets import V5, Connect
 from mqtt_proxy.properties import Property
 from mqtt_proxy.protocol import connack_properties
 from mqtt_proxy.reasons import Reason
@@ -24,9 +21,10 @@ from mqtt_proxy.sessions import Session, SessionStore, TooManySessionsError
 from mqtt_proxy.settings import LimitSettings
 from mqtt_proxy.sparse_log import SparseLog
 from mqtt_proxy.transactions import Transactions
-from mqtt_proxy.translate import Arrival, Translated, Translator, reason_of
+from mqtt_proxy.translate import Translated, Translator, reason_of
+from mqtt_proxy.wills import Wills, now_ms
 from servicekit import logs
-from servicekit.delivery import DeliveryFailedError, LoopProducer
+from servicekit.delivery import LoopProducer
 
 if TYPE_CHECKING:
     from mqtt_proxy.connection import Connection
@@ -85,7 +83,7 @@ class FrontDoor:
         self._sessions = sessions
         self._handover = handover
         if handover is not None:
-            handover.on_leave = self._cancel_delayed_will
+            handover.on_leave = self._leave
         self._session_expiry_s = session_expiry_s
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Connection, None] = {}
@@ -93,7 +91,15 @@ class FrontDoor:
         self._to_pump: dict[Connection, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._not_stored = SparseLog("publishes were not stored")
-        self._delayed_wills: dict[str, tuple[asyncio.TimerHandle, Publish]] = {}
+        self.wills = Wills(
+            limits=limits,
+            sessions=sessions,
+            translator=translator,
+            producer=producer,
+            transactions=transactions,
+            metrics=metrics,
+            on_refused=self.count_refused,
+        )
         metrics.gauges |= {
             "connections": lambda: len(self.connections),
             "connections_authenticated": lambda: self.admission.authenticated,
@@ -102,6 +108,7 @@ class FrontDoor:
             "outstanding_bytes": lambda: self.outstanding_bytes,
             "connections_waiting": lambda: len(self._waiting),
             "buffered_bytes": lambda: self.buffered_bytes,
+            "wills_bytes": lambda: self.wills.bytes,
         }
 
     # -- bounds
@@ -205,9 +212,15 @@ class FrontDoor:
     async def _handshake(self, connection: Connection, connect: Connect) -> None:
         if not await self.access.lets_in(connection, connect):
             return
-        client_id = connection.arrival.client_id
+        client_id, user = connection.arrival.client_id, connection.arrival.username
+        if connect.will is not None and (refusal := self.wills.refusal(connect.will)):
+            connection.refuse(refusal)
+            return
         try:
-            session = await self._session_of(client_id, is_named=bool(connect.client_id))
+            session = await self._session_of(client_id, user, is_named=bool(connect.client_id))
+        except NotItsSessionError:
+            self._refuse_session(connection)
+            return
         except TooManySessionsError:
             connection.refuse(Reason.QUOTA_EXCEEDED)
             return
@@ -217,15 +230,21 @@ class FrontDoor:
         if connection.ended:
             self._sessions.forget(session)
             return
+        if self.access.identifies and session.belongs_to_another(user, now_ms()):
+            self._refuse_session(connection)
+            return
         self._take_over(session, connection)
-        self._cancel_delayed_will(client_id)
         await settled(session)
         if session.owner is not connection:
             self._sessions.forget(session)
             return
-        present = session.is_present(_now_ms()) and not connect.clean_start
+        present = session.is_present(now_ms()) and not connect.clean_start
+        if not present:
+            await self.wills.session_ends(session)
         expiry_s = self._expiry_s(connect)
-        if not await self._prepare(session, expiry_s, present=present):
+        if session.owner is not connection:
+            return
+        if not await self._prepare(session, connect, expiry_s, present=present):
             connection.refuse(Reason.SERVER_UNAVAILABLE)
             return
         if session.owner is not connection:
@@ -236,19 +255,26 @@ class FrontDoor:
             properties=self._connack_properties(connect, client_id, expiry_s),
         )
 
+    def _refuse_session(self, connection: Connection) -> None:
+        """The session is another user's, whose connection and state stay as they are."""
+        self.access.refused_session(connection)
+        connection.refuse(Reason.NOT_AUTHORIZED)
+
     def _take_over(self, session: Session, connection: Connection) -> None:
         previous = session.owner
         session.owner = connection
+        session.username = connection.arrival.username
         connection.session = session
+        self.wills.suspend(session)
         if previous is not None:
             previous.fail(Reason.SESSION_TAKEN_OVER, "the client connected again")
 
-    async def _session_of(self, client_id: str, *, is_named: bool) -> Session:
+    async def _session_of(self, client_id: str, user: str | None, *, is_named: bool) -> Session:
         if self._handover is None or not is_named:
             return self._sessions.get_or_create(client_id)
-        return await self._handover.session_of(client_id)
+        return await self._handover.session_of(client_id, user, is_bound=self.access.identifies)
 
-    async def _prepare(self, session: Session, expiry_s: int, *, present: bool) -> bool:
+    async def _prepare(self, session: Session, connect: Connect, expiry_s: int, *, present: bool) -> bool:
         """Claim, begin or wipe the stored session; False when Kafka did not take it."""
         if not session.durable:
             # Left by a connection that this one took over: it ended with that.
@@ -256,7 +282,14 @@ class FrontDoor:
         if present or expiry_s:
             session.durable = True
             session.expiry_s = expiry_s
-            claim = ClaimUnit(_undecided, session=session, expiry_s=expiry_s, clean=not present)
+            claim = ClaimUnit(
+                _undecided,
+                session=session,
+                expiry_s=expiry_s,
+                clean=not present,
+                username=session.username,
+                will=connect.will,
+            )
             return await self.transactions.decide(claim) is Outcome.COMMITTED
         if session.durable:
             if await self.transactions.decide(WipeUnit(_undecided, session=session)) is not Outcome.COMMITTED:
@@ -303,24 +336,30 @@ class FrontDoor:
     # -- the end of a connection
 
     def ended(self, connection: Connection, *, with_will: bool) -> None:
-        """A connection is over: detach its session, publish its will."""
+        """A connection is over: detach its session, publish its will or remove it."""
         if connection in self.connections:
             self.connections.discard(connection)
             self.admission.leave(connection.address, authenticated=connection.is_authenticated)
         self._waiting.pop(connection, None)
         session = connection.session
-        if session is not None and session.owner is connection:
+        if session is None:
+            return
+        if connection.protocol.was_accepted and not with_will:
+            self.wills.remove(session)
+        if session.owner is connection:
             session.owner = None
             self._detach(session)
-        connect = connection.connect
-        if with_will and connect is not None and connect.will is not None:
-            self._will(connection.arrival.client_id, connect, session)
+        elif connection.protocol.was_accepted:
+            self.wills.taken_over(session)
 
     def _detach(self, session: Session) -> None:
-        if session.durable:
-            if session.expiry_s:
+        session_ends = not (session.durable and session.expiry_s)
+        with_will = self.wills.connection_ended(session, session_ends=session_ends)
+        if not session_ends:
+            if not with_will:
                 self._submit_detach(session)
-                return
+            return
+        if session.durable and not with_will:
             self.transactions.submit(WipeUnit(_undecided, session=session))
         if session.undecided:
             session.when_settled.append(partial(self._sessions.forget, session))
@@ -328,62 +367,38 @@ class FrontDoor:
             self._sessions.forget(session)
 
     def _submit_detach(self, session: Session) -> None:
-        unit = DetachUnit(_undecided, session=session, expiry_s=session.expiry_s, now_ms=_now_ms())
-        self.transactions.submit(unit)
+        at_ms = now_ms()
+        self.transactions.submit(
+            DetachUnit(
+                _undecided,
+                session=session,
+                expiry_s=session.expiry_s,
+                now_ms=at_ms,
+                will=session.will,
+                will_due_ms=self.wills.due_ms(session, at_ms),
+            )
+        )
 
     def expire_sessions(self) -> None:
         """Forget what has expired, and detach again what could not be written as detached."""
-        for session in self._sessions.expired(_now_ms()):
+        self.wills.sweep()
+        for session in self._sessions.expired(now_ms()):
             self.transactions.submit(WipeUnit(_undecided, session=session))
             session.when_settled.append(partial(self._sessions.forget, session))
         for session in self._sessions.never_detached():
             self._submit_detach(session)
 
-    # -- wills
-
-    def _will(self, client_id: str, connect: Connect, session: Session | None) -> None:
-        will = connect.will
-        assert will is not None
-        delay_s = min(will.properties.get(Property.WILL_DELAY, 0), self._expiry_s(connect))
-        if delay_s and not self.draining:
-            timer = self._loop.call_later(delay_s, self._delayed_will, client_id)
-            self._delayed_wills[client_id] = (timer, will)
-        else:
-            self._spawn(self._publish_will(client_id, will))
-
-    def _delayed_will(self, client_id: str) -> None:
-        _timer, will = self._delayed_wills.pop(client_id)
-        self._spawn(self._publish_will(client_id, will))
-
-    def _cancel_delayed_will(self, client_id: str) -> None:
-        delayed = self._delayed_wills.pop(client_id, None)
-        if delayed is not None:
-            delayed[0].cancel()
-
-    async def _publish_will(self, client_id: str, will: Publish) -> None:
-        started_s = self._loop.time()
-        self.metrics.wills += 1
-        self.metrics.messages_received[will.qos] += 1
-        self.metrics.payload_bytes += len(will.payload)
-        translated = self.translator.translate(will, Arrival(client_id, _now_ms()))
-        try:
-            if will.qos == 2:
-                outcome = await self.transactions.decide(Unit(_undecided, records=translated.records))
-                if outcome is not Outcome.COMMITTED:
-                    raise DeliveryFailedError(KafkaError(KafkaError._PURGE_QUEUE))
-            else:
-                for topic, key, value, headers in translated.records:
-                    await self.producer.send(topic, key=key, value=value, headers=headers)
-        except DeliveryFailedError as failure:
-            self.count_refused(will.qos, client_id, f"will: {failure}")
-        else:
-            self.count_stored(translated, will.qos, self._loop.time() - started_s)
+    def _leave(self, client_id: str) -> None:
+        session = self._sessions.get(client_id)
+        if session is not None:
+            self.wills.suspend(session)
 
     # -- open and shut
 
     def open(self) -> None:
         """Let clients in, who are refused before."""
         self._is_open = True
+        self.wills.start()
         if self._handover is not None:
             self._handover.open()
 
@@ -394,8 +409,12 @@ class FrontDoor:
         self.draining = False
 
     async def drain(self, reason: Reason = Reason.SERVER_SHUTTING_DOWN, detail: str = "the proxy stops") -> None:
-        """Read no more, finish and acknowledge what is in flight, say goodbye for `reason`, publish the wills."""
+        """Read no more, finish and acknowledge what is in flight, say goodbye for `reason`, publish the wills.
+
+        Wills with a delay stay with their stored sessions.
+        """
         self.draining = True
+        self.wills.stop()
         if self._handover is not None:
             self._handover.close()
         await self.producer.drain()
@@ -403,9 +422,7 @@ class FrontDoor:
         self._flush_all()
         for connection in list(self.connections):
             connection.fail(reason, detail)
-        for client_id in list(self._delayed_wills):
-            self._delayed_wills[client_id][0].cancel()
-            self._delayed_will(client_id)
+        await self.wills.drain()
         while self._tasks:
             await asyncio.wait(self._tasks)
         await self.producer.drain()
@@ -415,7 +432,3 @@ class FrontDoor:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
 
+from mqtt_proxy.packets import Publish
 from mqtt_proxy.sessions import Session, StoredState
 
 
@@ -103,24 +104,39 @@ class ClaimUnit(Unit):
 
     expiry_s: int = 0
     clean: bool = False
+    username: str | None = None
+    will: Publish | None = None
 
     def apply(self, draft: StoredState | None) -> StoredState:
         epoch = draft.epoch + 1 if draft else 1
         committed = {} if self.clean or draft is None else draft.committed
-        return StoredState(epoch, self.expiry_s, None, committed)
+        return StoredState(epoch, self.expiry_s, None, committed, username=self.username, will=self.will)
 
 
 @dataclass(slots=True, eq=False)
 class DetachUnit(Unit):
-    """A connection ended: from now on the session's time runs."""
+    """A connection ended: from now on the session's time runs, and that of the will which is left."""
 
     expiry_s: int = 0
     now_ms: int = 0
+    will: Publish | None = None
+    will_due_ms: int | None = None
 
     def apply(self, draft: StoredState | None) -> StoredState | None:
         if draft is not None:
             draft.expiry_s = self.expiry_s
             draft.expires_at_ms = self.now_ms + self.expiry_s * 1000
+            draft.will, draft.will_due_ms = self.will, self.will_due_ms
+        return draft
+
+
+@dataclass(slots=True, eq=False)
+class WillUnit(Unit):
+    """The will is published, with its records or before."""
+
+    def apply(self, draft: StoredState | None) -> StoredState | None:
+        if draft is not None:
+            draft.will = draft.will_due_ms = None
         return draft
 
 

@@ -24,9 +24,15 @@ class NotHandedOverError(Exception):
     """The session may be held by another process that does not give it away now: the client has to come again."""
 
 
+class NotItsSessionError(Exception):
+    """The session is another user's."""
+
+
 @dataclass(slots=True)
 class _Claim:
     answer: asyncio.Future[bool]
+    username: str | None = None
+    is_denied: bool = False
     waiting: int = 0
 
 
@@ -70,10 +76,11 @@ class Handover:
 
     # -- what this process needs
 
-    async def session_of(self, client_id: str) -> Session:
-        """The session of a client, held by this process when this returns.
+    async def session_of(self, client_id: str, username: str | None = None, *, is_bound: bool = False) -> Session:
+        """The session of a client, held by this process when this returns. `is_bound`: only if it is not the session
+        of another user than `username`.
 
-        Raises NotHandedOverError, or TooManySessionsError when the bound is reached.
+        Raises NotHandedOverError, NotItsSessionError, or TooManySessionsError when the bound is reached.
         """
         while True:
             leaving = self._leaving.get(client_id)
@@ -83,21 +90,28 @@ class Handover:
             session = self._sessions.get(client_id)
             if session is not None:
                 return session
-            await self._claimed(client_id)
+            claim = self._claims.get(client_id)
+            if claim is not None and claim.username != username:
+                # Its answer is about another user.
+                await asyncio.wait([claim.answer], timeout=_CLAIM_TIMEOUT_S)
+                continue
+            await self._claimed(client_id, username, is_bound=is_bound)
 
-    async def _claimed(self, client_id: str) -> None:
+    async def _claimed(self, client_id: str, username: str | None, *, is_bound: bool) -> None:
         claim = self._claims.get(client_id)
         if claim is None:
             if self._is_closed or len(self._claims) >= self._max_claims:
                 raise NotHandedOverError("no further claims")
             self._sessions.check_room()
-            claim = self._claims[client_id] = _Claim(asyncio.get_running_loop().create_future())
-            self._send("claim", client_id)
+            claim = self._claims[client_id] = _Claim(asyncio.get_running_loop().create_future(), username)
+            self._send("claim", client_id, username, is_bound)
         claim.waiting += 1
         try:
             done, _ = await asyncio.wait([claim.answer], timeout=_CLAIM_TIMEOUT_S)
         finally:
             claim.waiting -= 1
+        if claim.is_denied:
+            raise NotItsSessionError
         if not done or not claim.answer.result():
             raise NotHandedOverError("another process did not give the session away")
 
@@ -116,10 +130,11 @@ class Handover:
         if claim is not None:
             claim.answer.set_result(is_held)
 
-    def refused(self, client_id: str) -> None:
-        """The session stays where it is."""
+    def refused(self, client_id: str, *, is_denied: bool = False) -> None:
+        """The session stays where it is; `is_denied` because it is another user's."""
         claim = self._claims.pop(client_id, None)
         if claim is not None:
+            claim.is_denied = is_denied
             claim.answer.set_result(False)
 
     def open(self) -> None:
@@ -134,9 +149,12 @@ class Handover:
 
     # -- what others need
 
-    def give_away(self, client_id: str, claimant: int) -> None:
-        """Process `claimant` wants the session of a client."""
+    def give_away(self, client_id: str, claimant: int, username: str | None = None, *, is_bound: bool = False) -> None:
+        """Process `claimant` wants the session of a client, for `username`; `is_bound` as for `session_of`."""
         session = self._sessions.get(client_id)
+        if session is not None and is_bound and session.belongs_to_another(username, int(time.time() * 1000)):
+            self._send("denied", client_id)
+            return
         if session is None:
             self.on_leave(client_id)
             self._send("released", client_id, self._interrupted.pop(client_id, None))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 import struct
 from typing import Any
 
+from mqtt_proxy.packets import Publish
+from mqtt_proxy.properties import WILL, decode_all, encode
 from mqtt_proxy.sessions import StoredState
 
 _LENGTH = struct.Struct(">I")
@@ -27,7 +30,7 @@ class Link:
 
     def send(self, kind: str, *values: object) -> None:
         """Send a message; a StoredState among its values is taken apart. Nothing happens when the other end is gone."""
-        body = json.dumps([kind, *(_apart(value) for value in values)]).encode()
+        body = json.dumps([kind, *(apart(value) for value in values)]).encode()
         if not self._writer.is_closing():
             self._writer.write(_LENGTH.pack(len(body)) + body)
 
@@ -45,15 +48,46 @@ class Link:
         self._writer.close()
 
 
-def _apart(value: object) -> object:
+def apart(value: object) -> object:
+    """`value` as JSON can carry it: a StoredState as a list, anything else as it is."""
     if isinstance(value, StoredState):
-        return [value.epoch, value.expiry_s, value.expires_at_ms, [*value.committed.items()]]
+        return [
+            value.epoch,
+            value.expiry_s,
+            value.expires_at_ms,
+            [*value.committed.items()],
+            value.username,
+            None if value.will is None else _will_apart(value.will),
+            value.will_due_ms,
+        ]
     return value
+
+
+def _will_apart(will: Publish) -> list[object]:
+    binary = [base64.b64encode(part).decode() for part in (will.payload, encode(will.properties))]
+    return [will.topic, will.qos, will.retain, *binary]
+
+
+def _to_will(value: list[Any] | None) -> Publish | None:
+    if value is None:
+        return None
+    topic, qos, retain, payload, properties = value
+    return Publish(
+        topic, base64.b64decode(payload), qos, retain, properties=decode_all(base64.b64decode(properties), WILL)
+    )
 
 
 def to_state(value: list[Any] | None) -> StoredState | None:
     """A StoredState that was sent, or None."""
     if value is None:
         return None
-    epoch, expiry_s, expires_at_ms, committed = value
-    return StoredState(epoch, expiry_s, expires_at_ms, dict(committed))
+    epoch, expiry_s, expires_at_ms, committed, username, will, will_due_ms = value
+    return StoredState(
+        epoch,
+        expiry_s,
+        expires_at_ms,
+        dict(committed),
+        username=username,
+        will=_to_will(will),
+        will_due_ms=will_due_ms,
+    )

@@ -101,18 +101,20 @@ class Member:
             self._obey(kind, *values)
         _orphaned()
 
-    def _obey(self, kind: str, client_id: str, value: object = None) -> None:
+    def _obey(self, kind: str, client_id: str, value: object = None, *more: object) -> None:
         handover = self._handover
         if handover is None:
             self._link.send("released", client_id, None)
         elif kind == "yield":
             assert isinstance(value, int)
-            handover.give_away(client_id, value)
+            username, is_bound = more
+            assert username is None or isinstance(username, str)
+            handover.give_away(client_id, value, username, is_bound=bool(is_bound))
         elif kind == "grant":
             assert value is None or isinstance(value, list)
             handover.granted(client_id, to_state(value))
         else:
-            handover.refused(client_id)
+            handover.refused(client_id, is_denied=bool(value))
 
     def wrote_over(self, states: Mapping[str, StoredState]) -> dict[str, StoredState]:
         """Of what the topic holds: the sessions that our predecessor gave away without being able to say so."""

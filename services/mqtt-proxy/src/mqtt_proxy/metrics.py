@@ -23,6 +23,7 @@ GAUGES = {
     "outstanding_records": "Records between PUBLISH and Kafka's report.",
     "outstanding_bytes": "Payload bytes of them.",
     "connections_waiting": "Connections whose publishes wait until Kafka catches up.",
+    "wills_bytes": "Memory of wills that are neither published nor removed.",
     "buffered_bytes": "Bytes received and not handled: incomplete packets, unanswered CONNECTs, waiting publishes.",
     "halted": "1 while nothing is taken in because it is so wanted: paused or stopped.",
 }

@@ -114,7 +114,7 @@ def decode_connect(reader: Reader) -> Connect:
     if has_password and not has_username and version == V311:
         raise PacketError(Reason.MALFORMED_PACKET, "a password without a user name")
     keep_alive_s = reader.two_bytes()
-    properties = props.decode(reader, props.CONNECT) if version == V5 else NO_PROPERTIES
+    properties = _connect_properties(reader) if version == V5 else NO_PROPERTIES
     if Property.AUTHENTICATION_DATA in properties and Property.AUTHENTICATION_METHOD not in properties:
         raise PacketError(Reason.PROTOCOL_ERROR, "authentication data without a method")
     client_id = reader.text()
@@ -127,6 +127,13 @@ def decode_connect(reader: Reader) -> Connect:
     password = reader.binary() if has_password else None
     reader.finish()
     return Connect(version, client_id, bool(flags & 2), keep_alive_s, username, password, will, properties)
+
+
+def _connect_properties(reader: Reader) -> Properties:
+    found = props.decode(reader, props.CONNECT)
+    # Nobody reads them, and as objects they take many times their bytes in a packet of a client that is not known yet.
+    found.pop(Property.USER_PROPERTY, None)
+    return found
 
 
 def check_connect_texts(connect: Connect) -> None:

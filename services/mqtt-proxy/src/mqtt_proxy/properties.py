@@ -128,6 +128,11 @@ def decode(reader: Reader, allowed: frozenset[Property]) -> dict[Property, Any]:
     return found
 
 
+def decode_all(data: bytes, allowed: frozenset[Property]) -> Properties:
+    """The properties in `data`, as `encode` wrote them; none for no bytes. Raises PacketError."""
+    return decode(Reader(data, 0, len(data)), allowed) if data else {}
+
+
 def _value(reader: Reader, identifier: Property) -> Any:
     if identifier in _BYTE:
         return reader.byte()
@@ -146,6 +151,12 @@ def encode(properties: Properties) -> bytes:
     """The properties with their length in front."""
     body = bytearray()
     for identifier, value in properties.items():
+        if identifier is P.USER_PROPERTY:
+            for pair in value:
+                body.append(identifier)
+                for text in pair:
+                    body += _with_length(text.encode("utf-8"))
+            continue
         body.append(identifier)
         if identifier in _BYTE:
             body.append(value)
@@ -154,6 +165,9 @@ def encode(properties: Properties) -> bytes:
         elif identifier in _FOUR_BYTES:
             body += value.to_bytes(4, "big")
         else:
-            text = value.encode("utf-8")
-            body += len(text).to_bytes(2, "big") + text
+            body += _with_length(value if identifier in _BINARY else value.encode("utf-8"))
     return encode_varint(len(body)) + bytes(body)
+
+
+def _with_length(data: bytes) -> bytes:
+    return len(data).to_bytes(2, "big") + data

@@ -50,7 +50,7 @@ from servicekit.settings import SettingsError
 
 _log = logs.logger(__name__)
 
-READING, SESSION = schema("SensorReading", 1), schema("MqttSession", 1)
+READING, SESSION = schema("SensorReading", 1), schema("MqttSession", 2)
 """What is written, and for sessions read."""
 
 _SWEEP_S = 5.0

@@ -8,6 +8,8 @@ from typing import Any
 
 from confluent_kafka import Message
 
+from mqtt_proxy.packets import Publish
+from mqtt_proxy.properties import WILL, decode_all, encode
 from mqtt_proxy.sessions import StoredState
 
 Record = Mapping[str, Any]
@@ -23,22 +25,50 @@ def to_record(client_id: str, state: StoredState, *, owner: int, now_ms: int) ->
         "expiry_s": state.expiry_s,
         "updated_at": now_ms,
         "expires_at": state.expires_at_ms,
+        "username": state.username,
+        "will": None if state.will is None else _will_record(state.will, state.will_due_ms),
+    }
+
+
+def _will_record(will: Publish, due_ms: int | None) -> dict[str, Any]:
+    return {
+        "topic": will.topic,
+        "payload": will.payload,
+        "qos": will.qos,
+        "retain": will.retain,
+        "properties": encode(will.properties) if will.properties else b"",
+        "due_at": due_ms,
     }
 
 
 def from_record(record: Record) -> StoredState:
     """The state in an MqttSession as the decoder gives it."""
-    expires_at = record["expires_at"]
+    will = record["will"]
     return StoredState(
         epoch=record["epoch"],
         expiry_s=record["expiry_s"],
-        expires_at_ms=None if expires_at is None else _epoch_ms(expires_at),
+        expires_at_ms=_epoch_ms(record["expires_at"]),
         committed={entry["packet_id"]: entry["crc32"] for entry in record["committed"]},
         owner=record["owner"],
+        username=record["username"],
+        will=None if will is None else _will(will),
+        will_due_ms=None if will is None else _epoch_ms(will["due_at"]),
     )
 
 
-def _epoch_ms(time: datetime) -> int:
+def _will(record: Record) -> Publish:
+    return Publish(
+        record["topic"],
+        record["payload"],
+        record["qos"],
+        record["retain"],
+        properties=decode_all(record["properties"], WILL),
+    )
+
+
+def _epoch_ms(time: datetime | None) -> int | None:
+    if time is None:
+        return None
     since = time - datetime(1970, 1, 1, tzinfo=UTC)
     return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
 

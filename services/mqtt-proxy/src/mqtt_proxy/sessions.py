@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Protocol
 
+from mqtt_proxy.packets import Publish
+from mqtt_proxy.properties import Property
 from mqtt_proxy.reasons import Reason
 
 
@@ -32,10 +34,22 @@ class StoredState:
     """CRC-32 of the content by packet identifier, in order of arrival."""
     owner: int | None = field(default=None, compare=False)
     """Ordinal of the process that holds the session; None is the one that has this object."""
+    username: str | None = None
+    """The verified user that the session belongs to."""
+    will: Publish | None = None
+    """What is to be published for the client, unless it comes back in time or says goodbye."""
+    will_due_ms: int | None = None
+    """None while the session is connected."""
 
     def copy(self) -> StoredState:
         """A state of its own, equal to this one."""
-        return StoredState(self.epoch, self.expiry_s, self.expires_at_ms, dict(self.committed), self.owner)
+        return replace(self, committed=dict(self.committed))
+
+
+def will_delay_s(will: Publish) -> int:
+    """How long after the connection a will is published (5.0 section 3.1.3.2.2), in seconds."""
+    delay_s: int = will.properties.get(Property.WILL_DELAY, 0)
+    return delay_s
 
 
 class OnPublish(Enum):
@@ -86,11 +100,35 @@ class Session:
     """How long it is kept after its connection; what the last accepted connection wanted."""
     stored: StoredState | None = None
     owner: Owner | None = None
+    username: str | None = None
+    """The verified user that it belongs to; nobody else may take it over."""
+    will: Publish | None = None
+    """Neither published nor removed; of the connection that is accepted, else of the last one."""
     in_flight: dict[int, int] = field(default_factory=dict)
     releasing: set[int] = field(default_factory=set)
     undecided: int = 0
     """Units of work whose transaction is not decided."""
     when_settled: list[Callable[[], None]] = field(default_factory=list)
+
+    def belongs_to_another(self, username: str | None, now_ms: int) -> bool:
+        """Whether it is the session of a verified user other than `username`: it is in use, or has not expired."""
+        return (
+            self.username is not None
+            and self.username != username
+            and (self.owner is not None or self.undecided > 0 or self.is_present(now_ms))
+        )
+
+    def hold(self) -> None:
+        """Something is under way for it that is no unit of a transaction, and counts as undecided."""
+        self.undecided += 1
+
+    def let_go(self) -> None:
+        """What was under way is done."""
+        self.undecided -= 1
+        if not self.undecided:
+            waiting, self.when_settled = self.when_settled, []
+            for call in waiting:
+                call()
 
     @property
     def committed(self) -> Mapping[int, int]:
@@ -184,6 +222,8 @@ class SessionStore:
             stored = state.copy()
             if stored.expires_at_ms is None:
                 stored.expires_at_ms = now_ms + stored.expiry_s * 1000
+            if stored.will is not None and stored.will_due_ms is None:
+                stored.will_due_ms = now_ms + 1000 * min(will_delay_s(stored.will), stored.expiry_s)
             self.adopt(client_id, stored)
 
     def adopt(self, client_id: str, state: StoredState) -> None:
@@ -191,7 +231,18 @@ class SessionStore:
         if client_id not in self._sessions:
             stored = state.copy()
             stored.owner = None
-            self._sessions[client_id] = Session(client_id, durable=True, expiry_s=stored.expiry_s, stored=stored)
+            self._sessions[client_id] = Session(
+                client_id,
+                durable=True,
+                expiry_s=stored.expiry_s,
+                stored=stored,
+                username=stored.username,
+                will=stored.will,
+            )
+
+    def with_will(self) -> list[Session]:
+        """Sessions that have a will."""
+        return [session for session in self._sessions.values() if session.will is not None]
 
     def never_detached(self) -> list[Session]:
         """Sessions whose connection ended without this being stored, because Kafka did not take it."""
@@ -206,9 +257,13 @@ class SessionStore:
         ]
 
     def expired(self, now_ms: int) -> list[Session]:
-        """Sessions that may be forgotten: nobody owns them, nothing is undecided, their time is over."""
+        """Sessions that may be forgotten: nobody owns them, nothing is undecided, no will waits, their time is over."""
         return [
             session
             for session in self._sessions.values()
-            if session.owner is None and not session.undecided and session.durable and not session.is_present(now_ms)
+            if session.owner is None
+            and not session.undecided
+            and session.durable
+            and session.will is None
+            and not session.is_present(now_ms)
         ]

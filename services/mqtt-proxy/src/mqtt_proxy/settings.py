@@ -81,6 +81,16 @@ class LimitSettings(Settings):
     )
     packet_bytes: int = Field(65_536, ge=64, le=900_000, description="Largest packet; larger ones end the connection.")
     topic_bytes: int = Field(1_024, ge=1, le=65_535, description="Longest topic; longer ones are dead letters.")
+    will_bytes: int = Field(
+        8_192,
+        ge=512,
+        le=900_000,
+        description="Largest will with its properties; it is stored with the session. A CONNECT with a larger one is "
+        "refused.",
+    )
+    wills_bytes: int = Field(
+        67_108_864, ge=65_536, description="Memory of all wills; a CONNECT whose will exceeds it is refused."
+    )
     buffered_bytes: int = Field(
         33_554_432,
         ge=65_536,

@@ -212,7 +212,11 @@ class Supervisor(Collector):
             client_id, *state = values
             assert isinstance(client_id, str)
             if kind == "claim":
-                self._carry_out(arbiter.claim(index, client_id))
+                username, is_bound = state
+                assert username is None or isinstance(username, str)
+                self._carry_out(arbiter.claim(index, client_id, username, is_bound=bool(is_bound)))
+            elif kind == "denied":
+                self._carry_out(arbiter.denied(index, client_id))
             elif kind == "kept":
                 self._carry_out(arbiter.kept(index, client_id))
             else:
@@ -227,11 +231,17 @@ class Supervisor(Collector):
                 continue
             if isinstance(order, Yield):
                 # A process' ordinal, not its place: that is what the sessions topic names.
-                link.send("yield", order.client_id, self._settings.ordinal + order.claimant)
+                link.send(
+                    "yield",
+                    order.client_id,
+                    self._settings.ordinal + order.claimant,
+                    order.username,
+                    order.is_bound,
+                )
             elif isinstance(order, Grant):
                 link.send("grant", order.client_id, order.state)
             else:
-                link.send("refuse", order.client_id)
+                link.send("refuse", order.client_id, order.is_denied)
 
 
 def _part(index: int) -> str:

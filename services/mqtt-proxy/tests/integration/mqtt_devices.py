@@ -39,15 +39,20 @@ def connect_packet(
     clean: bool = False,
     keep_alive_s: int = 0,
     will: bytes = b"",
+    will_qos: int = 1,
+    will_properties: bytes = b"",
+    properties: bytes = b"",
     username: str | None = None,
     password: bytes | None = None,
 ) -> bytes:
-    """A CONNECT; `will` is the will's topic and payload, each with its length, at QoS 1."""
-    flags = (2 if clean else 0) | (0x0C if will else 0)
+    """A CONNECT; `will` is the will's topic and payload, each with its length. Properties are without their length."""
+    flags = (2 if clean else 0) | (4 | will_qos << 3 if will else 0)
     flags |= (0 if username is None else 0x80) | (0 if password is None else 0x40)
     body = text(b"MQTT") + bytes((version, flags)) + struct.pack(">H", keep_alive_s)
-    body += b"\0" if version == 5 else b""
-    body += text(client_id.encode()) + will
+    body += bytes((len(properties),)) + properties if version == 5 else b""
+    body += text(client_id.encode())
+    body += bytes((len(will_properties),)) + will_properties if will and version == 5 else b""
+    body += will
     body += b"" if username is None else text(username.encode())
     body += b"" if password is None else text(password)
     return packet(0x10, body)
@@ -67,7 +72,7 @@ class Wire:
 
     def __init__(self, proxy: Proxy, client_id: str, *, version: int = 4, **more: object) -> None:
         self._version = version
-        self._socket = socket.create_connection(("127.0.0.1", proxy.port), timeout=WAIT_S)
+        self.socket = socket.create_connection(("127.0.0.1", proxy.port), timeout=WAIT_S)
         proxy.at_end.callback(self.close)
         self.send(connect_packet(client_id, version=version, **more))  # type: ignore[arg-type]  # passed on as given
         kind, self.connack = self.packet()
@@ -77,7 +82,7 @@ class Wire:
 
     def send(self, data: bytes) -> None:
         """Send bytes."""
-        self._socket.sendall(data)
+        self.socket.sendall(data)
 
     def publish(self, device: str, value: float, packet_id: int, *, qos: int = 2, dup: bool = False) -> None:
         """Publish a temperature."""
@@ -91,7 +96,7 @@ class Wire:
     def receive(self, length: int) -> bytes:
         """Exactly so many bytes, or what came before the end."""
         data = b""
-        while len(data) < length and (more := self._socket.recv(length - len(data))):
+        while len(data) < length and (more := self.socket.recv(length - len(data))):
             data += more
         return data
 
@@ -111,13 +116,13 @@ class Wire:
     def is_closed_by_the_proxy(self) -> bool:
         """Whether the next thing is the end of the connection."""
         try:
-            return self._socket.recv(1) == b""
+            return self.socket.recv(1) == b""
         except ConnectionResetError:
             return True
 
     def close(self) -> None:
         """Close the socket without DISCONNECT."""
-        self._socket.close()
+        self.socket.close()
 
 
 class Fleet:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from mqtt_proxy.grouping import Grouping, Outcome, PublishUnit, Unit
-from mqtt_proxy.handover import Handover, NotHandedOverError
+from mqtt_proxy.handover import Handover, NotHandedOverError, NotItsSessionError
 from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.reasons import Reason
 from mqtt_proxy.sessions import Session, SessionStore, StoredState, TooManySessionsError
@@ -67,7 +67,7 @@ async def test_a_session_is_claimed_once_for_all_who_wait_for_it() -> None:
     process = Process()
     waiting = [asyncio.create_task(process.handover.session_of("c")) for _ in range(2)]
     await turns()
-    assert process.said == [("claim", "c")]
+    assert process.said == [("claim", "c", None, False)]
     process.handover.granted("c", STATE)
     one, other = await asyncio.gather(*waiting)
     assert one is other
@@ -104,7 +104,7 @@ async def test_what_is_asked_for_is_written_over_after_all_that_came_before() ->
     assert (state.owner, state.epoch, state.committed) == (3, 5, {7: 70, 8: 80})
     assert process.sessions.get("c") is None
     await turns()
-    assert process.said[1:] == [("claim", "c")], "a device that comes back meanwhile has to claim it again"
+    assert process.said[1:] == [("claim", "c", None, False)], "a device that comes back meanwhile has to claim it again"
     returning.cancel()
 
 
@@ -142,7 +142,7 @@ async def test_a_grant_that_is_asked_for_again_at_once_does_not_stay() -> None:
     process.handover.granted("c", None)
     process.handover.give_away("c", claimant=3)
     await turns()
-    assert process.said == [("claim", "c"), ("released", "c", None), ("claim", "c")]
+    assert process.said == [("claim", "c", None, False), ("released", "c", None), ("claim", "c", None, False)]
     process.handover.refused("c")
     with pytest.raises(NotHandedOverError):
         await waiting
@@ -159,3 +159,31 @@ async def test_claims_are_bounded_and_end_with_the_process() -> None:
         await waiting
     with pytest.raises(TooManySessionsError):
         await Process(maximum=0).handover.session_of("c")
+
+
+async def test_a_session_of_another_user_stays_and_its_connection_is_untouched() -> None:
+    process, connection = Process(), Connection()
+    session = process.hold("c")
+    session.owner, session.username = connection, "owner"
+    for username in ("thief", None):
+        process.handover.give_away("c", 3, username, is_bound=True)
+    assert process.said == [("denied", "c")] * 2
+    assert connection.lost is None
+    process.handover.give_away("c", 3, "owner", is_bound=True)
+    assert connection.lost is Reason.SESSION_TAKEN_OVER
+
+
+async def test_a_denied_claim_denies_nobody_but_its_user() -> None:
+    process = Process()
+    thief = asyncio.create_task(process.handover.session_of("c", "thief", is_bound=True))
+    await turns()
+    owner = asyncio.create_task(process.handover.session_of("c", "owner", is_bound=True))
+    await turns()
+    assert process.said == [("claim", "c", "thief", True)]
+    process.handover.refused("c", is_denied=True)
+    with pytest.raises(NotItsSessionError):
+        await thief
+    await turns()
+    assert process.said[1:] == [("claim", "c", "owner", True)]
+    process.handover.granted("c", STATE)
+    assert (await owner).stored == STATE

@@ -13,6 +13,9 @@ import pytest
 from hypothesis import given
 
 import isotherm_schemas
+from mqtt_proxy.link import apart, to_state
+from mqtt_proxy.packets import Publish
+from mqtt_proxy.properties import Property
 from mqtt_proxy.session_records import from_record, newest, to_record
 from mqtt_proxy.sessions import (
     OnPublish,
@@ -25,7 +28,7 @@ from mqtt_proxy.sessions import (
 )
 from servicekit.avro import encoder, parse
 
-SCHEMA = isotherm_schemas.schema("MqttSession", 1)
+SCHEMA = isotherm_schemas.schema("MqttSession", 2)
 ENCODE = encoder(SCHEMA, 1)
 PARSED = parse(SCHEMA)
 
@@ -85,13 +88,98 @@ def test_expiry() -> None:
     assert store.never_detached() == []
 
 
+WILLS = st.builds(
+    Publish,
+    st.text(min_size=1, max_size=20),
+    st.binary(max_size=50),
+    st.integers(0, 2),
+    st.booleans(),
+    st.just(False),
+    st.just(0),
+    properties=st.fixed_dictionaries(
+        {},
+        optional={
+            Property.WILL_DELAY: st.integers(0, 2**32 - 1),
+            Property.CONTENT_TYPE: st.text(max_size=10),
+            Property.CORRELATION_DATA: st.binary(max_size=10),
+            Property.PAYLOAD_FORMAT: st.integers(0, 1),
+            Property.USER_PROPERTY: st.lists(
+                st.tuples(st.text(max_size=5), st.text(max_size=5)), min_size=1, max_size=3
+            ),
+        },
+    ),
+)
+
+
+def _state(
+    epoch: int,
+    expiry_s: int,
+    expires_at_ms: int | None,
+    committed: dict[int, int],
+    username: str | None,
+    will: Publish | None,
+    due_ms: int | None,
+) -> StoredState:
+    due_ms = None if will is None else due_ms
+    return StoredState(epoch, expiry_s, expires_at_ms, committed, username=username, will=will, will_due_ms=due_ms)
+
+
+TIMES = st.none() | st.integers(0, 4_000_000_000_000)
 STATES = st.builds(
-    StoredState,
+    _state,
     st.integers(0, 2**40),
     st.integers(0, 10**9),
-    st.none() | st.integers(0, 4_000_000_000_000),
+    TIMES,
     st.dictionaries(st.integers(1, 65_535), st.integers(0, 2**32 - 1), max_size=20),
+    st.none() | st.text(max_size=10),
+    st.none() | WILLS,
+    TIMES,
 )
+
+
+@given(STATES)
+def test_what_is_handed_over_is_what_arrives(state: StoredState) -> None:
+    assert to_state(json.loads(json.dumps(apart(state)))) == state
+
+
+def test_a_session_of_version_1_has_no_owner_and_no_will() -> None:
+    old = dict(isotherm_schemas.schema("MqttSession", 1))
+    record = to_record("c", StoredState(3, 60, 5, {7: 70}), owner=2, now_ms=5)
+    written = {name: record[name] for name in ("client_id", "owner", "epoch", "committed", "expiry_s")}
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(old, named_schemas={}), written | {"updated_at": 5})
+    body.seek(0)
+    found = fastavro.schemaless_reader(body, fastavro.parse_schema(old, named_schemas={}), PARSED)
+    assert from_record(cast(Any, found)) == StoredState(3, 60, None, {7: 70})
+
+
+def test_a_session_belongs_to_its_user_as_long_as_it_is_kept() -> None:
+    session = Session("c", durable=True, stored=StoredState(1, 60, 1_000), username="owner")
+    assert not session.belongs_to_another("owner", 999)
+    assert session.belongs_to_another("thief", 999)
+    assert session.belongs_to_another(None, 999)
+    assert not session.belongs_to_another("thief", 1_000), "expired"
+    session.undecided = 1
+    assert session.belongs_to_another("thief", 1_000), "something of its owner is under way"
+    session.username = None
+    assert not session.belongs_to_another("thief", 999), "nobody's"
+
+
+def test_a_restored_will_is_due_after_its_delay_and_not_later_than_its_session_ends() -> None:
+    def due(delay_s: int, expiry_s: int, due_ms: int | None) -> int | None:
+        store = SessionStore(maximum=1)
+        will = Publish("t", b"", 0, properties={Property.WILL_DELAY: delay_s})
+        store.restore({"c": StoredState(1, expiry_s, None, will=will, will_due_ms=due_ms)}, now_ms=5_000)
+        session = store.get("c")
+        assert session is not None
+        assert session.will == will
+        assert session.stored is not None
+        return session.stored.will_due_ms
+
+    assert due(0, 60, None) == 5_000
+    assert due(9, 60, None) == 14_000
+    assert due(90, 60, None) == 65_000
+    assert due(9, 60, 6_000) == 6_000, "it was due before"
 
 
 @given(STATES)
