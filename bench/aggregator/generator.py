@@ -16,7 +16,6 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import fastavro
 
@@ -56,14 +55,14 @@ class Readings:
         self.keys = [f"device-{number:06d}".encode() for number in range(devices)]
         self._heads = [self._head(key.decode(), 15.0 + number % 200 / 10) for number, key in enumerate(self.keys)]
 
-    def batch(self, first: int, count: int, taken_in_ms: int) -> list[dict[str, Any]]:
-        """`count` readings from number `first` on, the devices in turn; their timestamp is when they are taken in."""
+    def batch(self, first: int, count: int, taken_in_ms: int) -> list[dict[str, bytes]]:
+        """`count` readings from number `first` on, the devices in turn."""
         devices = len(self.keys)
         times = _long(event_time_ms(first, taken_in_ms)) + _long(taken_in_ms)
         tail = times + _long(first // devices) + b"\x00"
         heads, keys = self._heads, self.keys
         return [
-            {"key": keys[number % devices], "value": heads[number % devices] + tail, "timestamp": taken_in_ms}
+            {"key": keys[number % devices], "value": heads[number % devices] + tail}
             for number in range(first, first + count)
         ]
 
@@ -125,7 +124,13 @@ def main() -> int:
     for first in firsts:
         time_ms = time.time_ns() // 1_000_000 if arguments.rate else replayed_ms(first, arguments.begin_ms)
         count = min(AT_ONCE, arguments.readings - first)
-        producer.produce_batch(arguments.topic, readings.batch(first, count, time_ms))
+        batch = readings.batch(first, count, time_ms)
+        if arguments.rate:
+            producer.produce_batch(arguments.topic, batch)
+        else:
+            # As if they had been written when they were taken in; a batch takes no timestamps.
+            for record in batch:
+                producer.produce(arguments.topic, record["value"], record["key"], timestamp=time_ms)
         while len(producer) > _QUEUED:
             producer.poll(0.01)
         producer.poll(0)

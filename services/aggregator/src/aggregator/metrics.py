@@ -139,7 +139,7 @@ class Metrics:
         )
         self.dropped = self._counter("rows_dropped_by_watermark", "Partial aggregates lost to the watermark: an alarm.")
         self.progress_missed = self._counter(
-            "progress_missed", "Batches of which Spark's progress was not seen, and so not counted here."
+            "progress_missed", "Batches of which Spark's progress was not seen, and so not counted here.", "query"
         )
         self.query_restarts = self._counter(
             "query_restarts", "Queries started again within this process.", "query", "cause"

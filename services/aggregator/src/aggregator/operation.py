@@ -156,7 +156,7 @@ class Operation:
         for progress in query.new_progress():
             self._metrics.add(query.name, progress)
             if progress.missed:
-                self._metrics.progress_missed.inc(progress.missed)
+                self._metrics.progress_missed.labels(query.name).inc(progress.missed)
                 _log.error(
                     "the progress of batches was not seen: it is not known whether the watermark dropped rows of them",
                     query=query.name,
@@ -185,6 +185,7 @@ class Operation:
             _log.error("query failed, ending", query=query.name, trace=failure)
             raise QueryFailedError(f"query {query.name} failed: {failure}")
         self._metrics.query_restarts.labels(query.name, cause.value).inc()
+        self._metrics.standstill.work(cause)
         if cause is Cause.NEW_SCHEMA:
             new_ids = wire.new_schema_ids(failure)
             _log.info("query met new schema ids, starting it again with them", query=query.name, schema_ids=new_ids)
@@ -208,6 +209,8 @@ class Operation:
             if "kafka" not in self._health.problems():
                 _log.warning("Kafka is away, Spark keeps trying", reason=str(error))
             self._health.not_ready("kafka", str(error))
+            if self._status.halted is None:
+                self._metrics.standstill.work("Kafka is away")
             return
         self._health.ready("kafka")
         for query in (windows, rejects):

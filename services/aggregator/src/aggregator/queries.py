@@ -173,7 +173,10 @@ class WindowSink:
         begins_too_early = F.unix_millis("window_start") <= complete_after_ms
         found = rows.where(begins_too_early).agg(F.count(F.lit(1)).alias("windows"), F.sum("count").alias("readings"))
         (left_out,) = found.collect()
-        if left_out["windows"]:
+        if not left_out["windows"]:
+            # Windows come out in the order of their ends: from here on all begin later.
+            self._complete_after_ms = None
+        else:
             self._metrics.windows_incomplete.inc(left_out["windows"])
             self._metrics.readings_incomplete.inc(left_out["readings"])
             _log.warning(

@@ -23,7 +23,8 @@ class Link:
         self._is_cut = False
         self._streams: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="link", daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="link", daemon=True)
+        self._thread.start()
         self._server = self._do(asyncio.start_server(self._relay, "127.0.0.1", 0))
         self._port: int = self._server.sockets[0].getsockname()[1]
 
@@ -43,8 +44,18 @@ class Link:
 
     def close(self) -> None:
         """Cut it for good."""
-        self.cut()
+        self._do(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_WAIT_S)
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        await self._break()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_WAIT_S)
