@@ -31,6 +31,7 @@ from coap_ingest.resource import Resource, Server
 
 OnMessage = Callable[[Any], None]
 OnFailure = Callable[[str], None]
+HasRoom = Callable[[int], bool]
 
 _OBSERVE, _STOP_OBSERVING = 0, 1
 _NO_ANSWER = "no answer in this connection"
@@ -57,6 +58,10 @@ class DiscoveryError(Exception):
 
 class BlockwiseError(Exception):
     """The rest of a large representation could not be fetched."""
+
+
+class NoRoomError(Exception):
+    """There is no room for the rest of a large representation."""
 
 
 class Client:
@@ -133,30 +138,31 @@ class Client:
         except ValueError as error:
             raise DiscoveryError(f"the list of resources cannot be read: {error}") from error
 
-    async def whole(self, exchange: Exchange, first: Any) -> tuple[bytes, Any]:
+    async def whole(self, exchange: Exchange, first: Any, has_room: HasRoom) -> tuple[bytes, Any]:
         """The whole representation of which `first` is the beginning, and its last message (RFC 7959 section 2.6).
 
-        When the representation changes in between (another ETag), it is fetched anew from its beginning.
+        When the representation changes in between (another ETag), it is fetched anew from its beginning. `has_room` is
+        asked with the bytes that are held, after every block.
 
-        Raises BlockwiseError.
+        Raises BlockwiseError, NoRoomError.
         """
         try:
-            if first.opt.block2 is not None:
-                fetched = await self._rest(exchange, first)
-                if fetched is not None:
-                    return fetched
-            request = _request(exchange.resource, exchange.remote)
-            last = await self._context.request(request).response
+            fetched = None if first.opt.block2 is None else await self._rest(exchange, first, has_room)
+            if fetched is None:
+                request = _request(exchange.resource, exchange.remote)
+                head = await self._context.request(request, handle_blockwise=False).response
+                if not head.code.is_successful():
+                    raise BlockwiseError(f"the server answered {head.code.dotted}")
+                fetched = await self._rest(exchange, head, has_room)
         except CoapError as error:
             raise BlockwiseError(f"{type(error).__name__}: {error}") from error
-        if not last.code.is_successful():
-            raise BlockwiseError(f"the server answered {last.code.dotted}")
-        self._bound(len(last.payload))
-        return last.payload, last
+        if fetched is None:
+            raise BlockwiseError("the representation changes while it is fetched")
+        return fetched
 
-    async def _rest(self, exchange: Exchange, first: Any) -> tuple[bytes, Any] | None:
-        payload, last = first.payload, first
-        while last.opt.block2.more:
+    async def _rest(self, exchange: Exchange, first: Any, has_room: HasRoom) -> tuple[bytes, Any] | None:
+        payload, last = bytearray(first.payload), first
+        while last.opt.block2 is not None and last.opt.block2.more:
             self._bound(len(payload))
             block = (len(payload) // last.opt.block2.size, False, last.opt.block2.size_exponent)
             request = _request(exchange.resource, exchange.remote, block2=block)
@@ -164,10 +170,14 @@ class Client:
             option = last.opt.block2
             if not last.code.is_successful() or option is None or last.opt.etag != first.opt.etag:
                 return None
-            if option.start != len(payload):
+            # A block without bytes would go on for ever.
+            if option.start != len(payload) or not last.payload:
                 return None
             payload += last.payload
-        return payload, last
+            if not has_room(len(payload)):
+                raise NoRoomError
+        self._bound(len(payload))
+        return bytes(payload), last
 
     def _bound(self, size: int, error: type[Exception] = BlockwiseError) -> None:
         if size > self.max_payload_bytes:

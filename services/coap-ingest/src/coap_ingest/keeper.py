@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from aiocoap.error import Error as CoapError  # type: ignore[import-untyped]  # aiocoap ships no types
 
-from coap_ingest.client import BlockwiseError, Client, Exchange, is_cut, notification_of, response_of
+from coap_ingest.client import BlockwiseError, Client, Exchange, NoRoomError, is_cut, notification_of, response_of
 from coap_ingest.endpoint import Endpoint
 from coap_ingest.intake import Intake
 from coap_ingest.metrics import Metrics
@@ -54,6 +54,9 @@ class Keeper:
         self._resource = resource
         self._client = client
         self._intake = intake
+        self._source = resource.server.base
+        """Resources of one server share their part of the queue."""
+        intake.join(self._source)
         self._metrics = metrics
         self._health = health
         self._part = f"{connector}: {resource.uri}"
@@ -193,8 +196,8 @@ class Keeper:
     def _take(self, message: Any) -> None:
         exchange = self._exchange
         is_cut_off = exchange is not None and is_cut(message)
-        size = self._client.max_payload_bytes if is_cut_off else len(message.payload)
-        if not self._intake.reserve(size):
+        size = len(message.payload)
+        if not self._intake.reserve(size, self._source):
             self._drop()
             return
         arrived_ms = time.time_ns() // 1_000_000
@@ -223,19 +226,34 @@ class Keeper:
         if before is not None:
             await before
         fault = None
+
+        def has_room(size: int) -> bool:
+            nonlocal reserved
+            more = size - reserved
+            if more > 0 and not self._intake.grow(more, self._source):
+                return False
+            reserved = max(reserved, size)
+            return True
+
         if exchange is not None:
             try:
-                payload, last = await self._client.whole(exchange, message)
+                payload, last = await self._client.whole(exchange, message, has_room)
                 message.payload, message.opt.block2 = payload, last.opt.block2
             except BlockwiseError as error:
                 fault = error
+            except NoRoomError:
+                self._intake.cancel(reserved=reserved, source=self._source)
+                self._drop()
+                return
         self._put(message, arrived_ms, rtt_ms, reserved, fault)
 
     def _put(
         self, message: Any, arrived_ms: int, rtt_ms: int, reserved: int, fault: BlockwiseError | None = None
     ) -> None:
         said = notification_of(self._resource, message, arrived_ms=arrived_ms, rtt_ms=rtt_ms)
-        self._intake.put(Arrived(self._connector, said, fault), len(said.payload), reserved=reserved)
+        self._intake.put(
+            Arrived(self._connector, said, fault), len(said.payload), reserved=reserved, source=self._source
+        )
 
     def _drop(self) -> None:
         self._counts["dropped"].inc()

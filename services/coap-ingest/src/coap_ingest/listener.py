@@ -184,7 +184,8 @@ class Listener:
         else:
             self._changed.inc()
             answer = Message(code=codes.CHANGED)
-        if block1 is not None:
+        # Where a payload is refused before its end, the option would ask for smaller blocks (RFC 7959 section 2.9.3).
+        if block1 is not None and not block1.more:
             answer.opt.block1 = block1
         return answer
 

@@ -174,9 +174,9 @@ def test_a_repeated_request_is_stored_once_also_while_its_answer_is_pending(worl
     assert len(readings_in(reader.rest())) == 1
 
 
-def dtls_post(world: World, identity: str, key: str, *more: str, payload: bytes) -> str | None:
+def dtls_post(world: World, identity: str, key: str, *more: str, payload: bytes, path: str = "devices/1") -> str | None:
     """The code that libcoap's client over DTLS was answered with; none where no session came about."""
-    uri = f"coaps://127.0.0.1:{world.port}/devices/1"
+    uri = f"coaps://127.0.0.1:{world.port}/{path}"
     command = [LIBCOAP_DTLS_CLIENT, "-m", "post", "-t", "50", "-u", identity, "-k", key, "-v", "7", "-B", "5", *more]
     said = subprocess.run([*command, "-e", payload.decode(), uri], timeout=TIMEOUT_S, capture_output=True, check=False)
     return response_code(said.stdout + said.stderr)
@@ -207,3 +207,31 @@ def test_over_dtls_the_device_is_whose_key_it_has_and_others_are_not_heard(world
     log = (world.folder / "ingest.log").read_text()
     assert "secret" not in log
     assert "Traceback" not in log
+
+
+def test_a_device_writes_in_its_own_name_only_and_where_it_may(world: World) -> None:
+    reader = world.reader("thermostat.data")
+    ingest = world.listening(
+        READINGS.format(DEVICES),
+        "coaps",
+        psk="device-1:hex:00ff7465787400, 1:second",
+        acl="device-1: devices/1; *: devices/%u",
+        identity="user",
+    )
+
+    def post(identity: str, key: str, path: str, sensor: str) -> str | None:
+        payload = json.dumps({"sensorId": sensor, "temperature": 1}).encode()
+        return dtls_post(world, identity, key, payload=payload, path=path)
+
+    assert post("1", "second", "devices/1", "1") == "2.04"
+    assert post("1", "second", "devices/1", "victim") == "4.03"
+    assert post("1", "second", "devices/2", "1") == "4.03"
+    assert post("1", "second", "devices/device-1", "1") == "4.03"
+    assert stop(ingest) == 0
+    assert [(r.key, r.headers["coap.identity"]) for r in reader.rest()] == [("1", "1")]
+
+
+def test_a_listener_without_dtls_is_on_loopback_unless_it_is_told_otherwise(world: World) -> None:
+    uri = f"coap://0.0.0.0:{world.port}"
+    with pytest.raises(AssertionError, match="set allow_anonymous=true"):
+        world.ingest(READINGS.format(DEVICES), uri="", keys={"connect.coap.listen": uri})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -45,10 +46,12 @@ def test_what_an_outage_loses_of_observations_is_counted_to_the_last_one(world: 
     ingest = world.ingest(READINGS.format("sensors"), "queue_limit=40", "max_outstanding=20")
     reader.until(lambda seen: len(seen) >= 20)
     world.kafka.pause()
+    paused_ms = time.time_ns() // 1_000_000
     try:
         reader.until(lambda _: world.metric("notifications_total", outcome="dropped") >= 100)
         assert world.metric("queue_length") <= 41
     finally:
+        resumed_ms = time.time_ns() // 1_000_000
         world.kafka.resume()
     before = len(reader.seen)
     reader.until(lambda seen: len(seen) >= before + 150)
@@ -60,6 +63,12 @@ def test_what_an_outage_loses_of_observations_is_counted_to_the_last_one(world: 
     assert len(stored) == taken - dropped
     assert max(Counter(stored).values()) == 1
     assert set(stored) <= set(sent(world.ledger))
+    # What was held came late into the topic, with the time of its arrival, and in its order.
+    times = [round(r.value["ingest_time"].timestamp() * 1000) for r in reader.seen]
+    assert sum(paused_ms <= ms <= resumed_ms for ms in times) >= 40
+    for device in {name for name, _, _ in stored}:
+        own = [time_ms for name, time_ms, _ in stored if name == device]
+        assert own == sorted(own)
     assert "the queue to Kafka is full" in tail(world.folder / "ingest.log")
 
 

@@ -21,6 +21,7 @@ from coap_ingest.intake import Intake
 from coap_ingest.keeper import Arrived
 from coap_ingest.metrics import Metrics
 from coap_ingest.notification import Notification
+from coap_ingest.routes import Encode
 from connector.config import parse
 from servicekit.delivery import LoopProducer
 
@@ -111,6 +112,16 @@ def test_what_broken_producers_did_not_store_their_successors_store_in_order(
         assert asyncio.run(run()) == [f"{number}.0".encode() for number in range(count)]
 
 
+async def test_a_reading_that_was_held_back_keeps_the_time_of_its_arrival() -> None:
+    kafka = Refusing(times=20)
+    made = forwarder("", kafka, encode=lambda record: str((record["ingest_time"], record["event_time"])).encode())
+    running = asyncio.create_task(made.run())
+    await asyncio.wait_for(made.settled(), 60)
+    running.cancel()
+    assert kafka.attempts == 21
+    assert kafka.written == [("thermostat.data", b"(1, 1)")]
+
+
 async def test_what_is_tried_again_is_bounded_with_the_rest() -> None:
     kafka = Refusing(times=1_000_000)
     made = forwarder("connect.coap.error.policy = NOOP\n", kafka, limit=30)
@@ -134,11 +145,17 @@ def offer(made: Forwarder, payload: bytes) -> None:
     made._intake.put(Arrived("c", said), len(payload), reserved=len(payload))
 
 
-def forwarder(policy: str, kafka: Refusing, payload: bytes = b'{"t": 1, "unit": "Cel"}', limit: int = 100) -> Forwarder:
+def forwarder(
+    policy: str,
+    kafka: Refusing,
+    payload: bytes = b'{"t": 1, "unit": "Cel"}',
+    limit: int = 100,
+    encode: Encode = lambda record: str(record["value"]).encode(),
+) -> Forwarder:
     made = plan(parse(CONNECTOR + policy), units={"t": "Cel"}, limits=payloads.Limits(), dead_letter_topic="letters")
     route = made.rules[0].named(made.servers[0])
     intake: Intake[Arrived] = Intake(limit, 10_000)
-    outlets = {("c", route.resource.uri): [Outlet(route, lambda record: str(record["value"]).encode())]}
+    outlets = {("c", route.resource.uri): [Outlet(route, encode)]}
     producer = LoopProducer(cast("Producer", kafka))
     made_forwarder = Forwarder(
         intake, producer, outlets, {"c": "letters"}, Metrics(CollectorRegistry()), {"c": made.errors}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from aiocoap import CONTENT, GET, NOT_FOUND, Context, Message  # type: ignore[im
 from aiocoap import resource as coap_resource
 from prometheus_client import CollectorRegistry
 
-from coap_ingest.client import Client, Exchange
+from coap_ingest.client import BlockwiseError, Client, Exchange
 from coap_ingest.endpoint import Endpoint
 from coap_ingest.intake import Intake
 from coap_ingest.keeper import Arrived, Keeper
@@ -95,7 +96,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(free_port: int, monkeypatch: pytest.MonkeyPatch, limit: int = 100) -> AsyncIterator[Bench]:
+async def bench(
+    free_port: int, monkeypatch: pytest.MonkeyPatch, limit: int = 100, bytes_limit: int = 1_000_000
+) -> AsyncIterator[Bench]:
     peer = Peer()
     site = coap_resource.Site()
     site.add_resource(["r"], peer)
@@ -113,7 +116,7 @@ async def bench(free_port: int, monkeypatch: pytest.MonkeyPatch, limit: int = 10
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
     registry = CollectorRegistry()
-    intake: Intake[Arrived] = Intake(limit, 1_000_000)
+    intake: Intake[Arrived] = Intake(limit, bytes_limit)
     keeper = Keeper("c", resource, TIMING, client, Endpoint(), intake, Metrics(registry), Health())
     running = asyncio.create_task(keeper.run())
     try:
@@ -206,3 +209,64 @@ async def test_a_representation_over_the_limit_is_handed_on_as_incomplete(
         assert "9000 bytes are over the limit of 8192" in str(arrived.fault)
         made.peer.notify(b"small")
         assert (await made.next()).notification.payload == b"small"
+
+
+async def test_slow_block_wise_notifications_of_one_server_take_nothing_of_another_ones_room(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bench(port, monkeypatch, bytes_limit=20_000) as made:
+        await made.next()
+        made.intake.join("coap://quiet")
+        slow = asyncio.Event()
+
+        async def fetched_slowly(*_: object) -> None:
+            await slow.wait()
+            raise BlockwiseError("late")
+
+        monkeypatch.setattr(Client, "whole", fetched_slowly)
+        try:
+            for number in range(10):
+                made.peer.notify(f"{number}".encode() * 4_050)
+            await made.until(lambda: made.count("notifications", outcome="new") == 11)
+        finally:
+            slow.set()
+        # What is held is charged, not what might come: four of 4,050 bytes are four fifths of the queue.
+        assert made.intake.reserved == 3
+        assert made.count("notifications", outcome="dropped") == 7
+        assert made.intake.reserve(4_000, "coap://quiet")
+
+
+async def test_a_large_representation_is_charged_as_it_grows_and_dropped_where_there_is_no_room(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bench(port, monkeypatch, bytes_limit=6_000) as made:
+        await made.next()
+        made.peer.notify(b"x" * 5_000)
+        arrived = await made.next()
+        assert (arrived.fault, len(arrived.notification.payload)) == (None, 5_000)
+        made.peer.notify(b"y" * 7_000)
+        await made.until(lambda: made.count("notifications", outcome="dropped") == 1)
+        assert (made.intake.reserved, made.intake.reserved_bytes) == (0, 0)
+        made.peer.notify(b"small")
+        assert (await made.next()).notification.payload == b"small"
+
+
+async def test_tokens_cannot_be_guessed_from_one_another(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.bind(("127.0.0.1", port))
+        peer.setblocking(False)
+        client = await Client.open(MAX_PAYLOAD_BYTES, [Server("coap", "127.0.0.1", port)])
+        resource = Resource(Server("coap", "127.0.0.1", port), ("r",))
+        tokens = []
+        for _ in range(20):
+            exchange = await client.observe(resource, 0, lambda _: None, lambda _: None)
+            async with asyncio.timeout(20):
+                datagram, address = await asyncio.get_running_loop().sock_recvfrom(peer, 2048)
+            peer.sendto(b"\x60\x00" + datagram[2:4], address)
+            tokens.append(datagram[4 : 4 + (datagram[0] & 0x0F)])
+            assert tokens[-1] == exchange.token
+            exchange.forget(tell=False)
+        await client.close()
+    assert {len(token) for token in tokens} == {8}
+    numbers = sorted(int.from_bytes(token, "big") for token in tokens)
+    assert min(later - earlier for earlier, later in itertools.pairwise(numbers)) > 2**32
