@@ -26,11 +26,13 @@ from mqtt_proxy.errors import RouteError
 from mqtt_proxy.front_door import FrontDoor
 from mqtt_proxy.grouping import OutRecord
 from mqtt_proxy.handover import Handover
+from mqtt_proxy.living_servers import LivingServers
 from mqtt_proxy.member import Member, Place, observed
 from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.rates import parse_rate
 from mqtt_proxy.restore import end_offsets, fence, is_committed, read_to_end
 from mqtt_proxy.routing import Router, kcql_routes, regex_routes
+from mqtt_proxy.server_name import ServerName
 from mqtt_proxy.session_records import newest, to_record
 from mqtt_proxy.sessions import SessionStore, StoredState
 from mqtt_proxy.settings import SERVICE, ProxySettings
@@ -52,6 +54,8 @@ _log = logs.logger(__name__)
 
 READING, SESSION = schema("SensorReading", 1), schema("MqttSession", 2)
 """What is written, and for sessions read."""
+STATUS = schema("TaskStatus", 1)
+"""What is read of other processes."""
 
 _SWEEP_S = 5.0
 _CATALOGUE_S = 10.0
@@ -158,10 +162,6 @@ def _producer_limits(settings: ProxySettings) -> dict[str, int]:
     }
 
 
-def _transactional_id(ordinal: int) -> str:
-    return f"isotherm-{SERVICE}-{ordinal}"
-
-
 class Proxy:
     """One process: built from its settings, run once."""
 
@@ -191,11 +191,18 @@ class Proxy:
         self._wanted = Wanted(settings, self._health, self._metrics)
         self._exit = Exit.OK
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="transactions")
-        name = _transactional_id(settings.ordinal)
+        self._name = ServerName(settings.name)
+        name = self._name.transactional_id(settings.ordinal)
         self._admin = kafka.admin(settings.kafka, name)
         self._registry = SchemaRegistry(settings.registry)
         self._catalogue = Catalogue(self._admin, self._registry, READING)
         self._encode_session: Encode | None = None
+        self._living = LivingServers(
+            self._admin,
+            lambda: kafka.consumer(settings.kafka, f"{name}-name", f"{name}-name", enable_partition_eof=True),
+            Decoder(self._registry, STATUS),
+            self._name.connector,
+        )
         self._producer = producer_of(settings, name)
         self._producer_health = ProducerHealth(
             self._producer, partial(make_producer, settings, name), self._health, on_incurable=self._producer_broken
@@ -237,6 +244,9 @@ class Proxy:
         settings = self._settings
         beats = asyncio.create_task(self._beat())
         await self._until_possible("kafka", self._check_topics)
+        await self._until_possible("name", lambda: self._living.hold(settings.ordinal, self._stop.is_set))
+        if self._stop.is_set():
+            return Exit.OK
         await self._in_thread(lambda: self._writer.open(self._stop))
         states = await self._until_possible("sessions", self._restore)
         if self._stop.is_set() or states is None:
@@ -301,7 +311,7 @@ class Proxy:
             executor=self._executor,
             session_record=self._session_record,
             # No client can have this id, and a null value is no session.
-            witness=OutRecord(settings.session.topic, f"\0{_transactional_id(settings.ordinal)}", None, []),
+            witness=OutRecord(settings.session.topic, self._name.witness_key(settings.ordinal), None, []),
             max_records=settings.transactions.max_records,
             linger_s=settings.transactions.linger_ms / 1000,
             metrics=self._metrics,
@@ -337,10 +347,10 @@ class Proxy:
         if state is not None:
             record = to_record(client_id, state, owner=self._settings.ordinal, now_ms=int(time.time() * 1000))
             value = self._encode_session(record)
-        return OutRecord(self._settings.session.topic, client_id, value, [])
+        return OutRecord(self._settings.session.topic, self._name.session_key(client_id), value, [])
 
     def _is_committed(self, topic: str, partition: int, offset: int) -> bool:
-        name = f"{_transactional_id(self._settings.ordinal)}-outcome"
+        name = f"{self._name.transactional_id(self._settings.ordinal)}-outcome"
         try:
             return is_committed(self._settings.kafka, name, (topic, partition, offset), self._writer.is_given_up)
         except KafkaException as failure:
@@ -356,7 +366,7 @@ class Proxy:
         _log.error(
             "the transactional producer is fenced or broken; ending",
             reason=str(failure),
-            transactional_id=_transactional_id(self._settings.ordinal),
+            transactional_id=self._name.transactional_id(self._settings.ordinal),
         )
         self._health.not_ready("transactions", str(failure))
         self._exit = Exit.FAILED
@@ -393,8 +403,9 @@ class Proxy:
             gone = {owner for owner in owners if self._place.is_gone(owner) and self._place.takes(owner)} - fenced
             if not gone or self._stop.is_set():
                 break
+            self._living.check(gone, self._stop.is_set)
             for owner in sorted(gone):
-                fence(self._settings.kafka, _transactional_id(owner))
+                fence(self._settings.kafka, self._name.transactional_id(owner))
             fenced |= gone
         ours = {client_id for client_id, state in states.items() if self._place.takes(state.owner or 0)}
         if self._member is not None:
@@ -404,12 +415,13 @@ class Proxy:
 
     def _read_sessions(self) -> dict[str, StoredState]:
         topic = self._settings.session.topic
-        name = f"{_transactional_id(self._settings.ordinal)}-restore"
+        name = f"{self._name.transactional_id(self._settings.ordinal)}-restore"
         decoder = Decoder(self._registry, SESSION)
         consumer = kafka.consumer(self._settings.kafka, name, name, enable_partition_eof=True)
         try:
             ends = end_offsets(self._admin, topic)
-            return newest(read_to_end(consumer, topic, ends, self._stop), lambda data: decoder(data).record)
+            records = read_to_end(consumer, topic, ends, self._stop)
+            return newest(records, lambda data: decoder(data).record, self._name.client_of)
         except WireFormatError as error:
             # To go on without a session's state would break the promise made to its device.
             raise FatalTransactionError(f"{topic}: a session cannot be read: {error}") from error

@@ -73,8 +73,15 @@ def _epoch_ms(time: datetime | None) -> int | None:
     return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
 
 
-def newest(records: Iterable[Message], decode: Callable[[bytes], Record]) -> dict[str, StoredState]:
-    """The last state of every client among records in their order; a null value ends a session."""
+def newest(
+    records: Iterable[Message],
+    decode: Callable[[bytes], Record],
+    client_of: Callable[[bytes], str | None] = bytes.decode,
+) -> dict[str, StoredState]:
+    """The last state of every client among records in their order; a null value ends a session.
+
+    `client_of` tells whose session a key names, None for a record that is not of this server.
+    """
     values: dict[bytes, bytes] = {}
     for record in records:
         key, value = record.key(), record.value()
@@ -84,4 +91,5 @@ def newest(records: Iterable[Message], decode: Callable[[bytes], Record]) -> dic
             values.pop(key, None)
         else:
             values[key] = value
-    return {key.decode("utf-8"): from_record(decode(value)) for key, value in values.items()}
+    clients = {key: client_of(key) for key in values}
+    return {client: from_record(decode(values[key])) for key, client in clients.items() if client is not None}

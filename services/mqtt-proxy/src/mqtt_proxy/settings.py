@@ -231,6 +231,12 @@ class ProxySettings(HostSettings):
         description="Whether devices connect to us, or we subscribe to their broker (`bridge.*`), or run bridges as "
         "the connectors of `worker_group`.",
     )
+    name: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._-]{0,60}$",
+        description="Tells this server from others on the same Kafka, which share neither sessions nor transactions "
+        "with it; at most one of them has no name.",
+    )
     processes: int = Field(
         1, ge=1, le=64, description="Processes on the port, each with its own bounds; they use one ordinal each."
     )
@@ -260,7 +266,8 @@ class ProxySettings(HostSettings):
     ordinal: int = Field(
         0,
         ge=0,
-        description="Number of this process, or of the first of several: `transactional.id` is isotherm-mqtt-proxy-N.",
+        description="Number of this process, or of the first of several: `transactional.id` is isotherm-mqtt-proxy-N, "
+        "with a `name` isotherm-mqtt-proxy-NAME-N.",
     )
     routes: str = Field("", description="KCQL statements, `INSERT INTO topic SELECT fields FROM mqtt/filter; ...`.")
     topic_regex_list: str = Field(
@@ -291,6 +298,8 @@ class ProxySettings(HostSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> ProxySettings:
+        if self.name in ("bridge", "worker"):
+            raise ValueError(f"name: {self.name!r} is taken: the bridge is called {SERVICE}-{self.name}")
         if self.role == "worker":
             # Its connectors bring their own.
             return self

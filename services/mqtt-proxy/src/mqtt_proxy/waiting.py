@@ -11,6 +11,7 @@ from typing import TypeVar
 from confluent_kafka import KafkaException
 
 from mqtt_proxy.catalogue import MissingTopicError
+from mqtt_proxy.living_servers import NameInUseError
 from servicekit import logs
 from servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError
 from servicekit.backoff import Backoff
@@ -21,6 +22,14 @@ _log = logs.logger(__name__)
 
 T = TypeVar("T")
 
+_PASSING = (
+    KafkaException,
+    RegistryUnavailableError,
+    SchemaNotRegisteredError,
+    MissingTopicError,
+    NameInUseError,
+)
+
 
 async def until_possible(
     part: str, call: Callable[[], T], *, executor: Executor, health: Health, stop: Stop
@@ -30,7 +39,7 @@ async def until_possible(
     while not stop.is_set():
         try:
             result = await asyncio.get_running_loop().run_in_executor(executor, call)
-        except (KafkaException, RegistryUnavailableError, SchemaNotRegisteredError, MissingTopicError) as error:
+        except _PASSING as error:
             health.not_ready(part, str(error))
             wait_ms = backoff.next_ms()
             _log.warning("not possible yet", part=part, reason=str(error), retry_in_ms=round(wait_ms))

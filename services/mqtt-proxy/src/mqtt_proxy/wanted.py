@@ -13,6 +13,7 @@ from connector.reporting import Reporter, counts_of
 from connector.status import State
 from connector.targets import Target, TargetFollower
 from mqtt_proxy.metrics import PREFIX, Metrics
+from mqtt_proxy.server_name import ServerName
 from mqtt_proxy.settings import SERVICE, ProxySettings
 from servicekit import logs
 from servicekit.health import Health
@@ -28,7 +29,8 @@ class Wanted:
 
     def __init__(self, settings: ProxySettings, health: Health, metrics: Metrics) -> None:
         self._settings, self._health = settings, health
-        self._name = SERVICE if settings.role == "front-door" else f"{SERVICE}-{settings.role}"
+        front_door = settings.role == "front-door"
+        self._name = ServerName(settings.name).connector if front_door else f"{SERVICE}-{settings.role}"
         self._follower = TargetFollower(settings.kafka, settings.registry, self._name)
         self._halted: State | None = None
         metrics.gauges["halted"] = lambda: self._halted is not None

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kafka_gate import KafkaGate
+from kafka_gate import OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaGate
 from mqtt_devices import PUBACK, PUBCOMP, PUBREC, Fleet, Wire, connect_packet, under_load
 from mqtt_world import WAIT_S, Proxy, opened, wait_until
 
+from servicekit import kafka as clients
 from stack.kafka import Kafka
 from stack.registry import Registry
 
@@ -112,11 +113,51 @@ def test_a_broken_producer_is_replaced_and_the_truth_is_read_from_kafka(
     assert proxy.is_ready()
 
 
-def test_a_fenced_process_ends_loudly(proxy: Proxy, tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_a_fatal_error_of_the_idempotent_producer_is_cured(proxy: Proxy, kafka: Kafka) -> None:
+    gate = KafkaGate(kafka.bootstrap_servers)
+    proxy.at_end.callback(gate.close)
+    proxy.start(kafka__bootstrap_servers=gate.bootstrap_servers)
+    wire, device, acknowledged = Wire(proxy, proxy.device), proxy.device, []
+    wire.publish(device, 0.0, 1, qos=1)
+    wire.expect(PUBACK, 1)
+    for turn in range(1, 3):
+        gate.refuse_produce(OUT_OF_ORDER_SEQUENCE_NUMBER)
+        for number in range(10):
+            wire.publish(device, 10.0 * turn + number, number + 1, qos=1)
+        assert wire.is_closed_by_the_proxy(), "what is not known to be stored is not acknowledged"
+        assert gate.has_refused
+        wait_until("a new producer", lambda turn=turn: proxy.metric("producers_replaced_total") == turn)  # type: ignore[misc]  # a default argument
+        wait_until("it is ready", proxy.is_ready)
+        wire = Wire(proxy, device)
+        for number in range(10):
+            wire.publish(device, 10.0 * turn + number, number + 1, qos=1, dup=True)
+            wire.expect(PUBACK, number + 1)
+            acknowledged.append(10.0 * turn + number)
+    assert set(proxy.topics.values(device)) >= {0.0, *acknowledged}
+    wire.publish(device, 99.0, 99)
+    wire.expect(PUBREC, 99)
+
+
+def test_a_producer_that_breaks_again_and_again_ends_the_process(proxy: Proxy, kafka: Kafka) -> None:
+    gate = KafkaGate(kafka.bootstrap_servers)
+    proxy.at_end.callback(gate.close)
+    proxy.start(kafka__bootstrap_servers=gate.bootstrap_servers)
+    for turn in range(1, 6):
+        gate.refuse_produce(OUT_OF_ORDER_SEQUENCE_NUMBER)
+        wire = Wire(proxy, proxy.device)
+        wire.publish(proxy.device, float(turn), 1, qos=1)
+        assert wire.is_closed_by_the_proxy()
+        if turn < 5:
+            wait_until("a new producer", lambda turn=turn: proxy.metric("producers_replaced_total") == turn)  # type: ignore[misc]  # a default argument
+    assert proxy.wait() == 1
+    assert "broken for good" in proxy.log()
+
+
+def test_a_fenced_process_ends_loudly(proxy: Proxy) -> None:
     proxy.start()
-    second = Proxy(tmp_path, proxy.topics, free_port(), free_port())
-    proxy.at_end.callback(second.close)
-    second.start()
+    # A second server would wait until this one ends; somebody who takes the id nonetheless does not.
+    thief = clients.producer(proxy.topics.kafka, "thief", transactional_id="isotherm-mqtt-proxy-7")
+    thief.init_transactions(WAIT_S)
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=WAIT_S) as device:
         device.sendall(connect_packet(proxy.device))
         assert device.recv(4) == b"", "its claim was not stored, so it is not let in"
