@@ -29,10 +29,12 @@ BEFORE, AFTER = "before", "after"
 _TIMEOUT_S = 20.0
 
 
-def write(client: HazelcastClient, kind: str, target: str, records: int, partitions: int = 1) -> None:
+def write(
+    client: HazelcastClient, kind: str, target: str, records: int, partitions: int = 1, apart: int = 1_000
+) -> None:
     """Write the records with the offsets from 0 on of each partition at once, as a persister does from the beginning.
 
-    Their items are `partition * 1000 + offset`.
+    Their items are `partition * apart + offset`: with 0 those of all partitions are equal.
     """
     appending = AppendingWriter(client)
 
@@ -41,7 +43,7 @@ def write(client: HazelcastClient, kind: str, target: str, records: int, partiti
         entries = [
             Entry(
                 Row(offset, target, "key", {}, 0, None, cast(Any, None)),  # no writer looks at the plan of such a row
-                HazelcastJsonValue(str(1_000 * partition + offset)),
+                HazelcastJsonValue(str(apart * partition + offset)),
             )
             for offset in range(records)
         ]
@@ -81,11 +83,11 @@ class _Dying:
 
 
 def main() -> None:
-    """`ADDRESS CLUSTER KIND TARGET RECORDS before|after PARTITIONS`: dies at the write of the last partition."""
-    address, cluster, kind, target, records, when, partitions = sys.argv[1:]
+    """`ADDRESS CLUSTER KIND TARGET RECORDS before|after PARTITIONS APART`: dies at the write of the last partition."""
+    address, cluster, kind, target, records, when, partitions, apart = sys.argv[1:]
     client = HazelcastClient(cluster_name=cluster, cluster_members=[address])
     calls = iter(range(int(partitions), 0, -1))
-    write(cast(Any, _Dying(client, CALLS[kind], when, calls)), kind, target, int(records), int(partitions))
+    write(cast(Any, _Dying(client, CALLS[kind], when, calls)), kind, target, int(records), int(partitions), int(apart))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -63,7 +64,7 @@ def test_a_crash_right_before_and_after_the_write_is_made_good(
         return sorted(found) if kind in UNORDERED else found
 
     persisters_crash.write(client, kind, name, 3)
-    arguments = [structures.server.address, structures.server.cluster_name, kind, name, "10", when, "1"]
+    arguments = [structures.server.address, structures.server.cluster_name, kind, name, "10", when, "1", "1000"]
     died = subprocess.run([sys.executable, persisters_crash.__file__, *arguments], check=False)
     assert died.returncode == -signal.SIGKILL
     assert numbers() == list(range(10 if when == AFTER else 3))
@@ -78,7 +79,7 @@ def test_a_crash_between_the_appends_of_several_partitions_is_made_good(
 ) -> None:
     """Some of those that share an intent are there, some are not."""
     client, name = structures.client, structures.name(kind)
-    arguments = [structures.server.address, structures.server.cluster_name, kind, name, "10", when, "4"]
+    arguments = [structures.server.address, structures.server.cluster_name, kind, name, "10", when, "4", "1000"]
     died = subprocess.run([sys.executable, persisters_crash.__file__, *arguments], check=False)
     assert died.returncode == -signal.SIGKILL
     persisters_crash.write(client, kind, name, 15, 4)
@@ -87,6 +88,19 @@ def test_a_crash_between_the_appends_of_several_partitions_is_made_good(
     for partition in range(4):
         of_partition = [offset for each, offset in found if each == partition]
         assert of_partition == sorted(of_partition), "each partition's items are in its order"
+
+
+@pytest.mark.parametrize("kind", ["RING_BUFFER", "RELIABLE_TOPIC"])
+def test_a_crash_between_appends_of_equal_items_is_made_good(kind: str, structures: HazelcastStore) -> None:
+    """What one partition appended does not stand for what another one had still to append."""
+    client, name = structures.client, structures.name(kind)
+    arguments = [structures.server.address, structures.server.cluster_name, kind, name, "10", BEFORE, "4", "0"]
+    died = subprocess.run([sys.executable, persisters_crash.__file__, *arguments], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert 0 < len(items(client, kind, name)) < 4 * 10
+    persisters_crash.write(client, kind, name, 15, 4, apart=0)
+    found = Counter(int(item.to_string()) for item in items(client, kind, name))
+    assert found == dict.fromkeys(range(15), 4)
 
 
 def drain(queue: QueueStore, task: Persister, taken: list[Seen], written: list[Seen]) -> None:

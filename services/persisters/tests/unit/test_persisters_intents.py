@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -96,3 +97,39 @@ def test_nothing_that_can_be_seen_whole_is_added_twice(
     whole = [one for one in done if set(one.checksums) <= set(seen)]
     assert set(map(id, whole)) <= set(map(id, found))
     assert all(one in done for one in found if set(one.checksums) & set(seen))
+
+
+def test_of_two_appends_with_equal_items_one_is_found_once() -> None:
+    """Two partitions with the same readings, of which one append was under way when the writer died."""
+    same = [Append("t|0", 1, [5, 6]), Append("t|1", 1, [5, 6])]
+    assert len(landed(Intent(9, same), 10, [5, 6])) == 1
+    assert len(landed(Intent(9, same), 10, [5, 6, 5, 6])) == 2
+    assert landed(Intent(9, same), 10, [6, 5]) == []
+    parts = [Append("t|0", 1, [5]), Append("t|1", 1, [5, 6])]
+    assert landed(Intent(9, parts), 10, [5, 6]) == parts[1:]
+    assert landed(Intent(9, parts), 10, [5, 6, 5]) == parts
+    assert landed(Intent(9, parts), 10, [5]) == parts[:1]
+
+
+@given(
+    contents=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size=1, max_size=5),
+    arrived=st.randoms(use_true_random=False),
+)
+def test_after_the_repair_the_structure_holds_every_item_as_often_as_it_was_written(
+    contents: list[list[int]], arrived: random.Random
+) -> None:
+    """Whatever the items are, equal ones of several partitions among them."""
+    appends = [Append(f"t|{lane}", 1, items) for lane, items in enumerate(contents)]
+    done = [one for one in appends if arrived.random() < 0.5]
+    arrived.shuffle(done)
+    ring = [item for one in done for item in one.checksums]
+    found = landed(Intent(9, appends), 10, ring)
+    repeated = [item for one in appends if one not in found for item in one.checksums]
+    assert Counter(ring + repeated) == Counter(item for one in appends for item in one.checksums)
+
+
+def test_thousands_of_items_of_somebody_else_are_passed_over() -> None:
+    ours = [Append(f"t|{lane}", 1, [lane % 3, *range(1_000)]) for lane in range(12)]
+    ring = [*range(5_000, 9_000), *ours[3].checksums, *range(5_000, 9_000), *ours[7].checksums]
+    assert len(landed(Intent(9, ours), 10, ring)) == 2
+    assert landed(Intent(9, ours), 10, [0] * 10_000) == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -67,28 +67,101 @@ class State:
 def landed(intent: Intent, first: int, seen: Sequence[int]) -> list[Append]:
     """The appends whose items are in a structure with items of checksums `seen` from sequence `first` on.
 
+    Each item stands for one append at most: of two appends with equal items, one of which happened, one is found. What
+    the structure holds behind the tail is taken apart into the appends, in whatever order they came, and items of
+    others between them, so that as many items as possible are accounted for.
+
     Items that are overwritten already cannot be seen. An append of which nothing is left counts as not done, since
-    repeating it adds nothing twice, unless one behind it stands in its place: then it must have come before.
+    repeating it adds nothing twice, unless the ones behind it stand in their places: then it must have come before.
     """
-    found: list[Append] = []
-    unseen: list[Append] = []
-    place = intent.tail + 1
+    lost = max(0, first - intent.tail - 1)
+    kinds: dict[tuple[int, ...], list[Append]] = {}
     for append in intent.appends:
-        expected = list(append.checksums)
-        visible = expected[max(0, first - place) :]
-        at = max(0, place - first)
-        if visible and list(seen[at : at + len(visible)]) == visible:
-            found += [*unseen, append]
-            unseen.clear()
-        elif _holds(seen, expected):
-            found.append(append)
-        elif not visible:
-            unseen.append(append)
-        place += len(expected)
-    return found
+        kinds.setdefault(tuple(append.checksums), []).append(append)
+    search = _Search(list(kinds), [*[None] * lost, *seen], lost)
+    best = search.best(0, tuple(map(len, kinds.values())))
+    counts = list(best.counts)
+    if best.visible and not best.skipped:
+        counts = [sum(both) for both in zip(counts, best.unseen, strict=True)]
+    found = {id(one) for count, same in zip(counts, kinds.values(), strict=True) for one in same[:count]}
+    return [append for append in intent.appends if id(append) in found]
 
 
-def _holds(seen: Sequence[int], expected: Sequence[int]) -> bool:
-    """Whether the items stand somewhere together: somebody else may append to the structure too."""
-    count = len(expected)
-    return any(list(seen[at : at + count]) == expected for at in range(len(seen) - count + 1))
+_Counts = tuple[int, ...]
+"""How many appends of each kind."""
+
+
+class _Parse(NamedTuple):
+    """One way to take the items apart, from some place on."""
+
+    visible: int
+    """Items that can be seen and belong to appends."""
+    skipped: int
+    """Items that cannot be seen any more and belong to no append, in front of the last append."""
+    counts: _Counts
+    """Appends of which something can be seen."""
+    unseen: _Counts
+    """Appends of which nothing is left."""
+
+
+class _Search:
+    """Finds the way that accounts for most items. Kinds are appends with the same items."""
+
+    def __init__(self, kinds: Sequence[tuple[int, ...]], items: Sequence[int | None], lost: int) -> None:
+        self._kinds, self._items, self._lost = kinds, items, lost
+        self._none = (0,) * len(kinds)
+        self._known: dict[tuple[int, _Counts], _Parse] = {}
+
+    def best(self, at: int, left: _Counts) -> _Parse:
+        """The best way from `at` on with the appends that are `left`."""
+        known = self._known.get((at, left))
+        if known is None:
+            known = self._known[at, left] = self._find(at, left)
+        return known
+
+    def _find(self, at: int, left: _Counts) -> _Parse:
+        found = _Parse(0, 0, self._none, self._none)
+        if not any(left):
+            return found
+        most = min(
+            len(self._items) - max(at, self._lost),
+            sum(count * len(kind) for count, kind in zip(left, self._kinds, strict=True)),
+        )
+        for place in range(at, len(self._items)):
+            for number, kind in enumerate(self._kinds):
+                if left[number] and self._stands(kind, place):
+                    way = self._with(number, at, place, left)
+                    if (way.visible, -way.skipped) > (found.visible, -found.skipped):
+                        found = way
+            if found.visible >= most and not found.skipped:
+                break
+            most = min(most, len(self._items) - max(place + 1, self._lost))
+            if found.visible > most:
+                break
+        return found
+
+    def _with(self, number: int, at: int, place: int, left: _Counts) -> _Parse:
+        length = len(self._kinds[number])
+        rest = self.best(place + length, _changed(left, number, -1))
+        visible = min(length, place + length - self._lost)
+        skipped = max(0, min(place, self._lost) - at) + rest.skipped
+        if visible > 0:
+            return _Parse(rest.visible + visible, skipped, _changed(rest.counts, number, 1), rest.unseen)
+        if not rest.visible:
+            # Nothing behind it says that it was here.
+            return rest
+        return _Parse(rest.visible, skipped, rest.counts, _changed(rest.unseen, number, 1))
+
+    def _stands(self, kind: tuple[int, ...], place: int) -> bool:
+        end = place + len(kind)
+        if end > len(self._items):
+            return False
+        start = max(0, self._lost - place)
+        if start >= len(kind):
+            return True
+        is_begun = kind[start] == self._items[place + start]
+        return is_begun and list(kind[start:]) == list(self._items[place + start : end])
+
+
+def _changed(counts: _Counts, number: int, by: int) -> _Counts:
+    return (*counts[:number], counts[number] + by, *counts[number + 1 :])
