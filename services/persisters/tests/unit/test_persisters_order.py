@@ -15,7 +15,9 @@ from persisters.decode import WriterSchema
 from persisters.plan import compile_plan
 from persisters.sinks.order import Effect, Kind, comes_again, fold, merged
 
-VALUES = st.recursive(st.integers(0, 3), lambda inner: st.dictionaries(st.sampled_from("ab"), inner, max_size=2))
+VALUES = st.recursive(
+    st.integers(0, 3) | st.none(), lambda inner: st.dictionaries(st.sampled_from("ab"), inner, max_size=2)
+)
 DOCUMENTS = st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3)
 ROWS = st.lists(
     st.tuples(st.sampled_from("xy"), st.sampled_from(Kind), DOCUMENTS, st.sampled_from([None, "p"])), max_size=12

@@ -52,6 +52,10 @@ class Effect:
         if later.kind is Kind.MERGE and self.kind is Kind.PUT and self.pipeline is not None:
             # The pipeline is for the first document alone.
             return False
+        if later.kind is self.kind is Kind.MERGE and not _composes(
+            orjson.loads(self.document), orjson.loads(later.document)
+        ):
+            return False
         self.parts = [*(self.parts or [self._alone()]), *(later.parts or [later])]
         if later.kind is not Kind.MERGE:
             self.kind, self.document, self.pipeline = later.kind, later.document, later.pipeline
@@ -74,6 +78,16 @@ def fold(effects: Iterable[tuple[str, Effect]]) -> dict[str, list[Effect]]:
         if not known or not known[-1].takes(effect):
             known.append(effect)
     return found
+
+
+def _composes(change: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
+    """Whether two partial documents can be one: an object behind a null or a value replaces what was there before."""
+    for name, value in later.items():
+        if isinstance(value, Mapping) and name in change:
+            before = change[name]
+            if not isinstance(before, Mapping) or not _composes(before, value):
+                return False
+    return True
 
 
 def merged(document: Any, change: Any) -> Any:
