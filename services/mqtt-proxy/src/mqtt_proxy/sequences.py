@@ -14,28 +14,30 @@ _PROCESS_BITS = 32
 class Sequences:
     """The sequences of one process; `number` is its number among those that share the devices."""
 
-    __slots__ = ("_first", "_highest", "_latest_ms", "_ms", "_next", "_start")
+    __slots__ = ("_first", "_latest_ms", "_ms", "_next", "_start", "_used")
 
     def __init__(self, number: int = 0) -> None:
         self._first = number << _PROCESS_BITS
         self._start = self._first
         self._next = self._first
-        self._highest = self._first - 1
+        self._used = self._first
         self._ms = -1
         self._latest_ms = -1
 
     def take(self, now_ms: int, count: int) -> int:
         """The first of `count` consecutive sequences for what arrived at `now_ms`."""
         if now_ms != self._ms:
-            if now_ms > self._latest_ms:
-                self._latest_ms = now_ms
-                self._start = self._first
-            elif now_ms < self._ms:
-                self._start = self._highest + 1
-            self._ms = now_ms
-            self._next = self._start
+            self._move_to(now_ms)
         first = self._next
-        self._next = following = first + count
-        if following > self._highest:
-            self._highest = following - 1
+        self._next = first + count
         return first
+
+    def _move_to(self, now_ms: int) -> None:
+        self._used = max(self._used, self._next)
+        if now_ms > self._latest_ms:
+            self._latest_ms = now_ms
+            self._start = self._first
+        elif now_ms < self._ms:
+            self._start = self._used
+        self._ms = now_ms
+        self._next = self._start

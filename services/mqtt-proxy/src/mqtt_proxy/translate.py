@@ -53,21 +53,23 @@ class MisfitError(Exception):
 
 @dataclass(slots=True)
 class Arrival:
-    """Who sent and when. `username` is the verified one: of the password, or of the client's certificate."""
+    """Who sent and when. `username` is the verified one, of the password or of the client's certificate; it is known
+    before the first publish.
+    """
 
     client_id: str
     ingest_ms: int = 0
     username: str | None = None
     _headers: Headers = field(default_factory=list)
     _headers_bytes: int = 0
-    _headers_of: tuple[str, int, str | None] = ("", 0, None)
+    _headers_of: tuple[str, int] = ("", 0)
 
     def headers(self, publish: Publish) -> tuple[Headers, int]:
         """The Kafka headers of a publish, and their weight. Not to be changed: the next one of this topic has them."""
         if publish.properties or publish.retain or publish.dup:
             headers = headers_of(publish, self.client_id, self.username)
             return headers, weight(headers)
-        of = (publish.topic, publish.qos, self.username)
+        of = (publish.topic, publish.qos)
         if of != self._headers_of:
             self._headers, self._headers_of = headers_of(publish, self.client_id, self.username), of
             self._headers_bytes = weight(self._headers)
@@ -148,7 +150,10 @@ class Translator:
                     translated.dropped = True
                     return translated
                 raise MisfitError("no route", f"no route takes the topic {publish.topic!r}", "TRANSFORMATION")
-            headers, headers_bytes = self._headers(publish, arrival)
+            if publish.properties:
+                headers, headers_bytes = self._headers_with_properties(publish, arrival)
+            else:
+                headers, headers_bytes = arrival.headers(publish)
             rows = self._rows(publish, arrival.ingest_ms)
         except MisfitError as misfit:
             self._dead_letter(translated, publish, arrival, misfit)
@@ -160,7 +165,7 @@ class Translator:
             except MisfitError as misfit:
                 self._dead_letter(translated, publish, arrival, misfit)
             else:
-                translated.records += records
+                translated.records = translated.records + records if translated.records else records
                 translated.bytes += size + (headers_bytes + RECORD_BYTES) * len(records)
                 if route.target is None:
                     translated.readings += [(record.topic, 1) for record in records]
@@ -180,14 +185,12 @@ class Translator:
             raise MisfitError("topic too long", f"the topic is longer than {limit} bytes", "TRANSFORMATION")
         return self._router.resolve(topic)
 
-    def _headers(self, publish: Publish, arrival: Arrival) -> tuple[Headers, int]:
+    def _headers_with_properties(self, publish: Publish, arrival: Arrival) -> tuple[Headers, int]:
         """The headers of every record of the publish, and their weight. Raises MisfitError.
 
         Properties become headers, and an array of a thousand items repeats them a thousand times.
         """
         properties = publish.properties
-        if not properties:
-            return arrival.headers(publish)
         most, most_bytes = self._rules.user_properties, self._rules.property_bytes
         if (count := len(user_properties(properties))) > most:
             detail = f"{count} user properties, at most {most} are allowed"
