@@ -21,13 +21,13 @@ GAUGES = {
     "connections_authenticated": "Those of them whose user name was verified.",
     "sessions": "Sessions that are kept.",
     "outstanding_records": "Records between PUBLISH and Kafka's report.",
-    "outstanding_bytes": "Payload bytes of them.",
+    "outstanding_bytes": "Memory that they take: payload, keys, values, headers, overhead.",
     "connections_waiting": "Connections whose publishes wait until Kafka catches up.",
     "wills_bytes": "Memory of wills that are neither published nor removed.",
     "buffered_bytes": "Bytes received and not handled: incomplete packets, unanswered CONNECTs, waiting publishes.",
     "halted": "1 while nothing is taken in because it is so wanted: paused or stopped.",
 }
-"""What is read from the front door or the bridge when Prometheus asks; of the first six the bridge has connections."""
+"""What is read when Prometheus asks; of these the bridge has connections and what is outstanding."""
 
 Samples = list[tuple[Sequence[str], int]]
 
