@@ -300,6 +300,12 @@ class ProxySettings(HostSettings):
     def _consistent(self) -> ProxySettings:
         if self.name in ("bridge", "worker"):
             raise ValueError(f"name: {self.name!r} is taken: the bridge is called {SERVICE}-{self.name}")
+        if self.identity.device_id == "user" and not self._authenticates:
+            raise ValueError(
+                "identity.device_id=user needs password_file or tls.cafile"
+                if self.role == "front-door"
+                else "identity.device_id=user: a broker does not tell who published; allowed here: payload, topic"
+            )
         if self.role == "worker":
             # Its connectors bring their own.
             return self
@@ -315,12 +321,6 @@ class ProxySettings(HostSettings):
             raise ValueError("tls.use_identity_as_username needs tls.cafile: without it nobody shows a certificate")
         if self.tls.use_identity_as_username and self.password_file is not None:
             raise ValueError("tls.use_identity_as_username and password_file exclude each other")
-        if self.identity.device_id == "user" and not self._authenticates:
-            raise ValueError(
-                "identity.device_id=user needs password_file or tls.cafile"
-                if self.role == "front-door"
-                else "identity.device_id=user: a broker does not tell who published; allowed here: payload, topic"
-            )
         if (self.tls.cafile or self.tls.keyfile) and self.tls.certfile is None:
             raise ValueError("tls.certfile is needed as soon as tls.keyfile or tls.cafile is set")
         if self.delivery_timeout_ms > self.transactions.timeout_ms:

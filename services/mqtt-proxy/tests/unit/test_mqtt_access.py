@@ -178,6 +178,7 @@ def test_a_file_that_cannot_be_used_at_the_start_is_named_with_its_line(tmp_path
         ({"allow_anonymous": True, "limits": {"failed_logins": "1"}}, "expected n:seconds"),
         ({"allow_anonymous": True, "identity": {"device_id": "user"}}, "needs password_file or tls.cafile"),
         ({"role": "bridge", "identity": {"device_id": "user"}}, "allowed here: payload, topic"),
+        ({"role": "worker", "identity": {"device_id": "user"}}, "allowed here: payload, topic"),
         ({"allow_anonymous": True, "identity": {"device_id": "client"}}, "'payload', 'topic' or 'user'"),
         ({"allow_anonymous": True, "limits": {"connections_per_address": 0}}, "greater than or equal to 1"),
     ],
