@@ -65,7 +65,10 @@ def definitions(keys: Iterable[Mapping[str, Any]]) -> str:
 def problems(validated: Mapping[str, Any], given: Mapping[str, str]) -> list[str]:
     """One line for each error of a validation: key, the value that was given, and what the class says of it."""
     values = [entry["value"] for entry in validated["configs"]]
-    return [f"{of['name']}={given.get(of['name'], '')}: {error}" for of in values for error in of["errors"]]
+    # A key that was given by an older name has its value in the answer.
+    return [
+        f"{of['name']}={given.get(of['name'], of['value'] or '')}: {error}" for of in values for error in of["errors"]
+    ]
 
 
 def differences(running: Mapping[str, str], given: Mapping[str, str]) -> list[str]:

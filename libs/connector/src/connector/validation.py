@@ -17,6 +17,7 @@ from kcql.model import Statement
 
 _REFERENCE = re.compile(r"\$\{(env|file):")
 _NO_REFERENCE = re.compile(r"\$\{(?!(?:env|file):)([^}]*)\}?")
+_DELIMITER = "KEYDELIMITER"
 _TRANSFORMS = ("transforms", "predicates")
 """Kafka Connect's single message transforms (KIP-66) and what decides for which records they are (KIP-585)."""
 _TRUTHS = {"true": True, "false": False}
@@ -121,7 +122,7 @@ def examine(definition: Definition, config: ConnectorConfig) -> tuple[Validated,
     problems += _transform_problems(config.config)
     problems += _letter_problems(config.name, values)
     problems += [Problem(key, why) for key, why in broken_overrides(values)]
-    statements = _statements(definition, values, problems)
+    statements = _statements(definition, values, problems, notices)
     return Validated(config.name, definition, values, statements, tuple(notices), given), problems
 
 
@@ -231,7 +232,9 @@ def _letter_problems(connector: str, values: dict[str, str]) -> list[Problem]:
     return [Problem(given, why)]
 
 
-def _statements(definition: Definition, values: Mapping[str, str], problems: list[Problem]) -> tuple[Statement, ...]:
+def _statements(
+    definition: Definition, values: Mapping[str, str], problems: list[Problem], notices: list[Problem]
+) -> tuple[Statement, ...]:
     key = definition.kcql_key
     if key is None or not values.get(key) or _REFERENCE.search(values[key]):
         return ()
@@ -244,7 +247,12 @@ def _statements(definition: Definition, values: Mapping[str, str], problems: lis
     for statement in statements:
         if statement.target is None:
             problems.append(Problem(key, f"{statement.text!r} has no INSERT INTO or UPSERT INTO"))
-        for clause in sorted(statement.clauses - definition.kcql_clauses):
+        unused = statement.clauses - definition.kcql_clauses
+        if _DELIMITER in statement.clauses and "WITHKEY" not in statement.clauses:
+            # The old parser took it; it says nothing about any record.
+            notices.append(Problem(key, f"{_DELIMITER} has no effect without WITHKEY (in {statement.text!r})"))
+            unused -= {_DELIMITER}
+        for clause in sorted(unused):
             why = reasons.get(clause, f"it is not used by {definition.klass}")
             problems.append(Problem(key, f"{clause} has no effect in {statement.text!r}: {why}"))
         for field_ in statement.fields:

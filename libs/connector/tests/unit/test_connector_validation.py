@@ -209,3 +209,8 @@ def test_override_on_which_a_promise_rests_is_a_problem(key: str, value: str) ->
 def test_override_that_keeps_the_promises_is_passed_on() -> None:
     config = checked(consumer__override__auto__offset__reset="latest")
     assert config.under("consumer.override.") == {"auto.offset.reset": "latest"}
+
+
+def test_a_key_delimiter_without_a_key_is_told_and_taken() -> None:
+    (notice,) = checked(connect__store__kcql="INSERT INTO a SELECT _.key.* FROM t KEYDELIMITER='|'").notices
+    assert "KEYDELIMITER has no effect without WITHKEY" in notice.message

@@ -118,10 +118,6 @@ class _Builder:
         if "PARTITIONBY" in self._clauses and "NOPARTITION" in self._clauses:
             later = max(self._clauses["PARTITIONBY"], self._clauses["NOPARTITION"], key=lambda word: word.start)
             raise later.refuse("PARTITIONBY and NOPARTITION exclude each other", expected="one of them")
-        if "KEYDELIMITER" in self._clauses and "WITHKEY" not in self._clauses:
-            raise self._clauses["KEYDELIMITER"].refuse(
-                "KEYDELIMITER without WITHKEY", expected="WITHKEY(f, ..), whose values it joins"
-            )
 
     def _field(self, tree: Node) -> tuple[Field, Lexeme]:
         children: list[Child] = list(tree.children)

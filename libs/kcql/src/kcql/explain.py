@@ -145,6 +145,7 @@ def _details(statement: Statement) -> list[tuple[str, str | None]]:
         for tag in statement.tags
     ]
     key = f"{paths(statement.with_key)}, joined by {statement.key_delimiter!r}" if statement.with_key else None
+    unused = statement.key_delimiter if "KEYDELIMITER" in statement.clauses and not statement.with_key else None
     time = None
     if statement.timestamp is not None:
         in_unit = "" if statement.timestamp == SYS_TIME else f", in {statement.timestamp_unit.lower()}"
@@ -163,6 +164,7 @@ def _details(statement: Statement) -> list[tuple[str, str | None]]:
         ("batch", str(statement.batch) if statement.batch else None),
         ("limit", str(statement.limit) if statement.limit else None),
         ("Kafka key", key),
+        ("key delimiter", None if unused is None else f"{unused!r}, without effect: there is no WITHKEY"),
         ("tags", ", ".join(tags)),
         ("partitioned by", "nothing" if statement.no_partition else paths(statement.partition_by)),
         ("converter", statement.converter),

@@ -120,8 +120,9 @@ def read_field(lexeme: Lexeme) -> tuple[Path, bool]:
     stars = [segment for segment in segments if segment.text == "*" and not segment.quoted]
     if stars:
         raise stars[0].lexeme.refuse("a wildcard that is not last in its path")
-    path = _resolve(lexeme, segments)
-    if wildcard and [segment.text for segment in segments] == ["_"]:
+    names = [segment.text for segment in segments]
+    path = Path(Part.KEY) if wildcard and names == ["_", "key"] else _resolve(lexeme, segments)
+    if wildcard and names == ["_"]:
         raise _no_part(lexeme)
     if path.part is Part.HEADER and not path.segments and not wildcard:
         raise lexeme.refuse("_header without the name of a header", expected="_header.name")
@@ -180,7 +181,7 @@ def _resolve(lexeme: Lexeme, segments: list[Segment]) -> Path:
 def _no_part(lexeme: Lexeme, suggestion: str | None = None) -> KcqlError:
     return lexeme.refuse(
         f'"{lexeme.text}" is no part of a record',
-        expected="_.key.f, _.topic, _.partition, _.offset or _.timestamp",
+        expected="_.key.f, _.key.*, _.topic, _.partition, _.offset or _.timestamp",
         suggestion=suggestion,
     )
 

@@ -101,8 +101,6 @@ def test_where_a_statement_goes_wrong(text: str, line: int, column: int, offendi
         ("AUTOCREATE autocreate", "autocreate"),
         ("PARTITIONBY a NOPARTITION", "NOPARTITION"),
         ("NOPARTITION PARTITIONBY a", "PARTITIONBY"),
-        ("KEYDELIMITER='|'", "KEYDELIMITER"),
-        ("PK a KEYDELIMITER='|'", "KEYDELIMITER"),
         ("TTL=0", "0"),
         ("TTL=-1", "-1"),
         ("TTL=1.5", "1.5"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from connector import config as config_files
@@ -184,12 +184,27 @@ def config_infos(checked: Checked, given: Mapping[str, str]) -> dict[str, Any]:
         }
         for name, errors in by_key.items()
     ]
+    configs += _older_names(checked.plugin, given)
     return {
         "name": checked.plugin.klass,
         "error_count": sum(len(one["value"]["errors"]) for one in configs),
         "groups": sorted({one["definition"]["group"] for one in configs}),
         "configs": configs,
     }
+
+
+def _older_names(plugin: Plugin, given: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Other names of keys that are given, so that whoever asks sees that they are known."""
+    named = [(name, _canonical(plugin, name)) for name in given]
+    return [
+        {
+            "definition": _key_info(replace(plugin.definition.key(key), name=name, doc=f"Another name of {key}."), 0)
+            | {"required": False, "default_value": None},
+            "value": _value_info(name, shown(name, given[name], plugin.is_secret), []),
+        }
+        for name, key in named
+        if name != key
+    ]
 
 
 def _canonical(plugin: Plugin, name: str) -> str:

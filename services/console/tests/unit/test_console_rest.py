@@ -336,6 +336,11 @@ def test_plugins_their_keys_and_validation(world: World) -> None:
     assert values["print.password"]["value"] == "******"
     assert values["print.mode"]["recommended_values"] == ["all", "some"]
     assert values["print.mode"]["errors"]
+    old = {name: value for name, value in {**CONFIG, "name": "a"}.items() if name != "tasks.max"} | {"max.tasks": "1"}
+    found = world.http.put("/connector-plugins/PrintSink/config/validate", json=old).json()
+    values = {one["value"]["name"]: one["value"] for one in found["configs"]}
+    assert (found["error_count"], values["max.tasks"]["value"], values["tasks.max"]["value"]) == (0, "1", "1")
+    assert "max.tasks" in {one["definition"]["name"] for one in found["configs"]}, "an older name is known"
     other = world.http.put("/connector-plugins/PrintSink/config/validate", json=CONFIG | {"connector.class": "X"})
     assert other.status_code == 400
 
