@@ -65,7 +65,11 @@ def _source_problems(own: Values) -> list[str]:
     for name, config in connectors.of_coap_ingest(own).items():
         try:
             plan(
-                from_mapping(config).resolved(ENVIRONMENT), units={}, limits=payloads.Limits(), dead_letter_topic="dead"
+                from_mapping(config).resolved(ENVIRONMENT),
+                units={},
+                limits=payloads.Limits(),
+                dead_letter_topic="dead",
+                allow_anonymous=own["settings"].get("allow_anonymous", False),
             )
         except ConfigError as error:
             found += [f"coap-ingest: {name}: {problem}" for problem in error.problems]
@@ -161,6 +165,9 @@ def _at(path: str, value: object) -> Callable[[Values], None]:
     return change
 
 
+LISTENS_TO_ANYBODY = {"name": "any", "listen": {"dtls": False}, "kcql": "INSERT INTO temperature SELECT * FROM `devices/*`"}
+
+
 @pytest.mark.parametrize(
     ("change", "part"),
     [
@@ -183,6 +190,7 @@ def _at(path: str, value: object) -> Callable[[Values], None]:
         (_at("mqtt-proxy/settings/routes", ""), "routes or topic_regex_list must say"),
         (_at("coap-ingest/sources/0/servers", ["http://a"]), "sources.0.servers.0: 'http://a' does not match"),
         (_at("coap-ingest/sources/0/listen", {}), "coap-ingest: sources.0: "),
+        (_at("coap-ingest/sources", [LISTENS_TO_ANYBODY]), "coap-ingest: any: connect.coap.listen: 'coap://0.0.0.0:5683'"),
         (_at("coap-ingest/sources/0/kcql", "INSERT"), "coap-ingest: coap-source: connect.coap.kcql"),
         (_at("global/settings/kafka/bootstrap", "a:1"), "isotherm: global.settings.kafka: Additional properties"),
         (_at("global/secretEnv", {"A-B": {"name": "a", "key": "b"}}), "'A-B' does not match"),

@@ -24,7 +24,7 @@ class _Generation:
 class RememberedRequests:
     """The newest `limit` requests of the last `lifetime_s` seconds, with the datagrams that answered them.
 
-    A request is known by a key of bytes (sender and message id). One costs about 200 bytes. All times are of one
+    A request is known by a key of bytes (sender and message id). One costs about 150 bytes. All times are of one
     monotonic clock, in seconds, and never go back.
     """
 

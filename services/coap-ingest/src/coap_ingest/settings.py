@@ -68,7 +68,7 @@ class CoapIngestSettings(HostSettings):
         262_144,
         ge=1024,
         description="Requests of which each listener knows a repetition, for 247 s at most (RFC 7252: "
-        "EXCHANGE_LIFETIME); one takes 200 bytes.",
+        "EXCHANGE_LIFETIME); one takes 150 bytes.",
     )
     allow_anonymous: bool = Field(
         False,
