@@ -150,29 +150,29 @@ class Connection(asyncio.BufferedProtocol):
         if self._writing_paused or self.door.draining:
             self._pause()
             return
-        protocol, held = self.protocol, self._held
+        protocol, held, waiting = self.protocol, self._held, self._held.events
         before = protocol.packets_received
         self.arrival.at(int(time.time() * 1000))
         while True:
-            if held and not self._release_held() and self._is_full():
+            if waiting and not self._release_held() and self._is_full():
                 self._pause()
                 break
             event = protocol.next_event()
             if event is None:
+                if self._is_over():
+                    return
                 if self._paused and protocol.state is not State.CONNECTING:
                     self._resume()
                 break
             if type(event) is Publish:
-                if held or self._must_wait():
+                if waiting or self._must_wait():
                     held.add(event)
                 else:
                     self._publish(event)
-            elif held and type(event) is not Failure:
+            elif waiting and type(event) is not Failure:
                 held.add(event)
             else:
                 self._handle(event)
-            if self._is_over():
-                return
         if protocol.packets_received != before:
             self._last_packet_s = self.loop.time()
         self._flush()

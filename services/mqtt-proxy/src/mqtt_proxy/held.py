@@ -38,38 +38,39 @@ def connect_bytes(connect: Connect) -> int:
 class HeldEvents:
     """The events of one connection that wait, first in first out, and about how many bytes they take."""
 
-    __slots__ = ("_events", "bytes")
+    __slots__ = ("bytes", "events")
 
     def __init__(self) -> None:
-        self._events: deque[tuple[Event, int]] = deque()
+        self.events: deque[tuple[Event, int]] = deque()
+        """Each with its size; to be changed by the methods only."""
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self._events)
+        return len(self.events)
 
     @property
     def ends_normally(self) -> bool:
         """Whether the device said goodbye at the end and wants no will."""
-        last = self._events[-1][0] if self._events else None
+        last = self.events[-1][0] if self.events else None
         return isinstance(last, Disconnect) and not last.with_will
 
     def add(self, event: Event) -> None:
         """`event` goes on after those that wait already."""
         size = publish_bytes(event) if isinstance(event, Publish) else _EVENT_BYTES
-        self._events.append((event, size))
+        self.events.append((event, size))
         self.bytes += size
 
     def first(self) -> Event:
         """The event that is next; there must be one."""
-        return self._events[0][0]
+        return self.events[0][0]
 
     def take(self) -> Event:
         """The event that is next, which waits no longer."""
-        event, size = self._events.popleft()
+        event, size = self.events.popleft()
         self.bytes -= size
         return event
 
     def clear(self) -> None:
         """Nothing waits any more."""
-        self._events.clear()
+        self.events.clear()
         self.bytes = 0

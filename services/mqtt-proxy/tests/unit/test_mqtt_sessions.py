@@ -11,11 +11,13 @@ import fastavro
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from mqtt_restored import dormant
 
 import isotherm_schemas
 from mqtt_proxy.link import apart, to_state
 from mqtt_proxy.packets import Publish
 from mqtt_proxy.properties import Property
+from mqtt_proxy.server_name import ServerName
 from mqtt_proxy.session_records import from_record, newest, to_record
 from mqtt_proxy.sessions import (
     OnPublish,
@@ -76,8 +78,7 @@ def test_the_store_is_bounded_and_forgets_only_what_nothing_holds() -> None:
 
 
 def test_expiry() -> None:
-    store = SessionStore(maximum=10)
-    store.restore({"alive": StoredState(1, 60, None), "old": StoredState(1, 60, 1_999)}, now_ms=1_000)
+    store = SessionStore(10, dormant({"alive": StoredState(1, 60, None), "old": StoredState(1, 60, 1_999)}, 1_000))
     alive, old = store.get("alive"), store.get("old")
     assert alive is not None
     assert old is not None
@@ -88,9 +89,10 @@ def test_expiry() -> None:
     assert store.never_detached() == []
 
 
+_TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10)
 WILLS = st.builds(
     Publish,
-    st.text(min_size=1, max_size=20),
+    _TEXTS.filter(bool),
     st.binary(max_size=50),
     st.integers(0, 2),
     st.booleans(),
@@ -100,12 +102,10 @@ WILLS = st.builds(
         {},
         optional={
             Property.WILL_DELAY: st.integers(0, 2**32 - 1),
-            Property.CONTENT_TYPE: st.text(max_size=10),
+            Property.CONTENT_TYPE: _TEXTS,
             Property.CORRELATION_DATA: st.binary(max_size=10),
             Property.PAYLOAD_FORMAT: st.integers(0, 1),
-            Property.USER_PROPERTY: st.lists(
-                st.tuples(st.text(max_size=5), st.text(max_size=5)), min_size=1, max_size=3
-            ),
+            Property.USER_PROPERTY: st.lists(st.tuples(_TEXTS, _TEXTS), min_size=1, max_size=3),
         },
     ),
 )
@@ -167,9 +167,10 @@ def test_a_session_belongs_to_its_user_as_long_as_it_is_kept() -> None:
 
 def test_a_restored_will_is_due_after_its_delay_and_not_later_than_its_session_ends() -> None:
     def due(delay_s: int, expiry_s: int, due_ms: int | None) -> int | None:
-        store = SessionStore(maximum=1)
         will = Publish("t", b"", 0, properties={Property.WILL_DELAY: delay_s})
-        store.restore({"c": StoredState(1, expiry_s, None, will=will, will_due_ms=due_ms)}, now_ms=5_000)
+        state = StoredState(1, expiry_s, None, will=will, will_due_ms=due_ms)
+        store = SessionStore(1, dormant({"c": state}, 5_000))
+        assert len(store.with_will()) == 1
         session = store.get("c")
         assert session is not None
         assert session.will == will
@@ -206,7 +207,43 @@ class Stored:
 def test_the_newest_state_of_each_client_counts() -> None:
     one, two = (ENCODE(to_record("x", StoredState(epoch), owner=0, now_ms=0)) for epoch in (1, 2))
     records = [Stored("a", one), Stored("b", one), Stored(None, one), Stored("a", two), Stored("b", None)]
-    assert newest(cast(Any, records), decode) == {"a": StoredState(2)}
+    ((client_id, value),) = newest(cast(Any, records)).items()
+    assert (client_id, from_record(decode(value))) == ("a", StoredState(2, owner=0))
+
+
+def test_sessions_of_other_servers_are_left_alone() -> None:
+    records = [Stored("a", b"1"), Stored("south\0a", b"2"), Stored("\0witness", None), Stored("south\0b", b"3")]
+    assert newest(cast(Any, records), ServerName("").client_of) == {"a": b"1"}
+    assert newest(cast(Any, records), ServerName("south").client_of) == {"a": b"2", "b": b"3"}
+
+
+def test_a_dormant_session_is_one_object_once_it_is_asked_for() -> None:
+    store = SessionStore(3, dormant({name: StoredState(2, 60, None, {7: 70}) for name in "abc"}, 1_000))
+    assert len(store) == 3
+    with pytest.raises(TooManySessionsError):
+        store.get_or_create("d")
+    first = store.get("a")
+    assert first is not None
+    assert first.stored == StoredState(2, 60, 61_000, {7: 70})
+    store.adopt("a", StoredState(9))
+    assert store.get("a") is store.get_or_create("a") is first
+    assert len(store) == 3
+    store.surrender(first)
+    assert store.get("a") is None
+    assert len(store) == 2
+
+
+def test_a_million_sessions_that_expire_at_once_do_so_in_turns() -> None:
+    store = SessionStore(10, dormant({f"c{number}": StoredState(1, 60, None) for number in range(12_000)}, 0))
+    assert store.expired(59_999) == []
+    late_ms, turns = 75_000, []
+    while expired := store.expired(late_ms):
+        turns.append(len(expired))
+        for session in expired:
+            session.stored = None
+            store.forget(session)
+    assert turns == [5_000, 5_000, 2_000]
+    assert len(store) == 0
 
 
 def test_the_documented_example_can_be_read() -> None:
