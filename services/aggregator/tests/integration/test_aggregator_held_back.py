@@ -93,7 +93,9 @@ def test_windows_late_and_dead_letters_are_the_topic(
     late_ones, dead_ones = ({identity(message) for message in each} for each in (late, dead))
     assert late_ones >= held.keys()
     assert sum(row["count"] for row in found.values()) + len(late_ones) + len(dead_ones) == len(stored)
-    assert sum(row["count"] for key, row in found.items() if key[0] == "open") == IN_TRANSACTION
+    in_windows = sum(row["count"] for key, row in found.items() if key[0] == "open")
+    # On a machine that stands still for a moment some are appended late, and so are late.
+    assert in_windows + sum(name.startswith("open#") for name in late_ones) == IN_TRANSACTION
     assert len(dead) > 0
     assert dropped == 0
 
