@@ -13,17 +13,18 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry
 
 from connector import config as config_files
+from connector import converters
 from connector.config import ConfigError, ConnectorConfig
 from connector.definitions import Definition
 from connector.validation import InvalidConfigError, Problem, Validated, examine, source_problems
 from kcql.ids import separator_problem
-from persisters.decode import CONVERTERS, Decode
+from persisters.decode import Decode
 from persisters.project import Conventions
 from persisters.sink import Sink
 from persisters.sinks import cassandra_keys, elasticsearch_keys, hazelcast_keys
 
-Build = Callable[[Validated, Decode, int], Sink]
-"""From a configuration, a decoder of Avro values and the number of writers."""
+Build = Callable[[Validated, Decode, int, Callable[[str], str]], Sink]
+"""From a configuration, a decoder of Avro values, the number of writers, and what tells the id that a topic has now."""
 Look = Callable[[Validated], list[Problem]]
 Upkeep = Callable[[Validated, CollectorRegistry], AbstractContextManager[None]]
 
@@ -88,9 +89,9 @@ def check(kind: SinkKind, config: ConnectorConfig) -> Validated:
     """
     code = kind.load()
     validated, problems = examine(kind.definition, config)
-    problems += [*_topic_problems(validated), *_converter_problems(validated), *_separator_problems(kind, validated)]
+    problems += [*_topic_problems(validated), *converters.problems(validated), *_separator_problems(kind, validated)]
     problems += code.problems(validated)
-    notices = (*validated.notices, *code.notices(validated))
+    notices = (*validated.notices, *converters.notices(validated), *code.notices(validated))
     if problems:
         raise InvalidConfigError(problems, notices)
     return Validated(
@@ -125,14 +126,6 @@ def _topic_problems(config: Validated) -> list[Problem]:
     ]
 
 
-def _converter_problems(config: Validated) -> list[Problem]:
-    return [
-        Problem(key, f"{config.text(key)!r} is not allowed; expected one of {', '.join(CONVERTERS)}")
-        for key in ("value.converter", "key.converter")
-        if config.is_resolved(key) and config.text(key) not in CONVERTERS
-    ]
-
-
 def _separator_problems(kind: SinkKind, config: Validated) -> list[Problem]:
     key = f"{kind.prefix}.pk.separator"
     why = separator_problem(config.text(key)) if config.text(key) and config.is_resolved(key) else None
@@ -144,7 +137,7 @@ def _elasticsearch() -> SinkCode:
     from persisters.sinks import elasticsearch_retention as retention
 
     return SinkCode(
-        lambda config, _decode, writers: sink.ElasticsearchSink(config, writers),
+        lambda config, _decode, writers, _topic_id: sink.ElasticsearchSink(config, writers),
         sink.check,
         sink.notices,
         upkeep=retention.running,
@@ -155,13 +148,17 @@ def _elasticsearch() -> SinkCode:
 def _scylla() -> SinkCode:
     from persisters.sinks import cassandra as sink
 
-    return SinkCode(lambda config, _decode, _writers: sink.CassandraSink(config), sink.check)
+    return SinkCode(lambda config, _decode, _writers, _topic_id: sink.CassandraSink(config), sink.check)
 
 
 def _hazelcast() -> SinkCode:
     from persisters.sinks import hazelcast as sink
 
-    return SinkCode(lambda config, decode, _writers: sink.HazelcastSink(config, decode), sink.check, sink.notices)
+    return SinkCode(
+        lambda config, decode, _writers, topic_id: sink.HazelcastSink(config, decode, topic_id),
+        sink.check,
+        sink.notices,
+    )
 
 
 _LOADERS = {"elasticsearch": _elasticsearch, "scylla": _scylla, "hazelcast": _hazelcast}

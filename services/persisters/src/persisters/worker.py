@@ -43,6 +43,7 @@ from persisters.metrics import TaskMetrics
 from persisters.project import Conventions, Projector
 from persisters.settings import PersistersSettings
 from persisters.sink import SinkConfigError
+from persisters.topic_ids import TopicIds
 from persisters.work import Refusal
 from servicekit import kafka, logs
 from servicekit.avro import SchemaRegistry
@@ -140,6 +141,7 @@ class _Task:
         self._status = DeferredHeartbeat(self._heartbeat)
         self._refusals = _RefusalLog(self._config, metrics.logged)
         self._failures = FailureWatch(failure_limits(self._config))
+        self._topic_ids = TopicIds(lambda: kafka.admin(settings.kafka, f"{self._config.name}-topic-ids"))
         self._of_values, self._of_keys = (self._registry_of(part) for part in PARTS)
         self._is_drained = True
 
@@ -233,7 +235,7 @@ class _Task:
                 ),
             ),
             consumer=self._consumer(),
-            sink=build(config, AvroDecoder(self._of_values), settings.writers),
+            sink=build(config, AvroDecoder(self._of_values), settings.writers, self._topic_ids),
             project=project,
             usual=project.usual,
             policy=policy,

@@ -46,7 +46,7 @@ class Writing:
         kind = KINDS[sink]
         self.config = check(kind, from_mapping({"name": "n", "connector.class": sink, "topics": topic, **config}))
         schemas = OneSchema(schema)
-        self.sink = kind.load().build(self.config, AvroDecoder(schemas), 2)
+        self.sink = kind.load().build(self.config, AvroDecoder(schemas), 2, lambda topic: f"id-of-{topic}")
         self._project = projector(kind, self.config, schemas)
         self._encode = encoder(schema, SCHEMA_ID)
         self._topic = topic

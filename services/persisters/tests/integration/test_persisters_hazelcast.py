@@ -98,6 +98,25 @@ def test_formats_ttl_and_tombstones_of_maps(hazelcast: Any, client: HazelcastCli
     assert set(as_json.key_set().result()) == {"k2"}
 
 
+def test_a_life_that_was_not_set_any_more_is_set_by_the_next_write(
+    hazelcast: Any, client: HazelcastClient, target: str
+) -> None:
+    """A writer that dies between replacing an entry and setting its life leaves it with that of the entry before."""
+    kcql = f"INSERT INTO {target} SELECT * FROM t STOREAS IMAP TTL=3600000"
+    into = writing(hazelcast, kcql, schema=isotherm_schemas.schema("TemperatureAggregate", 1))
+    start = int(time.time() * 1000)
+    numbers = {"count": 1, "sum": 1.0, "mean": 1.0, "min": 1.0, "max": 1.0, "stddev": 0.0, "revision": 5}
+    window = {"device_id": "d1", "metric": "temperature", "window_start": start, "window_end": start + 10_000}
+    assert into.write(into.prepare({**window, **numbers})) == []
+    entries = named(client, target)
+    (key,) = entries.key_set().result()
+    entries.set_ttl(key, 600).result()
+    assert into.write(into.prepare({**window, **numbers, "revision": 4})) == []
+    assert entries.get_entry_view(key).result().ttl <= 600_000, "an older revision changes nothing"
+    assert into.write(into.prepare({**window, **numbers})) == []
+    assert entries.get_entry_view(key).result().ttl > 3_000_000
+
+
 def test_an_item_that_the_cluster_refuses_is_found_in_its_batch(
     hazelcast: Any, client: HazelcastClient, target: str
 ) -> None:

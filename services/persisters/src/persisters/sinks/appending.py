@@ -42,14 +42,15 @@ class AppendingWriter:
             if structure is None:
                 structure = self._structures[key] = _Structure(self._client, key, kind, target)
         for chunk in chunks(entries, MAX_BATCH_SIZE):
-            structure.append(_Part(source.lane, chunk))
+            structure.append(_Part(source, chunk))
 
 
 class _Part:
     """Entries of one partition, as many as one call takes, until they are appended."""
 
-    def __init__(self, lane: str, entries: Sequence[Entry]) -> None:
-        self.lane = lane
+    def __init__(self, source: Source, entries: Sequence[Entry]) -> None:
+        self.lane = source.lane
+        self.former_lane = source.former_lane
         self.entries = entries
         self.is_done = False
         self.is_alone = False
@@ -109,6 +110,8 @@ class _Structure:
 
     def _append(self, parts: Sequence[_Part]) -> None:
         state = self._known_state()
+        for part in parts:
+            state = state.adopting(part.lane, part.former_lane)
         missing = [(part.lane, entries) for part in parts if (entries := part.missing(state))]
         if not missing:
             return

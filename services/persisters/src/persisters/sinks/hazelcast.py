@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hazelcast.client import HazelcastClient
@@ -52,9 +52,14 @@ _AMPLE_ROOM = 1_000_000
 class HazelcastSink:
     """INSERT and UPSERT into the structure that STOREAS names; a ring buffer without it."""
 
-    def __init__(self, config: Validated, decode: Decode) -> None:
+    def __init__(self, config: Validated, decode: Decode, topic_id: Callable[[str], str]) -> None:
+        """`topic_id` tells the id that a topic has now, or raises Unavailable."""
         self._config = config
         self._decode = decode
+        self._topic_id = topic_id
+        self._counts_offsets = any(structure_of(statement) != "IMAP" for statement in config.statements)
+        self._lanes: dict[tuple[str, int], tuple[str, int]] = {}
+        """By partition, the topic's id and the last offset that was written."""
         self._timeout_s = config.integer(f"{PREFIX}.write.timeout") / 1000
         self._blocks_when_full = config.text(f"{PREFIX}.queue.full").upper() == "BLOCK"
         self._client: HazelcastClient | None = None
@@ -78,6 +83,7 @@ class HazelcastSink:
     def write(self, batch: Batch) -> Sequence[Rejected]:
         """Write the rows of each statement to its structure."""
         self.open()
+        source = self._source(batch)
         rejected: list[Rejected] = []
         groups: dict[tuple[str, str], list[Entry]] = {}
         plan, target = None, None
@@ -98,8 +104,21 @@ class HazelcastSink:
             members.append(Entry(row, item, index))
         for (kind, name), members in groups.items():
             if members:
-                rejected += self._write(kind, name, batch, members)
+                rejected += self._write(kind, name, batch, source, members)
+        self._lanes[batch.topic, batch.partition] = source.topic_id, batch.rows[-1].offset
         return rejected
+
+    def _source(self, batch: Batch) -> Source:
+        """Where the rows come from. Kafka is asked for the topic's id where rows may be there already.
+
+        Those that go on behind the last ones of this process are of the same topic.
+        """
+        if not self._counts_offsets:
+            return Source(self._config.name, batch.topic, batch.partition)
+        known = self._lanes.get((batch.topic, batch.partition))
+        goes_on = known is not None and batch.rows[0].offset > known[1]
+        topic_id = known[0] if known is not None and goes_on else self._topic_id(batch.topic)
+        return Source(self._config.name, batch.topic, batch.partition, topic_id)
 
     def close(self) -> None:
         """Disconnect."""
@@ -108,11 +127,10 @@ class HazelcastSink:
                 self._client.shutdown()
             self._client = None
 
-    def _write(self, kind: str, target: str, batch: Batch, members: Sequence[Entry]) -> list[Rejected]:
+    def _write(self, kind: str, target: str, batch: Batch, source: Source, members: Sequence[Entry]) -> list[Rejected]:
         assert self._maps is not None
         assert self._transactional is not None
         assert self._appending is not None
-        source = Source(self._config.name, batch.topic, batch.partition)
         batch.ownership.check()
         try:
             if kind == "IMAP":
@@ -124,7 +142,7 @@ class HazelcastSink:
             else:
                 self._transactional.write(kind, target, source, members)
         except tuple(REFUSED) as error:
-            return self._refused(kind, target, batch, members, error)
+            return self._refused(kind, target, batch, source, members, error)
         except _NOT_ALLOWED as error:
             raise SinkConfigError(f"Hazelcast: {error}") from error
         except (HazelcastError, OSError) as error:
@@ -134,7 +152,13 @@ class HazelcastSink:
         return []
 
     def _refused(
-        self, kind: str, target: str, batch: Batch, members: Sequence[Entry], error: HazelcastError
+        self,
+        kind: str,
+        target: str,
+        batch: Batch,
+        source: Source,
+        members: Sequence[Entry],
+        error: HazelcastError,
     ) -> list[Rejected]:
         """The one record that the cluster refuses; of several, each half is written by itself to find it."""
         offsets = sorted({entry.row.offset for entry in members})
@@ -146,7 +170,7 @@ class HazelcastSink:
             [entry for entry in members if entry.row.offset < middle],
             [entry for entry in members if entry.row.offset >= middle],
         )
-        return [rejected for half in halves for rejected in self._write(kind, target, batch, half)]
+        return [rejected for half in halves for rejected in self._write(kind, target, batch, source, half)]
 
     def _offer(self, target: str, source: Source, members: Sequence[Entry]) -> list[Rejected]:
         assert self._transactional is not None

@@ -40,6 +40,14 @@ class State:
     markers: dict[str, int] = field(default_factory=dict)
     intent: Intent | None = None
 
+    def adopting(self, lane: str, former: str) -> State:
+        """What was known of a partition under the name `former` is known of `lane`, if nothing is yet."""
+        if lane in self.markers or former not in self.markers:
+            return self
+        markers = dict(self.markers)
+        markers[lane] = markers.pop(former)
+        return replace(self, markers=markers)
+
     def intending(self, intent: Intent) -> State:
         """About to append."""
         return replace(self, intent=intent)

@@ -31,7 +31,7 @@ from persisters.sinks.map_keys import MapKey
 from persisters.sinks.order import comes_again
 
 MARKERS = "isotherm.markers"
-"""Map: connector, topic, partition and structure -> the offset of the last record that the structure holds."""
+"""Map: connector, topic with its id, partition and structure -> offset of the last record that the structure holds."""
 
 TRANSACTIONAL = ("QUEUE", "LIST", "SET", "MULTI_MAP")
 APPENDED = ("RING_BUFFER", "RELIABLE_TOPIC")
@@ -70,10 +70,17 @@ class Source:
     connector: str
     topic: str
     partition: int
+    topic_id: str = ""
+    """Of a topic that is deleted and made anew, the offsets begin anew: it is another one."""
 
     @property
     def lane(self) -> str:
-        """The partition, as text."""
+        """The partition of this very topic, as text."""
+        return f"{self.topic}/{self.topic_id}|{self.partition}" if self.topic_id else self.former_lane
+
+    @property
+    def former_lane(self) -> str:
+        """As `lane` was before it named the topic's id: read where there is nothing of `lane`, and then replaced."""
         return f"{self.topic}|{self.partition}"
 
 
@@ -146,8 +153,8 @@ class MapWriter:
         Keys that are done leave `waiting`; what turns out to be there is added to `stored`. Returns the keys that
         somebody else has changed, so that it is not known what they hold.
         """
-        for key in [key for key, (_, entry) in waiting.items() if self._is_done(entry, stored.get(key))]:
-            del waiting[key]
+        done = [key for key, (_, entry) in waiting.items() if self._is_done(entry, stored.get(key))]
+        self._renew(proxy, [(*waiting.pop(key), stored.get(key)) for key in done])
         calls = [(key, _replace(proxy, *keyed, stored.get(key))) for key, keyed in waiting.items()]
         changed = []
         for key, call in calls:
@@ -163,6 +170,18 @@ class MapWriter:
                     # Replacing keeps the life of what was replaced.
                     proxy.set_ttl(serialized, ttl_s).result()
         return changed
+
+    def _renew(self, proxy: Any, done: Sequence[tuple[MapKey, Entry, Any]]) -> None:
+        """Set the life of entries that are there already: who replaced them may have died before it did so."""
+        lives = [
+            proxy.set_ttl(key, ttl_s)
+            for key, entry, stored in done
+            if entry.item is not None
+            and (ttl_s := _ttl_s(entry.row)) is not None
+            and revision_of(stored, entry.row.plan, self._decode) == entry.row.revision
+        ]
+        for life in lives:
+            life.result()
 
     def _is_done(self, entry: Entry, stored: Any) -> bool:
         """Whether the map holds what the entry asks for, or something newer."""
@@ -214,9 +233,15 @@ class TransactionalWriter:
         transaction.begin()
         try:
             markers = transaction.get_map(MARKERS)
-            key = _marker_key(kind, target, source)
+            key = _marker_key(kind, target, source, source.lane)
             # The lock on the marker makes a second writer of the same partition wait, and then see this one's offset.
             last = markers.get_for_update(key)
+            if last is None and source.topic_id:
+                former = _marker_key(kind, target, source, source.former_lane)
+                last = markers.get_for_update(former)
+                if last is not None:
+                    markers.set(key, last)
+                    markers.delete(former)
             fresh = entries if last is None else [entry for entry in entries if entry.row.offset > int(last)]
             if fresh:
                 self._add(transaction, kind, target, fresh)
@@ -244,15 +269,19 @@ class TransactionalWriter:
     def last_offset(self, kind: str, target: str, source: Source) -> int:
         """The offset of the last record that the structure holds; -1 when it holds none."""
         markers: Map[str, str] = self._client.get_map(MARKERS)
-        return int(markers.get(_marker_key(kind, target, source)).result() or -1)
+        for lane in (source.lane, source.former_lane):
+            last = markers.get(_marker_key(kind, target, source, lane)).result()
+            if last is not None:
+                return int(last)
+        return -1
 
     def room(self, target: str) -> int:
         """How many items a queue takes now."""
         return int(self._client.get_queue(target).remaining_capacity().result())
 
 
-def _marker_key(kind: str, target: str, source: Source) -> str:
-    return f"{source.connector}|{source.lane}|{kind}|{target}"
+def _marker_key(kind: str, target: str, source: Source, lane: str) -> str:
+    return f"{source.connector}|{lane}|{kind}|{target}"
 
 
 def chunks(entries: Sequence[Entry], size: int) -> Iterator[Sequence[Entry]]:
