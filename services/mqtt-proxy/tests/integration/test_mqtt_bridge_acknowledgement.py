@@ -28,10 +28,14 @@ WINDOW = 20
 
 
 class OneRecordTranslator:
-    """A message is one record."""
+    """A message is one record, which takes as many bytes as the test says."""
+
+    def __init__(self, record_bytes: int = 0) -> None:
+        self._bytes = record_bytes
 
     def translate(self, publish: Publish, arrival: Arrival) -> Translated:
-        return Translated([OutRecord("t", arrival.client_id, publish.payload, [])], [("t", 1)])
+        record = OutRecord("t", arrival.client_id, publish.payload, [])
+        return Translated([record], [("t", 1)], bytes=self._bytes)
 
 
 class HeldReports:
@@ -63,9 +67,15 @@ async def until(done: Callable[[], bool]) -> None:
     await asyncio.to_thread(wait_until, "it is so", done)
 
 
-async def test_nothing_is_acknowledged_that_kafka_has_not(mosquitto: Broker) -> None:
-    kafka, metrics, health, stop = HeldReports(), Metrics(), Health(), Stop()
-    bridge = Bridge(
+def bridge_to(
+    mosquitto: Broker,
+    kafka: HeldReports,
+    metrics: Metrics,
+    health: Health,
+    translator: OneRecordTranslator,
+    **more: Any,
+) -> Bridge:
+    return Bridge(
         BridgeSettings(
             port=mosquitto.tls_port,
             cafile=str(mosquitto.cafile),
@@ -76,11 +86,41 @@ async def test_nothing_is_acknowledged_that_kafka_has_not(mosquitto: Broker) -> 
         client_id="bridge-0",
         filters=["devices/+/temperature"],
         tls=ssl.create_default_context(cafile=str(mosquitto.cafile)),
-        translator=cast(Any, OneRecordTranslator()),
+        translator=cast(Any, translator),
         producer=cast(Any, kafka),
         metrics=metrics,
         health=health,
+        **more,
     )
+
+
+async def test_no_more_bytes_wait_for_kafka_than_may_and_the_order_stays(mosquitto: Broker) -> None:
+    kafka, metrics, stop = HeldReports(), Metrics(), Stop()
+    large = OneRecordTranslator(record_bytes=1_000)
+    bridge = bridge_to(mosquitto, kafka, metrics, Health(), large, max_outstanding_bytes=5_000)
+    running = asyncio.create_task(bridge.run(stop))
+    await until(lambda: metrics.connection_attempts["accepted"] == 1)
+    numbers = [str(number) for number in range(50)]
+    await asyncio.to_thread(mosquitto.publish, "d", numbers)
+    await until(lambda: metrics.messages_received[1] == WINDOW)
+    assert [value for value, _ in kafka.held] == [number.encode() for number in numbers[:5]]
+    assert metrics.gauges["outstanding_bytes"]() == 5_000
+    handed_over: list[bytes] = []
+    async with asyncio.timeout(WAIT_S):
+        while metrics.acknowledged[1] < len(numbers):
+            assert len(kafka.held) <= 5
+            handed_over += [value for value, _ in kafka.held]
+            kafka.report()
+            await asyncio.sleep(0.01)
+    assert handed_over == [number.encode() for number in numbers]
+    assert metrics.gauges["outstanding_bytes"]() == 0
+    stop.set()
+    await running
+
+
+async def test_nothing_is_acknowledged_that_kafka_has_not(mosquitto: Broker) -> None:
+    kafka, metrics, health, stop = HeldReports(), Metrics(), Health(), Stop()
+    bridge = bridge_to(mosquitto, kafka, metrics, health, OneRecordTranslator())
     running = asyncio.create_task(bridge.run(stop))
     await until(lambda: metrics.connection_attempts["accepted"] == 1)
     numbers = [str(number) for number in range(50)]

@@ -143,8 +143,9 @@ def test_a_producer_that_breaks_again_and_again_ends_the_process(proxy: Proxy, k
     proxy.at_end.callback(gate.close)
     proxy.start(kafka__bootstrap_servers=gate.bootstrap_servers)
     for turn in range(1, 6):
+        # A session that ends with its connection: nothing of it is produced but the publish.
+        wire = Wire(proxy, f"{proxy.device}-{turn}", clean=True)
         gate.refuse_produce(OUT_OF_ORDER_SEQUENCE_NUMBER)
-        wire = Wire(proxy, proxy.device)
         wire.publish(proxy.device, float(turn), 1, qos=1)
         assert wire.is_closed_by_the_proxy()
         if turn < 5:

@@ -85,7 +85,9 @@ def login(proxy: Proxy, username: str | None, password: bytes | None, version: i
 def test_passwords(proxy: Proxy, tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text(ATTIC)
-    proxy.start(allow_anonymous="false", password_file=users, limits__failed_logins="3:3600")
+    proxy.start(
+        allow_anonymous="false", password_file=users, limits__failed_logins="3:3600", identity__device_id="topic"
+    )
     topic = f"devices/{proxy.device}/temperature"
     mosquitto_pub(proxy, topic, '{"t": 1}', 2, "-u", "attic", "-P", "sesame-7")
     with pytest.raises(subprocess.CalledProcessError) as refused:
@@ -110,7 +112,7 @@ def test_passwords(proxy: Proxy, tmp_path: Path) -> None:
 def test_what_acl_file_does_not_allow_is_neither_stored_nor_acknowledged(proxy: Proxy, tmp_path: Path) -> None:
     device, other = proxy.device, f"{proxy.device}-other"
     (tmp_path / "acl").write_text("pattern write devices/%c/temperature\n")
-    proxy.start(acl_file=tmp_path / "acl")
+    proxy.start(acl_file=tmp_path / "acl", unauthorized="close")
     five = Wire(proxy, device, version=5)
     for packet_id, (target, qos, answer) in enumerate(
         [(device, 1, PUBACK), (other, 1, PUBACK), (device, 2, PUBREC), (other, 2, PUBREC)], start=1
