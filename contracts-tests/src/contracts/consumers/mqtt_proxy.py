@@ -24,7 +24,7 @@ NEEDS = (
         scenario.SESSION,
         "isotherm.mqtt.sessions",
         "MqttSession",
-        1,
+        2,
         key="fleet-1",
         value={
             "epoch": 3,
