@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -49,7 +50,7 @@ class LivingServers:
 
         Raises NameInUseError, KafkaException.
         """
-        if self._lock is None:
+        if self._lock is None and sys.platform == "linux":
             cluster = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S).cluster_id
             lock = socket.socket(socket.AF_UNIX)
             try:
