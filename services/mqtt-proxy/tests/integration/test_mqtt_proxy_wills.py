@@ -121,8 +121,8 @@ def test_wills_at_the_end_of_connections_and_sessions(proxy: Proxy) -> None:
         [4],
     ]
     for qos in (0, 1, 2):
-        ends = [published(proxy, f"{name}-{qos}") for name in ("ends", "brief", "clean", "taken")]
-        assert ends == [[10], [11], [12], [13]]
+        found = [published(proxy, f"{name}-{qos}") for name in ("ends", "brief", "clean", "taken")]
+        assert found == [[10], [11], [12], [13]]
     assert [published(proxy, name) for name in ("back", "over", "soon")] == [[], [22], [23]]
     assert proxy.metric("wills_bytes ") == 0
 

@@ -179,3 +179,18 @@ def test_a_session_is_never_lost_and_never_held_twice() -> None:
             processes.settle()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}") from error
+
+
+def test_a_session_of_another_user_is_denied_and_the_next_claim_goes_on() -> None:
+    arbiter = Arbiter([0, 1, 2])
+    for process in (0, 1, 2):
+        arbiter.joined(process)
+    assert arbiter.claim(0, "c", "thief", is_bound=True) == [
+        Yield(1, "c", 0, "thief", True),
+        Yield(2, "c", 0, "thief", True),
+    ]
+    assert arbiter.claim(1, "c", "owner", is_bound=True) == []
+    assert arbiter.denied(1, "c") == []
+    orders = arbiter.released(2, "c", None)
+    assert orders == [Refusal(0, "c", is_denied=True), Yield(0, "c", 1, "owner", True), Yield(2, "c", 1, "owner", True)]
+    assert arbiter.left(1) == []
