@@ -230,6 +230,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "0m",
         ),
         Rule(
+            "PersisterLostOffsets",
+            _grows(f"{_PERSISTERS}lost_offsets_total", "job, connector, topic"),
+            "{{ $labels.topic }} had deleted records before {{ $labels.connector }} read them.",
+            "0m",
+            "critical",
+        ),
+        Rule(
             "PersisterLettersFail",
             _grows("kafka_connect_task_error_deadletterqueue_produce_failures_total", "job, connector"),
             "Dead letters of {{ $labels.connector }} are not acknowledged.",

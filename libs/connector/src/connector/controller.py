@@ -63,6 +63,8 @@ class Start(NamedTuple):
 
     id: TaskId
     config: ConnectorConfig
+    generation: int = 0
+    """Of the configuration: the offset of the record that it was read from."""
 
 
 class End(NamedTuple):
@@ -219,7 +221,7 @@ class Controller:
             if task.phase is _Phase.IDLE and task.may_start(now_ms):
                 task.phase, task.spec, task.started_ms = _Phase.RUNNING, spec, now_ms
                 task.failure = task.retry_at_ms = None
-                actions.append(Start(id, spec.config))
+                actions.append(Start(id, spec.config, self._connectors[id.connector].wanted.generation))
         mine = {*self._mine(), *(id for id, task in self._tasks.items() if task.phase is not _Phase.IDLE)}
         actions += [Forget(id) for id in sorted(self._told - mine)]
         self._told = mine

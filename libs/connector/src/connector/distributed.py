@@ -202,7 +202,7 @@ class DistributedWorker:
             if change is None:
                 return
             try:
-                wanted = None if change.record is None else wanted_of(change.name, change.record)
+                wanted = None if change.record is None else wanted_of(change.name, change.record, change.offset)
             except ValueError as error:
                 _log.error(
                     "a connector cannot be read, what was said before stays", connector=change.name, reason=str(error)
@@ -231,7 +231,7 @@ class DistributedWorker:
         status.say(self._controller.reports(), self._counts)
 
     def _start(self, start: Start, now_ms: float) -> None:
-        handover = Handover(start.config, start.id.task, self._name, self._settings.group)
+        handover = Handover(start.config, start.id.task, self._name, self._settings.group, start.generation)
         timeout_ms = self._settings.task_stop_timeout_ms
         try:
             process = TaskProcess(self._settings.command, handover, stop_timeout_ms=timeout_ms)

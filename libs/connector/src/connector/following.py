@@ -25,6 +25,8 @@ class Change(NamedTuple):
 
     name: str
     record: Mapping[str, Any] | None
+    offset: int = 0
+    """Of the record: the higher one is the newer one."""
 
 
 class ConnectorTopic:
@@ -99,12 +101,12 @@ class ConnectorTopic:
     def _change(self, name: str, message: Message) -> Change | None:
         value = message.value()
         if value is None:
-            return Change(name, None)
+            return Change(name, None, message.offset() or 0)
         if time.monotonic() < self._next_try_s:
             self._undecoded = message
             return None
         try:
-            return Change(name, self._decode(value).record)
+            return Change(name, self._decode(value).record, message.offset() or 0)
         except RegistryUnavailableError as error:
             _log.warning("a connector cannot be read yet", connector=name, reason=str(error))
             self._undecoded, self._next_try_s = message, time.monotonic() + _RETRY_S

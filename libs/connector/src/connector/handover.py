@@ -35,6 +35,8 @@ class Handover:
     worker: str
     """In whose name the process says its status."""
     worker_group: str
+    generation: int = 0
+    """Of the configuration: the offset of its record on the control topic."""
 
     def encoded(self) -> bytes:
         """One line. Raises ConfigError for a configuration that is larger than MAX_BYTES."""

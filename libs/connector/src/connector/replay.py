@@ -22,6 +22,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # there, not in its __all__
 
+from connector.topic_patterns import matching
 from kcql.dates import epoch_ms
 from servicekit import kafka
 
@@ -234,7 +235,7 @@ def put(admin: AdminClient, group: str, wanted: Mapping[tuple[str, int], int | N
 
 def _alter(admin: AdminClient, group: str, moves: Sequence[Move]) -> None:
     """Put a group where it is to be, in one request. Raises BusyError, KafkaException."""
-    members = _members(admin, group)
+    members = member_ids(admin, group)
     if members:
         raise BusyError(
             f"group {group} has running tasks ({', '.join(members)}); stop them first. A task that was killed counts "
@@ -258,7 +259,8 @@ def _alter(admin: AdminClient, group: str, moves: Sequence[Move]) -> None:
 def _partitions(admin: AdminClient, topics: Sequence[str]) -> dict[str, list[int]]:
     known = admin.list_topics(timeout=TIMEOUT_S).topics
     if len(topics) == 1 and topics[0].startswith("^"):
-        names = sorted(name for name in known if re.match(topics[0], name))
+        # Without the anchors round it: a pattern may begin with flags, `(?i)`.
+        names = matching(topics[0].removeprefix("^(").removesuffix(")$"), known)
     else:
         names = list(topics)
     missing = [name for name in names if name not in known]
@@ -285,7 +287,8 @@ def _offsets(admin: AdminClient, wanted: Sequence[TopicPartition], spec: OffsetS
     return {(one.topic, one.partition): future.result().offset for one, future in asked.items()}
 
 
-def _members(admin: AdminClient, group: str) -> list[str]:
+def member_ids(admin: AdminClient, group: str) -> list[str]:
+    """The client ids of a group's members. Raises KafkaException."""
     asked = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)
     try:
         return sorted(member.client_id for member in asked[group].result().members)

@@ -31,6 +31,8 @@ class Wanted:
     target: Target
     is_distributed: bool
     worker_group: str
+    generation: int = 0
+    """Offset of the record."""
 
     def configuration(self) -> ConnectorConfig:
         """The configuration; the record's name counts, and its class where the configuration has none.
@@ -42,7 +44,7 @@ class Wanted:
         return from_mapping(config, origin=self.name)
 
 
-def wanted_of(name: str, record: Mapping[str, Any]) -> Wanted:
+def wanted_of(name: str, record: Mapping[str, Any], offset: int = 0) -> Wanted:
     """Read a ConnectorConfig record whose key is `name`. Raises ValueError for a target state that nobody knows."""
     return Wanted(
         name,
@@ -51,6 +53,7 @@ def wanted_of(name: str, record: Mapping[str, Any]) -> Wanted:
         target_of(record),
         record["mode"] == DISTRIBUTED,
         record["worker_group"],
+        offset,
     )
 
 

@@ -24,6 +24,8 @@ class Counts:
     dead_lettered: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
     filtered: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+    """Offsets that were gone from the topic before they were read: at most so many records, none of them `read`."""
 
     @property
     def settled(self) -> int:
@@ -34,14 +36,16 @@ class Counts:
         """Count `other`'s records too."""
         self.read += other.read
         self.written += other.written
+        self.lost += other.lost
         for outcome in _OUTCOMES:
             getattr(self, outcome).update(getattr(other, outcome))
 
     def to_metadata(self) -> str:
         """The counts as the text that is committed with an offset."""
         by_reason = {outcome: dict(getattr(self, outcome)) for outcome in _OUTCOMES if getattr(self, outcome)}
+        lost = {"lost": self.lost} if self.lost else {}
         return json.dumps(
-            {"v": _VERSION, "read": self.read, "written": self.written, **by_reason}, separators=(",", ":")
+            {"v": _VERSION, "read": self.read, "written": self.written, **by_reason, **lost}, separators=(",", ":")
         )
 
     @classmethod
@@ -52,9 +56,11 @@ class Counts:
             if document["v"] != _VERSION:
                 return cls()
             counters = [Counter(_whole_numbers(document.get(outcome, {}))) for outcome in _OUTCOMES]
-            counts = cls(0, int(document["written"]), *counters)
+            dead_lettered, skipped, filtered = counters
+            counts = cls(0, int(document["written"]), dead_lettered, skipped, filtered)
             # Before `read` was counted by itself it was what is settled.
             counts.read = int(document.get("read", counts.settled))
+            counts.lost = int(document.get("lost", 0))
             return counts
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls()

@@ -36,13 +36,33 @@ class Limits:
     waiting_records: int = 20_000
     """Of all lanes together. A partition is paused when its share waits, and read again at half of that."""
     waiting_bytes: int = 32 * 1024 * 1024
+    writing_bytes: int = 64 * 1024 * 1024
+    """Of the records in all batches that are prepared or being written, together."""
 
-    def shared_by(self, lanes: int) -> Share:
-        """What each of `lanes` lanes may let wait: its part of the whole, but at least one batch."""
+    def shared_by(self, lanes: int, waiting: Share) -> Share:
+        """What each of `lanes` lanes may let wait, of which `waiting` is there in all of them.
+
+        A lane may let a whole batch wait, also where its part of the whole is smaller, as long as half of the whole is
+        free. The other half is for all lanes alike, so that some that are stuck leave the others their part: a quarter
+        of the whole is their shares, and a quarter what one read puts beyond a share.
+        """
         parts = max(1, lanes)
-        return Share(
-            max(self.batch_records, self.waiting_records // parts), max(self.batch_bytes, self.waiting_bytes // parts)
-        )
+        part = Share(self.waiting_records // parts, self.waiting_bytes // parts)
+        is_ample = part.records >= self.batch_records and part.size_bytes >= self.batch_bytes
+        is_free = 2 * waiting.records < self.waiting_records and 2 * waiting.size_bytes < self.waiting_bytes
+        if is_ample or is_free:
+            return Share(max(self.batch_records, part.records), max(self.batch_bytes, part.size_bytes))
+        return Share(max(1, part.records // 4), max(1, part.size_bytes // 4))
+
+    def batch_bytes_of(self, lanes: int, writing_bytes: int) -> int:
+        """How large the next batch of one of `lanes` lanes may be while `writing_bytes` are in batches already.
+
+        A lane has up to two batches. As for what waits, half of the whole is kept for all lanes alike.
+        """
+        is_ample = 2 * lanes * self.batch_bytes <= self.writing_bytes
+        if is_ample or 2 * (writing_bytes + self.batch_bytes) <= self.writing_bytes:
+            return self.batch_bytes
+        return min(self.batch_bytes, max(1, self.writing_bytes // (4 * lanes)))
 
 
 class Share(NamedTuple):
@@ -50,6 +70,13 @@ class Share(NamedTuple):
 
     records: int
     size_bytes: int
+
+
+class Gap(NamedTuple):
+    """Offsets that are gone from the topic: what is read behind them begins at `first`."""
+
+    first: int
+    lost: int
 
 
 @dataclass(eq=False)
@@ -89,6 +116,10 @@ class Lane:
     """The offset at which the partition ended when its reader last reached the end."""
     high_watermark: int | None = None
     """The offset after the partition's last record, as far as the reader knows."""
+    read_ms: float = 0.0
+    """When records or the partition's end came in last."""
+    _gap: Gap | None = None
+    """Not counted yet, because records before it have no outcome yet."""
 
     @property
     def lag(self) -> int:
@@ -101,8 +132,34 @@ class Lane:
         position = self.position if self.position is not None else self.committed or 0
         return max(0, self.high_watermark - position)
 
+    @property
+    def next_offset(self) -> int | None:
+        """The offset behind the last record that was read; None when nothing was read or committed yet."""
+        if self.waiting:
+            return self.waiting[-1].offset + 1
+        works = [work for work in (self.prepared, self.retrying, self.in_flight) if work is not None]
+        if works:
+            return max(work.records[-1].offset for work in works) + 1
+        if self._gap is not None:
+            return self._gap.first
+        return self.position if self.position is not None else self.committed
+
+    @property
+    def lost(self) -> int:
+        """Offsets that were gone from the topic before they were read."""
+        return self.counts.lost + (0 if self._gap is None else self._gap.lost)
+
+    def step_over(self, first: int, lost: int) -> None:
+        """Go on at the offset `first`: the `lost` ones before it are gone from the topic."""
+        if self.waiting or self.prepared or self.retrying or self.in_flight:
+            self._gap = Gap(first, lost)
+        else:
+            self.counts.lost += lost
+            self.position = first
+
     def offer(self, records: Iterable[Record], now_ms: float) -> None:
         """Take records that were read, in offset order."""
+        self.read_ms = now_ms
         if not self.waiting:
             self.oldest_ms = now_ms
         added = list(records)
@@ -126,16 +183,23 @@ class Lane:
         is_whole = len(self.waiting) >= limits.batch_records or self.waiting_bytes >= limits.batch_bytes
         return is_whole or now_ms - self.oldest_ms >= limits.linger_ms
 
-    def next_batch(self, limits: Limits) -> list[Record]:
+    def next_batch(self, limits: Limits, most_bytes: int | None = None) -> list[Record]:
         """The records of the next batch, at least one; they go on waiting until `accept`."""
         sums = list(accumulate(islice(self._sizes, limits.batch_records)))
-        return list(islice(self.waiting, max(1, bisect_right(sums, limits.batch_bytes))))
+        most = limits.batch_bytes if most_bytes is None else most_bytes
+        return list(islice(self.waiting, max(1, bisect_right(sums, most))))
+
+    @property
+    def writing_bytes(self) -> int:
+        """Bytes of the records in the lane's batches."""
+        return sum(work.size_bytes for work in (self.prepared, self.retrying, self.in_flight) if work is not None)
 
     def accept(self, work: Work, now_ms: float) -> None:
         """`work` was prepared from the records that `next_batch` gave."""
         for _ in work.records:
             self.waiting.popleft()
-            self.waiting_bytes -= self._sizes.popleft()
+            work.size_bytes += self._sizes.popleft()
+        self.waiting_bytes -= work.size_bytes
         self.oldest_ms = now_ms
         self.taken += len(work.records)
         work.taken = self.taken
@@ -170,6 +234,9 @@ class Lane:
         self.backoff.reset()
         self.position = work.end
         self.halted = work.stop is not None
+        if self._gap is not None and work.end >= self._gap.first:
+            self.counts.lost += self._gap.lost
+            self._gap = None
         settled = work.settle()
         settled.read = work.taken - work.behind - self.read
         self.read += settled.read
@@ -195,11 +262,11 @@ class Lanes:
         self._lease = lease
         self.by_partition: dict[Partition, Lane] = {}
 
-    def assign(self, partition: Partition, committed: int | None, counts: Counts) -> None:
+    def assign(self, partition: Partition, committed: int | None, counts: Counts, now_ms: float = 0.0) -> None:
         """Begin a lane that goes on from what was committed."""
         self.forget(partition)
         self.by_partition[partition] = Lane(
-            partition, counts, self._backoff(), Ownership(self._lease), committed=committed
+            partition, counts, self._backoff(), Ownership(self._lease), committed=committed, read_ms=now_ms
         )
 
     def forget(self, partition: Partition) -> Lane | None:
@@ -218,7 +285,7 @@ class Lanes:
 
     def to_pause(self) -> list[Lane]:
         """Lanes that are full; they count as paused from here."""
-        share = self.limits.shared_by(len(self.by_partition))
+        share = self._share()
         full = [lane for lane in self.by_partition.values() if not lane.paused and lane.is_full(share)]
         for lane in full:
             lane.paused = True
@@ -226,11 +293,26 @@ class Lanes:
 
     def to_resume(self) -> list[Lane]:
         """Paused lanes that have room again; they count as resumed from here."""
-        share = self.limits.shared_by(len(self.by_partition))
+        share = self._share()
         free = [lane for lane in self.by_partition.values() if lane.paused and lane.has_room(share)]
         for lane in free:
             lane.paused = False
         return free
+
+    def next_batch(self, lane: Lane) -> list[Record]:
+        """The records of a lane's next batch, at least one."""
+        writing = sum(other.writing_bytes for other in self.by_partition.values())
+        return lane.next_batch(self.limits, self.limits.batch_bytes_of(len(self.by_partition), writing))
+
+    @property
+    def most_read(self) -> int:
+        """How many records may be read at once: no more than a lane's share, which it may put beyond that share."""
+        return min(self.limits.batch_records, self._share().records)
+
+    def _share(self) -> Share:
+        lanes = self.by_partition.values()
+        waiting = Share(sum(len(lane.waiting) for lane in lanes), sum(lane.waiting_bytes for lane in lanes))
+        return self.limits.shared_by(len(lanes), waiting)
 
     def to_commit(self) -> list[Lane]:
         """Lanes whose position moved since it was last committed."""
@@ -251,7 +333,7 @@ class Lanes:
     @property
     def is_sated(self) -> bool:
         """Whether more than half of its share waits in every lane."""
-        share = self.limits.shared_by(len(self.by_partition))
+        share = self._share()
         return bool(self.by_partition) and not any(lane.has_room(share) for lane in self.by_partition.values())
 
     @property

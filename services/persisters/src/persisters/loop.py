@@ -6,18 +6,21 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from connector.generations import Fence, StaleConfigurationError
 from connector.policies import ErrorPolicy
 from persisters import offsets
 from persisters.accounting import Counts
-from persisters.lanes import Lane, Lanes, Limits, Partition
+from persisters.fetching import Fetching, NoCommittedOffsetError, NothingReadError, OffsetGapError
+from persisters.lanes import Lane, Lanes, Partition
+from persisters.loop_settings import LoopSettings
 from persisters.ownership import Lease
 from persisters.reading import records_of
 from persisters.sink import Row, Sink, Unavailable
+from persisters.topics import TopicFollower
 from persisters.work import Prepared, Record, Refusal, Work
 from persisters.writers import Attempt, WriteObserver, Writers
 from servicekit import kafka, logs
@@ -60,23 +63,6 @@ class Observer(WriteObserver, Protocol):
         """Offsets were committed, or not."""
 
 
-@dataclass(frozen=True)
-class LoopSettings:
-    """How a task runs."""
-
-    topics: Sequence[str]
-    """Names, or one regular expression beginning with `^`."""
-    limits: Limits = field(default_factory=Limits)
-    writers: int = 8
-    """Writes in flight at once, over all partitions."""
-    commit_interval_ms: float = 1_000.0
-    drain_timeout_ms: float = 15_000.0
-    """How long a revoked partition, or the shutdown, waits for the write in flight."""
-    session_timeout_ms: float = 10_000.0
-    """Of the consumer: without a sign of life for so long its partitions go to others."""
-    backoff_base_ms: float = 100.0
-
-
 class Loop:
     """Runs one task until it is stopped or fails; `run` may be called once."""
 
@@ -93,7 +79,10 @@ class Loop:
         health: Health,
         observer: Observer,
         on_turn: Callable[[], None] = lambda: None,
+        followed: TopicFollower | None = None,
+        fence: Fence | None = None,
     ) -> None:
+        """`followed` knows the topics of a pattern, and is closed by its owner; `fence` says when the group is free."""
         self._settings = settings
         self._consumer = consumer
         self._sink = sink
@@ -103,6 +92,8 @@ class Loop:
         self._health = health
         self._observer = observer
         self._on_turn = on_turn
+        self._followed, self._fence = followed, fence
+        self._subscribed: Sequence[str] = ()
         self._lease = Lease(settings.session_timeout_ms)
         self.lanes = Lanes(settings.limits, self._new_backoff, self._lease)
         self.is_drained = True
@@ -116,6 +107,13 @@ class Loop:
         """When the end gives up waiting for writes: one limit for all of it."""
         self._stop = Stop()
         self._watermarks = offsets.Watermarks(consumer)
+        self._fetching = Fetching(
+            consumer,
+            health,
+            start=settings.start,
+            stops_at_gap=settings.stops_at_gap,
+            stall_ms=settings.stall_ms,
+        )
         self._without_schema: set[Partition] = set()
         """Partitions that wait for the registry."""
 
@@ -130,9 +128,6 @@ class Loop:
             if not self._open(stop):
                 return
             collect_rarely()
-            self._consumer.subscribe(
-                list(self._settings.topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
-            )
             while not stop.is_set() and self._failure is None:
                 self._turn()
         finally:
@@ -163,6 +158,7 @@ class Loop:
     def _turn(self) -> None:
         self._health.beat()
         self._lease.renew()
+        self._subscribe()
         # Only a finished write makes room; reading now would only keep the processor busy.
         is_content = self.lanes.is_sated and _now_ms() < self._read_again_ms
         if is_content or self.lanes.all_full:
@@ -179,13 +175,35 @@ class Loop:
             # Here and not where they are asked for: a call from another thread waits for a gap between our polls.
             self._watermarks.look(self.lanes.by_partition.values())
             self._next_commit_ms = _now_ms() + self._settings.commit_interval_ms
+            self._look_after_reading()
         self._on_turn()
+
+    def _subscribe(self) -> None:
+        """Read the topics that there are; a pattern may mean others by now."""
+        followed = self._followed
+        topics = self._settings.topics if followed is None else followed.topics
+        if topics == self._subscribed:
+            return
+        if followed is not None and not topics:
+            # What was read before goes on: a topic that is gone ends by itself.
+            if not self._subscribed:
+                why = followed.trouble or f"there is no topic that {followed.pattern!r} means"
+                self._health.not_ready("topics", why)
+            return
+        closed = None if self._fence is None or self._subscribed else self._fence.closed()
+        if closed is not None:
+            self._health.not_ready("configuration", closed)
+            return
+        self._subscribed = topics
+        self._health.ready("topics")
+        self._health.ready("configuration")
+        self._consumer.subscribe(list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     def _read(self, timeout_s: float) -> None:
         first = self._consumer.poll(timeout_s)
         if first is None:
             return
-        messages = [first, *self._consumer.consume(self._settings.limits.batch_records, 0)]
+        messages = [first, *self._consumer.consume(self.lanes.most_read, 0)]
         if any(map(Message.error, messages)):
             for message in messages:
                 self._note(message)
@@ -200,7 +218,11 @@ class Loop:
         if error.code() == KafkaError._PARTITION_EOF:
             lane = self.lanes.by_partition.get((str(message.topic()), int(message.partition() or 0)))
             if lane is not None:
-                lane.end_of_partition = message.offset()
+                lane.end_of_partition, lane.read_ms = message.offset(), _now_ms()
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            lane = self.lanes.by_partition.get((str(message.topic()), int(message.partition() or 0)))
+            if lane is not None:
+                self._fetching.out_of_range(lane)
         elif error.fatal() or not error.retriable():
             self._kafka_error(error)
 
@@ -212,6 +234,12 @@ class Loop:
         self._health.not_ready("kafka", error.str())
         _log.warning("kafka", reason=error.str())
 
+    def _look_after_reading(self) -> None:
+        try:
+            self._fetching.look(self.lanes.by_partition, _now_ms())
+        except (OffsetGapError, NothingReadError) as failure:
+            self._failure = self._failure or failure
+
     def _prepare_and_start(self) -> None:
         now_ms = _now_ms()
         for lane in self.lanes.by_partition.values():
@@ -221,7 +249,7 @@ class Loop:
 
     def _prepare(self, lane: Lane, now_ms: float) -> bool:
         try:
-            work = Work.prepare(lane.next_batch(self._settings.limits), self._policy, self._project, self._usual)
+            work = Work.prepare(self.lanes.next_batch(lane), self._policy, self._project, self._usual)
         except RegistryUnavailableError as away:
             self._without_schema.add(lane.partition)
             self._health.not_ready("registry", str(away))
@@ -303,12 +331,20 @@ class Loop:
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if not partitions:
             return
-        # The client keeps a partition paused that was taken away while it was, also when it comes back.
-        consumer.resume(partitions)
-        for found in offsets.committed(consumer, partitions, self._new_backoff(), self._health, self._stop):
+        committed_of_all = offsets.committed(consumer, partitions, self._new_backoff(), self._health, self._stop)
+        if not committed_of_all:
+            return
+        try:
+            if self._fence is not None:
+                self._fence.check()
+            self._fetching.assign(committed_of_all)
+        except (NoCommittedOffsetError, StaleConfigurationError) as failure:
+            self._failure = self._failure or failure
+            return
+        for found in committed_of_all:
             counts = Counts.from_metadata(found.metadata)
             committed = found.offset if found.offset >= 0 else None
-            self.lanes.assign((found.topic, found.partition), committed, counts)
+            self.lanes.assign((found.topic, found.partition), committed, counts, _now_ms())
         self._health.ready("kafka")
         self._health.ready()
         _log.info("partitions assigned", partitions=_names(partitions))

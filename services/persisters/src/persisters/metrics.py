@@ -93,12 +93,14 @@ class TaskMetrics:
         total = Counts()
         for lane in list(self._lanes().values()):
             total.add(lane.counts)
+        lost = sum(lane.lost for lane in list(self._lanes().values()))
         return {
             "read": total.read,
             "written": total.written,
             "dead_lettered": total.dead_lettered.total(),
             "skipped": total.skipped.total(),
             "filtered": total.filtered.total(),
+            **({"lost_offsets": lost} if lost else {}),
         }
 
     def lag(self) -> dict[str, int]:
@@ -147,6 +149,7 @@ class TaskMetrics:
         paused = sum(1 for lane in lanes.values() if lane.paused)
         yield self._gauge("isotherm_persisters_paused_lanes", "Partitions not read because the sink is slow.", paused)
         yield self._by_partition(lag)
+        yield self._lost(lanes)
 
     def _records(self, lanes: Mapping[Partition, Lane]) -> Metric:
         records = CounterMetricFamily(
@@ -162,6 +165,16 @@ class TaskMetrics:
                 for reason, count in dict(getattr(lane.counts, outcome)).items():
                     records.add_metric([*place, outcome, reason], count)
         return records
+
+    def _lost(self, lanes: Mapping[Partition, Lane]) -> Metric:
+        family = CounterMetricFamily(
+            "isotherm_persisters_lost_offsets",
+            "Offsets that were gone from the topic before they were read, exact over restarts.",
+            labels=[*_LABELS, "topic", "partition"],
+        )
+        for (topic, partition), lane in lanes.items():
+            family.add_metric([*self._labels, topic, str(partition)], lane.lost)
+        return family
 
     def _by_partition(self, lag: Mapping[Partition, int]) -> Metric:
         family = GaugeMetricFamily(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from confluent_kafka import KafkaException
 
 from connector.config import ConfigError, group_of
 from connector.replay import EXPECTED, ReplayError, parse_position, positions, rewind
+from connector.topic_patterns import matching
 from persisters.accounting import Counts
 from persisters.catalog import KINDS, MissingExtraError, load, subscription
 from persisters.settings import PersistersSettings
@@ -85,7 +85,7 @@ def _connector(arguments: argparse.Namespace) -> tuple[str, list[str]]:
     if unresolved:
         raise SettingsError([f"{unresolved[0]}: holds a reference; which topics it means is not known here"])
     chosen = getattr(arguments, "topic", None)
-    is_matched = topics[0].startswith("^") and chosen and re.match(topics[0], chosen)
+    is_matched = chosen and matching(config.text("topics.regex"), [chosen])
     if chosen and chosen not in topics and not is_matched:
         raise SettingsError([f"--topic: {chosen!r} is none of the connector's topics ({', '.join(topics)})"])
     return config.name, topics

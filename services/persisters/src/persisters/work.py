@@ -72,6 +72,8 @@ class Work:
     stop: Refusal | None = None
     """The record that the task stops at, once everything before it is settled."""
     attempts: int = 0
+    size_bytes: int = 0
+    """Of `records`."""
     taken: int = 0
     """Records that the lane had taken with this work."""
     outcomes: dict[int, tuple[Outcome, str]] = field(default_factory=dict)

@@ -55,17 +55,25 @@ def until(what: str, condition: Callable[[], bool], *, told: Callable[[], str] =
 
 
 class Broker:
-    """Kafka and the registry, for one topic of aggregates, or of readings, with two partitions."""
+    """Kafka and the registry, for one topic of aggregates, or of readings."""
 
-    def __init__(self, bootstrap_servers: str, registry_url: str, record: str = "TemperatureAggregate") -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        registry_url: str,
+        record: str = "TemperatureAggregate",
+        partitions: int = 2,
+        topic: str = "",
+    ) -> None:
+        self.partitions = partitions
         self.kafka = KafkaSettings(bootstrap_servers=bootstrap_servers)
         self.registry = RegistrySettings(url=registry_url)
-        self.topic = f"conformance-{uuid.uuid4().hex[:8]}"
+        self.topic = topic or f"conformance-{uuid.uuid4().hex[:8]}"
         schema = isotherm_schemas.schema(record, 1)
         apply(
             self.kafka,
             self.registry,
-            topics=[DeclaredTopic(self.topic, 2, {})],
+            topics=[DeclaredTopic(self.topic, partitions, {})],
             subjects=[DeclaredSubject(f"{self.topic}-value", [schema])],
         )
         self.encode = SchemaRegistry(self.registry).encoder(self.topic, schema)
@@ -122,14 +130,14 @@ class Broker:
     def rewind(self, group: str) -> None:
         """Set the group back to the beginning."""
         admin = clients.admin(self.kafka, "test")
-        begin = [TopicPartition(self.topic, partition, 0) for partition in range(2)]
+        begin = [TopicPartition(self.topic, partition, 0) for partition in range(self.partitions)]
         for future in admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, begin)]).values():
             future.result()
 
     def committed(self, group: str) -> list[int]:
         """The offsets that a group committed."""
         consumer = clients.consumer(self.kafka, "test", group)
-        partitions = [TopicPartition(self.topic, partition) for partition in range(2)]
+        partitions = [TopicPartition(self.topic, partition) for partition in range(self.partitions)]
         found = [partition.offset for partition in consumer.committed(partitions, timeout=60) if partition.offset >= 0]
         consumer.close()
         return found
@@ -162,19 +170,15 @@ class Persister(ServiceProcess):
         super().__init__(folder / f"{self.name}.log", port)
         self._broker, self._sink = broker, sink
         self._file = folder / f"{self.name}.properties"
-        text = [
-            f"name={self.name}",
-            f"connector.class={sink}",
-            f"topics={broker.topic}",
-            *lines,
-        ]
+        topics = [] if any(line.startswith("topics") for line in lines) else [f"topics={broker.topic}"]
+        text = [f"name={self.name}", f"connector.class={sink}", *topics, *lines]
         self._file.write_text("\n".join(text) + "\n", encoding="utf-8")
 
     @property
     def group(self) -> str:
         return f"connect-{self.name}"
 
-    def start(self, **settings: int) -> None:
+    def start(self, **settings: int | str) -> None:
         chosen = {
             "kafka.bootstrap_servers": self._broker.kafka.bootstrap_servers,
             "registry.url": self._broker.registry.url,

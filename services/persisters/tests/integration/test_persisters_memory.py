@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import psutil
 import pytest
-from persisters_stores import Store
+from persisters_stores import MapStore, Store
 from persisters_world import BASE_MS, Broker, Persister, Persisters
 
 pytest_plugins = ("persisters_fixtures",)
@@ -14,6 +15,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.faults, pyt
 
 FEW, MANY = 10_000, 1_000_000
 ALLOWED_MB = 100.0
+PARTITIONS = 100
+OF_MANY_PARTITIONS_MB = 300.0
+"""32 MiB that wait, 64 MiB in batches (two for each of eight writers), which take several times that when decoded, and
+what the client has fetched."""
 STEADY_ROUNDS = 100
 """So many looks, a tenth of a second apart, without a new highest figure."""
 
@@ -32,6 +37,30 @@ def highest_resident_mb(task: Persister) -> float:
 
     task.until("steady memory", is_steady)
     return highest / 1e6
+
+
+def test_a_hundred_partitions_hold_the_bound(
+    kafka: Any, registry: Any, map_store: MapStore, persister: Persisters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sink takes nothing, so that every partition has as much as it may have."""
+    broker = Broker(kafka.bootstrap_servers, registry.url, partitions=PARTITIONS)
+    task = persister(broker, map_store)
+    broker.aggregates(1, range(1), revision=BASE_MS)
+    task.start()
+    task.until_read(1)
+    before_mb = highest_resident_mb(task)
+    map_store.server.pause()
+    try:
+        broker.aggregates(1_000, range(1, 1 + MANY // 1_000), revision=BASE_MS)
+        task.until(f"{MANY} waiting", lambda: task.gauge("lag_records") == MANY)
+        after_mb = highest_resident_mb(task)
+        figures = f"{PARTITIONS} partitions, {MANY} waiting: {after_mb:.0f} MB, {after_mb - before_mb:.0f} MB more"
+        with capsys.disabled():
+            sys.stdout.write(f"\n{figures}\n")
+        assert after_mb - before_mb < OF_MANY_PARTITIONS_MB, figures
+    finally:
+        task.kill()
+        map_store.server.resume()
 
 
 def test_a_frozen_sink_with_a_million_waiting_records(

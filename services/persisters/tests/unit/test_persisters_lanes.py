@@ -318,6 +318,45 @@ def test_lanes_pause_at_their_share_and_resume_at_half_of_it() -> None:
     assert (lanes.all_full, lanes.is_sated) == (False, False)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_waits_and_what_is_written_is_bounded_over_all_partitions(seed: int) -> None:
+    """Also while some partitions never get rid of anything, and these never take the room of all others."""
+    rng = random.Random(seed)
+    lanes = rng.choice([1, 3, 10, 60, 100])
+    stuck = {partition for partition in range(lanes) if rng.random() < 0.5}
+    limits = Limits(
+        batch_records=100, batch_bytes=25_000, waiting_records=4_000, waiting_bytes=1_000_000, writing_bytes=200_000
+    )
+    whole = Lanes(limits, Backoff)
+    for partition in range(lanes):
+        whole.assign((TOPIC, partition), None, Counts())
+    offsets = dict.fromkeys(range(lanes), 0)
+    project, most = projecting(set(), set()), Limits.batch_records
+    for _ in range(600):
+        partition = rng.randrange(lanes)
+        lane = whole.by_partition[TOPIC, partition]
+        whole.to_pause()
+        if not lane.paused:
+            most = rng.randint(1, whole.most_read)
+            whole.offer([record(offsets[partition] + number, partition) for number in range(most)], 0.0)
+            offsets[partition] += most
+        if lane.wants_preparing(limits, 0.0):
+            lane.accept(Work.prepare(whole.next_batch(lane), NOOP_WITH_LETTERS, project), 0.0)
+        lane.start(0.0)
+        if lane.in_flight is not None and partition not in stuck:
+            lane.in_flight.rows = []
+            lane.finished(None, 0.0)
+        whole.to_resume()
+        others = whole.by_partition.values()
+        waiting = sum(len(other.waiting) for other in others)
+        # Where the parts are ample, each lane may go beyond its own by one read; else all of them together by one.
+        assert waiting <= limits.waiting_records + limits.batch_records * (lanes if lanes <= 10 else 1)
+        assert sum(other.writing_bytes for other in others) <= limits.writing_bytes
+        assert all(other.waiting or not other.paused for other in others), "an empty lane is read"
+    assert all(offsets[partition] for partition in range(lanes)) or lanes > 10
+    assert sum(lane.waiting_bytes for lane in others) == sum(one.size_bytes for lane in others for one in lane.waiting)
+
+
 def test_records_of_partitions_that_are_gone_are_dropped() -> None:
     lanes = Lanes(LIMITS, Backoff)
     lanes.assign((TOPIC, 0), None, Counts())

@@ -1,0 +1,190 @@
+"""Positions that are not in the topic any more, and partitions that give nothing: seen, counted, cured or ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from persisters_stores import MapStore
+from persisters_world import BASE_MS, Broker, Persisters, until
+
+import kcql
+from connector.policies import ErrorPolicy, Policy
+from persisters.accounting import Counts
+from persisters.fetching import NothingReadError
+from persisters.lanes import Partition
+from persisters.loop import Loop
+from persisters.loop_settings import LoopSettings
+from persisters.plan import compile_plan
+from persisters.sink import Batch, Rejected, Row
+from persisters.work import Prepared, Record, Refusal
+from servicekit import kafka as clients
+from servicekit.health import Health
+from servicekit.lifecycle import Stop
+
+pytest_plugins = ("persisters_fixtures",)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+def delete_before(broker: Broker, offset: int) -> None:
+    """As retention does: the topic's partitions begin at `offset`."""
+    admin = clients.admin(broker.kafka, "test")
+    places = [TopicPartition(broker.topic, partition, offset) for partition in range(broker.partitions)]
+    for future in admin.delete_records(places).values():
+        future.result(60)
+
+
+@pytest.fixture
+def single(kafka: object, registry: object) -> Broker:
+    """A topic with one partition."""
+    return Broker(kafka.bootstrap_servers, registry.url, partitions=1)  # type: ignore[attr-defined]  # the stack's servers
+
+
+def test_records_that_retention_took_before_they_were_read_are_counted(
+    single: Broker, map_store: MapStore, persister: Persisters
+) -> None:
+    task = persister(single, map_store)
+    written = single.aggregates(10, range(1), revision=BASE_MS)
+    task.start()
+    task.until_read(len(written))
+    assert task.stop() == 0
+
+    single.aggregates(10, range(1, 3), revision=BASE_MS)
+    delete_before(single, 27)
+    written += single.aggregates(5, range(3, 4), revision=BASE_MS)
+    stopping = persister(single, map_store, name=task.name)
+    stopping.start(offset_gap="stop")
+    assert stopping.exit_code() == 1
+    assert "offsets 10 to 26 are gone" in stopping.log()
+    assert single.committed(task.group) == [10]
+
+    left = 30 - 27
+    task.start()
+    task.until_read(10 + left + 5)
+    task.until("counted", lambda: task.gauge("lost_offsets_total") == 17)
+    assert task.counts()["read"] == 10 + left + 5, "what is gone was not read"
+    task.until("committed", lambda: single.committed(task.group) == [35])
+    task.kill()
+    task.start()
+    task.until("still counted", lambda: task.gauge("lost_offsets_total") == 17)
+    assert task.stop() == 0
+
+
+class Store:
+    """A sink in memory."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def write(self, batch: Batch) -> Sequence[Rejected]:
+        self.offsets += [row.offset for row in batch.rows]
+        return []
+
+
+class Sticking(Consumer):
+    """A client whose fetches stop for good once it is stuck, whatever it is told."""
+
+    is_stuck = False
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        if not self.is_stuck:
+            super().resume(partitions)
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        super().incremental_assign(partitions)
+        if self.is_stuck:
+            super().pause(partitions)
+
+
+class Silent:
+    def wrote(self, rows: int, seconds: float) -> None: ...
+
+    def retried(self, rows: int) -> None: ...
+
+    def refused(self, refusals: Sequence[Refusal]) -> None: ...
+
+    def settled(self, partition: Partition, counts: Counts) -> None: ...
+
+    def committed(self, seconds: float, failed: bool) -> None: ...
+
+
+class Stalling:
+    """A loop on a real topic whose fetches a test stops behind its back, as a fault of the client would."""
+
+    def __init__(self, broker: Broker) -> None:
+        (statement,) = kcql.parse("INSERT INTO i SELECT * FROM t")
+        plan = compile_plan(statement, None, "-")
+
+        def project(one: Record) -> Prepared:
+            return Prepared([Row(one.offset, "i", str(one.offset), {}, 0, None, plan)])
+
+        self.store, self.health, self.failure = Store(), Health(), None
+        self.failures: list[BaseException] = []
+        self.consumer = Sticking(
+            {
+                **clients.CONSUMER_DEFAULTS,
+                **clients.client_config(broker.kafka, "test", enable_partition_eof=True, auto_offset_reset="error"),
+                "group.id": f"stalling-{broker.topic}",
+            }
+        )
+        self.stop = Stop()
+        self._loop = Loop(
+            LoopSettings([broker.topic], stall_ms=1_000, commit_interval_ms=100),
+            consumer=self.consumer,
+            sink=self.store,
+            project=project,
+            usual=lambda _records: None,
+            policy=ErrorPolicy(Policy.THROW),
+            send_dead_letters=lambda _refusals: None,
+            health=self.health,
+            observer=Silent(),
+        )
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self._loop.run(self.stop)
+        except BaseException as failure:
+            self.failures.append(failure)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self.stop.set()
+            self._thread.join(60)
+
+
+def test_a_partition_that_gives_nothing_is_seen_and_fetched_anew(single: Broker) -> None:
+    world = Stalling(single)
+    single.aggregates(5, range(1), revision=BASE_MS)
+    with world.running():
+        until("read", lambda: len(world.store.offsets) == 5)
+        world.consumer.pause([TopicPartition(single.topic, 0)])
+        single.aggregates(5, range(1, 2), revision=BASE_MS)
+        until("seen", lambda: "reading" in world.health.problems() or len(world.store.offsets) == 10)
+        until("read again", lambda: world.store.offsets == list(range(10)))
+        until("ready", lambda: not world.health.problems())
+    assert world.failures == []
+
+
+def test_a_partition_that_nothing_cures_ends_the_task(single: Broker) -> None:
+    world = Stalling(single)
+    single.aggregates(5, range(1), revision=BASE_MS)
+    with world.running():
+        until("read", lambda: len(world.store.offsets) == 5)
+        world.consumer.is_stuck = True
+        world.consumer.pause([TopicPartition(single.topic, 0)])
+        single.aggregates(5, range(1, 2), revision=BASE_MS)
+        until("ended", lambda: bool(world.failures))
+    assert isinstance(world.failures[0], NothingReadError)
+    assert world.store.offsets == list(range(5))
