@@ -16,9 +16,11 @@ from connector import config as config_files
 from connector import converters
 from connector.config import ConfigError, ConnectorConfig
 from connector.definitions import Definition
+from connector.topic_patterns import compiled
 from connector.validation import InvalidConfigError, Problem, Validated, examine, source_problems
 from kcql.ids import separator_problem
 from persisters.decode import Decode
+from persisters.fetching import STARTS
 from persisters.project import Conventions
 from persisters.sink import Sink
 from persisters.sinks import cassandra_keys, elasticsearch_keys, hazelcast_keys
@@ -89,7 +91,12 @@ def check(kind: SinkKind, config: ConnectorConfig) -> Validated:
     """
     code = kind.load()
     validated, problems = examine(kind.definition, config)
-    problems += [*_topic_problems(validated), *converters.problems(validated), *_separator_problems(kind, validated)]
+    problems += [
+        *_topic_problems(validated),
+        *_start_problems(validated),
+        *converters.problems(validated),
+        *_separator_problems(kind, validated),
+    ]
     problems += code.problems(validated)
     notices = (*validated.notices, *converters.notices(validated), *code.notices(validated))
     if problems:
@@ -100,7 +107,7 @@ def check(kind: SinkKind, config: ConnectorConfig) -> Validated:
 
 
 def subscription(config: Validated) -> list[str]:
-    """The topics to subscribe to; a regular expression begins with `^`."""
+    """The topics that are read; a regular expression begins with `^` (see `connector.topic_patterns`)."""
     pattern = config.text("topics.regex")
     return [f"^({pattern})$"] if pattern else config.items("topics")
 
@@ -116,13 +123,14 @@ def _topic_problems(config: Validated) -> list[Problem]:
         # Without a statement that could be read there is another problem, and this one would only be its echo.
         return source_problems(config.statements, topics) if config.statements else []
     try:
-        compiled = re.compile(pattern)
+        expression = compiled(pattern)
     except re.error as error:
-        return [Problem("topics.regex", f"{pattern!r} is no regular expression: {error}")]
+        why = f"{pattern!r} is no regular expression, or uses what only Java's has: {error}"
+        return [Problem("topics.regex", why)]
     return [
         Problem("topics.regex", f"does not match {statement.source!r}, read by {statement.text!r}")
         for statement in config.statements
-        if statement.source != "*" and not compiled.fullmatch(statement.source)
+        if statement.source != "*" and not expression.fullmatch(statement.source)
     ]
 
 
@@ -130,6 +138,14 @@ def _separator_problems(kind: SinkKind, config: Validated) -> list[Problem]:
     key = f"{kind.prefix}.pk.separator"
     why = separator_problem(config.text(key)) if config.text(key) and config.is_resolved(key) else None
     return [] if why is None else [Problem(key, why)]
+
+
+def _start_problems(config: Validated) -> list[Problem]:
+    key = "consumer.override.auto.offset.reset"
+    value = config.text(key)
+    if not value or not config.is_resolved(key) or value in STARTS:
+        return []
+    return [Problem(key, f"{value!r} is not allowed; expected one of {', '.join(STARTS)}")]
 
 
 def _elasticsearch() -> SinkCode:

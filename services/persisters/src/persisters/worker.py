@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -25,6 +24,7 @@ from connector.dead_letters import (
     ensure_topic,
     producer_overrides,
 )
+from connector.generations import Fence, Generation
 from connector.handover import Handover, tell
 from connector.limits import FailureLimitError, FailureWatch, failure_limits
 from connector.masking import mask_of
@@ -34,16 +34,18 @@ from connector.publishing import announcements
 from connector.status import DeferredHeartbeat, Heartbeat, State
 from connector.targets import Target, TargetFollower
 from connector.validation import Validated
-from persisters.accounting import Counts
-from persisters.catalog import SinkKind, subscription
+from persisters.catalog import SinkKind
 from persisters.decode import AvroDecoder, key_decoder, value_decoder
-from persisters.lanes import Limits, Partition
-from persisters.loop import Loop, LoopSettings, TaskFailedError
+from persisters.lanes import Limits
+from persisters.loop import Loop, TaskFailedError
+from persisters.loop_settings import LoopSettings
 from persisters.metrics import TaskMetrics
+from persisters.observers import Observers, RefusalLog
 from persisters.project import Conventions, Projector
 from persisters.settings import PersistersSettings
 from persisters.sink import SinkConfigError
 from persisters.topic_ids import TopicIds
+from persisters.topics import TopicFollower
 from persisters.work import Refusal
 from servicekit import kafka, logs
 from servicekit.avro import SchemaRegistry
@@ -55,13 +57,13 @@ _log = logs.logger(__name__)
 
 _CHATTY = ("elastic_transport", "elasticsearch", "cassandra", "hazelcast")
 """Clients that tell every request and reconnection; what matters of it is told by the loop."""
-_SAMPLE_INTERVAL_S = 1.0
 _FETCH_BACKOFF_MS = 20
 """So long the client waits before it looks whether its full queue has room again."""
+_LIST_TIMEOUT_S = 10.0
+_RESET = "consumer.override.auto.offset.reset"
 _ANNOUNCING_S = 5.0
 _DRAIN_SHARE = 0.6
 """Of the time that the shutdown has, so much at most waits for writes in flight."""
-_MAX_SHOWN = 300
 VERSION = version("isotherm-persisters")
 
 
@@ -138,22 +140,23 @@ class _Task:
         self._registry = registry
         self._health, self._metrics = health, metrics
         self._schemas = SchemaRegistry(settings.registry)
-        self._status = DeferredHeartbeat(self._heartbeat)
-        self._refusals = _RefusalLog(self._config, metrics.logged)
-        self._failures = FailureWatch(failure_limits(self._config))
         self._topic_ids = TopicIds(lambda: kafka.admin(settings.kafka, f"{self._config.name}-topic-ids"))
         self._of_values, self._of_keys = (self._registry_of(part) for part in PARTS)
+        self._status = DeferredHeartbeat(self._heartbeat)
+        self._refusals = RefusalLog(self._config, metrics.logged)
+        self._failures = FailureWatch(failure_limits(self._config))
+        self._followed: TopicFollower | None = None
         self._is_drained = True
 
-    def run(self, stop: Stop) -> int:
-        """The exit code; every failure is logged and told in the status with its trace."""
-        try:
-            run_as_wanted(self._target, self._number, stop, self._work, self._idle)
     def _registry_of(self, part: str) -> SchemaRegistry:
         """The registry of keys or values; the process's own unless the connector names another one."""
         settings = registry_settings(self._config, part, self._settings.registry)
         return self._schemas if settings == self._settings.registry else SchemaRegistry(settings)
 
+    def run(self, stop: Stop) -> int:
+        """The exit code; every failure is logged and told in the status with its trace."""
+        try:
+            run_as_wanted(self._target, self._number, stop, self._work, self._idle)
         except TaskFailedError as failure:
             return self._failed("stopped by the error policy", failure, Exit.FAILED)
         except FailureLimitError as failure:
@@ -179,7 +182,7 @@ class _Task:
         self._status.beat(State.RUNNING, self._metrics.totals, self._metrics.lag)
         loop = self._loop(stop)
         if loop is not None:
-            with self._upkeep():
+            with self._upkeep(), self._following():
                 loop.run(stop)
             self._is_drained = loop.is_drained
         return Exit.OK
@@ -216,16 +219,20 @@ class _Task:
         letters = self._dead_letters(stop)
         if stop.is_set():
             return None
+        self._followed = self._follower_of_topics()
         loop = Loop(
             LoopSettings(
-                subscription(config),
+                config.items("topics"),
                 Limits(
                     batch_records=config.integer(f"{kind.prefix}.batch.size"),
                     batch_bytes=config.integer(f"{kind.prefix}.batch.bytes"),
                     linger_ms=config.integer(f"{kind.prefix}.linger.ms"),
                     waiting_records=settings.waiting_records,
                     waiting_bytes=settings.waiting_bytes,
+                    writing_bytes=2 * settings.writers * config.integer(f"{kind.prefix}.batch.bytes"),
                 ),
+                start=config.text(_RESET) or "earliest",
+                stops_at_gap=settings.offset_gap == "stop",
                 writers=settings.writers,
                 commit_interval_ms=settings.commit_interval_ms,
                 # The rest is for leaving the group and the last word.
@@ -241,11 +248,50 @@ class _Task:
             policy=policy,
             send_dead_letters=lambda refusals: self._send(letters, refusals),
             health=self._health,
-            observer=_Observers(self._metrics, self._refusals, self._failures),
+            observer=Observers(self._metrics, self._refusals, self._failures),
             on_turn=self._turn_over,
+            followed=self._followed,
+            fence=self._fence(),
         )
         self._metrics.follow(lambda: dict(loop.lanes.by_partition))
         return loop
+
+    def _generation(self) -> Generation | None:
+        """Of the configuration; None for a task whose file owns it."""
+        handover = self._assignment.handover
+        return None if handover is None else Generation.made(handover.generation, self._assignment.written.config)
+
+    def _client_id(self) -> str:
+        name, generation = f"{self._config.name}-{self._number}", self._generation()
+        return name if generation is None else generation.client_id(name)
+
+    def _fence(self) -> Fence | None:
+        generation = self._generation()
+        if generation is None:
+            return None
+        admin = kafka.admin(self._settings.kafka, f"{self._config.name}-{self._number}-fence")
+        return Fence(admin, group_of(self._config.name), generation)
+
+    def _follower_of_topics(self) -> TopicFollower | None:
+        pattern = self._config.text("topics.regex")
+        if not pattern:
+            return None
+        admin = kafka.admin(self._settings.kafka, f"{self._config.name}-{self._number}-topics")
+        own = dead_letter_topic(self._config)
+        return TopicFollower(
+            pattern, lambda: admin.list_topics(timeout=_LIST_TIMEOUT_S).topics, () if own is None else (own,)
+        )
+
+    @contextmanager
+    def _following(self) -> Iterator[None]:
+        followed = self._followed
+        if followed is not None:
+            followed.start()
+        try:
+            yield
+        finally:
+            if followed is not None:
+                followed.close()
 
     def _send(self, letters: DeadLetters | None, refusals: Sequence[Refusal]) -> None:
         if letters is None:
@@ -305,9 +351,11 @@ class _Task:
             "max_partition_fetch_bytes": 256 * 1024,
             "session_timeout_ms": settings.session_timeout_ms,
             **{key.replace(".", "_"): value for key, value in config.under("consumer.override.").items()},
+            # The loop chooses positions itself, so that none is skipped unseen.
+            "auto_offset_reset": "error",
         }
         try:
-            return kafka.consumer(settings.kafka, f"{config.name}-{self._number}", group_of(config.name), **overrides)
+            return kafka.consumer(settings.kafka, self._client_id(), group_of(config.name), **overrides)
         except KafkaException as error:
             raise SinkConfigError(f"consumer.override: {error.args[0].str()}") from error
 
@@ -356,61 +404,10 @@ def projector(
     """The projection that a configuration asks for; `schemas` are those of values, and of keys where there are none."""
     prefix = kind.prefix
     separator = config.text(f"{prefix}.pk.separator") or kind.conventions.pk_separator
+    is_value, is_key = (is_enveloped(config, part) for part in PARTS)
     return Projector(
         config.statements,
         value_decoder(config.text("value.converter"), schemas, envelope=is_value),
         key_decoder(config.text("key.converter"), schemas if of_keys is None else of_keys, envelope=is_key),
         Conventions(separator, kind.conventions.ttl_unit_ms, kind.load().retention_ms(config)),
     )
-
-
-class _Observers:
-    """Passes everything to the metrics, refusals also to the log, outcomes to the limit on failures."""
-
-    def __init__(self, metrics: TaskMetrics, refusals: _RefusalLog, failures: FailureWatch) -> None:
-        self.wrote, self.retried, self.committed = metrics.wrote, metrics.retried, metrics.committed
-        self._metrics, self._refusals, self._failures = metrics, refusals, failures
-
-    def settled(self, partition: Partition, counts: Counts) -> None:
-        """Records got their outcome."""
-        self._metrics.settled(partition, counts)
-        self._failures.settled(counts.written, counts.dead_lettered.total() + counts.skipped.total())
-
-    def refused(self, refusals: Sequence[Refusal]) -> None:
-        """Records were skipped or dead-lettered."""
-        self._metrics.refused(refusals)
-        self._refusals.refused(refusals)
-
-
-class _RefusalLog:
-    """Logs a sample of what is passed over: a topic full of bad records must not become a log full of them."""
-
-    def __init__(self, config: Validated, told: Callable[[], None]) -> None:
-        self._told = told
-        self._is_on = config.flag("errors.log.enable")
-    is_value, is_key = (is_enveloped(config, part) for part in PARTS)
-        self._with_values = config.flag("errors.log.include.messages")
-        self._next_s = 0.0
-        self._unsaid = 0
-
-    def refused(self, refusals: Sequence[Refusal]) -> None:
-        """Log the first of them, unless one was logged just now."""
-        self._unsaid += len(refusals)
-        if not self._is_on or time.monotonic() < self._next_s:
-            return
-        refusal, self._next_s = refusals[0], time.monotonic() + _SAMPLE_INTERVAL_S
-        record = refusal.record
-        shown: dict[str, str] = {"value": repr(record.value)[:_MAX_SHOWN]} if self._with_values else {}
-        _log.warning(
-            "record not written",
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            stage=refusal.stage,
-            reason=refusal.reason,
-            error=str(refusal.error)[:_MAX_SHOWN],
-            records=self._unsaid,
-            **shown,
-        )
-        self._unsaid = 0
-        self._told()
