@@ -100,6 +100,7 @@ class Forwarder:
         self._policies = policies or {}
         self._intake = intake
         self._producer = producer
+        self._handed_to = producer.producer
         self._outlets = outlets
         self._dead_letter_topics = dead_letter_topics
         self._metrics = metrics
@@ -247,6 +248,8 @@ class Forwarder:
         """Hand over `_resent`, or its beginning where the producer breaks again."""
         while self._resent:
             await self._producer.room()
+            if self._is_replaced():
+                return
             try:
                 self._hand_over(self._resent[0])
             except QueueFullError:
@@ -259,16 +262,31 @@ class Forwarder:
                 self._resent.popleft()
 
     def _produce(self, record: _Record) -> bool:
-        """Hand the record to the producer; False when that has no room."""
+        """Hand the record to the producer; False when that has no room, or is broken."""
         if not self._producer.outstanding:
             self.last_progress = time.monotonic()
+        if self._is_replaced():
+            self._resend_soon()
+            return False
         try:
             self._hand_over(record)
         except QueueFullError:
             return False
         except KafkaException as failure:
+            if failure.args[0].code() in _PRODUCER_ERRORS:
+                # What the broken producer has not reported yet is older than this record.
+                self._resend_soon()
+                return False
             self._failed(record, failure.args[0])
         return True
+
+    def _is_replaced(self) -> bool:
+        """Whether there is another producer, and the one before it has yet to report what it did not store."""
+        if self._producer.producer is self._handed_to:
+            return False
+        if not self._producer.outstanding:
+            self._handed_to = self._producer.producer
+        return bool(self._producer.outstanding)
 
     def _hand_over(self, record: _Record) -> None:
         self._producer.produce(
@@ -296,9 +314,7 @@ class Forwarder:
             self._metrics.retried.labels(record.topic).inc()
             self._log_retry(record.topic, error)
             self._unsent.append(record)
-            if self._resending is None:
-                self._resending = asyncio.create_task(self._resend())
-                self._resending.add_done_callback(self._resending_ended)
+            self._resend_soon()
         elif error.code() not in _RECORD_ERRORS:
             self._retry(record, error)
         elif record.dead_reason is None:
@@ -307,6 +323,11 @@ class Forwarder:
         else:
             # Nowhere left to put it: the log has to hold what is known of it.
             _log.error("dead letter refused by Kafka and lost", topic=record.topic, key=record.key, reason=error.str())
+
+    def _resend_soon(self) -> None:
+        if self._resending is None:
+            self._resending = asyncio.create_task(self._resend())
+            self._resending.add_done_callback(self._resending_ended)
 
     def _resending_ended(self, task: asyncio.Task[None]) -> None:
         self._resending = None

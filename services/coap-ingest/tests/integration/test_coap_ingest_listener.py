@@ -177,7 +177,7 @@ def test_a_repeated_request_is_stored_once_also_while_its_answer_is_pending(worl
 def dtls_post(world: World, identity: str, key: str, *more: str, payload: bytes, path: str = "devices/1") -> str | None:
     """The code that libcoap's client over DTLS was answered with; none where no session came about."""
     uri = f"coaps://127.0.0.1:{world.port}/{path}"
-    command = [LIBCOAP_DTLS_CLIENT, "-m", "post", "-t", "50", "-u", identity, "-k", key, "-v", "7", "-B", "5", *more]
+    command = [LIBCOAP_DTLS_CLIENT, "-m", "post", "-t", "50", "-u", identity, "-k", key, "-v", "7", "-B", "20", *more]
     said = subprocess.run([*command, "-e", payload.decode(), uri], timeout=TIMEOUT_S, capture_output=True, check=False)
     return response_code(said.stdout + said.stderr)
 
@@ -192,7 +192,7 @@ def test_over_dtls_the_device_is_whose_key_it_has_and_others_are_not_heard(world
     assert dtls_post(world, "device-1", "secret", payload=payload) == "2.04"
     assert dtls_post(world, "device-2", "another", "-p", str(world.free_port()), payload=large) == "2.04"
     for identity, key in [("device-1", "another"), ("nobody", "secret"), ("x" * 60, "secret")]:
-        assert dtls_post(world, identity, key, payload=payload) is None
+        assert dtls_post(world, identity, key, "-B", "5", payload=payload) is None
     assert dtls_post(world, "device-1", "secret", payload=b"no reading") == "4.00"
     assert dtls_post(world, "device-1", "secret", payload=payload) == "2.04"
     assert world.metric("dtls_peers", state="session") <= 6
