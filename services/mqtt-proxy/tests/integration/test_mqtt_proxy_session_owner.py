@@ -28,7 +28,7 @@ USERS = (
 def proxy(kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Proxy]:
     with opened(kafka, registry, tmp_path, free_port) as made:
         (tmp_path / "users").write_text(USERS)
-        made.configure(password_file=tmp_path / "users", identity__device_id="payload")
+        made.configure(password_file=tmp_path / "users", identity__device_id="payload", name=made.device)
         yield made
 
 

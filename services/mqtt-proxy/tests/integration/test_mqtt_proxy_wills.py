@@ -27,6 +27,8 @@ _LATER_S = 3_600
 @pytest.fixture
 def proxy(kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Proxy]:
     with opened(kafka, registry, tmp_path, free_port) as made:
+        # A server of its own: a process that starts publishes the wills that another test's process left.
+        made.configure(name=made.device)
         yield made
 
 
