@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple, NoReturn
 
@@ -14,7 +14,6 @@ from prometheus_client.exposition import generate_latest
 
 from mqtt_proxy.handover import Handover
 from mqtt_proxy.link import Link, to_state
-from mqtt_proxy.sessions import StoredState
 from servicekit import logs
 from servicekit.health import Health, MonitoringServer
 from servicekit.lifecycle import Exit
@@ -115,10 +114,6 @@ class Member:
             handover.granted(client_id, to_state(value))
         else:
             handover.refused(client_id, is_denied=bool(value))
-
-    def wrote_over(self, states: Mapping[str, StoredState]) -> dict[str, StoredState]:
-        """Of what the topic holds: the sessions that our predecessor gave away without being able to say so."""
-        return {client_id: states[client_id] for client_id in self.interrupted if client_id in states}
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from isotherm_schemas import schema
 from mqtt_proxy.access import Access
 from mqtt_proxy.catalogue import Catalogue
 from mqtt_proxy.connection import Connection
+from mqtt_proxy.dormant_sessions import DormantSessions
 from mqtt_proxy.errors import RouteError
 from mqtt_proxy.front_door import FrontDoor
 from mqtt_proxy.grouping import OutRecord
@@ -33,7 +34,7 @@ from mqtt_proxy.rates import parse_rate
 from mqtt_proxy.restore import end_offsets, fence, is_committed, read_to_end
 from mqtt_proxy.routing import Router, kcql_routes, regex_routes
 from mqtt_proxy.server_name import ServerName
-from mqtt_proxy.session_records import newest, to_record
+from mqtt_proxy.session_records import from_record, newest, to_record
 from mqtt_proxy.sessions import SessionStore, StoredState
 from mqtt_proxy.settings import SERVICE, ProxySettings
 from mqtt_proxy.tls import Handshakes, server_context, watch_handshakes
@@ -59,6 +60,8 @@ STATUS = schema("TaskStatus", 1)
 
 _SWEEP_S = 5.0
 _CATALOGUE_S = 10.0
+_READ_AHEAD_KB = 16_384
+"""What the reader of the sessions topic buffers at most."""
 _SPARE_RECORDS = 100_000
 """The producer's own bound lies this far above ours, which counts whole publishes and lets wills through."""
 
@@ -248,11 +251,10 @@ class Proxy:
         if self._stop.is_set():
             return Exit.OK
         await self._in_thread(lambda: self._writer.open(self._stop))
-        states = await self._until_possible("sessions", self._restore)
-        if self._stop.is_set() or states is None:
+        restored = await self._until_possible("sessions", self._restore)
+        if self._stop.is_set() or restored is None:
             return Exit.OK
-        sessions = SessionStore(settings.session.maximum)
-        sessions.restore(states, int(time.time() * 1000))
+        sessions = SessionStore(settings.session.maximum, restored)
         _log.info("sessions restored", sessions=len(sessions))
         await self._wanted.known(self._stop)
         door = self._front_door(sessions)
@@ -394,12 +396,27 @@ class Proxy:
         ensure_dead_letter_topic(self._admin, settings)
         self._encode_session = self._registry.encoder(settings.session.topic, SESSION)
 
-    def _restore(self) -> dict[str, StoredState]:
+    def _restore(self) -> DormantSessions:
         """Our sessions, and our share of those of processes that do not exist any more, which are fenced first."""
-        fenced: set[int] = set()
+        decoder, fenced = Decoder(self._registry, SESSION), set[int]()
+
+        def decode(value: bytes) -> StoredState:
+            return from_record(decoder(value).record)
+
+        def takes(state: StoredState) -> bool:
+            return self._place.takes(state.owner or 0)
+
+        topic = self._settings.session.topic
         while True:
-            states = self._read_sessions()
-            owners = {state.owner for state in states.values() if state.owner is not None}
+            values = self._read_sessions(topic)
+            try:
+                interrupted = self._member.interrupted if self._member else ()
+                given_away = {client_id: decode(values[client_id]) for client_id in interrupted if client_id in values}
+                restored = DormantSessions(decode, int(time.time() * 1000))
+                owners = restored.take_over(values, takes)
+            except WireFormatError as error:
+                # To go on without a session's state would break the promise made to its device.
+                raise FatalTransactionError(f"{topic}: a session cannot be read: {error}") from error
             gone = {owner for owner in owners if self._place.is_gone(owner) and self._place.takes(owner)} - fenced
             if not gone or self._stop.is_set():
                 break
@@ -407,24 +424,17 @@ class Proxy:
             for owner in sorted(gone):
                 fence(self._settings.kafka, self._name.transactional_id(owner))
             fenced |= gone
-        ours = {client_id for client_id, state in states.items() if self._place.takes(state.owner or 0)}
-        if self._member is not None:
-            given_away = self._member.wrote_over(states)
-            self._given_away = {client_id: state for client_id, state in given_away.items() if client_id not in ours}
-        return {client_id: states[client_id] for client_id in ours}
+        self._given_away = {client_id: state for client_id, state in given_away.items() if not takes(state)}
+        return restored
 
-    def _read_sessions(self) -> dict[str, StoredState]:
-        topic = self._settings.session.topic
+    def _read_sessions(self, topic: str) -> dict[str, bytes]:
         name = f"{self._name.transactional_id(self._settings.ordinal)}-restore"
-        decoder = Decoder(self._registry, SESSION)
-        consumer = kafka.consumer(self._settings.kafka, name, name, enable_partition_eof=True)
+        consumer = kafka.consumer(
+            self._settings.kafka, name, name, enable_partition_eof=True, queued_max_messages_kbytes=_READ_AHEAD_KB
+        )
         try:
             ends = end_offsets(self._admin, topic)
-            records = read_to_end(consumer, topic, ends, self._stop)
-            return newest(records, lambda data: decoder(data).record, self._name.client_of)
-        except WireFormatError as error:
-            # To go on without a session's state would break the promise made to its device.
-            raise FatalTransactionError(f"{topic}: a session cannot be read: {error}") from error
+            return newest(read_to_end(consumer, topic, ends, self._stop), self._name.client_of)
         finally:
             consumer.close()
 

@@ -73,23 +73,19 @@ def _epoch_ms(time: datetime | None) -> int | None:
     return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
 
 
-def newest(
-    records: Iterable[Message],
-    decode: Callable[[bytes], Record],
-    client_of: Callable[[bytes], str | None] = bytes.decode,
-) -> dict[str, StoredState]:
-    """The last state of every client among records in their order; a null value ends a session.
+def newest(records: Iterable[Message], client_of: Callable[[bytes], str | None] = bytes.decode) -> dict[str, bytes]:
+    """The last state of every client among records in their order, still encoded; a null value ends a session.
 
     `client_of` tells whose session a key names, None for a record that is not of this server.
     """
-    values: dict[bytes, bytes] = {}
+    values: dict[str, bytes] = {}
     for record in records:
         key, value = record.key(), record.value()
-        if key is None:
+        client_id = None if key is None else client_of(key)
+        if client_id is None:
             continue
         if value is None:
-            values.pop(key, None)
+            values.pop(client_id, None)
         else:
-            values[key] = value
-    clients = {key: client_of(key) for key in values}
-    return {client: from_record(decode(values[key])) for key, client in clients.items() if client is not None}
+            values[client_id] = value
+    return values

@@ -7,7 +7,7 @@ transaction is decided (*releasing* meanwhile). Only the committed ones are stor
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Protocol
@@ -15,6 +15,9 @@ from typing import Protocol
 from mqtt_proxy.packets import Publish
 from mqtt_proxy.properties import Property
 from mqtt_proxy.reasons import Reason
+
+_MOST_EXPIRED = 5_000
+"""Sessions that are forgotten in one turn, beside those that became objects."""
 
 
 def content_crc32(topic: str, payload: bytes) -> int:
@@ -50,6 +53,15 @@ def will_delay_s(will: Publish) -> int:
     """How long after the connection a will is published (5.0 section 3.1.3.2.2), in seconds."""
     delay_s: int = will.properties.get(Property.WILL_DELAY, 0)
     return delay_s
+
+
+def begin_to_expire(state: StoredState, now_ms: int) -> int:
+    """Have a session expire whose process died while it was connected; returns when it does, in epoch milliseconds."""
+    if state.expires_at_ms is None:
+        state.expires_at_ms = now_ms + state.expiry_s * 1000
+    if state.will is not None and state.will_due_ms is None:
+        state.will_due_ms = now_ms + 1000 * min(will_delay_s(state.will), state.expiry_s)
+    return state.expires_at_ms
 
 
 class OnPublish(Enum):
@@ -171,23 +183,50 @@ class TooManySessionsError(Exception):
     """The bound on sessions is reached."""
 
 
-class SessionStore:
-    """All sessions by client id, at most `maximum`."""
+class Dormant(Protocol):
+    """Restored sessions that nobody has asked for since (`mqtt_proxy.dormant_sessions`)."""
 
-    def __init__(self, maximum: int) -> None:
+    @property
+    def with_will(self) -> Sequence[str]:
+        """Clients whose session has a will."""
+
+    def __len__(self) -> int: ...
+
+    def pop(self, client_id: str) -> StoredState | None:
+        """The state of a client, which is dormant no longer."""
+
+    def due(self, now_ms: int, most: int) -> Sequence[str]:
+        """At most `most` clients whose session has expired."""
+
+
+class SessionStore:
+    """All sessions by client id, at most `maximum`; the `dormant` ones become objects when they are asked for.
+
+    The bound does not hold for the restored ones: what devices were promised comes first.
+    """
+
+    def __init__(self, maximum: int, dormant: Dormant | None = None) -> None:
         self._maximum = maximum
         self._sessions: dict[str, Session] = {}
+        self._dormant = dormant
+        for client_id in dormant.with_will if dormant else ():
+            self.get(client_id)
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self._sessions) + (len(self._dormant) if self._dormant else 0)
 
     def get(self, client_id: str) -> Session | None:
         """The session of a client, if there is one."""
-        return self._sessions.get(client_id)
+        session = self._sessions.get(client_id)
+        if session is None and self._dormant is not None:
+            state = self._dormant.pop(client_id)
+            if state is not None:
+                session = self._hold(client_id, state)
+        return session
 
     def get_or_create(self, client_id: str) -> Session:
         """The session of a client; a new one is neither durable nor stored. Raises TooManySessionsError."""
-        session = self._sessions.get(client_id)
+        session = self.get(client_id)
         if session is None:
             self.check_room()
             session = self._sessions[client_id] = Session(client_id)
@@ -195,7 +234,7 @@ class SessionStore:
 
     def check_room(self) -> None:
         """Raises TooManySessionsError when no further session can be created."""
-        if len(self._sessions) >= self._maximum:
+        if len(self) >= self._maximum:
             raise TooManySessionsError
 
     def forget(self, session: Session) -> None:
@@ -213,32 +252,22 @@ class SessionStore:
         if self._sessions.get(session.client_id) is session:
             del self._sessions[session.client_id]
 
-    def restore(self, states: Mapping[str, StoredState], now_ms: int) -> None:
-        """Take over what the sessions topic holds; a session whose process died begins to expire now.
-
-        The bound does not hold here: what devices were promised comes first.
-        """
-        for client_id, state in states.items():
-            stored = state.copy()
-            if stored.expires_at_ms is None:
-                stored.expires_at_ms = now_ms + stored.expiry_s * 1000
-            if stored.will is not None and stored.will_due_ms is None:
-                stored.will_due_ms = now_ms + 1000 * min(will_delay_s(stored.will), stored.expiry_s)
-            self.adopt(client_id, stored)
-
     def adopt(self, client_id: str, state: StoredState) -> None:
         """Hold a session that another process had; nothing changes when it is held already. The bound does not hold."""
-        if client_id not in self._sessions:
-            stored = state.copy()
-            stored.owner = None
-            self._sessions[client_id] = Session(
-                client_id,
-                durable=True,
-                expiry_s=stored.expiry_s,
-                stored=stored,
-                username=stored.username,
-                will=stored.will,
-            )
+        if self.get(client_id) is None:
+            self._hold(client_id, state.copy())
+
+    def _hold(self, client_id: str, stored: StoredState) -> Session:
+        stored.owner = None
+        session = self._sessions[client_id] = Session(
+            client_id,
+            durable=True,
+            expiry_s=stored.expiry_s,
+            stored=stored,
+            username=stored.username,
+            will=stored.will,
+        )
+        return session
 
     def with_will(self) -> list[Session]:
         """Sessions that have a will."""
@@ -257,7 +286,12 @@ class SessionStore:
         ]
 
     def expired(self, now_ms: int) -> list[Session]:
-        """Sessions that may be forgotten: nobody owns them, nothing is undecided, no will waits, their time is over."""
+        """Sessions that may be forgotten: nobody owns them, nothing is undecided, no will waits, their time is over.
+
+        Of the dormant ones at most _MOST_EXPIRED, so that a million that expire at once do not fill the queues.
+        """
+        for client_id in self._dormant.due(now_ms, _MOST_EXPIRED) if self._dormant else ():
+            self.get(client_id)
         return [
             session
             for session in self._sessions.values()

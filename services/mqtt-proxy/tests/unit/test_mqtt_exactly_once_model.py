@@ -18,6 +18,7 @@ from typing import Any, cast
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from mqtt_restored import dormant
 
 from mqtt_proxy.access import Access
 from mqtt_proxy.connection import Connection
@@ -244,8 +245,7 @@ class ExactlyOnce(RuleBasedStateMachine):
                 metrics=metrics,
                 on_fatal=lambda failure: None,
             )
-            sessions = SessionStore(maximum=100)
-            sessions.restore(self.ledger.states, int(time.time() * 1000))
+            sessions = SessionStore(100, dormant(self.ledger.states, int(time.time() * 1000)))
             door = FrontDoor(
                 limits=LimitSettings(receive_maximum=20),
                 session_expiry_s=10**9,

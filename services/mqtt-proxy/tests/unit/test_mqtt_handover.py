@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -51,7 +52,7 @@ class Process:
         self.grouping.decided(batch, outcome)
 
     def hold(self, client_id: str) -> Session:
-        self.sessions.restore({client_id: STATE}, now_ms=0)
+        self.sessions.adopt(client_id, replace(STATE, expires_at_ms=STATE.expires_at_ms or STATE.expiry_s * 1000))
         session = self.sessions.get(client_id)
         assert session is not None
         return session

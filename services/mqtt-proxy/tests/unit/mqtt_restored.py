@@ -1,0 +1,16 @@
+"""Sessions as they are after a start, for tests that have states and no topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mqtt_proxy.dormant_sessions import DormantSessions
+from mqtt_proxy.sessions import StoredState
+
+
+def dormant(states: Mapping[str, StoredState], now_ms: int) -> DormantSessions:
+    """What a start at `now_ms` makes of the sessions topic that holds `states`."""
+    kept = {client_id: state.copy() for client_id, state in states.items()}
+    made = DormantSessions(lambda value: kept[value.decode()].copy(), now_ms)
+    made.take_over({client_id: client_id.encode() for client_id in kept}, lambda _state: True)
+    return made
