@@ -145,8 +145,21 @@ class Stalling:
             send_dead_letters=lambda _refusals: None,
             health=self.health,
             observer=Silent(),
+            on_turn=self._turn,
         )
+        self._stalls = threading.Event()
+        self._broker = broker
         self._thread = threading.Thread(target=self._run)
+
+    def stall(self) -> None:
+        """Have the fetches stopped. In the loop's thread: the client's `pause` waits, with the interpreter's lock."""
+        self._stalls.set()
+        until("stalled", lambda: not self._stalls.is_set())
+
+    def _turn(self) -> None:
+        if self._stalls.is_set():
+            self.consumer.pause([TopicPartition(self._broker.topic, 0)])
+            self._stalls.clear()
 
     def _run(self) -> None:
         try:
@@ -169,7 +182,7 @@ def test_a_partition_that_gives_nothing_is_seen_and_fetched_anew(single: Broker)
     single.aggregates(5, range(1), revision=BASE_MS)
     with world.running():
         until("read", lambda: len(world.store.offsets) == 5)
-        world.consumer.pause([TopicPartition(single.topic, 0)])
+        world.stall()
         single.aggregates(5, range(1, 2), revision=BASE_MS)
         until("seen", lambda: "reading" in world.health.problems() or len(world.store.offsets) == 10)
         until("read again", lambda: world.store.offsets == list(range(10)))
@@ -183,7 +196,7 @@ def test_a_partition_that_nothing_cures_ends_the_task(single: Broker) -> None:
     with world.running():
         until("read", lambda: len(world.store.offsets) == 5)
         world.consumer.is_stuck = True
-        world.consumer.pause([TopicPartition(single.topic, 0)])
+        world.stall()
         single.aggregates(5, range(1, 2), revision=BASE_MS)
         until("ended", lambda: bool(world.failures))
     assert isinstance(world.failures[0], NothingReadError)
