@@ -1,0 +1,181 @@
+"""When a will is published: real sessions and grouping, transactions that commit or not as the test says, no Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError
+
+from mqtt_proxy.grouping import ClaimUnit, Grouping, Outcome, OutRecord, Unit
+from mqtt_proxy.packets import Publish
+from mqtt_proxy.properties import Property
+from mqtt_proxy.sessions import Session, SessionStore
+from mqtt_proxy.settings import LimitSettings
+from mqtt_proxy.wills import Wills
+from servicekit.delivery import DeliveryFailedError
+
+LATER_S = 3_600
+
+
+class Kafka:
+    """Stores what it is given while it `takes` it; `stored` are the payloads of wills in their order."""
+
+    def __init__(self) -> None:
+        self.takes = True
+        self.stored: list[bytes] = []
+        self.refused: list[str] = []
+        self.grouping = Grouping(100)
+        self.sessions = SessionStore(10)
+        self.wills = Wills(
+            limits=LimitSettings(),
+            sessions=self.sessions,
+            translator=cast(Any, self),
+            producer=cast(Any, self),
+            transactions=cast(Any, self),
+            metrics=cast(
+                Any, SimpleNamespace(wills=0, messages_received=[0] * 3, payload_bytes=0, count_stored=_ignore)
+            ),
+            on_refused=lambda _qos, client_id, _reason: self.refused.append(client_id),
+        )
+        self.wills.start()
+
+    def translate(self, will: Publish, _arrival: object) -> Any:
+        return SimpleNamespace(records=[OutRecord("readings", "c", will.payload, [])])
+
+    async def send(self, _topic: str, *, key: str, value: bytes, headers: object) -> None:
+        if not self.takes:
+            raise DeliveryFailedError(KafkaError(KafkaError._MSG_TIMED_OUT))
+        self.stored.append(value)
+
+    def submit(self, unit: Unit) -> None:
+        self.grouping.add(unit)
+
+    async def decide(self, unit: Unit) -> Outcome:
+        outcomes: list[Outcome] = []
+        unit.on_decided = outcomes.append
+        self.submit(unit)
+        await self.settle(5)
+        return outcomes[0]
+
+    async def settle(self, turns: int = 30) -> None:
+        """Decide all transactions."""
+        for _ in range(turns):
+            await asyncio.sleep(0)
+            while (batch := self.grouping.take()) is not None:
+                if self.takes:
+                    self.stored += [cast(bytes, record.value) for unit in batch.units for record in unit.records]
+                self.grouping.decided(batch, Outcome.COMMITTED if self.takes else Outcome.ABORTED)
+
+    async def connected(self, qos: int, *, delay_s: int = 0, expiry_s: int = LATER_S) -> Session:
+        """A session whose connection was accepted with a will."""
+        session = self.sessions.get_or_create("c")
+        will = Publish("t", b"will", qos, properties={Property.WILL_DELAY: delay_s} if delay_s else {})
+        session.expiry_s, session.durable = expiry_s, expiry_s > 0
+        if session.durable:
+            self.submit(ClaimUnit(_ignore, session=session, expiry_s=expiry_s, will=will))
+            await self.settle()
+        self.wills.set(session, will)
+        return session
+
+
+def stored_will(session: Session) -> Publish | None:
+    """What the sessions topic has."""
+    return session.stored.will if session.stored else None
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+@pytest.fixture(params=[0, 1, 2])
+def qos(request: pytest.FixtureRequest) -> int:
+    return cast(int, request.param)
+
+
+async def test_without_delay_it_is_published_at_once_and_removed_from_the_session(qos: int) -> None:
+    kafka = Kafka()
+    session = await kafka.connected(qos)
+    assert stored_will(session) is not None
+    assert kafka.wills.bytes > 0
+    assert kafka.wills.connection_ended(session, session_ends=False)
+    assert session.undecided == 1, "a client that comes back waits for it"
+    await kafka.settle()
+    assert kafka.stored == [b"will"]
+    assert stored_will(session) is None
+    assert session.stored is not None
+    assert session.stored.expires_at_ms is not None, "it is detached"
+    assert (session.will, session.undecided, kafka.wills.bytes) == (None, 0, 0)
+
+
+async def test_with_delay_it_waits_and_a_clean_start_publishes_it(qos: int) -> None:
+    kafka = Kafka()
+    session = await kafka.connected(qos, delay_s=LATER_S)
+    assert not kafka.wills.connection_ended(session, session_ends=False)
+    assert kafka.wills.due_ms(session, 1_000) == 1_000 + LATER_S * 1_000
+    kafka.wills.suspend(session)
+    await kafka.wills.session_ends(session)
+    await kafka.settle()
+    assert kafka.stored == [b"will"]
+
+
+async def test_with_delay_it_is_removed_when_the_client_comes_back(qos: int) -> None:
+    kafka = Kafka()
+    session = await kafka.connected(qos, delay_s=LATER_S)
+    kafka.wills.connection_ended(session, session_ends=False)
+    kafka.wills.set(session, None)
+    await kafka.settle()
+    assert kafka.stored == []
+    assert kafka.wills.bytes == 0
+
+
+@pytest.mark.parametrize("expiry_s", [0, LATER_S])
+async def test_the_end_of_the_session_publishes_it_whatever_its_delay(qos: int, expiry_s: int) -> None:
+    kafka = Kafka()
+    session = await kafka.connected(qos, delay_s=LATER_S, expiry_s=expiry_s)
+    assert kafka.wills.connection_ended(session, session_ends=True)
+    await kafka.settle()
+    assert kafka.stored == [b"will"]
+    assert session.stored is None
+
+
+async def test_a_takeover_publishes_what_has_no_delay(qos: int) -> None:
+    for delay_s, stored in ((0, [b"will"]), (LATER_S, [])):
+        kafka = Kafka()
+        session = await kafka.connected(qos, delay_s=delay_s)
+        kafka.wills.taken_over(session)
+        await kafka.settle()
+        assert kafka.stored == stored
+
+
+async def test_what_kafka_does_not_take_stays_with_the_session_and_is_tried_again(qos: int) -> None:
+    kafka = Kafka()
+    session = await kafka.connected(qos)
+    kafka.takes = False
+    kafka.wills.connection_ended(session, session_ends=False)
+    await kafka.settle()
+    assert session.will is not None
+    assert kafka.refused == []
+    kafka.takes = True
+    kafka.wills.suspend(session)
+    assert session.stored is not None
+    session.stored.will_due_ms = 0
+    kafka.wills.sweep()
+    # The timer of a will that is due runs in the next turn of the loop.
+    for _ in range(3):
+        await asyncio.sleep(0.001)
+        await kafka.settle()
+    assert kafka.stored == [b"will"]
+
+
+async def test_a_stopped_process_publishes_nothing_by_time(qos: int) -> None:
+    kafka = Kafka()
+    kafka.wills.stop()
+    session = await kafka.connected(qos, delay_s=1)
+    kafka.wills.connection_ended(session, session_ends=False)
+    kafka.wills.sweep()
+    await kafka.settle()
+    assert kafka.stored == []
+    assert session.will is not None, "it waits for the next start"
