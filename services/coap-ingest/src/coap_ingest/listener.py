@@ -98,12 +98,14 @@ class Listener:
     async def open(self, receive_buffer_bytes: int) -> None:
         """Begin to listen. Raises OSError when the address is not free."""
         server = self._listen.server
-        self._context = ServerContext(self, self, self._remembered)
+        context = ServerContext(self, self, self._remembered)
         if server.scheme == "coaps":
-            await dtls.listen(self._context, server.host, server.port, self._listen.keys)
+            await dtls.listen(context, server.host, server.port, self._listen.keys)
         else:
-            await self._context.listen_udp(server.host, server.port)
-        buffers.widen(self._context, receive_buffer_bytes)
+            await context.listen_udp(server.host, server.port)
+        buffers.widen(context, receive_buffer_bytes)
+        # Not before: `watch` looks into it meanwhile.
+        self._context = context
         _log.info("listening", connector=self._plan.name, uri=server.base)
 
     def watch(self) -> None:

@@ -45,8 +45,8 @@ def test_what_an_outage_loses_of_observations_is_counted_to_the_last_one(world: 
     simulator = world.simulator("--rate", "200", "--max-age", "60")
     ingest = world.ingest(READINGS.format("sensors"), "queue_limit=40", "max_outstanding=20")
     reader.until(lambda seen: len(seen) >= 20)
-    world.kafka.pause()
     paused_ms = time.time_ns() // 1_000_000
+    world.kafka.pause()
     try:
         reader.until(lambda _: world.metric("notifications_total", outcome="dropped") >= 100)
         assert world.metric("queue_length") <= 41
