@@ -84,8 +84,13 @@ async def served(
         Metrics(registry),
         remembered_requests=remembered,
     )
-    await listener.open(65_536)
+    opening = asyncio.create_task(listener.open(65_536))
+    while not opening.done():
+        # As the service does, every second.
+        listener.watch()
+        await asyncio.sleep(0)
     try:
+        await opening
         yield Served(listener, kafka, registry, port)
     finally:
         await listener.close(0)

@@ -144,6 +144,12 @@ async def test_without_dtls_the_payload_or_the_path_says_who_it_is(
         assert [key for key, _ in made.kafka.stored] == keys
 
 
+async def test_a_listener_is_watched_from_its_first_moment(port: int) -> None:
+    async with served(port, "connect.coap.listen.psk = device-1:secret", scheme="coaps") as made:
+        made.listener.watch()
+        assert made.metric("dtls_peers", state="session") == 0
+
+
 async def test_the_list_of_links_comes_in_blocks_of_which_nothing_is_kept(port: int, device: Device) -> None:
     more = "".join(f"; INSERT INTO thermostat.data SELECT v AS value FROM r{number}" for number in range(60))
     async with served(port, FAST, statements=more) as made:
