@@ -254,6 +254,9 @@ def test_a_correction_takes_no_reading_from_a_window(spark: SparkSession) -> Non
     different = corrections.changed(computed, known, corrections.AGGREGATE_IDENTITY)
     kept = corrections.with_all_readings(different, known, corrections.AGGREGATE_IDENTITY)
     assert sorted(row["device_id"] for row in kept.collect()) == ["all", "new"]
+    # One window lacks a member: its groups would be partial.
+    assert corrections.in_whole_windows(kept, different).count() == 0
+    assert corrections.in_whole_windows(kept, kept).count() == 2
 
 
 def decoded_values(rows: DataFrame, writer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
