@@ -165,7 +165,11 @@ def _at(path: str, value: object) -> Callable[[Values], None]:
     return change
 
 
-LISTENS_TO_ANYBODY = {"name": "any", "listen": {"dtls": False}, "kcql": "INSERT INTO temperature SELECT * FROM `devices/*`"}
+LISTENS_TO_ANYBODY = {
+    "name": "any",
+    "listen": {"dtls": False},
+    "kcql": "INSERT INTO temperature SELECT * FROM `devices/*`",
+}
 
 
 @pytest.mark.parametrize(

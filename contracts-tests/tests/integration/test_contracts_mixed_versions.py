@@ -28,7 +28,8 @@ from mqtt_proxy.translate import Arrival, Rules, Translator
 from persisters.accounting import Counts
 from persisters.catalog import KINDS, check
 from persisters.decode import key_decoder, value_decoder
-from persisters.loop import Loop, LoopSettings
+from persisters.loop import Loop
+from persisters.loop_settings import LoopSettings
 from persisters.project import Projector
 from persisters.sink import Batch, Rejected, Row
 from persisters.work import Refusal

@@ -31,7 +31,7 @@ def _grows(metric: str, by: str, within: str = "15m", *, more_than: int = 0) -> 
 
 def _absent(service: str, *metrics: str) -> str:
     """Whether no process has any of the metrics; a distributed worker without a connector has its own alone."""
-    return f"absent({' or '.join(metrics)} or isotherm_worker_info{{service=\"{service}\"}})"
+    return f'absent({" or ".join(metrics)} or isotherm_worker_info{{service="{service}"}})'
 
 
 def _behind(lag: str, read: str, by: str, seconds: int) -> str:
