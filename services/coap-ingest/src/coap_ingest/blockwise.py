@@ -25,10 +25,6 @@ class IncompleteError(Exception):
     """A block that does not follow the ones before it (4.08)."""
 
 
-class InvalidBlockError(Exception):
-    """A block that is not as long as its option says (4.00)."""
-
-
 class TooManyTransfersError(Exception):
     """There is no room for one more transfer (5.03)."""
 

@@ -232,7 +232,10 @@ def _security(validated: Validated, servers: list[Server]) -> tuple[PreSharedKey
 def _values(validated: Validated) -> Values:
     said = validated.text(keys.VALUE_CONVERTER).lower()
     values = next(values for name, values in keys.CONVERTERS.items() if name.lower() == said)
-    has_schema = values is Values.JSON and validated.flag(keys.VALUE_SCHEMAS)
+    if values is not Values.JSON:
+        return values
+    is_connects = said == keys.JSON_CONVERTER.lower()
+    has_schema = validated.flag(keys.VALUE_SCHEMAS) if validated.text(keys.VALUE_SCHEMAS) else is_connects
     return Values.JSON_WITH_SCHEMA if has_schema else values
 
 

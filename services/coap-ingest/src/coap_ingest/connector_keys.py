@@ -48,13 +48,23 @@ _NO_EFFECT = {
     "batch.size": "the producer batches by itself",
 }
 
+JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
 CONVERTERS = {
     "avro": Values.AVRO,
     "io.confluent.connect.avro.AvroConverter": Values.AVRO,
     "json": Values.JSON,
-    "org.apache.kafka.connect.json.JsonConverter": Values.JSON,
+    JSON_CONVERTER: Values.JSON,
 }
 """What `value.converter` may say."""
+_REGISTRY = "the registry is the service's own (registry.url)"
+_CONVERTERS_NO_EFFECT = {
+    "schema.registry.url": _REGISTRY,
+    "basic.auth.user.info": _REGISTRY,
+    "basic.auth.credentials.source": _REGISTRY,
+    "auto.register.schemas": "topics have the schemas that they are declared with",
+    "schemas.cache.size": "every schema is kept",
+}
+"""Keys of Connect's converters, under `value.converter`."""
 _ERROR_DOCS = {
     ERROR_POLICY: "What a payload that cannot be used does: NOOP makes it a dead letter and goes on, THROW makes it a "
     "dead letter and ends the service, RETRY is NOOP with a limit to the attempts of writing to Kafka.",
@@ -155,7 +165,18 @@ DEFINITION = Definition(
             "that are not declared.",
             allowed=tuple(CONVERTERS),
         ),
-        Key(VALUE_SCHEMAS, Type.BOOLEAN, "false", "JSON values are `{schema, payload}` envelopes.", Importance.LOW),
+        Key(
+            VALUE_SCHEMAS,
+            Type.BOOLEAN,
+            None,
+            f"JSON values are `{{schema, payload}}` envelopes; by default true for {JSON_CONVERTER}, as in Connect, "
+            "and false for json.",
+            Importance.LOW,
+        ),
+        *(
+            Key(f"{VALUE_CONVERTER}.{name}", Type.STRING, None, "Accepted.", Importance.LOW, without_effect=why)
+            for name, why in _CONVERTERS_NO_EFFECT.items()
+        ),
         Key("key.converter", Type.STRING, None, "Accepted.", without_effect="keys are text"),
         Key(
             MESSAGE_KEY,
@@ -202,5 +223,4 @@ DEFINITION = Definition(
     ),
     kcql_key=KCQL,
     kcql_clauses=frozenset(("IGNORE", "WITHFORMAT", "WITHKEY", "KEYDELIMITER")),
-    open_prefixes=("value.converter.", "key.converter."),
 )

@@ -25,12 +25,15 @@ class IdentityPolicy(Enum):
     """From the identity whose pre-shared key the sender has."""
 
 
-def device_of_path(source: str, path: Sequence[str]) -> str:
-    """The device that a path names: the first segment for which FROM, `source`, has a `*`; else the last one."""
+def device_of_path(source: str, path: Sequence[str]) -> str | None:
+    """The device that a path names: the first segment for which FROM, `source`, has a `*`; else the last one.
+
+    None for the root, whose path has no segment.
+    """
     segments = source.removeprefix("/").split("/")
     if is_pattern(source) and len(segments) == len(path):
         return next(segment for wanted, segment in zip(segments, path, strict=True) if "*" in wanted)
-    return path[-1]
+    return path[-1] if path else None
 
 
 @dataclass(frozen=True, slots=True)

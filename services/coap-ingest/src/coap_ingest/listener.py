@@ -254,6 +254,8 @@ class Listener:
         policy = self._listen.identity
         if policy is IdentityPolicy.TOPIC:
             device = device_of_path(route.statement.source, notification.resource.path)
+            if device is None:
+                raise Refusal(codes.NOT_FOUND, f"the path names no device ({LISTEN_IDENTITY} = {policy.value})")
             notification = replace(notification, device_id=device)
         if route.rules is None:
             return [_Record(topic, route.key(notification), encode(message_record(notification)), said)]

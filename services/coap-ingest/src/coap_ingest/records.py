@@ -96,11 +96,11 @@ def payload_text(payload: bytes, content_format: int | None) -> str | None:
 class ReadingRules:
     """How the payloads of one statement become readings.
 
-    `metric` is what a reading measures when its row does not say; `units` gives units by metric; `project` applies
-    the statement to one row.
+    `metric` is what a reading measures when its row does not say, None where the row must; `units` gives units by
+    metric; `project` applies the statement to one row.
     """
 
-    metric: str
+    metric: str | None
     units: Mapping[str, str]
     project: Project
     limits: payloads.Limits

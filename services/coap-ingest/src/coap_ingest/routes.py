@@ -227,16 +227,18 @@ def _rules(
     return ReadingRules(default_metric(statement, resource, topic.name, known), known, _project(statement), limits)
 
 
-def default_metric(statement: kcql.Statement, resource: Resource, topic: str, units: Mapping[str, str]) -> str:
+def default_metric(statement: kcql.Statement, resource: Resource, topic: str, units: Mapping[str, str]) -> str | None:
     """What a reading measures when its payload does not say.
 
     The name of the field that is selected AS value, else the topic's name where that is a metric with a known unit
-    (`temperature`), else the last segment of the resource's path.
+    (`temperature`), else the last segment of the resource's path; None for the root, which has no segment.
     """
     for selected in statement.fields:
         if selected.alias == "value" and selected.path.segments and selected.path.segments[-1] != "value":
             return selected.path.segments[-1]
-    return topic if topic in units else resource.path[-1]
+    if topic in units:
+        return topic
+    return resource.path[-1] if resource.path else None
 
 
 def _project(statement: kcql.Statement) -> Project:

@@ -105,11 +105,12 @@ def option(number: int, value: bytes) -> bytes:
 
 def request(message_id: int, path: str = "devices/1", body: bytes = BODY, *, block1: int | None = None) -> bytes:
     """A confirmable POST of JSON; `block1` is the option's number (block, more, size exponent)."""
-    first, _, rest = path.partition("/")
-    options = option(11, first.encode()) + b"".join(option(0, part.encode()) for part in rest.split("/"))
-    options += option(1, bytes([50]))
+    segments = [part.encode() for part in path.split("/")] if path else []
+    # Uri-Path is option 11, Content-Format is 12.
+    options = b"".join(option(0 if index else 11, part) for index, part in enumerate(segments))
+    options += option(1 if segments else 12, bytes([50]))
     if block1 is not None:
-        # Block1 is option 27, Content-Format is 12.
+        # Block1 is option 27.
         options += bytes([13 << 4 | 3, 2]) + block1.to_bytes(3, "big")
     number = message_id.to_bytes(2, "big")
     return b"\x42\x02" + number + number + options + b"\xff" + body

@@ -325,6 +325,30 @@ def test_json_goes_into_topics_that_are_not_declared_messages_and_readings_alike
     assert message.topic.values is reading.topic.values is Values.JSON_WITH_SCHEMA
 
 
+@pytest.mark.parametrize(
+    ("converter", "expected"),
+    [
+        ("value.converter = org.apache.kafka.connect.json.JsonConverter", Values.JSON_WITH_SCHEMA),
+        (
+            "value.converter = org.apache.kafka.connect.json.JsonConverter\nvalue.converter.schemas.enable = false",
+            Values.JSON,
+        ),
+        ("value.converter = json", Values.JSON),
+        ("value.converter = json\nvalue.converter.schemas.enable = true", Values.JSON_WITH_SCHEMA),
+    ],
+)
+def test_envelopes_are_the_default_of_connects_own_converter_alone(converter: str, expected: Values) -> None:
+    (rule,) = planned(with_kcql("INSERT INTO raw.json SELECT * FROM sensors") + converter + "\n").rules
+    assert rule.topic.values is expected
+
+
+def test_nothing_under_the_value_converter_vanishes_without_a_notice() -> None:
+    more = "value.converter.schema.registry.url = http://r\nvalue.converter.schema.enable = true\n"
+    found = {notice.key: notice.message for notice in planned(DOCUMENT + more).notices}
+    assert "the registry is the service's own" in found["value.converter.schema.registry.url"]
+    assert "did you mean value.converter.schemas.enable" in found["value.converter.schema.enable"]
+
+
 def test_the_error_policy_is_connects_with_dead_letters_always_on() -> None:
     assert planned(DOCUMENT).errors == ErrorPolicy(Policy.NOOP, dead_letters=True)
     told = "connect.coap.error.policy = retry\nconnect.coap.max.retries = 3\nconnect.coap.retry.interval = 500\n"

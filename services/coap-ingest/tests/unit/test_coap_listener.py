@@ -63,6 +63,23 @@ async def test_blocks_that_do_not_fit_have_their_codes(port: int, device: Device
         assert len(made.kafka.stored) == 1
 
 
+@pytest.mark.parametrize(
+    ("identity", "payload", "code"),
+    [
+        ("payload", b'{"value": 1}', "4.00"),
+        ("payload", b'{"value": 1, "metric": "value", "unit": "Cel"}', "2.04"),
+        ("topic", b'{"value": 1, "metric": "value", "unit": "Cel"}', "4.04"),
+    ],
+)
+async def test_the_root_names_neither_metric_nor_device(
+    port: int, device: Device, identity: str, payload: bytes, code: str
+) -> None:
+    every = ";INSERT INTO thermostat.data SELECT value, metric, unit FROM `*`"
+    async with served(port, f"connect.coap.listen.identity = {identity}", statements=every) as made:
+        assert await device.code(request(1, "", payload)) == code
+        assert len(made.kafka.stored) == (code == "2.04")
+
+
 async def test_next_blocks_belong_to_the_request_that_was_admitted(port: int, device: Device) -> None:
     async with served(port, "connect.coap.listen.rate.limit = 2:600"):
         body = b'{"temperature": 1, "a": "' + b"x" * 160 + b'"}'
