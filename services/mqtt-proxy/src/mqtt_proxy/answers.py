@@ -53,7 +53,7 @@ class Answers:
         self.append(answer)
         self.send()
 
-    def decided(self, answer: Answer, *, stored: bool) -> None:
+    def decided(self, answer: Answer, *, stored: bool, why: Reason = NOT_STORED) -> None:
         """Kafka decided: what is first in the row and done leaves. A 3.1.1 client can only be told by the end."""
         connection = self._connection
         if connection.ended:
@@ -62,7 +62,7 @@ class Answers:
             if connection.protocol.version != V5:
                 connection.fail(NOT_STORED, "Kafka did not take a publish")
                 return
-            answer.reason = NOT_STORED
+            answer.reason = why
         answer.done = True
         self.send()
 

@@ -51,7 +51,11 @@ class Delivery:
         if error is not None and error.code() in RECORDS_AT_FAULT and not self._is_dead_letter:
             self._is_dead_letter = True
             self.translated = door.translator.refused(self._publish, connection.arrival, error.str())
-            self.send(door)
+            told = door.refusal(self.translated, connection.protocol.version) if self.answer is not None else None
+            if self.answer is None or told is None:
+                self.send(door)
+            else:
+                connection.pubacks.decided(self.answer, stored=False, why=told)
             return
         if error is None:
             door.count_stored(self.translated, qos, connection.loop.time() - self._started_s)

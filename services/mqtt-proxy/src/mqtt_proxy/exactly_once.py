@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mqtt_proxy.answers import NOT_STORED, Answer, Answers
-from mqtt_proxy.grouping import Outcome, PublishUnit, ReleaseUnit, Sender
+from mqtt_proxy.grouping import Outcome, OutRecord, PublishUnit, ReleaseUnit, Sender
 from mqtt_proxy.packets import V5, PacketType, Publish
 from mqtt_proxy.reasons import Reason
 from mqtt_proxy.sessions import OnPublish, OnRelease, content_crc32
@@ -62,7 +63,7 @@ class ExactlyOnce:
                 return
             door.metrics.packet_ids_reused += judged is OnPublish.REUSED
             self._flying[packet_id] = answer
-            self._submit(translated, translated.bytes + len(publish.payload), answer, crc32)
+            self._submit(publish, translated, answer, crc32)
 
     def refuse(self, packet_id: int, reason: Reason) -> None:
         """A PUBLISH that is not taken; its identifier is free again, unless it is under way for another one."""
@@ -73,21 +74,32 @@ class ExactlyOnce:
         else:
             self._pubrecs.refuse(packet_id, reason)
 
-    def _submit(self, translated: Translated, payload_bytes: int, answer: Answer, crc32: int) -> None:
+    def _submit(self, publish: Publish, translated: Translated, answer: Answer, crc32: int) -> None:
         connection = self._connection
         door, started_s = connection.door, connection.loop.time()
-        records = len(translated.records) + 1
+        records, size = len(translated.records) + 1, translated.bytes + len(publish.payload)
+        why = NOT_STORED
+
+        def refused(reason: str) -> Sequence[OutRecord] | None:
+            # Its device would send it again for ever, and everything behind it would wait: as at QoS 1.
+            nonlocal translated, why
+            translated = door.translator.refused(publish, connection.arrival, reason)
+            told = door.refusal(translated, connection.protocol.version)
+            if told is not None:
+                why = told
+                return None
+            return translated.records
 
         def decided(outcome: Outcome) -> None:
-            door.finished(records, payload_bytes)
+            door.finished(records, size)
             self._flying.pop(answer.packet_id, None)
             if outcome is Outcome.COMMITTED:
                 door.count_stored(translated, 2, connection.loop.time() - started_s)
             else:
                 door.count_refused(2, connection.arrival.client_id, f"the transaction's outcome: {outcome.name}")
-            self._pubrecs.decided(answer, stored=outcome is Outcome.COMMITTED)
+            self._pubrecs.decided(answer, stored=outcome is Outcome.COMMITTED, why=why)
 
-        door.took(records, payload_bytes)
+        door.took(records, size)
         door.transactions.submit(
             PublishUnit(
                 decided,
@@ -95,6 +107,7 @@ class ExactlyOnce:
                 records=translated.records,
                 # An MQTT 5 client is told of each refused publish and does not send it again in its old place.
                 sender=None if connection.protocol.version == V5 else self._sender,
+                on_refused=refused,
                 packet_id=answer.packet_id,
                 crc32=crc32,
             )

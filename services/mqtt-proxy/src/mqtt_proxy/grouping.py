@@ -44,16 +44,22 @@ class Sender:
 
 OnDecided = Callable[[Outcome], None]
 
+OnRefused = Callable[[str], "Sequence[OutRecord] | None"]
+"""Gives what is to be stored instead of records of which Kafka refused one, for this reason; None for nothing."""
+
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """Records and the change of one session that belong together; `on_decided` is called exactly once."""
+    """Records and the change of one session that belong together; `on_decided` is called exactly once.
+
+    `on_refused` is called at most once: when one of its own records is at fault.
+    """
 
     on_decided: OnDecided
     session: Session | None = None
     records: Sequence[OutRecord] = ()
     sender: Sender | None = None
-    bytes: int = 0
+    on_refused: OnRefused | None = None
 
     def apply(self, draft: StoredState | None) -> StoredState | None:
         """The session's state after this unit, `draft` changed in place where there is one; None forgets it."""
@@ -190,7 +196,6 @@ class Grouping:
         self._limit = max_records
         self._current: Batch | None = None
         self.outstanding_records = 0
-        self.outstanding_bytes = 0
 
     @property
     def is_deciding(self) -> bool:
@@ -212,7 +217,6 @@ class Grouping:
         if unit.session is not None:
             unit.session.undecided += 1
         self.outstanding_records += len(unit.records) + 1
-        self.outstanding_bytes += unit.bytes
         self._queue.append(unit)
 
     def take(self) -> Batch | None:
@@ -242,12 +246,28 @@ class Grouping:
         self._settle(dropped, Outcome.ABORTED)
         return self._current
 
-    def decided(self, batch: Batch, outcome: Outcome, *, records_at_fault: bool = False) -> None:
-        """The transaction of `batch` ended.
+    def refused(self, batch: Batch, reason: str) -> None:
+        """The transaction of `batch` was aborted, because a record was refused for its own sake.
 
-        `records_at_fault`: a record was refused for its own sake, so the next batches are small and grow with each
-        commit; the one at fault soon stands alone.
+        Its units are tried again, alone at first and in batches that grow with each commit, so that the one at fault
+        harms no other. When it is alone, something else is stored in its place, or it is decided.
         """
+        assert batch is self._current
+        self._limit = 1
+        if len(batch.units) == 1:
+            (unit,) = batch.units
+            on_refused, unit.on_refused = unit.on_refused, None
+            records = None if on_refused is None else on_refused(reason)
+            if records is None:
+                self.decided(batch, Outcome.ABORTED)
+                return
+            self.outstanding_records += len(records) - len(unit.records)
+            unit.records = records
+        self._current = None
+        self._queue.extendleft(reversed(batch.units))
+
+    def decided(self, batch: Batch, outcome: Outcome) -> None:
+        """The transaction of `batch` ended."""
         assert batch is self._current
         self._current = None
         if outcome is Outcome.COMMITTED:
@@ -258,8 +278,6 @@ class Grouping:
                     unit.session.stored = unit.apply(unit.session.stored)
             self._limit = min(self._max_records, self._limit * 2)
         else:
-            if records_at_fault:
-                self._limit = 1
             for unit in batch.units:
                 if unit.sender is not None:
                     unit.sender.failed = True
@@ -268,7 +286,6 @@ class Grouping:
     def _settle(self, units: Sequence[Unit], outcome: Outcome) -> None:
         for unit in units:
             self.outstanding_records -= len(unit.records) + 1
-            self.outstanding_bytes -= unit.bytes
             if unit.session is not None:
                 unit.session.undecided -= 1
             unit.settle(outcome)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum, auto
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -98,6 +99,11 @@ class TransactionalWriter:
         self._begun_s = time.monotonic()
         self._given_up = threading.Event()
 
+    @property
+    def fault(self) -> str:
+        """Why Kafka refused a record in the last `write`, in its words; empty when it refused none."""
+        return "" if self._refused is None else str(self._refused.str())
+
     def open(self, stop: Stop) -> None:
         """Fence every predecessor with this transactional id and decide what it left open.
 
@@ -138,15 +144,17 @@ class TransactionalWriter:
     def _fill(self, records: Sequence[OutRecord]) -> None:
         """Have Kafka hold all records in an open transaction. Raises _AbortError when that failed."""
         try:
-            self._producer.begin_transaction()
+            with _as_kafka_exception():
+                self._producer.begin_transaction()
+                for record in records[:-1]:
+                    self._produce(record, self._on_delivery)
+                self._produce(records[-1], self._on_witness)
+                # Before the commit, so that its time is the time of its EndTxn, and that only a whole batch has one.
+                while self._producer.flush(_CALL_TIMEOUT_S):
+                    self._check_given_up()
         except KafkaException as failure:
+            # A fatal error is raised by whichever call serves librdkafka's event of it.
             raise self._aborting(failure) from failure
-        for record in records[:-1]:
-            self._produce(record, self._on_delivery)
-        self._produce(records[-1], self._on_witness)
-        # Before the commit, so that its time is the time of its EndTxn, and so that only a whole batch has one.
-        while self._producer.flush(_CALL_TIMEOUT_S):
-            self._check_given_up()
         if self._refused is not None:
             raise _AbortError(str(self._refused))
 
@@ -160,7 +168,7 @@ class TransactionalWriter:
                 self._producer.poll(_POLL_S)
             except KafkaException as failure:
                 self._refused = self._refused or error_of(failure)
-                raise self._aborting(failure) from failure
+                raise
             else:
                 return
 
@@ -192,6 +200,11 @@ class TransactionalWriter:
             self._end(self._producer.abort_transaction)
         except (_UnansweredError, _LateAnswerError) as failure:
             self._replace(str(failure))
+        else:
+            if refused is not None:
+                # The broker waits for the sequence numbers of what it refused: the next transaction that writes to
+                # the same partition would fail (OUT_OF_ORDER_SEQUENCE_NUMBER; KIP-360) and take others with it.
+                self._replace("a record was refused, which leaves a gap in the producer's sequence")
         if refused is not None and refused.code() in RECORDS_AT_FAULT:
             return Written.ABORTED_RECORD_AT_FAULT
         return Written.ABORTED
@@ -204,7 +217,8 @@ class TransactionalWriter:
         """
         started_s = time.monotonic()
         try:
-            call(self._end_timeout_s)
+            with _as_kafka_exception():
+                call(self._end_timeout_s)
         except KafkaException as failure:
             fatal = self._fatal(failure)
             if isinstance(fatal, FencedError):
@@ -254,6 +268,24 @@ class TransactionalWriter:
         if error is not None and error.code() in FENCED and time.monotonic() - self._begun_s < self._timeout_s:
             return FencedError(str(failure))
         return FatalTransactionError(str(failure))
+
+
+@contextmanager
+def _as_kafka_exception() -> Iterator[None]:
+    """Raise a fatal error as the KafkaException that it is.
+
+    confluent-kafka sets it in the middle of a call that goes on to run delivery callbacks: CPython makes a SystemError
+    of the first that calls anything.
+    """
+    try:
+        yield
+    except SystemError as failure:
+        cause: BaseException | None = failure
+        while cause is not None and not isinstance(cause, KafkaException):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise cause from None
 
 
 class _AbortError(Exception):

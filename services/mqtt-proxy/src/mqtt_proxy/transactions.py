@@ -100,6 +100,8 @@ class Transactions:
         self._decided(batch, written)
 
     def _decided(self, batch: Batch, written: Written) -> None:
-        outcome = Outcome.COMMITTED if written is Written.COMMITTED else Outcome.ABORTED
-        self.grouping.decided(batch, outcome, records_at_fault=written is Written.ABORTED_RECORD_AT_FAULT)
+        if written is Written.ABORTED_RECORD_AT_FAULT:
+            self.grouping.refused(batch, self._writer.fault)
+        else:
+            self.grouping.decided(batch, Outcome.COMMITTED if written is Written.COMMITTED else Outcome.ABORTED)
         self._start()

@@ -32,6 +32,7 @@ _REASONS = {
     "topic too long": Reason.TOPIC_NAME_INVALID,
     "properties": Reason.QUOTA_EXCEEDED,
     "identity": Reason.NOT_AUTHORIZED,
+    "refused": Reason.IMPLEMENTATION_SPECIFIC_ERROR,
 }
 _MAX_DETAIL_CHARS = 500
 _MAX_TOPIC_CHARS = 1_024

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError
 
-from mqtt_proxy.grouping import DetachUnit, Outcome, Unit, WillUnit, WipeUnit
+from mqtt_proxy.grouping import DetachUnit, Outcome, OutRecord, Unit, WillUnit, WipeUnit
 from mqtt_proxy.held import publish_bytes
 from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.packets import Publish
 from mqtt_proxy.reasons import Reason
 from mqtt_proxy.sessions import Session, SessionStore, will_delay_s
 from mqtt_proxy.settings import LimitSettings
+from mqtt_proxy.transactional_writer import RECORDS_AT_FAULT
 from mqtt_proxy.transactions import Transactions
 from mqtt_proxy.translate import Arrival, Translated, Translator
 from servicekit.delivery import DeliveryFailedError, LoopProducer
@@ -242,14 +243,29 @@ class Wills:
         if not is_taken:
             end = self._end(session, session_ends=session_ends, is_detached=is_detached)
         if will.qos == 2:
-            end.records = translated.records
+
+            def refused(reason: str) -> Sequence[OutRecord]:
+                nonlocal translated
+                translated = self._translator.refused(will, arrival, reason)
+                return translated.records
+
+            end.records, end.on_refused = translated.records, refused
             if await self._transactions.decide(end) is not Outcome.COMMITTED:
                 raise DeliveryFailedError(KafkaError(KafkaError._PURGE_QUEUE))
         else:
-            for topic, key, value, headers in translated.records:
-                await self._producer.send(topic, key=key, value=value, headers=headers)
+            try:
+                await self._send(translated)
+            except DeliveryFailedError as failure:
+                if failure.error.code() not in RECORDS_AT_FAULT:
+                    raise
+                translated = self._translator.refused(will, arrival, failure.error.str())
+                await self._send(translated)
             self._submit(end)
         self._count(translated, will.qos, self._loop.time() - started_s)
+
+    async def _send(self, translated: Translated) -> None:
+        for topic, key, value, headers in translated.records:
+            await self._producer.send(topic, key=key, value=value, headers=headers)
 
     def _end(self, session: Session, *, session_ends: bool, is_detached: bool) -> Unit:
         if session_ends:

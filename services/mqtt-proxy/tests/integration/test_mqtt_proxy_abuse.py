@@ -156,6 +156,40 @@ def test_a_record_that_kafka_refuses_is_a_dead_letter_and_not_sent_again_for_eve
     assert proxy.metric("messages_refused_total") == 0
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_at_qos_2_it_is_a_dead_letter_exactly_once_and_harms_nobody(proxy: Proxy, version: int) -> None:
+    proxy.start(routes="INSERT INTO brightness SELECT v AS value, note FROM poison/+", transactions__linger_ms=300)
+    topic = f"poison/{proxy.device}"
+    wire, other = Wire(proxy, proxy.device, version=version), Wire(proxy, f"{proxy.device}-other", version=version)
+    poison = json.dumps({"v": 1, "note": secrets.token_hex(4_000)}).encode()
+    with small_records(proxy, "brightness"):
+        # One transaction, until Kafka refuses it.
+        other.send(publish_packet(f"{topic}-other", b'{"v": 1}', 7, version=version))
+        for packet_id, payload in ((1, b'{"v": 1}'), (2, poison), (3, b'{"v": 3}')):
+            wire.send(publish_packet(topic, payload, packet_id, version=version))
+        for packet_id in (1, 2, 3):
+            wire.expect(PUBREC, packet_id)
+        other.expect(PUBREC, 7)
+        wire.send(publish_packet(topic, poison, 2, version=version, dup=True))
+        wire.expect(PUBREC, 2)
+        for packet_id in (1, 2, 3):
+            wire.release(packet_id)
+            wire.expect(PUBCOMP, packet_id)
+        wire.send(publish_packet(topic, b'{"v": 4}', 2, version=version))
+        wire.expect(PUBREC, 2)
+    readings = proxy.topics.readings("brightness", proxy.device)
+    assert sorted((reading["device_id"], reading["value"]) for reading, _ in readings) == [
+        (proxy.device, 1.0),
+        (proxy.device, 3.0),
+        (proxy.device, 4.0),
+        (f"{proxy.device}-other", 1.0),
+    ]
+    assert [value for value, _ in dead_letters(proxy)] == [poison]
+    assert proxy.metric('dead_letters_total{reason="refused"}') == 1
+    assert proxy.metric("messages_refused_total") == 0
+    assert proxy.metric("outstanding_records") == proxy.metric("outstanding_bytes") == 0
+
+
 def test_dead_letters_are_bounded_and_expire_and_every_publish_is_counted(proxy: Proxy) -> None:
     topic = f"{proxy.device}.dead-letters"
     proxy.start(dead_letter_topic=topic, dead_letters__rate="5:360000", dead_letters__retention_ms=86_400_000)

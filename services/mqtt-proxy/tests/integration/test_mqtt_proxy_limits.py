@@ -88,7 +88,7 @@ def test_a_record_that_its_topic_refuses_harms_only_its_sender(proxy: Proxy) -> 
         poison = Wire(proxy, f"{proxy.device}-poison")
         payload = json.dumps({"v": 1, "note": secrets.token_hex(4000)}).encode()
         poison.send(publish_packet("poison", payload, 1))
-        assert poison.is_closed_by_the_proxy()
+        poison.expect(PUBREC, 1)
         fleet.finish()
     finally:
         fleet.abandon()

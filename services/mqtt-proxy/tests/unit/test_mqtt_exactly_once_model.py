@@ -43,17 +43,28 @@ class OneRecordTranslator:
         record = OutRecord("readings", arrival.client_id, publish.payload, [])
         return Translated([record], [("readings", 1)])
 
+    def refused(self, publish: Publish, arrival: Arrival, _reason: str) -> Translated:
+        return Translated([OutRecord("dead letters", arrival.client_id, publish.payload, [])], misfits=["refused"])
+
 
 class Ledger:
     """Kafka: what was committed."""
 
     def __init__(self) -> None:
         self.readings: list[bytes] = []
+        """Readings, and the dead letters of those that are refused."""
         self.states: dict[str, StoredState] = {}
+
+
+def is_poison(payload: bytes) -> bool:
+    """Whether Kafka refuses it for its own sake."""
+    return payload.endswith(b"poison")
 
 
 class WriterThatTheTestDecides:
     """Its batches never reach a producer: the executor keeps them."""
+
+    fault = "too large"
 
     def write(self, records: list[OutRecord]) -> Written:
         raise NotImplementedError
@@ -83,9 +94,12 @@ class HeldTransactions(Executor):
             return None
         future, records = self._held
         self._held = None
-        if commit:
+        self.outcome = Written.COMMITTED if commit else Written.ABORTED
+        if any(record.topic == "readings" and is_poison(cast(bytes, record.value)) for record in records):
+            self.outcome = Written.ABORTED_RECORD_AT_FAULT
+        elif commit:
             for record in records:
-                if record.topic == "readings":
+                if record.topic != "sessions":
                     self._ledger.readings.append(cast(bytes, record.value))
                 elif record.value is None:
                     self._ledger.states.pop(cast(str, record.key), None)
@@ -158,8 +172,8 @@ class Device:
         body = b"\0\1t" + struct.pack(">H", packet_id) + payload
         self.send(bytes((0x34 | (8 if dup else 0), len(body))) + body)
 
-    def publish_new(self, packet_id: int) -> None:
-        payload = f"{self.client_id}-{self.next_number}".encode()
+    def publish_new(self, packet_id: int, *, poison: bool = False) -> None:
+        payload = f"{self.client_id}-{self.next_number}{'-poison' if poison else ''}".encode()
         self.next_number += 1
         self.unfinished[packet_id] = payload
         self.sent.append(payload)
@@ -274,13 +288,13 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.loop.call_soon(device.connect, self.door)
         self.turn()
 
-    @rule(name=st.sampled_from(DEVICES), packet_id=st.integers(1, 3), burst=st.integers(1, 2))
-    def publish(self, name: str, packet_id: int, burst: int) -> None:
+    @rule(name=st.sampled_from(DEVICES), packet_id=st.integers(1, 3), burst=st.integers(1, 2), poison=st.integers(0, 9))
+    def publish(self, name: str, packet_id: int, burst: int, poison: int = 9) -> None:
         device = self.devices[name]
         for offset in range(burst):
             wanted = packet_id + offset
             if device.accepted and wanted not in device.unfinished:
-                self.loop.call_soon(device.publish_new, wanted)
+                self.loop.call_soon(partial(device.publish_new, wanted, poison=poison == offset))
         self.turn()
 
     @rule(name=st.sampled_from(DEVICES), steps=st.integers(1, 8))
@@ -323,7 +337,7 @@ class ExactlyOnce(RuleBasedStateMachine):
     def decide(self, commit: bool) -> None:
         future = self.held.decide(commit=commit)
         assert future is not None
-        future.set_result(Written.COMMITTED if commit else Written.ABORTED)
+        future.set_result(self.held.outcome)
         self.turn()
 
     @rule(name=st.sampled_from(DEVICES), commit=st.booleans())
@@ -331,7 +345,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         """What is in flight is decided first; then nobody gets in until it is resumed."""
         shutting = self.loop.create_task(self.door.shut())
         self.turn()
-        for _ in range(10):
+        for _ in range(40):
             if self.held.is_open:
                 self.decide(commit)
         assert shutting.done(), "nothing is in flight, and it is not paused"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mqtt_proxy.grouping import (
     Batch,
     ClaimUnit,
@@ -74,20 +76,45 @@ def test_later_publishes_of_a_sender_that_failed_do_not_overtake() -> None:
     assert log.told == [("a1", Outcome.ABORTED), ("a2", Outcome.ABORTED)]
 
 
-def test_a_record_at_fault_soon_stands_alone() -> None:
-    log, grouping = Log(), Grouping(max_records=1_000)
-    for number in range(20):
-        grouping.add(log.unit(f"{number}", Sender()))
-    batch = taken(grouping)
-    assert len(batch.units) == 20
-    grouping.decided(batch, Outcome.ABORTED, records_at_fault=True)
+@pytest.mark.parametrize("instead", [[OutRecord("dead letters", "12", b"", [])] * 2, [], None])
+def test_a_record_at_fault_soon_stands_alone_and_harms_nobody(instead: list[OutRecord] | None) -> None:
+    log, grouping, sender = Log(), Grouping(max_records=1_000), Sender()
+    reasons: list[str] = []
+
+    def on_refused(reason: str) -> list[OutRecord] | None:
+        reasons.append(reason)
+        return instead
+
+    units = [log.unit(f"{number}", sender if number == 12 else Sender()) for number in range(30)]
+    units[12].on_refused = on_refused
+    for unit in units:
+        grouping.add(unit)
     sizes = []
-    for number in range(31):
-        grouping.add(log.unit(f"again {number}", Sender()))
     while (found := grouping.take()) is not None:
         sizes.append(len(found.units))
-        grouping.decided(found, Outcome.COMMITTED)
-    assert sizes == [1, 1, 2, 4, 8, 15]
+        if any(record.key == "12" and record.topic == "t" for unit in found.units for record in unit.records):
+            grouping.refused(found, "too large")
+        else:
+            grouping.decided(found, Outcome.COMMITTED)
+    assert sizes[:4] == [30, 1, 1, 2]
+    assert reasons == ["too large"]
+    assert [name for name, _ in log.told] == [f"{number}" for number in range(30)], "in their order"
+    outcome = Outcome.ABORTED if instead is None else Outcome.COMMITTED
+    assert log.told.count(("12", outcome)) == 1
+    assert [told for _, told in log.told].count(Outcome.COMMITTED) == 29 + (outcome is Outcome.COMMITTED)
+    assert sender.failed == (instead is None)
+    assert grouping.outstanding_records == 0
+
+
+def test_what_cannot_be_replaced_either_is_decided() -> None:
+    log, grouping = Log(), Grouping(max_records=1_000)
+    unit = log.unit("a", Sender())
+    unit.on_refused = lambda _reason: [OutRecord("t", "instead", b"", [])]
+    grouping.add(unit)
+    for _ in range(2):
+        grouping.refused(taken(grouping), "not authorized")
+    assert log.told == [("a", Outcome.ABORTED)]
+    assert grouping.take() is None
 
 
 def test_states_in_a_batch_build_on_each_other_and_hold_only_after_the_commit() -> None:

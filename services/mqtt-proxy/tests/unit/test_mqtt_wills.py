@@ -25,8 +25,9 @@ class Kafka:
 
     def __init__(self) -> None:
         self.takes = True
+        self.too_large: list[bytes] = []
         self.stored: list[bytes] = []
-        self.refused: list[str] = []
+        self.told_of: list[str] = []
         self.grouping = Grouping(100)
         self.sessions = SessionStore(10)
         self.wills = Wills(
@@ -38,14 +39,19 @@ class Kafka:
             metrics=cast(
                 Any, SimpleNamespace(wills=0, messages_received=[0] * 3, payload_bytes=0, count_stored=_ignore)
             ),
-            on_refused=lambda _qos, client_id, _reason: self.refused.append(client_id),
+            on_refused=lambda _qos, client_id, _reason: self.told_of.append(client_id),
         )
         self.wills.start()
 
     def translate(self, will: Publish, _arrival: object) -> Any:
         return SimpleNamespace(records=[OutRecord("readings", "c", will.payload, [])])
 
+    def refused(self, will: Publish, _arrival: object, _reason: str) -> Any:
+        return SimpleNamespace(records=[OutRecord("dead letters", "c", b"dead letter: " + will.payload, [])])
+
     async def send(self, _topic: str, *, key: str, value: bytes, headers: object) -> None:
+        if value in self.too_large:
+            raise DeliveryFailedError(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         if not self.takes:
             raise DeliveryFailedError(KafkaError(KafkaError._MSG_TIMED_OUT))
         self.stored.append(value)
@@ -65,8 +71,12 @@ class Kafka:
         for _ in range(turns):
             await asyncio.sleep(0)
             while (batch := self.grouping.take()) is not None:
+                records = [record for unit in batch.units for record in unit.records]
+                if any(record.value in self.too_large for record in records):
+                    self.grouping.refused(batch, "too large")
+                    continue
                 if self.takes:
-                    self.stored += [cast(bytes, record.value) for unit in batch.units for record in unit.records]
+                    self.stored += [cast(bytes, record.value) for record in records]
                 self.grouping.decided(batch, Outcome.COMMITTED if self.takes else Outcome.ABORTED)
 
     async def connected(self, qos: int, *, delay_s: int = 0, expiry_s: int = LATER_S) -> Session:
@@ -157,7 +167,7 @@ async def test_what_kafka_does_not_take_stays_with_the_session_and_is_tried_agai
     kafka.wills.connection_ended(session, session_ends=False)
     await kafka.settle()
     assert session.will is not None
-    assert kafka.refused == []
+    assert kafka.told_of == []
     kafka.takes = True
     kafka.wills.suspend(session)
     assert session.stored is not None
@@ -168,6 +178,18 @@ async def test_what_kafka_does_not_take_stays_with_the_session_and_is_tried_agai
         await asyncio.sleep(0.001)
         await kafka.settle()
     assert kafka.stored == [b"will"]
+
+
+async def test_what_kafka_refuses_for_its_own_sake_is_a_dead_letter(qos: int) -> None:
+    kafka = Kafka()
+    kafka.too_large = [b"will"]
+    session = await kafka.connected(qos)
+    kafka.wills.connection_ended(session, session_ends=False)
+    await kafka.settle()
+    assert kafka.stored == [b"dead letter: will"]
+    assert kafka.told_of == []
+    assert stored_will(session) is None
+    assert (session.will, session.undecided, kafka.wills.bytes) == (None, 0, 0)
 
 
 async def test_a_stopped_process_publishes_nothing_by_time(qos: int) -> None:
