@@ -74,9 +74,9 @@ class Processor:
             if partition is None:
                 return  # the partition was lost meanwhile: its new owner reads it
             if self._records_tell_time:
-                # The wall clock bounds what a wrong time of taking in can do to all devices of the partition.
-                taken_in_ms = min(reading.ingest_time_ms, self._now_ms())
-                partition.hear(topic, taken_in_ms if appended_ms is None else appended_ms)
+                # The wall clock bounds what a wrong clock, a broker's too, can do to all devices of the partition.
+                told_ms = reading.ingest_time_ms if appended_ms is None else appended_ms
+                partition.hear(topic, min(told_ms, self._now_ms()))
             if appended_ms is not None and appended_ms > reading.ingest_time_ms + self._read_slack_ms:
                 self._metrics.late.inc()
             reason = refusal(reading, self._max_skew_ms)

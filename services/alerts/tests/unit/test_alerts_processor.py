@@ -293,3 +293,14 @@ async def test_the_brokers_time_moves_the_clock_and_tells_what_was_held_back() -
     await service.settle()
     # It tells what has happened: rules see it.
     assert [alert["state"] for alert in outputs.of("alert")] == ["opened"]
+
+
+async def test_a_broker_whose_clock_is_ahead_makes_no_device_silent() -> None:
+    outputs = Outputs()
+    service = processor(outputs)
+    for now_s in range(1_000, 1_020):
+        service._now_ms = lambda now_ms=now_s * 1_000: now_ms  # type: ignore[misc]  # it has a default
+        await service.take("in", 0, reading(now_s, 20), appended_ms=now_s * 1_000 + 3_600_000)
+        assert service.fleet.partitions[0].clock_ms() == now_s * 1_000
+        await service.sweep(0, now_s * 1_000 - SLACK_MS)
+    assert outputs.of("alert") == []
