@@ -160,6 +160,9 @@ class Fetching:
         )
         if self._stops_at_gap:
             raise OffsetGapError(f"{what}; `persisters replay` sets the connector to another position")
+        if not lost and not lane.is_settled:
+            # The offsets begin anew: those of the topic before must not be told apart from them in one batch.
+            return
         _log.error("offset out of range", topic=topic, partition=partition, lost_offsets=lost, reason=what)
         lane.step_over(first, lost)
         self._read_from(lane, first, now_ms)
@@ -167,7 +170,9 @@ class Fetching:
     def _wake(self, lane: Lane, now_ms: float) -> None:
         """Fetch a partition anew that gives nothing, if it has something to give."""
         expected = lane.next_offset
-        _, end = self._bounds(lane)
+        first, end = self._bounds(lane)
+        if expected is None and STARTS[self._start] == OFFSET_BEGINNING:
+            expected = first
         if expected is None or end <= expected or lane.end_of_partition == end:
             lane.read_ms = now_ms
             return

@@ -126,11 +126,15 @@ class Lane:
         """Records behind; 0 where the reader reached the end, since what is left there are transaction markers."""
         if self.high_watermark is None:
             return 0
-        is_idle = not (self.waiting or self.prepared or self.retrying or self.in_flight)
-        if is_idle and self.end_of_partition == self.high_watermark:
+        if self.is_settled and self.end_of_partition == self.high_watermark:
             return 0
         position = self.position if self.position is not None else self.committed or 0
         return max(0, self.high_watermark - position)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was read has its outcome."""
+        return not (self.waiting or self.prepared or self.retrying or self.in_flight)
 
     @property
     def next_offset(self) -> int | None:
@@ -151,7 +155,7 @@ class Lane:
 
     def step_over(self, first: int, lost: int) -> None:
         """Go on at the offset `first`: the `lost` ones before it are gone from the topic."""
-        if self.waiting or self.prepared or self.retrying or self.in_flight:
+        if not self.is_settled:
             self._gap = Gap(first, lost)
         else:
             self.counts.lost += lost
@@ -180,7 +184,8 @@ class Lane:
         """Whether the next batch should be decoded now."""
         if self.halted or self.prepared is not None or not self.waiting or now_ms < self.not_before_ms:
             return False
-        is_whole = len(self.waiting) >= limits.batch_records or self.waiting_bytes >= limits.batch_bytes
+        # Of a partition that is paused nothing more comes, so that its batch does not get any larger.
+        is_whole = self.paused or len(self.waiting) >= limits.batch_records or self.waiting_bytes >= limits.batch_bytes
         return is_whole or now_ms - self.oldest_ms >= limits.linger_ms
 
     def next_batch(self, limits: Limits, most_bytes: int | None = None) -> list[Record]:

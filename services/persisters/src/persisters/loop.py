@@ -23,7 +23,7 @@ from persisters.sink import Row, Sink, Unavailable
 from persisters.topics import TopicFollower
 from persisters.work import Prepared, Record, Refusal, Work
 from persisters.writers import Attempt, WriteObserver, Writers
-from servicekit import kafka, logs
+from servicekit import logs
 from servicekit.avro import RegistryUnavailableError
 from servicekit.backoff import Backoff
 from servicekit.health import Health
@@ -53,14 +53,11 @@ class TaskFailedError(Exception):
         self.__cause__ = refusal.error
 
 
-class Observer(WriteObserver, Protocol):
+class Observer(WriteObserver, offsets.CommitObserver, Protocol):
     """What wants to know how the loop is doing; called from the loop's and the writers' threads."""
 
     def settled(self, partition: Partition, counts: Counts) -> None:
         """Records got their outcome."""
-
-    def committed(self, seconds: float, failed: bool) -> None:
-        """Offsets were committed, or not."""
 
 
 class Loop:
@@ -302,41 +299,19 @@ class Loop:
             self._consumer.resume([TopicPartition(*lane.partition) for lane in free])
 
     def _commit(self, lanes: Sequence[Lane]) -> None:
-        if not lanes:
-            return
-        positions = [offsets.position_of(lane) for lane in lanes]
-        started = time.perf_counter()
-        try:
-            answers = self._consumer.commit(offsets=positions, asynchronous=False) or []
-        except KafkaException as failure:
-            self._commit_failed(kafka.error_of(failure), failure)
-            self._observer.committed(time.perf_counter() - started, True)
-            return
-        by_partition = {lane.partition: lane for lane in lanes}
-        for answer in answers:
-            if answer.error is None:
-                by_partition[(answer.topic, answer.partition)].committed = answer.offset
-            else:
-                self._commit_failed(answer.error, KafkaException(answer.error))
-        self._health.ready("kafka")
-        self._observer.committed(time.perf_counter() - started, any(answer.error for answer in answers))
-
-    def _commit_failed(self, error: KafkaError | None, failure: KafkaException) -> None:
-        if error is None or error.code() not in offsets.RETRIABLE:
-            self._failure = self._failure or failure
-            return
-        self._health.not_ready("kafka", f"offsets not committed: {error.str()}")
-        _log.warning("offsets not committed, trying again", reason=error.str())
+        refused = offsets.commit(self._consumer, lanes, self._health, self._observer)
+        self._failure = self._failure or refused
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        if not partitions:
-            return
-        committed_of_all = offsets.committed(consumer, partitions, self._new_backoff(), self._health, self._stop)
-        if not committed_of_all:
-            return
         try:
             if self._fence is not None:
+                # Also where there is nothing new for this task: another one has joined.
                 self._fence.check()
+            if not partitions:
+                return
+            committed_of_all = offsets.committed(consumer, partitions, self._new_backoff(), self._health, self._stop)
+            if not committed_of_all:
+                return
             self._fetching.assign(committed_of_all)
         except (NoCommittedOffsetError, StaleConfigurationError) as failure:
             self._failure = self._failure or failure

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from persisters.lanes import Lane
-from servicekit import kafka
+from servicekit import kafka, logs
 from servicekit.backoff import Backoff
 from servicekit.health import Health
 from servicekit.lifecycle import Stop
+
+_log = logs.logger(__name__)
 
 _TIMEOUT_S = 10.0
 _WATERMARK_TIMEOUT_S = 1.0
@@ -40,6 +43,49 @@ def position_of(lane: Lane) -> TopicPartition:
     """What is committed of a lane: everything before its position is settled, and these are the counts of it."""
     topic, partition = lane.partition
     return TopicPartition(topic, partition, lane.position or 0, metadata=lane.counts.to_metadata())
+
+
+class CommitObserver(Protocol):
+    """What wants to know of commits."""
+
+    def committed(self, seconds: float, failed: bool) -> None:
+        """Offsets were committed, or not."""
+
+
+def commit(
+    consumer: Consumer, lanes: Sequence[Lane], health: Health, observer: CommitObserver
+) -> KafkaException | None:
+    """Commit the lanes' positions with their counts; why Kafka refuses for good, if it does.
+
+    What cannot be committed now is committed the next time, by us or by the partition's next owner.
+    """
+    if not lanes:
+        return None
+    refused: KafkaException | None = None
+    started = time.perf_counter()
+    try:
+        answers = consumer.commit(offsets=[position_of(lane) for lane in lanes], asynchronous=False) or []
+    except KafkaException as failure:
+        observer.committed(time.perf_counter() - started, True)
+        return _refused(kafka.error_of(failure), failure, health)
+    by_partition = {lane.partition: lane for lane in lanes}
+    for answer in answers:
+        if answer.error is None:
+            by_partition[(answer.topic, answer.partition)].committed = answer.offset
+        else:
+            refused = refused or _refused(answer.error, KafkaException(answer.error), health)
+    if not any(answer.error for answer in answers):
+        health.ready("kafka")
+    observer.committed(time.perf_counter() - started, any(answer.error for answer in answers))
+    return refused
+
+
+def _refused(error: KafkaError | None, failure: KafkaException, health: Health) -> KafkaException | None:
+    if error is None or error.code() not in RETRIABLE:
+        return failure
+    health.not_ready("kafka", f"offsets not committed: {error.str()}")
+    _log.warning("offsets not committed, trying again", reason=error.str())
+    return None
 
 
 class Watermarks:

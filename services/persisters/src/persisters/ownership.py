@@ -29,13 +29,14 @@ class Lease:
     def __init__(self, session_timeout_ms: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit_s = session_timeout_ms / 1000 * self.share
         self._clock = clock
-        self._renewed_s = clock()
+        self._renewed_s: float | None = None
+        """None until the first poll, before which nothing is owned."""
         self._suspended_until_s = float("-inf")
 
     def renew(self) -> None:
         """The consumer was polled just now."""
         now_s = self._clock()
-        if now_s - self._renewed_s > self._limit_s:
+        if self._renewed_s is not None and now_s - self._renewed_s > self._limit_s:
             self._suspended_until_s = now_s + self._limit_s
         self._renewed_s = now_s
 
@@ -43,7 +44,8 @@ class Lease:
     def is_valid(self) -> bool:
         """Whether what the consumer told last can be relied on."""
         now_s = self._clock()
-        return self._suspended_until_s <= now_s <= self._renewed_s + self._limit_s
+        renewed_s = self._renewed_s
+        return renewed_s is not None and self._suspended_until_s <= now_s <= renewed_s + self._limit_s
 
 
 class Ownership:

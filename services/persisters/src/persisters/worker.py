@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 from prometheus_client import CollectorRegistry
 
-from connector.config import ConnectorConfig, group_of
+from connector.config import ConnectorConfig
 from connector.converters import PARTS, is_enveloped, registry_settings
 from connector.dead_letters import (
     DeadLetter,
@@ -24,7 +24,7 @@ from connector.dead_letters import (
     ensure_topic,
     producer_overrides,
 )
-from connector.generations import Fence, Generation
+from connector.generations import Generation
 from connector.handover import Handover, tell
 from connector.limits import FailureLimitError, FailureWatch, failure_limits
 from connector.masking import mask_of
@@ -39,6 +39,7 @@ from persisters.decode import AvroDecoder, key_decoder, value_decoder
 from persisters.lanes import Limits
 from persisters.loop import Loop, TaskFailedError
 from persisters.loop_settings import LoopSettings
+from persisters.membership import Membership
 from persisters.metrics import TaskMetrics
 from persisters.observers import Observers, RefusalLog
 from persisters.project import Conventions, Projector
@@ -57,8 +58,6 @@ _log = logs.logger(__name__)
 
 _CHATTY = ("elastic_transport", "elasticsearch", "cassandra", "hazelcast")
 """Clients that tell every request and reconnection; what matters of it is told by the loop."""
-_FETCH_BACKOFF_MS = 20
-"""So long the client waits before it looks whether its full queue has room again."""
 _LIST_TIMEOUT_S = 10.0
 _RESET = "consumer.override.auto.offset.reset"
 _ANNOUNCING_S = 5.0
@@ -137,6 +136,8 @@ class _Task:
     ) -> None:
         self._settings, self._assignment, self._follower = settings, assignment, follower
         self._kind, self._config, self._number = assignment.kind, assignment.config, assignment.task
+        handover, written = assignment.handover, assignment.written
+        self._generation = None if handover is None else Generation.made(handover.generation, written.config)
         self._registry = registry
         self._health, self._metrics = health, metrics
         self._schemas = SchemaRegistry(settings.registry)
@@ -220,6 +221,8 @@ class _Task:
         if stop.is_set():
             return None
         self._followed = self._follower_of_topics()
+        member = Membership(settings, config, self._number, self._generation)
+        consumer = member.consumer()
         loop = Loop(
             LoopSettings(
                 config.items("topics"),
@@ -237,11 +240,9 @@ class _Task:
                 commit_interval_ms=settings.commit_interval_ms,
                 # The rest is for leaving the group and the last word.
                 drain_timeout_ms=min(settings.drain_timeout_ms, settings.shutdown_timeout_ms * _DRAIN_SHARE),
-                session_timeout_ms=float(
-                    config.text("consumer.override.session.timeout.ms") or settings.session_timeout_ms
-                ),
+                session_timeout_ms=member.session_timeout_ms,
             ),
-            consumer=self._consumer(),
+            consumer=consumer,
             sink=build(config, AvroDecoder(self._of_values), settings.writers, self._topic_ids),
             project=project,
             usual=project.usual,
@@ -251,26 +252,10 @@ class _Task:
             observer=Observers(self._metrics, self._refusals, self._failures),
             on_turn=self._turn_over,
             followed=self._followed,
-            fence=self._fence(),
+            fence=member.fence(),
         )
         self._metrics.follow(lambda: dict(loop.lanes.by_partition))
         return loop
-
-    def _generation(self) -> Generation | None:
-        """Of the configuration; None for a task whose file owns it."""
-        handover = self._assignment.handover
-        return None if handover is None else Generation.made(handover.generation, self._assignment.written.config)
-
-    def _client_id(self) -> str:
-        name, generation = f"{self._config.name}-{self._number}", self._generation()
-        return name if generation is None else generation.client_id(name)
-
-    def _fence(self) -> Fence | None:
-        generation = self._generation()
-        if generation is None:
-            return None
-        admin = kafka.admin(self._settings.kafka, f"{self._config.name}-{self._number}-fence")
-        return Fence(admin, group_of(self._config.name), generation)
 
     def _follower_of_topics(self) -> TopicFollower | None:
         pattern = self._config.text("topics.regex")
@@ -339,25 +324,6 @@ class _Task:
             worker_group=self._settings.worker_group,
             known=self._known(),
         )
-
-    def _consumer(self) -> Consumer:
-        settings, config = self._settings, self._config
-        overrides: dict[str, Any] = {
-            "enable_partition_eof": True,
-            "queued_max_messages_kbytes": settings.fetch_queue_kilobytes,
-            # Of the client's own a whole second, in which a task writes more than that queue holds.
-            "fetch_queue_backoff_ms": _FETCH_BACKOFF_MS,
-            # Short runs of one partition after another, so that the lanes fill evenly and none has to be paused.
-            "max_partition_fetch_bytes": 256 * 1024,
-            "session_timeout_ms": settings.session_timeout_ms,
-            **{key.replace(".", "_"): value for key, value in config.under("consumer.override.").items()},
-            # The loop chooses positions itself, so that none is skipped unseen.
-            "auto_offset_reset": "error",
-        }
-        try:
-            return kafka.consumer(settings.kafka, self._client_id(), group_of(config.name), **overrides)
-        except KafkaException as error:
-            raise SinkConfigError(f"consumer.override: {error.args[0].str()}") from error
 
     def _dead_letters(self, stop: Stop) -> DeadLetters | None:
         topic = dead_letter_topic(self._config)

@@ -381,3 +381,16 @@ def test_batches_are_bounded_by_count_and_by_bytes_and_wait_for_linger() -> None
     alone.assign((TOPIC, 0), None, Counts())
     alone.offer([big], now_ms=0.0)
     assert alone.by_partition[(TOPIC, 0)].next_batch(limits) == [big]
+
+
+def test_a_partition_that_is_paused_does_not_wait_for_a_batch_to_fill() -> None:
+    """Its share may be smaller than a batch, and nothing more comes until that is written."""
+    limits = Limits(batch_records=100, linger_ms=60_000, waiting_records=100)
+    lanes = Lanes(limits, Backoff)
+    for partition in range(2):
+        lanes.assign(("t", partition), None, Counts())
+    for partition in range(2):
+        lanes.offer([Record("t", partition, offset, 0, None, b"", ()) for offset in range(60)], 0.0)
+    paused = lanes.to_pause()
+    assert len(paused) == 2
+    assert all(lane.wants_preparing(limits, 1.0) for lane in paused)

@@ -120,3 +120,13 @@ def test_a_process_that_stood_still_writes_only_after_its_consumer_had_time_to_b
     ownership.release()
     with pytest.raises(OwnershipLostError):
         ownership.check()
+
+
+def test_a_sink_that_took_long_to_open_suspends_no_write() -> None:
+    """Nothing was owned before the first poll, so nothing can have been lost."""
+    now_s = [0.0]
+    lease = Lease(10_000, lambda: now_s[0])
+    assert not lease.is_valid
+    now_s[0] = 600.0
+    lease.renew()
+    assert lease.is_valid

@@ -19,6 +19,7 @@ from hazelcast.errors import (
 from connector.validation import Problem, Validated
 from kcql.model import Statement
 from persisters.decode import BAD_RECORD, Decode
+from persisters.ownership import Ownership
 from persisters.plan import Plan
 from persisters.project import null_behaviour
 from persisters.sink import Batch, Rejected, SinkConfigError, Unavailable
@@ -58,8 +59,8 @@ class HazelcastSink:
         self._decode = decode
         self._topic_id = topic_id
         self._counts_offsets = any(structure_of(statement) != "IMAP" for statement in config.statements)
-        self._lanes: dict[tuple[str, int], tuple[str, int]] = {}
-        """By partition, the topic's id and the last offset that was written."""
+        self._lanes: dict[tuple[str, int], tuple[Ownership, str, int]] = {}
+        """By partition, the topic's id and the last offset that was written, and under which ownership."""
         self._timeout_s = config.integer(f"{PREFIX}.write.timeout") / 1000
         self._blocks_when_full = config.text(f"{PREFIX}.queue.full").upper() == "BLOCK"
         self._client: HazelcastClient | None = None
@@ -105,19 +106,19 @@ class HazelcastSink:
         for (kind, name), members in groups.items():
             if members:
                 rejected += self._write(kind, name, batch, source, members)
-        self._lanes[batch.topic, batch.partition] = source.topic_id, batch.rows[-1].offset
+        self._lanes[batch.topic, batch.partition] = batch.ownership, source.topic_id, batch.rows[-1].offset
         return rejected
 
     def _source(self, batch: Batch) -> Source:
         """Where the rows come from. Kafka is asked for the topic's id where rows may be there already.
 
-        Those that go on behind the last ones of this process are of the same topic.
+        Those that go on behind the last ones, without another owner in between, are of the same topic.
         """
         if not self._counts_offsets:
             return Source(self._config.name, batch.topic, batch.partition)
         known = self._lanes.get((batch.topic, batch.partition))
-        goes_on = known is not None and batch.rows[0].offset > known[1]
-        topic_id = known[0] if known is not None and goes_on else self._topic_id(batch.topic)
+        goes_on = known is not None and known[0] is batch.ownership and batch.rows[0].offset > known[2]
+        topic_id = known[1] if known is not None and goes_on else self._topic_id(batch.topic)
         return Source(self._config.name, batch.topic, batch.partition, topic_id)
 
     def close(self) -> None:

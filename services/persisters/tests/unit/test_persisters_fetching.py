@@ -1,0 +1,175 @@
+"""Where partitions are read, and what the loop does when another configuration joins; with a consumer that is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from connector.generations import Fence, StaleConfigurationError
+from connector.policies import ErrorPolicy, Policy
+from persisters.accounting import Counts
+from persisters.fetching import Fetching, NothingReadError
+from persisters.lanes import Lane, Limits
+from persisters.loop import Loop
+from persisters.loop_settings import LoopSettings
+from persisters.membership import Membership
+from persisters.settings import PersistersSettings
+from persisters.sink import Batch, Rejected
+from persisters.work import Prepared, Record, Work
+from servicekit.backoff import Backoff
+from servicekit.health import Health
+from servicekit.lifecycle import Stop
+from servicekit.settings import KafkaSettings
+
+PLACE = ("t", 0)
+
+
+class Told:
+    """A consumer of a topic with these bounds, whose rebalances are told one by one, a poll each."""
+
+    def __init__(self, first: int = 0, end: int = 0) -> None:
+        self.bounds = first, end
+        self.read_from: list[int] = []
+        self.rebalances: list[list[TopicPartition]] = []
+        self.assigned: Callable[..., None] = lambda *_: None
+
+    def subscribe(self, _topics: Any, *, on_assign: Any, **_: Any) -> None:
+        self.assigned = on_assign
+
+    def poll(self, _timeout_s: float) -> None:
+        if self.rebalances:
+            self.assigned(self, self.rebalances.pop(0))
+
+    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return partitions
+
+    def get_watermark_offsets(self, _where: TopicPartition, **_: Any) -> tuple[int, int]:
+        return self.bounds
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.read_from += [one.offset for one in partitions]
+
+    def incremental_unassign(self, _partitions: Any) -> None: ...
+
+    def resume(self, _partitions: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def fetching(consumer: Told, health: Health, start: str = "earliest") -> Fetching:
+    return Fetching(cast(Consumer, consumer), health, start=start, stall_ms=1_000)
+
+
+def lane(committed: int | None) -> Lane:
+    return Lane(PLACE, Counts(), Backoff(), committed=committed)
+
+
+def test_a_partition_that_was_never_read_and_gives_nothing_is_fetched_anew_too() -> None:
+    consumer, health, silent = Told(3, 9), Health(), lane(None)
+    looking = fetching(consumer, health)
+    for number in range(3):
+        looking.look({PLACE: silent}, 10_000.0 * (number + 1))
+        assert "no record for 1 s" in health.problems()["reading"]
+    assert consumer.read_from == [3, 3, 3]
+    with pytest.raises(NothingReadError):
+        looking.look({PLACE: silent}, 40_000.0)
+
+
+@pytest.mark.parametrize(("bounds", "start"), [((3, 3), "earliest"), ((3, 9), "latest")])
+def test_a_partition_that_was_never_read_may_have_nothing_to_give(bounds: tuple[int, int], start: str) -> None:
+    consumer, health = Told(*bounds), Health()
+    fetching(consumer, health, start).look({PLACE: lane(None)}, 10_000.0)
+    assert (consumer.read_from, "reading" in health.problems()) == ([], False)
+
+
+def test_a_topic_made_anew_is_read_when_nothing_of_the_one_before_is_left() -> None:
+    """Records of both in one batch could not be told apart by their offsets."""
+    consumer, waiting = Told(0, 2), lane(98)
+    looking = fetching(consumer, Health())
+    waiting.offer([Record("t", 0, offset, 0, None, b"", ()) for offset in (98, 99)], 0.0)
+    looking.out_of_range(waiting)
+    looking.look({PLACE: waiting}, 10_000.0)
+    assert consumer.read_from == []
+
+    work = Work.prepare(waiting.next_batch(Limits()), ErrorPolicy(Policy.NOOP), lambda _: Prepared(filtered="no"))
+    waiting.accept(work, 0.0)
+    waiting.start(0.0)
+    waiting.finished(None, 0.0)
+    looking.look({PLACE: waiting}, 20_000.0)
+    assert (consumer.read_from, waiting.position, waiting.lost) == ([0], 0, 0)
+
+
+class Quiet:
+    """Neither a sink nor an observer that does anything."""
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def write(self, batch: Batch) -> Sequence[Rejected]:
+        return ()
+
+    def wrote(self, *_: Any) -> None: ...
+
+    retried = refused = settled = committed = wrote
+
+
+class Newer:
+    """A fence that sees a task of a newer configuration, once it was told that there is one."""
+
+    def __init__(self) -> None:
+        self.is_there = False
+
+    def closed(self) -> str | None:
+        return None
+
+    def check(self) -> None:
+        if self.is_there:
+            raise StaleConfigurationError("tasks of a newer configuration run")
+        self.is_there = True
+
+
+def test_a_task_whose_partitions_stay_learns_that_a_newer_configuration_has_joined() -> None:
+    """The assignor has nothing new for it then: its assignment is an empty one."""
+    consumer, quiet = Told(), Quiet()
+    consumer.rebalances = [[TopicPartition("t", 0, OFFSET_BEGINNING)], []]
+    loop = Loop(
+        LoopSettings(["t"], writers=1),
+        consumer=cast(Consumer, consumer),
+        sink=quiet,
+        project=lambda _: Prepared(),
+        usual=lambda _: None,
+        policy=ErrorPolicy(Policy.NOOP),
+        send_dead_letters=lambda _: None,
+        health=Health(),
+        observer=quiet,
+        fence=cast(Fence, Newer()),
+    )
+    with pytest.raises(StaleConfigurationError):
+        loop.run(Stop())
+    assert consumer.rebalances == []
+
+
+class Overridden:
+    """A configuration with these keys."""
+
+    name = "c"
+
+    def __init__(self, **values: str) -> None:
+        self._values = values
+
+    def text(self, key: str) -> str:
+        return self._values.get(key, "")
+
+
+@pytest.mark.parametrize(
+    ("override", "of_process", "expected"), [("", "", 10_000), ("7000", "", 7_000), ("7000", "8000", 8_000)]
+)
+def test_the_lease_is_of_the_consumers_own_session(override: str, of_process: str, expected: float) -> None:
+    properties = {"session.timeout.ms": of_process} if of_process else {}
+    settings = PersistersSettings(kafka=KafkaSettings(properties=properties), session_timeout_ms=10_000)
+    config: Any = Overridden(**{"consumer.override.session.timeout.ms": override})
+    assert Membership(settings, config, 0, None).session_timeout_ms == expected
