@@ -14,9 +14,30 @@ INTERNAL = ("__", "isotherm.")
 """Beginnings of topics that no pattern means: Kafka's own and the control topics. `topics` may name them."""
 
 
+_TOKENS = re.compile(r"\\.|\[\^?|&&|.", re.DOTALL)
+"""Of an expression: what is escaped, the beginning of a set, an intersection, any other character."""
+
+
 def compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern, with classes as Java has them (`\\d` is 0 to 9). Raises re.error."""
-    return re.compile(pattern, re.ASCII)
+    """The pattern, with classes as Java has them (`\\d` is 0 to 9).
+
+    Raises re.error, also for sets within sets and their intersections, which both take and only Java means.
+    """
+    _refuse_nested_sets(pattern)
+    try:
+        return re.compile(pattern, re.ASCII)
+    except (ValueError, OverflowError, RecursionError) as error:
+        # What Python says of flags that exclude each other, and of numbers that are too large.
+        raise re.error(str(error)) from error
+
+
+def _refuse_nested_sets(pattern: str) -> None:
+    """`[a-z&&[^b]]` and `[a[bc]]` would be sets of other characters, and a bracket, in Python."""
+    is_in_set = False
+    for part in _TOKENS.findall(pattern):
+        if is_in_set and (part == "&&" or part[0] == "["):
+            raise re.error(f"{part!r} in a set of characters")
+        is_in_set = part[0] == "[" or (is_in_set and part != "]")
 
 
 def matching(pattern: str, names: Iterable[str], excluded: Collection[str] = ()) -> list[str]:

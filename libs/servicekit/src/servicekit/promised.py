@@ -40,6 +40,7 @@ PROMISED: Mapping[str, Promised] = {
     "auto.commit.enable": _OFFSETS,
     "enable.auto.offset.store": Promised((), "the position that is committed is the one of the last settled record"),
     "group.id": _GROUP,
+    "client.id": Promised((), "each client has a name of its own, by which tasks of two configurations are told apart"),
     "group.instance.id": Promised((), "two processes with one instance id would fence each other"),
     "partition.assignment.strategy": Promised(
         ("cooperative-sticky",), "a rebalance must leave alone what is being written of partitions that stay"

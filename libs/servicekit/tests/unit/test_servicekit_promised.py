@@ -19,6 +19,7 @@ BROKEN = [
     ("auto.commit.enable", "true"),
     ("transactional.id", "mine"),
     ("group.id", "mine"),
+    ("client.id", "mine"),
     ("partitioner", "random"),
     ("auto.offset.reset", "latest"),
 ]
