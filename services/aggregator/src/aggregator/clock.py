@@ -61,23 +61,21 @@ def reached_ms(
     unread: Iterable[Unread],
     newest_read_ms: int | None,
     *,
-    partitions: int,
     idle_flush: bool,
 ) -> int | None:
     """How far time has come, in epoch ms; None when that cannot be told now.
 
-    `now_ms` is the brokers' time before the ends of the `partitions` partitions were asked for, `newest_read_ms` the
-    newest append time that was read. Without `idle_flush` a partition that is read to its end says nothing.
+    `now_ms` is the brokers' time before the ends of the partitions were asked for, `newest_read_ms` the newest append
+    time that was read. Without `idle_flush` it says nothing, nor does a partition that is read to its end.
     """
     found = list(unread)
     firsts = [partition.appended_ms for partition in found if partition.appended_ms is not None]
     if len(firsts) < len(found):
         return None
     if not idle_flush:
-        return min(firsts) if firsts else newest_read_ms
-    if len(found) == partitions:
-        return min(firsts)
-    return None if now_ms is None else min(now_ms, *firsts) if firsts else now_ms
+        return min(firsts, default=newest_read_ms)
+    # Also where every partition has unread records: a broker that is ahead, and put right, appends in the past again.
+    return None if now_ms is None else min([now_ms, *firsts])
 
 
 @dataclass(frozen=True)

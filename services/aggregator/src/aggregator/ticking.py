@@ -84,9 +84,7 @@ class Ticking:
         for first in unread:
             if first.appended_ms is not None and first.is_timely(self._publish_delay_ms):
                 self._hear(first.appended_ms)
-        reached = reached_ms(
-            asked_at_ms, unread, windows.newest_appended_ms, partitions=len(ends), idle_flush=self._idle_flush
-        )
+        reached = reached_ms(asked_at_ms, unread, windows.newest_appended_ms, idle_flush=self._idle_flush)
         if reached is not None and self._is_due(windows, reached):
             self._folder.tick(self._ticks.tick_ms(reached))
             self._ticked_watermark_ms = self._ticks.watermark_ms(reached)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aggregator.clock import BrokerTime, Ticks, Unread, reached_ms
@@ -21,16 +21,16 @@ class Monotonic:
         return self.seconds
 
 
-def reached(now_ms: int | None, unread: list[Unread], newest_ms: int | None = None, **given: bool | int) -> int | None:
-    partitions = int(given.get("partitions", len(unread) + 1))
-    return reached_ms(now_ms, unread, newest_ms, partitions=partitions, idle_flush=bool(given.get("idle_flush", True)))
+def reached(
+    now_ms: int | None, unread: list[Unread], newest_ms: int | None = None, *, idle_flush: bool = True
+) -> int | None:
+    return reached_ms(now_ms, unread, newest_ms, idle_flush=idle_flush)
 
 
 def test_the_brokers_time_counts_only_for_partitions_that_are_read() -> None:
     assert reached(1_000, [], 400) == 1_000
     assert reached(1_000, [Unread(700)], 400) == 700
     assert reached(700, [Unread(900)], 400) == 700
-    assert reached(700, [Unread(900)], 400, partitions=1) == 900
 
 
 def test_without_idle_flush_records_alone_move_time() -> None:
@@ -47,13 +47,11 @@ def test_a_partition_that_does_not_answer_stops_time() -> None:
 @given(
     now=times,
     firsts=st.lists(st.builds(Unread, times, st.none() | st.integers(-(10**12), 10**12)), min_size=1, max_size=128),
-    idle=st.booleans(),
 )
-def test_what_is_in_a_record_never_stops_time(now: int, firsts: list[Unread], idle: bool) -> None:
+def test_what_is_in_a_record_never_stops_time(now: int, firsts: list[Unread]) -> None:
     """An unreadable value, or one with an absurd ingest time, in any number of partitions."""
     appended = [first.appended_ms for first in firsts if first.appended_ms is not None]
-    found = reached(now, firsts, partitions=len(firsts) + idle)
-    assert found == min([*appended, *([now] if idle else [])])
+    assert reached(now, firsts) == min([*appended, now])
 
 
 @given(ingest=times, held=times, lateness=times, skew=times, delay=times, margin=times, hidden=times, behind=times)
@@ -110,6 +108,45 @@ def test_the_brokers_time_is_never_ahead_of_them(rate: float, steps: list[tuple[
 )
 def test_a_broker_ahead_is_not_believed_alone(first: Unread, timely: bool) -> None:
     assert first.is_timely(3_000) is timely
+
+
+@given(
+    traffic=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=5, max_size=60),
+    ahead=st.tuples(st.integers(0, 60), st.integers(0, 60)),
+    ahead_ms=st.integers(0, 3_600_000),
+)
+@example(traffic=[(2, 1)] * 20, ahead=(5, 8), ahead_ms=3_600_000)
+def test_a_broker_that_is_ahead_for_a_while_loses_no_reading_on_time_after_it(
+    traffic: list[tuple[int, int]], ahead: tuple[int, int], ahead_ms: int
+) -> None:
+    """One partition, one broker: what it appends with the wrong time is late, and its clock is put right again."""
+    slack_ms, lateness_ms, margin_ms = 40_000, 60_000, 5_000
+    passed, true_ms = Monotonic(), 1_800_000_000_000
+    broker, log, read_to, watermark_ms = BrokerTime(passed), [Unread(true_ms, true_ms)], 1, 0
+    broker.hear(true_ms)
+    ticks = Ticks(60_000, 60_000, 0, lateness_ms + slack_ms + margin_ms)
+    for step, (come, read) in enumerate(traffic):
+        passed.seconds += 10
+        true_ms += 10_000
+        wrong_ms = ahead_ms if ahead[0] <= step < ahead[1] else 0
+        # Up to the slack it is believed, and only the margin is between it and itself as it was before.
+        wrong_ms = min(wrong_ms, margin_ms) if wrong_ms <= slack_ms else wrong_ms
+        log += [Unread(true_ms + wrong_ms, true_ms)] * come
+        asked_at_ms, ends = broker.now_ms(), len(log)
+        for appended in log[read_to : read_to + read]:
+            if appended.is_timely(slack_ms):
+                assert appended.ingest_time_ms is not None
+                assert appended.appended_ms is not None
+                assert appended.ingest_time_ms - lateness_ms >= watermark_ms
+                broker.hear(appended.appended_ms)
+        read_to = min(ends, read_to + read)
+        unread = log[read_to : read_to + 1]
+        for first in unread:
+            if first.appended_ms is not None and first.is_timely(slack_ms):
+                broker.hear(first.appended_ms)
+        found = reached(asked_at_ms, unread)
+        assert found is not None
+        watermark_ms = max(watermark_ms, ticks.watermark_ms(found))
 
 
 @pytest.mark.parametrize(
