@@ -118,7 +118,7 @@ class BridgeService:
             client_id=f"{settings.bridge.client_id}-{settings.ordinal}",
             filters=filters,
             tls=tls,
-            translator=Translator(router, self._catalogue.encoders, rules_of(settings, settings.ordinal)),
+            translator=Translator(router, self._catalogue.encoders, rules_of(settings)),
             producer=producer,
             metrics=self._metrics,
             health=self._health,

@@ -93,7 +93,9 @@ class Handover:
             claim = self._claims.get(client_id)
             if claim is not None and claim.username != username:
                 # Its answer is about another user.
-                await asyncio.wait([claim.answer], timeout=_CLAIM_TIMEOUT_S)
+                done, _ = await asyncio.wait([claim.answer], timeout=_CLAIM_TIMEOUT_S)
+                if not done:
+                    raise NotHandedOverError("another claim of the client is not answered")
                 continue
             await self._claimed(client_id, username, is_bound=is_bound)
 

@@ -86,7 +86,10 @@ def is_committed(settings: KafkaSettings, name: str, place: tuple[str, int, int]
     """
     topic, partition, offset = place
     # An aborted record gives an empty answer: do not wait for more bytes than none.
-    consumer = kafka.consumer(settings, name, name, enable_partition_eof=True, fetch_wait_max_ms=20)
+    # A record that is not there any more is no aborted one.
+    consumer = kafka.consumer(
+        settings, name, name, enable_partition_eof=True, fetch_wait_max_ms=20, auto_offset_reset="error"
+    )
     try:
         consumer.assign([TopicPartition(topic, partition, offset)])
         while not is_over():

@@ -115,8 +115,8 @@ def router_of(settings: ProxySettings) -> Router:
     return Router(routes, first_match_only=settings.match == "first")
 
 
-def rules_of(settings: ProxySettings, number: int = 0) -> Rules:
-    """What translation needs of the settings; `number` is that of the process among those that share the devices."""
+def rules_of(settings: ProxySettings) -> Rules:
+    """What translation needs of the settings."""
     return Rules(
         units=settings.units,
         dead_letter_topic=settings.dead_letter_topic,
@@ -129,7 +129,8 @@ def rules_of(settings: ProxySettings, number: int = 0) -> Rules:
         property_bytes=settings.limits.property_bytes,
         device_id=settings.device_policy,
         dead_letters=parse_rate(settings.dead_letters.rate),
-        number=number,
+        # Pods are told apart by it, too, not only the processes of one.
+        number=settings.ordinal,
     )
 
 
@@ -331,7 +332,7 @@ class Proxy:
         return FrontDoor(
             limits=settings.limits,
             session_expiry_s=settings.session.expiry_s,
-            translator=Translator(self._router, self._catalogue.encoders, rules_of(settings, self._place.number)),
+            translator=Translator(self._router, self._catalogue.encoders, rules_of(settings)),
             producer=self._producer,
             transactions=transactions,
             sessions=sessions,

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
 from kafka_gate import KafkaGate, Loss
 from mqtt_world import WAIT_S
@@ -57,6 +57,11 @@ class Topics:
         finally:
             consumer.close()
 
+    def forget(self, offset: int) -> None:
+        """Delete the records of partition 0 of the sessions topic before `offset`."""
+        for future in self._admin.delete_records([TopicPartition(self.sessions, 0, offset)]).values():
+            future.result()
+
 
 @pytest.fixture
 def topics(kafka: Kafka) -> Topics:
@@ -72,6 +77,19 @@ def gate(kafka: Kafka) -> Iterator[KafkaGate]:
 
 def settings_of(gate: KafkaGate) -> KafkaSettings:
     return KafkaSettings(bootstrap_servers=gate.bootstrap_servers)
+
+
+def test_nobody_says_that_a_record_was_aborted_which_kafka_has_deleted(topics: Topics) -> None:
+    producer = clients.producer(topics.settings, "plain")
+    for value in range(3):
+        producer.produce(topics.sessions, b"%d" % value, partition=0)
+    assert producer.flush(WAIT_S) == 0
+    asked = partial(is_committed, topics.settings, "outcome", is_over=lambda: False)
+    assert asked((topics.sessions, 0, 1))
+    topics.forget(2)
+    with pytest.raises(KafkaException):
+        asked((topics.sessions, 0, 1))
+    assert asked((topics.sessions, 0, 2))
 
 
 @pytest.mark.parametrize("first", ["commit", "abort"])

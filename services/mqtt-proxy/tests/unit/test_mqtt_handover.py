@@ -162,6 +162,16 @@ async def test_claims_are_bounded_and_end_with_the_process() -> None:
         await Process(maximum=0).handover.session_of("c")
 
 
+async def test_nobody_waits_for_ever_for_the_claim_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqtt_proxy.handover._CLAIM_TIMEOUT_S", 0.01)
+    process = Process()
+    first, second = (asyncio.create_task(process.handover.session_of("c", user)) for user in ("one", "two"))
+    for waiting in (first, second):
+        with pytest.raises(NotHandedOverError):
+            await asyncio.wait_for(waiting, 5)
+    assert process.said == [("claim", "c", "one", False)]
+
+
 async def test_a_session_of_another_user_stays_and_its_connection_is_untouched() -> None:
     process, connection = Process(), Connection()
     session = process.hold("c")
