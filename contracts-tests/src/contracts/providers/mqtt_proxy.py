@@ -16,9 +16,10 @@ from contracts import scenario
 from contracts.bench import Bench, Message, heartbeat, message
 from contracts.places import EXAMPLES
 from mqtt_proxy.connector_class import DEFINITION
+from mqtt_proxy.from_settings import router_of, rules_of
 from mqtt_proxy.metrics import PREFIX, Metrics
 from mqtt_proxy.packets import Publish
-from mqtt_proxy.service import READING, SESSION, router_of, rules_of
+from mqtt_proxy.service import READING, SESSION
 from mqtt_proxy.session_records import to_record
 from mqtt_proxy.sessions import StoredState
 from mqtt_proxy.settings import SERVICE, ProxySettings

@@ -15,10 +15,10 @@ from connector.reporting import Reporter, reported
 from isotherm_schemas import schema
 from mqtt_proxy.bridge import Bridge
 from mqtt_proxy.catalogue import Catalogue
+from mqtt_proxy.from_settings import ensure_dead_letter_topic, make_producer, producer_of, router_of, rules_of
 from mqtt_proxy.member import observed
 from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.routing import Router
-from mqtt_proxy.service import ensure_dead_letter_topic, make_producer, producer_of, router_of, rules_of
 from mqtt_proxy.settings import SERVICE, BridgeSettings, ProxySettings
 from mqtt_proxy.translate import Translator
 from mqtt_proxy.waiting import until_possible

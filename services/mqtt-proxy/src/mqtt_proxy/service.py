@@ -11,41 +11,44 @@ from functools import partial
 from typing import TypeVar
 
 import uvloop
-from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import CollectorRegistry
 
-import kcql
-from connector.dead_letters import ensure_topic
 from connector.reporting import reported
 from isotherm_schemas import schema
 from mqtt_proxy.access import Access
 from mqtt_proxy.catalogue import Catalogue
 from mqtt_proxy.connection import Connection
 from mqtt_proxy.dormant_sessions import DormantSessions
-from mqtt_proxy.errors import RouteError
+from mqtt_proxy.from_settings import (
+    check_properties,
+    ensure_dead_letter_topic,
+    make_producer,
+    producer_limits,
+    producer_of,
+    router_of,
+    rules_of,
+)
 from mqtt_proxy.front_door import FrontDoor
 from mqtt_proxy.grouping import OutRecord
 from mqtt_proxy.handover import Handover
 from mqtt_proxy.living_servers import LivingServers
 from mqtt_proxy.member import Member, Place, observed
 from mqtt_proxy.metrics import Metrics
-from mqtt_proxy.rates import parse_rate
 from mqtt_proxy.restore import end_offsets, fence, is_committed, read_to_end
-from mqtt_proxy.routing import Router, kcql_routes, regex_routes
+from mqtt_proxy.routing import Router
 from mqtt_proxy.server_name import ServerName
 from mqtt_proxy.session_records import from_record, newest, to_record
 from mqtt_proxy.sessions import SessionStore, StoredState
-from mqtt_proxy.settings import SERVICE, ProxySettings
+from mqtt_proxy.settings import ProxySettings
 from mqtt_proxy.tls import Handshakes, server_context, watch_handshakes
 from mqtt_proxy.transactional_writer import RETRY_BACKOFF_MS, FatalTransactionError, TransactionalWriter
 from mqtt_proxy.transactions import Transactions
-from mqtt_proxy.translate import Encode, Rules, Translator
+from mqtt_proxy.translate import Encode, Translator
 from mqtt_proxy.waiting import until_possible
 from mqtt_proxy.wanted import Wanted
 from servicekit import kafka, logs
 from servicekit.avro import Decoder, SchemaRegistry, WireFormatError
-from servicekit.delivery import LoopProducer
 from servicekit.health import Health
 from servicekit.lifecycle import Exit, Stop, run_async
 from servicekit.producer_health import ProducerHealth
@@ -62,8 +65,6 @@ _SWEEP_S = 5.0
 _CATALOGUE_S = 10.0
 _READ_AHEAD_KB = 16_384
 """What the reader of the sessions topic buffers at most."""
-_SPARE_RECORDS = 100_000
-"""The producer's own bound lies this far above ours, which counts whole publishes and lets wills through."""
 
 T = TypeVar("T")
 
@@ -82,88 +83,6 @@ def run(settings: ProxySettings, place: Place | None = None, link_fd: int | None
         shutdown_timeout_ms=settings.shutdown_timeout_ms,
         loop_factory=uvloop.new_event_loop,
     )
-
-
-def check_properties(settings: ProxySettings) -> None:
-    """Raise SettingsError for librdkafka properties on which exactly once rests."""
-    problems = [
-        f"kafka.properties.{key}: it cannot be set: QoS 2 tells by this time whether a commit was sent twice"
-        for key in ("retry.backoff.ms", "retry.backoff.max.ms")
-        if key in settings.kafka.properties
-    ]
-    if problems:
-        raise SettingsError(problems)
-
-
-def router_of(settings: ProxySettings) -> Router:
-    """The routes in the settings. Raises SettingsError naming every mistake."""
-    problems, routes = [], []
-    try:
-        if settings.routes.strip():
-            routes += kcql_routes(
-                settings.routes, device_level=settings.device_level, metrics=frozenset(settings.units)
-            )
-    except (kcql.KcqlError, RouteError) as error:
-        problems.append(f"routes: {error}")
-    try:
-        if settings.topic_regex_list.strip():
-            routes += regex_routes(settings.topic_regex_list, device_level=settings.device_level)
-    except RouteError as error:
-        problems.append(f"topic_regex_list: {error}")
-    if problems:
-        raise SettingsError(problems)
-    return Router(routes, first_match_only=settings.match == "first")
-
-
-def rules_of(settings: ProxySettings) -> Rules:
-    """What translation needs of the settings."""
-    return Rules(
-        units=settings.units,
-        dead_letter_topic=settings.dead_letter_topic,
-        connector=SERVICE,
-        ordinal=settings.ordinal,
-        drop_unrouted=settings.no_route == "drop",
-        topic_bytes=settings.limits.topic_bytes,
-        readings_per_publish=settings.limits.readings_per_publish,
-        user_properties=settings.limits.user_properties,
-        property_bytes=settings.limits.property_bytes,
-        device_id=settings.device_policy,
-        dead_letters=parse_rate(settings.dead_letters.rate),
-        # Pods are told apart by it, too, not only the processes of one.
-        number=settings.ordinal,
-    )
-
-
-def ensure_dead_letter_topic(admin: AdminClient, settings: ProxySettings) -> None:
-    """Create the dead-letter topic unless it exists; one that exists keeps its configuration."""
-    bounds = settings.dead_letters
-    ensure_topic(
-        admin,
-        settings.dead_letter_topic,
-        retention_ms=bounds.retention_ms,
-        retention_bytes=bounds.retention_bytes,
-    )
-
-
-def producer_of(settings: ProxySettings, name: str) -> LoopProducer:
-    """The ordered, idempotent producer of everything below QoS 2."""
-    return LoopProducer(
-        make_producer(settings, name), max_outstanding=settings.limits.outstanding_records + _SPARE_RECORDS
-    )
-
-
-def make_producer(settings: ProxySettings, name: str) -> Producer:
-    """A producer for `producer_of`, the first one or another one after a fatal error."""
-    return kafka.producer(settings.kafka, name, **_producer_limits(settings))
-
-
-def _producer_limits(settings: ProxySettings) -> dict[str, int]:
-    # Our own bounds hold long before librdkafka's; its queue only keeps those from being met first.
-    return {
-        "delivery_timeout_ms": settings.delivery_timeout_ms,
-        "queue_buffering_max_messages": settings.limits.outstanding_records + 2 * _SPARE_RECORDS,
-        "queue_buffering_max_kbytes": 2_097_151,
-    }
 
 
 class Proxy:
@@ -219,7 +138,7 @@ class Proxy:
                 transaction_timeout_ms=settings.transactions.timeout_ms,
                 retry_backoff_ms=RETRY_BACKOFF_MS,
                 retry_backoff_max_ms=RETRY_BACKOFF_MS,
-                **_producer_limits(settings),
+                **producer_limits(settings),
             ),
             timeout_s=settings.transactions.timeout_ms / 1000,
             is_committed=self._is_committed,
