@@ -40,7 +40,7 @@ def test_folded_effects_leave_what_the_rows_would_leave(rows: list[Any], before:
         (id_, Effect(kind, orjson.dumps(document), pipeline if kind is Kind.PUT else None, [place]))
         for place, (id_, kind, document, pipeline) in enumerate(rows)
     ]
-    one_by_one, folded, parts = {"x": before}, {"x": before}, {"x": before}
+    one_by_one, folded, parts, halved = {"x": before}, {"x": before}, {"x": before}, {"x": before}
     for id_, effect in effects:
         apply(one_by_one, id_, effect)
     copies = [(id_, Effect(one.kind, one.document, one.pipeline, one.rows)) for id_, one in effects]
@@ -50,7 +50,9 @@ def test_folded_effects_leave_what_the_rows_would_leave(rows: list[Any], before:
             apply(folded, id_, effect)
             for part in effect.parts or [effect]:
                 apply(parts, id_, part)
-    assert folded == parts == one_by_one
+            for half in effect.halves() if effect.parts else [effect]:
+                apply(halved, id_, half)
+    assert folded == parts == halved == one_by_one
     places = sorted(place for theirs in found.values() for effect in theirs for place in effect.rows)
     assert places == list(range(len(rows))), "each row is answered for"
     assert [e.rows for theirs in found.values() for e in theirs if e.parts] == [

@@ -55,13 +55,13 @@ class ElasticsearchSink:
             )
 
     def write(self, batch: Batch) -> Sequence[Rejected]:
-        """One bulk request, and one for each index of ids that come again; only what the server refused is rejected."""
+        """One bulk request, and one for ids that come again; only what the server refused is rejected."""
         operations: list[bytes] = []
         indices: list[int] = []
         rejected: list[Rejected] = []
         refusals: dict[tuple[str, Plan], RefusedRowError | None] = {}
         target, plan, refusal, again = None, None, None, False
-        ordered: dict[str, list[tuple[str, Effect]]] = {}
+        ordered: list[tuple[tuple[str, str], Effect]] = []
         usual = _fixed_target(batch.rows[0])
         for index, row in enumerate(batch.rows):
             if row.target != target or row.plan is not plan:
@@ -76,15 +76,15 @@ class ElasticsearchSink:
             try:
                 if again:
                     effect = self._effect(row, index)
-                    ordered.setdefault(self._targets.index(row.target), []).append((row.id, effect))
+                    ordered.append(((self._targets.index(row.target), row.id), effect))
                     continue
                 operations.append(self._operation(row, usual))
                 indices.append(index)
             except NotADocumentError as error:
                 rejected.append(Rejected(index, "document", error))
         rejected += self._bulk(usual, operations, indices, batch)
-        for name, effects in ordered.items():
-            rejected += self._ordered.write(name, fold(effects), batch.rows, batch.ownership)
+        if ordered:
+            rejected += self._ordered.write(fold(ordered), batch.rows, batch.ownership)
         return rejected
 
     def close(self) -> None:

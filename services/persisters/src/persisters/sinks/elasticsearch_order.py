@@ -6,7 +6,8 @@ executes late, when a newer one is through already, changes nothing. See docs/ad
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,9 @@ class Seen:
 
 ABSENT = None
 _Found = Seen | None
-_Pending = dict[str, list[Effect]]
+Place = tuple[str, str]
+"""Index and id."""
+_Pending = dict[Place, list[Effect]]
 
 
 class OrderedWriter:
@@ -59,107 +62,134 @@ class OrderedWriter:
         """Indices that cannot be looked at (no right to read, an alias of several): written as they come."""
 
     def write(
-        self, index: str, effects: Mapping[str, Sequence[Effect]], rows: Sequence[Row], ownership: Ownership
+        self, effects: Mapping[Place, Sequence[Effect]], rows: Sequence[Row], ownership: Ownership
     ) -> list[Rejected]:
-        """Apply the effects of each id in their order; what the server refused of them.
+        """Apply the effects of each document in their order; what the server refused of them.
 
         Raises Unavailable, SinkConfigError, OwnershipLostError.
         """
-        waiting: _Pending = {id_: list(theirs) for id_, theirs in effects.items()}
+        waiting: _Pending = {place: list(theirs) for place, theirs in effects.items()}
         rejected: list[Rejected] = []
         # A document that is there cannot be created, but it can be deleted: that one has to be looked at.
-        deletes = any(theirs[0].kind is Kind.DELETE for theirs in waiting.values())
-        is_blind = self._mostly_new.get(index, True) and not deletes
-        seen = {} if is_blind else self._look(index, list(waiting))
-        changed = self._apply(index, waiting, seen, rows, rejected, ownership)
-        known = len(changed) if is_blind else sum(found is not ABSENT for found in seen.values())
-        self._mostly_new[index] = 2 * known <= len(effects)
+        seen = self._look(
+            [
+                place
+                for place, theirs in waiting.items()
+                if theirs[0].kind is Kind.DELETE or not self._mostly_new.get(place[0], True)
+            ]
+        )
+        changed = self._apply(waiting, seen, rows, rejected, ownership)
+        self._note_known(effects, {place for place, found in seen.items() if found is not ABSENT} | changed)
         attempts = 0
         while waiting and attempts < _ROUNDS:
-            before = _rows_of(waiting)
-            self._apply(index, waiting, self._look(index, list(waiting)), rows, rejected, ownership)
-            attempts = attempts + 1 if _rows_of(waiting) == before else 0
-        return rejected + [_changed_by_others(theirs[0], index) for theirs in waiting.values()]
+            before = _work_in(waiting)
+            self._apply(waiting, self._look(list(waiting)), rows, rejected, ownership)
+            attempts = attempts + 1 if _work_in(waiting) == before else 0
+        return rejected + [_changed_by_others(theirs[0], place[0]) for place, theirs in waiting.items()]
+
+    def _note_known(self, effects: Mapping[Place, Sequence[Effect]], known: Collection[Place]) -> None:
+        """Whether it pays to look first, the next time."""
+        there = Counter(index for index, _ in known)
+        for index, number in Counter(index for index, _ in effects).items():
+            self._mostly_new[index] = 2 * there[index] <= number
 
     def _apply(
         self,
-        index: str,
         waiting: _Pending,
-        seen: Mapping[str, _Found],
+        seen: Mapping[Place, _Found],
         rows: Sequence[Row],
         rejected: list[Rejected],
         ownership: Ownership,
-    ) -> list[str]:
-        """One effect of each id that waits; those that are through leave `waiting`. Returns the ids that changed."""
-        is_blind = index in self._unreadable
-        asked = []
-        for id_, effects in list(waiting.items()):
-            if effects[0].kind is Kind.DELETE and id_ in seen and seen[id_] is ABSENT and not is_blind:
-                _through(waiting, id_)
+    ) -> set[Place]:
+        """One effect of each document that waits; those that are through leave `waiting`.
+
+        Returns the documents that were not what they were taken for.
+        """
+        asked: list[Place] = []
+        for place, effects in list(waiting.items()):
+            if effects[0].kind is Kind.DELETE and place in seen and seen[place] is ABSENT:
+                _through(waiting, place)
             else:
-                asked.append((id_, _operation(id_, effects[0], seen.get(id_), is_blind=is_blind)))
-        changed = []
+                asked.append(place)
+        changed = set()
         # Behind the look: whoever lost the partition before it may have seen a newer owner's documents.
         ownership.check()
-        for (id_, _), outcome in zip(asked, self._send(index, asked, ownership), strict=True):
-            effect = waiting[id_][0]
+        address = _common_index(asked)
+        operations = [
+            _operation(place, waiting[place][0], seen.get(place), address, is_blind=place[0] in self._unreadable)
+            for place in asked
+        ]
+        for place, outcome in zip(asked, self._send(address, operations, ownership), strict=True):
+            effect = waiting[place][0]
             if _is_conflict(outcome):
-                changed.append(id_)
+                changed.add(place)
                 continue
             wrong = rejected_item(effect.rows[0], rows[effect.rows[0]], outcome)
             if wrong is not None and not wrong.transient and effect.parts:
-                # One of the rows is to blame: each goes by itself.
-                waiting[id_][:1] = effect.parts
-                changed.append(id_)
+                # One of the rows is to blame: each half goes by itself.
+                waiting[place][:1] = effect.halves()
                 continue
             if wrong is not None:
                 rejected.append(wrong)
             if wrong is not None and wrong.transient:
                 # What is behind it is offered again with it.
-                del waiting[id_]
+                del waiting[place]
             else:
-                _through(waiting, id_)
+                _through(waiting, place)
         return changed
 
-    def _send(self, index: str, asked: Sequence[tuple[str, bytes]], ownership: Ownership) -> list[Mapping[str, Any]]:
-        if not asked:
+    def _send(self, address: str | None, operations: Sequence[bytes], ownership: Ownership) -> list[Mapping[str, Any]]:
+        if not operations:
             return []
-        body: Any = b"".join(operation for _, operation in asked)
+        body: Any = b"".join(operations)
         try:
-            answer = ask(lambda: self._client.bulk(index=index, operations=body, filter_path=_BULK_ANSWER))
+            answer = ask(lambda: self._client.bulk(index=address, operations=body, filter_path=_BULK_ANSWER))
         except ApiError as error:
             if error.status_code not in _SPLIT:
                 raise
-            if len(asked) == 1:
+            if len(operations) == 1:
                 refusal = {"type": str(error.error), "reason": str(error)}
                 return [{"status": error.status_code, "error": refusal}]
-            middle = len(asked) // 2
-            first = self._send(index, asked[:middle], ownership)
+            middle = len(operations) // 2
+            first = self._send(address, operations[:middle], ownership)
             ownership.check()
-            return first + self._send(index, asked[middle:], ownership)
+            return first + self._send(address, operations[middle:], ownership)
         if not answer["errors"]:
-            return [{"status": 200}] * len(asked)
+            return [{"status": 200}] * len(operations)
         return [next(iter(item.values())) for item in answer["items"]]
 
-    def _look(self, index: str, ids: Sequence[str]) -> dict[str, _Found]:
-        if index in self._unreadable:
+    def _look(self, places: Sequence[Place]) -> dict[Place, _Found]:
+        """The documents as they are now; those of indices that cannot be looked at are left out."""
+        places = [place for place in places if place[0] not in self._unreadable]
+        if not places:
             return {}
+        address = _common_index(places)
+        what: dict[str, Any] = (
+            {"docs": [{"_index": index, "_id": id_} for index, id_ in places]}
+            if address is None
+            else {"index": address, "ids": [id_ for _, id_ in places]}
+        )
         try:
-            answer = ask(lambda: self._client.mget(index=index, ids=list(ids), source=False, filter_path=_LOOK_ANSWER))
+            answer = ask(lambda: self._client.mget(**what, source=False, filter_path=_LOOK_ANSWER))
         except NotAllowedError as error:
-            return self._give_up_looking(index, str(error))
-        found: dict[str, _Found] = {}
-        for id_, document in zip(ids, answer["docs"], strict=True):
+            for index in {index for index, _ in places}:
+                self._give_up_looking(index, str(error))
+            return {}
+        found: dict[Place, _Found] = {}
+        for place, document in zip(places, answer["docs"], strict=True):
             kind = document.get("error", {}).get("type")
             if kind in _UNREADABLE:
-                return self._give_up_looking(index, kind)
+                self._give_up_looking(place[0], kind)
+                continue
             if kind is not None and kind not in _TOLD_BY_WRITE:
-                raise Unavailable(f"Elasticsearch: index {index}: {kind}")
+                raise Unavailable(f"Elasticsearch: index {place[0]}: {kind}")
             is_there = document.get("found", False)
-            found[id_] = Seen(document["_seq_no"], document["_primary_term"]) if is_there else ABSENT
+            found[place] = Seen(document["_seq_no"], document["_primary_term"]) if is_there else ABSENT
         return found
 
-    def _give_up_looking(self, index: str, reason: str) -> dict[str, _Found]:
+    def _give_up_looking(self, index: str, reason: str) -> None:
+        if index in self._unreadable:
+            return
         self._unreadable.add(index)
         _log.warning(
             "documents cannot be looked at before they are replaced: a request that the server executes late may "
@@ -167,11 +197,18 @@ class OrderedWriter:
             index=index,
             reason=reason,
         )
-        return {}
 
 
-def _operation(id_: str, effect: Effect, seen: _Found, *, is_blind: bool) -> bytes:
-    place = b'"_id":' + orjson.dumps(id_)
+def _common_index(places: Sequence[Place]) -> str | None:
+    """The index of all of them, said once in the address; None where there are several."""
+    indices = {index for index, _ in places}
+    return indices.pop() if len(indices) == 1 else None
+
+
+def _operation(where: Place, effect: Effect, seen: _Found, address: str | None, *, is_blind: bool) -> bytes:
+    place = b'"_id":' + orjson.dumps(where[1])
+    if where[0] != address:
+        place += b',"_index":%b' % orjson.dumps(where[0])
     if seen is not None:
         place += b',"if_seq_no":%d,"if_primary_term":%d' % (seen.number, seen.term)
     if effect.kind is Kind.DELETE:
@@ -191,14 +228,16 @@ def _is_conflict(outcome: Mapping[str, Any]) -> bool:
     return int(outcome["status"]) == _CONFLICT or outcome.get("error", {}).get("type") == _NO_DOCUMENT
 
 
-def _rows_of(waiting: _Pending) -> int:
-    return sum(len(effect.rows) for effects in waiting.values() for effect in effects)
+def _work_in(waiting: _Pending) -> tuple[int, int]:
+    """What is left: it goes on as long as rows are through, or fewer of them go together."""
+    effects = [effect for theirs in waiting.values() for effect in theirs]
+    return sum(len(effect.rows) for effect in effects), len(effects)
 
 
-def _through(waiting: _Pending, id_: str) -> None:
-    del waiting[id_][0]
-    if not waiting[id_]:
-        del waiting[id_]
+def _through(waiting: _Pending, place: Place) -> None:
+    del waiting[place][0]
+    if not waiting[place]:
+        del waiting[place]
 
 
 def _changed_by_others(effect: Effect, index: str) -> Rejected:

@@ -6,14 +6,16 @@ request that arrives late must not make an earlier one win: an id is changed onl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from persisters.plan import Plan
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 def comes_again(plan: Plan) -> bool:
@@ -66,13 +68,23 @@ class Effect:
         self.rows = [*self.rows, *later.rows]
         return True
 
+    def halves(self) -> list[Effect]:
+        """What the first half of several rows does, and the second, in as few effects as possible."""
+        middle = len(self.parts) // 2
+        return [
+            effect
+            for half in (self.parts[:middle], self.parts[middle:])
+            for effects in fold(("", part._alone()) for part in half).values()
+            for effect in effects
+        ]
+
     def _alone(self) -> Effect:
         return Effect(self.kind, self.document, self.pipeline, self.rows)
 
 
-def fold(effects: Iterable[tuple[str, Effect]]) -> dict[str, list[Effect]]:
+def fold(effects: Iterable[tuple[Key, Effect]]) -> dict[Key, list[Effect]]:
     """What the rows of a batch do to each id, in as few effects as possible, which are to happen in their order."""
-    found: dict[str, list[Effect]] = {}
+    found: dict[Key, list[Effect]] = {}
     for id_, effect in effects:
         known = found.setdefault(id_, [])
         if not known or not known[-1].takes(effect):

@@ -1,0 +1,125 @@
+"""Documents whose ids come again: how many requests a batch takes, whom a refused one concerns, who wins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import orjson
+import pytest
+from elasticsearch import Elasticsearch
+
+import kcql
+from persisters.ownership import Ownership
+from persisters.plan import compile_plan
+from persisters.sink import Row
+from persisters.sinks.elasticsearch_order import OrderedWriter
+from persisters.sinks.order import Effect, Kind, fold
+
+(STATEMENT,) = kcql.parse("INSERT INTO _value.room SELECT * FROM t PK id")
+PLAN = compile_plan(STATEMENT, None, "-")
+
+
+class Server:
+    """What Elasticsearch's bulk and multi-get APIs do with documents; `bad` in one is refused, `busy` indices are."""
+
+    def __init__(self) -> None:
+        self.documents: dict[tuple[str, str], tuple[int, dict[str, Any]]] = {}
+        self.requests: list[str] = []
+        self.busy: set[str] = set()
+        self._number = 0
+
+    def bulk(self, *, index: str | None, operations: bytes, filter_path: str) -> dict[str, Any]:
+        assert filter_path
+        self.requests.append("bulk")
+        lines = [orjson.loads(line) for line in operations.splitlines()]
+        items = []
+        while lines:
+            ((action, place),) = lines.pop(0).items()
+            document = None if action == "delete" else lines.pop(0)
+            items.append({action: self._done(action, (place.get("_index", index), place["_id"]), place, document)})
+        return {"errors": any("error" in next(iter(item.values())) for item in items), "items": items}
+
+    def _done(self, action: str, key: tuple[str, str], place: dict[str, Any], document: Any) -> dict[str, Any]:
+        number, before = self.documents.get(key, (None, {}))
+        if key[0] in self.busy:
+            return {"status": 429, "error": {"type": "es_rejected_execution_exception"}}
+        if (action == "create" and number is not None) or place.get("if_seq_no", number) != number:
+            return {"status": 409, "error": {"type": "version_conflict_engine_exception"}}
+        changed = document["doc"] if action == "update" else document
+        if "bad" in (changed or {}):
+            return {"status": 400, "error": {"type": "document_parsing_exception"}}
+        self._number += 1
+        self.documents.pop(key, None)
+        if changed is not None:
+            self.documents[key] = self._number, {**before, **changed} if action == "update" else changed
+        return {"status": 200}
+
+    def mget(
+        self,
+        *,
+        source: bool,
+        filter_path: str,
+        index: str = "",
+        ids: Sequence[str] = (),
+        docs: Sequence[dict[str, str]] = (),
+    ) -> dict[str, Any]:
+        assert filter_path
+        assert not source
+        self.requests.append("mget")
+        found = []
+        for key in [(index, id_) for id_ in ids] or [(one["_index"], one["_id"]) for one in docs]:
+            number = self.documents.get(key, (None,))[0]
+            there = {} if number is None else {"_seq_no": number, "_primary_term": 1}
+            found.append({"_id": key[1], "found": number is not None, **there})
+        return {"docs": found}
+
+
+def written(
+    writer: OrderedWriter, documents: Sequence[tuple[str, str, dict[str, Any]]], kind: Kind = Kind.PUT
+) -> list[tuple[int, bool]]:
+    """The rows that were refused, and whether only for now."""
+    rows = [Row(number, index, id_, {}, 0, None, PLAN) for number, (index, id_, _) in enumerate(documents)]
+    effects = [
+        ((index, id_), Effect(kind, orjson.dumps(document), None, [number]))
+        for number, (index, id_, document) in enumerate(documents)
+    ]
+    rejected = writer.write(fold(effects), rows, Ownership())
+    return [(one.index, one.transient) for one in rejected]
+
+
+def writer_of(server: Server) -> OrderedWriter:
+    return OrderedWriter(cast(Elasticsearch, server))
+
+
+def test_a_batch_of_many_indices_takes_no_request_for_each() -> None:
+    server = Server()
+    writer = writer_of(server)
+    for turn in range(3):
+        server.requests.clear()
+        assert written(writer, [(f"room-{number}", "a", {"n": turn}) for number in range(200)]) == []
+        assert server.requests == [["bulk"], ["bulk", "mget", "bulk"], ["mget", "bulk"]][turn]
+    assert {document["n"] for _, document in server.documents.values()} == {2}
+    assert len(server.documents) == 200
+
+
+@pytest.mark.parametrize("kind", [Kind.PUT, Kind.MERGE])
+@pytest.mark.parametrize("bad", [0, 500, 999])
+def test_one_row_of_many_with_one_id_is_found_in_few_requests(kind: Kind, bad: int) -> None:
+    server = Server()
+    documents = [("i", "a", {"n": number, f"f{number}": 1}) for number in range(1_000)]
+    documents[bad][2]["bad"] = True
+    refused = written(writer_of(server), documents, kind)
+    # A row that another one replaces right behind it is not sent.
+    assert refused == ([] if kind is Kind.PUT and bad < 999 else [(bad, False)])
+    (document,) = (document for _, document in server.documents.values())
+    assert document["n"] == (998 if bad == 999 else 999)
+    assert len(document) == (1_000 if kind is Kind.MERGE else 2)
+    assert len(server.requests) <= 50
+
+
+def test_a_busy_index_holds_up_no_other() -> None:
+    server = Server()
+    server.busy.add("b")
+    assert written(writer_of(server), [("a", "x", {"n": 1}), ("b", "x", {"n": 1}), ("a", "x", {"n": 2})]) == [(1, True)]
+    assert [(key, document["n"]) for key, (_, document) in server.documents.items()] == [(("a", "x"), 2)]
