@@ -118,11 +118,17 @@ def with_all_readings(different: DataFrame, published: DataFrame, identity: Sequ
     return rows.where(F.coalesce(F.col("count") >= F.col("known_count"), F.lit(True))).select(*different.columns)
 
 
-def in_whole_windows(corrected: DataFrame, different: DataFrame) -> DataFrame:
-    """Those of `corrected` in windows of which no row of `different` was left out: other groups would be partial."""
+def lacking(computed: DataFrame, published: DataFrame, identity: Sequence[str]) -> DataFrame:
+    """The rows of `published` that have more readings than their row of `computed`, or have none there any more."""
+    found = computed.select(*identity, F.col("count").alias("found_count"))
+    rows = published.join(found, list(identity), "left").where(F.coalesce("found_count", F.lit(0)) < F.col("count"))
+    return rows.select(*published.columns)
+
+
+def in_whole_windows(corrected: DataFrame, lacking: DataFrame) -> DataFrame:
+    """Those of `corrected` in windows in which no device lacks readings: other groups would be partial."""
     window = ["metric", "window_start", "window_end"]
-    left_out = different.join(corrected, list(AGGREGATE_IDENTITY), "left_anti").select(*window).distinct()
-    return corrected.join(left_out, window, "left_anti").select(*corrected.columns)
+    return corrected.join(lacking.select(*window).distinct(), window, "left_anti").select(*corrected.columns)
 
 
 def groups_of(

@@ -165,13 +165,15 @@ class _Recompute:
         )
         different = _kept(corrections.changed(computed, known, AGGREGATE_IDENTITY))
         corrected = _kept(corrections.with_all_readings(different, known, AGGREGATE_IDENTITY))
-        fewer = different.count() - corrected.count()
+        lacking = _kept(corrections.lacking(computed, known, AGGREGATE_IDENTITY))
+        fewer = lacking.count()
         if fewer:
             _log.error(
-                "windows were published with more readings than the topics have now: they stay as they are",
+                "windows were published with more readings than the topics have now: they and the groups of their time "
+                "stay as they are",
                 windows=fewer,
             )
-        in_groups = corrections.in_whole_windows(corrected, different)
+        in_groups = corrections.in_whole_windows(corrected, lacking)
         groups = None if known_groups is None else self._groups(computed, in_groups, known_groups)
         outcome = Outcome(
             span.from_ms,

@@ -255,8 +255,17 @@ def test_a_correction_takes_no_reading_from_a_window(spark: SparkSession) -> Non
     kept = corrections.with_all_readings(different, known, corrections.AGGREGATE_IDENTITY)
     assert sorted(row["device_id"] for row in kept.collect()) == ["all", "new"]
     # One window lacks a member: its groups would be partial.
-    assert corrections.in_whole_windows(kept, different).count() == 0
-    assert corrections.in_whole_windows(kept, kept).count() == 2
+    lacking = corrections.lacking(computed, known, corrections.AGGREGATE_IDENTITY)
+    assert [row["device_id"] for row in lacking.collect()] == ["part"]
+    assert corrections.in_whole_windows(kept, lacking).count() == 0
+    whole = known.where(F.col("device_id") != "part")
+    nothing = corrections.lacking(computed, whole, corrections.AGGREGATE_IDENTITY)
+    assert corrections.in_whole_windows(kept, nothing).count() == 2
+    # So it is with one of which nothing is left, because its topic was made anew or is no input any more.
+    rest = computed.where(F.col("device_id") != "part")
+    gone = corrections.lacking(rest, known, corrections.AGGREGATE_IDENTITY)
+    assert [row["device_id"] for row in gone.collect()] == ["part"]
+    assert corrections.in_whole_windows(kept, gone).count() == 0
 
 
 def decoded_values(rows: DataFrame, writer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
