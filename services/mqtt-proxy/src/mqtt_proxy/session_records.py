@@ -8,9 +8,13 @@ from typing import Any
 
 from confluent_kafka import Message
 
+from mqtt_proxy.errors import PacketError
 from mqtt_proxy.packets import Publish
 from mqtt_proxy.properties import WILL, decode_all, encode
 from mqtt_proxy.sessions import StoredState
+from servicekit import logs
+
+_log = logs.logger(__name__)
 
 Record = Mapping[str, Any]
 
@@ -57,13 +61,13 @@ def from_record(record: Record) -> StoredState:
 
 
 def _will(record: Record) -> Publish:
-    return Publish(
-        record["topic"],
-        record["payload"],
-        record["qos"],
-        record["retain"],
-        properties=decode_all(record["properties"], WILL),
-    )
+    try:
+        properties = decode_all(record["properties"], WILL)
+    except PacketError as error:
+        # We wrote none like that; a session that cannot be read would keep the server from starting.
+        _log.warning("a will's properties cannot be read: it is kept without them", reason=str(error))
+        properties = {}
+    return Publish(record["topic"], record["payload"], record["qos"], record["retain"], properties=properties)
 
 
 def _epoch_ms(time: datetime | None) -> int | None:
