@@ -1,0 +1,34 @@
+"""`topics.regex` as Java reads it; what Python would read otherwise is an error."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from connector.topic_patterns import compiled, matching
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(",
+        "(?u)t",
+        "t{99999999999999}",
+        "[a-z&&[^b]]",
+        "[a-z&&b]",
+        "[s[t]]",
+        "[s[^a]]",
+        r"\p{Alpha}",
+        "(" * 3_000 + ")" * 3_000,
+    ],
+    ids=range(9),
+)
+def test_a_pattern_that_is_none_or_means_something_else_in_java(pattern: str) -> None:
+    with pytest.raises(re.error):
+        compiled(pattern)
+
+
+@pytest.mark.parametrize("pattern", [r"[\[t]", "[^a]", "t&&|t", r"[s\]t]", r"\[?t"])
+def test_brackets_that_mean_the_same_in_java(pattern: str) -> None:
+    assert matching(pattern, ["t", "tt", "__t"]) == ["t"]
