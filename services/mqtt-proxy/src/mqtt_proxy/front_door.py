@@ -8,16 +8,15 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mqtt_proxy.accepting import Accepting
 from mqtt_proxy.access import Access
 from mqtt_proxy.admission import Admission
-from mqtt_proxy.grouping import ClaimUnit, DetachUnit, Outcome, WipeUnit
-from mqtt_proxy.handover import Handover, NotHandedOverError, NotItsSessionError, settled
+from mqtt_proxy.grouping import DetachUnit, WipeUnit, nobody_waits
+from mqtt_proxy.handover import Handover
 from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.packets import V5, Connect
-from mqtt_proxy.properties import Property
-from mqtt_proxy.protocol import connack_properties
 from mqtt_proxy.reasons import Reason
-from mqtt_proxy.sessions import Session, SessionStore, TooManySessionsError
+from mqtt_proxy.sessions import Session, SessionStore
 from mqtt_proxy.settings import LimitSettings
 from mqtt_proxy.sparse_log import SparseLog
 from mqtt_proxy.transactions import Transactions
@@ -36,10 +35,6 @@ _MAX_CLIENT_ID_CHARS = 256
 
 _READ_BYTES = 16_384
 """How much is read of a connection at a time: what is behind a publish that has to wait stays with the kernel."""
-
-
-def _undecided(_outcome: Outcome) -> None:
-    """For units whose outcome nobody waits for."""
 
 
 class FrontDoor:
@@ -85,6 +80,7 @@ class FrontDoor:
         if handover is not None:
             handover.on_leave = self._leave
         self._session_expiry_s = session_expiry_s
+        self._accepting = Accepting(self, sessions=sessions, handover=handover, session_expiry_s=session_expiry_s)
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Connection, None] = {}
         self._to_flush: dict[Connection, None] = {}
@@ -207,127 +203,7 @@ class FrontDoor:
             connection.refuse(Reason.CLIENT_IDENTIFIER_NOT_VALID)
         else:
             connection.arrival.client_id = connect.client_id or f"auto-{secrets.token_hex(8)}"
-            self._spawn(self._handshake(connection, connect))
-
-    async def _handshake(self, connection: Connection, connect: Connect) -> None:
-        if not await self.access.lets_in(connection, connect):
-            return
-        client_id, user = connection.arrival.client_id, connection.arrival.username
-        if connect.will is not None and (refusal := self.wills.refusal(connect.will)):
-            connection.refuse(refusal)
-            return
-        try:
-            session = await self._session_of(client_id, user, is_named=bool(connect.client_id))
-        except NotItsSessionError:
-            self._refuse_session(connection)
-            return
-        except TooManySessionsError:
-            connection.refuse(Reason.QUOTA_EXCEEDED)
-            return
-        except NotHandedOverError:
-            connection.refuse(Reason.SERVER_UNAVAILABLE)
-            return
-        if connection.ended:
-            self._sessions.forget(session)
-            return
-        if self.access.identifies and session.belongs_to_another(user, now_ms()):
-            self._refuse_session(connection)
-            return
-        self._take_over(session, connection)
-        await settled(session)
-        if session.owner is not connection:
-            self._sessions.forget(session)
-            return
-        present = session.is_present(now_ms()) and not connect.clean_start
-        if not present:
-            await self.wills.session_ends(session)
-        expiry_s = self._expiry_s(connect)
-        if session.owner is not connection:
-            return
-        if not await self._prepare(session, connect, expiry_s, present=present):
-            connection.refuse(Reason.SERVER_UNAVAILABLE)
-            return
-        if session.owner is not connection:
-            return
-        connection.accept(
-            session_present=present,
-            keep_alive_s=self._keep_alive_s(connect),
-            properties=self._connack_properties(connect, client_id, expiry_s),
-        )
-
-    def _refuse_session(self, connection: Connection) -> None:
-        """The session is another user's, whose connection and state stay as they are."""
-        self.access.refused_session(connection)
-        connection.refuse(Reason.NOT_AUTHORIZED)
-
-    def _take_over(self, session: Session, connection: Connection) -> None:
-        previous = session.owner
-        session.owner = connection
-        session.username = connection.arrival.username
-        connection.session = session
-        self.wills.suspend(session)
-        if previous is not None:
-            previous.fail(Reason.SESSION_TAKEN_OVER, "the client connected again")
-
-    async def _session_of(self, client_id: str, user: str | None, *, is_named: bool) -> Session:
-        if self._handover is None or not is_named:
-            return self._sessions.get_or_create(client_id)
-        return await self._handover.session_of(client_id, user, is_bound=self.access.identifies)
-
-    async def _prepare(self, session: Session, connect: Connect, expiry_s: int, *, present: bool) -> bool:
-        """Claim, begin or wipe the stored session; False when Kafka did not take it."""
-        if not session.durable:
-            # Left by a connection that this one took over: it ended with that.
-            session.stored = None
-        if present or expiry_s:
-            session.durable = True
-            session.expiry_s = expiry_s
-            claim = ClaimUnit(
-                _undecided,
-                session=session,
-                expiry_s=expiry_s,
-                clean=not present,
-                username=session.username,
-                will=connect.will,
-            )
-            return await self.transactions.decide(claim) is Outcome.COMMITTED
-        if session.durable:
-            if await self.transactions.decide(WipeUnit(_undecided, session=session)) is not Outcome.COMMITTED:
-                return False
-            session.durable = False
-        return True
-
-    def _expiry_s(self, connect: Connect) -> int:
-        if connect.version == V5:
-            asked_s: int = connect.properties.get(Property.SESSION_EXPIRY, 0)
-            return min(asked_s, self._session_expiry_s)
-        return 0 if connect.clean_start else self._session_expiry_s
-
-    def _connack_properties(self, connect: Connect, client_id: str, expiry_s: int) -> dict[Property, Any]:
-        if connect.version != V5:
-            return {}
-        asked_s = connect.properties.get(Property.SESSION_EXPIRY, 0)
-        return connack_properties(
-            connect,
-            client_id=client_id,
-            receive_maximum=self.limits.receive_maximum,
-            max_packet_bytes=self.limits.packet_bytes,
-            topic_alias_maximum=self.limits.topic_aliases,
-            session_expiry=None if asked_s == expiry_s else expiry_s,
-            server_keep_alive=self._server_keep_alive_s(connect),
-        )
-
-    def _keep_alive_s(self, connect: Connect) -> int:
-        """After 1.5 times this a silent client is closed; 0 for never. A 3.1.1 client cannot be told a bound, but may
-        be closed at any time as inactive (3.1.1 section 3.1.2.10).
-        """
-        most_s = self.limits.keep_alive_s
-        return connect.keep_alive_s if most_s is None else min(connect.keep_alive_s or most_s, most_s)
-
-    def _server_keep_alive_s(self, connect: Connect) -> int | None:
-        """The keep-alive that an MQTT 5 client is told to use instead of its own (section 3.2.2.3.14)."""
-        keep_alive_s = self._keep_alive_s(connect)
-        return None if keep_alive_s == connect.keep_alive_s else keep_alive_s
+            self._spawn(self._accepting.decide(connection, connect))
 
     def change_expiry(self, session: Session, expiry_s: int) -> None:
         """An MQTT 5 client ends its connection with another session expiry."""
@@ -360,7 +236,7 @@ class FrontDoor:
                 self._submit_detach(session)
             return
         if session.durable and not with_will:
-            self.transactions.submit(WipeUnit(_undecided, session=session))
+            self.transactions.submit(WipeUnit(nobody_waits, session=session))
         if session.undecided:
             session.when_settled.append(partial(self._sessions.forget, session))
         else:
@@ -370,7 +246,7 @@ class FrontDoor:
         at_ms = now_ms()
         self.transactions.submit(
             DetachUnit(
-                _undecided,
+                nobody_waits,
                 session=session,
                 expiry_s=session.expiry_s,
                 now_ms=at_ms,
@@ -383,7 +259,7 @@ class FrontDoor:
         """Forget what has expired, and detach again what could not be written as detached."""
         self.wills.sweep()
         for session in self._sessions.expired(now_ms()):
-            self.transactions.submit(WipeUnit(_undecided, session=session))
+            self.transactions.submit(WipeUnit(nobody_waits, session=session))
             session.when_settled.append(partial(self._sessions.forget, session))
         for session in self._sessions.never_detached():
             self._submit_detach(session)

@@ -44,6 +44,11 @@ class Sender:
 
 OnDecided = Callable[[Outcome], None]
 
+
+def nobody_waits(_outcome: Outcome) -> None:
+    """For units whose outcome nobody waits for."""
+
+
 OnRefused = Callable[[str], "Sequence[OutRecord] | None"]
 """Gives what is to be stored instead of records of which Kafka refused one, for this reason; None for nothing."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from mqtt_proxy.grouping import DetachUnit, Outcome, OutRecord, Unit, WillUnit, WipeUnit
+from mqtt_proxy.grouping import DetachUnit, Outcome, OutRecord, Unit, WillUnit, WipeUnit, nobody_waits
 from mqtt_proxy.held import publish_bytes
 from mqtt_proxy.metrics import Metrics
 from mqtt_proxy.packets import Publish
@@ -32,10 +32,6 @@ _AT_ONCE = 100
 _ATTEMPTS = 5
 _RETRY_S = 5.0
 """Pause after the first failure; it doubles with each."""
-
-
-def _undecided(_outcome: Outcome) -> None:
-    """For units whose outcome nobody waits for."""
 
 
 def now_ms() -> int:
@@ -223,7 +219,7 @@ class Wills:
         due_ms = at_ms + int(1000 * pause_s)
         self._submit(
             DetachUnit(
-                _undecided, session=session, expiry_s=session.expiry_s, now_ms=at_ms, will=will, will_due_ms=due_ms
+                nobody_waits, session=session, expiry_s=session.expiry_s, now_ms=at_ms, will=will, will_due_ms=due_ms
             )
         )
         self._later(session, pause_s)
@@ -239,7 +235,7 @@ class Wills:
         arrival = Arrival(session.client_id, now_ms())
         arrival.username = session.username
         translated = self._translator.translate(will, arrival)
-        end: Unit = WillUnit(_undecided, session=session if session.durable else None)
+        end: Unit = WillUnit(nobody_waits, session=session if session.durable else None)
         if not is_taken:
             end = self._end(session, session_ends=session_ends, is_detached=is_detached)
         if will.qos == 2:
@@ -269,10 +265,10 @@ class Wills:
 
     def _end(self, session: Session, *, session_ends: bool, is_detached: bool) -> Unit:
         if session_ends:
-            return WipeUnit(_undecided, session=session if session.durable else None)
+            return WipeUnit(nobody_waits, session=session if session.durable else None)
         if is_detached:
-            return WillUnit(_undecided, session=session)
-        return DetachUnit(_undecided, session=session, expiry_s=session.expiry_s, now_ms=now_ms())
+            return WillUnit(nobody_waits, session=session)
+        return DetachUnit(nobody_waits, session=session, expiry_s=session.expiry_s, now_ms=now_ms())
 
     def _submit(self, unit: Unit) -> None:
         if unit.session is not None:
