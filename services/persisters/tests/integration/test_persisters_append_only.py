@@ -133,7 +133,7 @@ def test_a_full_queue_refuses_only_what_it_does_not_hold(
     """Also when what it holds is written again, after a kill that came before the commit."""
     written = broker.aggregates(10, range(14), revision=BASE_MS)
     policy = ("connect.hazelcast.queue.full=POLICY", "error.policy=NOOP", "errors.deadletterqueue.enable=true")
-    task = persister(broker, queue, *policy, "consumer.override.group.instance.id=one")
+    task = persister(broker, queue, *policy)
     task.start(commit_interval_ms=600_000)
     task.until_read(len(written))
     task.kill()
