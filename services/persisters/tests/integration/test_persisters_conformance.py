@@ -11,8 +11,6 @@ from persisters_world import BASE_MS, Broker, Persisters
 pytest_plugins = ("persisters_fixtures",)
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-# A process with a fixed member id has its partitions at once, also when the one before it was killed.
-KEEPS_ITS_PLACE = "consumer.override.group.instance.id=one"
 DEAD_LETTERS = "errors.deadletterqueue.enable=true"
 
 
@@ -38,7 +36,7 @@ def test_a_kill_between_write_and_commit_loses_and_doubles_nothing(
     broker: Broker, store: Store, persister: Persisters
 ) -> None:
     written = broker.aggregates(10, range(10), revision=BASE_MS + 1)
-    task = persister(broker, store, KEEPS_ITS_PLACE)
+    task = persister(broker, store)
     task.start(commit_interval_ms=600_000)
     task.until_read(len(written))
     task.kill()
@@ -58,7 +56,7 @@ def test_the_last_record_of_a_key_stays_also_after_a_kill(
 
     They are more than a thousand in each partition: so many have write times of their own in Cassandra.
     """
-    task = persister(readings, store, KEEPS_ITS_PLACE, written=store.lines_by_device(readings.topic))
+    task = persister(readings, store, written=store.lines_by_device(readings.topic))
     devices, sequences = [f"dev-{number}" for number in range(10)], range(431)
     readings.produce(*((device, readings.reading(device, number)) for number in sequences for device in devices))
     task.start(commit_interval_ms=600_000)
