@@ -21,6 +21,7 @@ from coap_ingest.settings import CoapIngestSettings
 from connector import publishing, targets, worker_status
 from console import alerts as console_alerts
 from console import latest as console_devices
+from console import provisioned as console_provisioned
 from console import windows as console_windows
 from contracts.consumers import NEEDS
 from contracts.places import EXAMPLES, ROOT
@@ -61,6 +62,7 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("console", "isotherm.plugins"): publishing.PLUGIN_SCHEMA,
     ("console", "isotherm.status"): worker_status.SCHEMA,
     ("console", "alerts"): console_alerts.SCHEMA,
+    ("console", "devices"): console_provisioned.SCHEMA,
     ("console", "devices.latest"): console_devices.SCHEMA,
     ("console", "temperatures.aggregated"): console_windows.SCHEMA,
     ("mqtt-proxy", "isotherm.mqtt.sessions"): mqtt_proxy.SESSION,

@@ -84,7 +84,7 @@ def test_pinned_versions_are_those_of_the_topic_files() -> None:
         pytest.param(
             "Device",
             lambda schema: _field(schema, "room").update(type=["null", "string", "long"]),
-            ["reader v1 (aggregator, alerts) cannot read writer v2: room: MISSING_UNION_BRANCH"],
+            ["reader v1 (aggregator, alerts, console) cannot read writer v2: room: MISSING_UNION_BRANCH"],
             id="widen a union",
         ),
         pytest.param(

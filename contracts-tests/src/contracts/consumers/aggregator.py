@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from pact import match
 from pyspark.sql import Row
@@ -14,15 +15,15 @@ from contracts import scenario
 from contracts.bench import Bench, Message
 from contracts.consumers.standalone import obeys
 from contracts.needs import Need, UnusableError, expect
-from contracts.providers.aggregator import SETTINGS, known_ids, records
+from contracts.providers.aggregator import APPENDED, SETTINGS, known_ids, records
 
 _TOPIC = SETTINGS.input_topics[0]
 
 
-def read(bench: Bench, found: Sequence[Message]) -> list[tuple[Row, str | None]]:
+def read(bench: Bench, found: Sequence[Message], appended: datetime = APPENDED) -> list[tuple[Row, str | None]]:
     """Each reading as the windows see it, and the verdict on it: None when it is aggregated."""
     ids = _ids(bench)
-    decoded = readings.decode(records(bench, found), ids)
+    decoded = readings.decode(records(bench, found, appended), ids)
     verdict = readings.verdict(ids, SETTINGS.timeliness).alias("verdict")
     rows = decoded.select("offset", "reading", verdict).orderBy("offset").collect()
     return [(row["reading"], row["verdict"]) for row in rows]

@@ -24,7 +24,8 @@ RECORDS = (
     "headers array<struct<key:string,value:binary>>"
 )
 SETTINGS = AggregatorSettings.model_validate({"checkpoint_dir": ".", "jars_dir": "."})
-_APPENDED = datetime.fromtimestamp(scenario.MEASURED_MS / 1000, UTC)
+APPENDED = datetime.fromtimestamp(scenario.MEASURED_MS / 1000, UTC)
+"""When the broker appended a record, unless a test says otherwise."""
 _VALUES = (20.0, 22.0, 21.0)
 
 
@@ -34,8 +35,8 @@ def known_ids(bench: Bench, topic: str) -> SchemaIds:
     return SchemaIds({bench.registry.schema_id(f"{topic}-value", schema): json.dumps(schema) for schema in versions})
 
 
-def records(bench: Bench, found: Sequence[Message]) -> DataFrame:
-    """Messages as Spark's Kafka source gives them."""
+def records(bench: Bench, found: Sequence[Message], appended: datetime = APPENDED) -> DataFrame:
+    """Messages as Spark's Kafka source gives them, all appended at one time."""
     rows = [
         (
             one.key.encode(),
@@ -43,7 +44,7 @@ def records(bench: Bench, found: Sequence[Message]) -> DataFrame:
             one.topic,
             0,
             offset,
-            _APPENDED,
+            appended,
             [(name, said.encode()) for name, said in one.headers.items()],
         )
         for offset, one in enumerate(found)
