@@ -98,8 +98,11 @@ class LivingServers:
                     error = message.error()
                     if error is not None:
                         if error.code() == KafkaError._PARTITION_EOF:
+                            # An end is reached again after each record: only the first time begins the wait, or the
+                            # heartbeats of others would prolong it for ever.
+                            if behind == {message.partition()}:
+                                until_s = time.monotonic() + _LOOK_S
                             behind.discard(message.partition())
-                            until_s = time.monotonic() + _LOOK_S if not behind else until_s
                         elif error.fatal() or not error.retriable():
                             raise KafkaException(error)
                         continue
