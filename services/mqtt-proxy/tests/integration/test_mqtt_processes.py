@@ -25,6 +25,8 @@ MOST_ROUNDS = 100
 @pytest.fixture
 def proxy(kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Proxy]:
     with opened(kafka, registry, tmp_path, free_port) as made:
+        # A server of its own: sessions that other tests left are restored by servers of the same name.
+        made.configure(name=made.device)
         yield made
 
 
