@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
+from alerts_world import until
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # re-exported, but not in its __all__
 
 from alerts.known import KnownDevices
@@ -24,13 +22,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 TOPIC = "alerts-devices-topic"
 DEADLINE_S = 60.0
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)  # between two looks at what a thread of its own fills
 
 
 def test_devices_of_added_partitions_are_known(kafka: Kafka, registry: Registry) -> None:
@@ -53,11 +44,11 @@ def test_devices_of_added_partitions_are_known(kafka: Kafka, registry: Registry)
     follower.start()
     try:
         put("first", 0)
-        wait_for(lambda: known.get("first") is not None, "the first device")
+        until("the first device", lambda: known.get("first") is not None, DEADLINE_S)
         admin = clients.admin(settings, TOPIC)
         admin.create_partitions([NewPartitions(TOPIC, 3)])[TOPIC].result()
-        wait_for(lambda: len(admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions) == 3, "partitions")
+        until("partitions", lambda: len(admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions) == 3, DEADLINE_S)
         put("added", 2)
-        wait_for(lambda: known.get("added") is not None, "the device in an added partition")
+        until("the device in an added partition", lambda: known.get("added") is not None, DEADLINE_S)
     finally:
         follower.close()
