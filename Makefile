@@ -59,10 +59,10 @@ contracts: setup ## Check every promise between the services; needs no server
 	@$(PYTEST) -q -m "not integration" schemas contracts-tests
 
 contracts-update: setup ## Write pacts, recordings and the AsyncAPI document anew
-	@$(BIN)/python -m contracts update
+	@$(BIN)/python -m isotherm.contracts update
 
 can-deploy: setup ## Does a service fit what is deployed? make can-deploy S=aggregator DEPLOYED=tag-or-folder
-	@$(BIN)/python -m contracts can-deploy $(or $(S),$(error say which service: make can-deploy S=aggregator)) \
+	@$(BIN)/python -m isotherm.contracts can-deploy $(or $(S),$(error say which service: make can-deploy S=aggregator)) \
 		--deployed "$(DEPLOYED)"
 
 charts: setup ## Lint and render the charts and every example, check them against Kubernetes' schemas
@@ -72,10 +72,10 @@ charts-tools: ## Build helm and kubeconform into the cache, pinned; needs Go
 	@tools/charts-tools
 
 charts-update: setup ## Write values schemas, dashboards and alert rules anew
-	@$(BIN)/python -m isotherm_deploy update
+	@$(BIN)/python -m isotherm.deploy update
 
 charts-package: setup ## Pack the umbrella and every service's chart into deploy/dist
-	@$(BIN)/python -m isotherm_deploy pack deploy/dist
+	@$(BIN)/python -m isotherm.deploy pack deploy/dist
 
 images: ## Build every image and list their sizes: make images, or N="mqtt-proxy cli"; needs docker or buildah
 	@tools/images $(N)

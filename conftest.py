@@ -8,16 +8,11 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no type information
 
-# Folders at the root that are named like the package in their src/: without this, pytest's importlib mode would
-# take the folder for the package as soon as it imports a test below it.
-import demo  # noqa: F401
-import simulators  # noqa: F401
-
 # How long an example takes says how busy the machine is; what hangs is ended by pytest-timeout.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
 
-pytest_plugins = ["stack.pytest_plugin", "contracts.pytest_plugin"]
+pytest_plugins = ["isotherm.stack.pytest_plugin", "isotherm.contracts.pytest_plugin"]
 
 
 class OneSystemAtATime(LoadScopeScheduling):  # type: ignore[misc]  # for the same reason

@@ -1,4 +1,4 @@
-"""`aggregator run`, watched through its metrics."""
+"""`isotherm-aggregator run`, watched through its metrics."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from stack import ports
-from stack.artifacts import Artifacts
-from stack.measurement import metrics
+from isotherm.stack import ports
+from isotherm.stack.artifacts import Artifacts
+from isotherm.stack.measurement import metrics
 from watched import Watched
 
 _READ = 'isotherm_aggregator_input_records_total{{query="{}"}}'
@@ -28,7 +28,7 @@ class AggregatorProcess(Watched):
             **settings,
         }
         sets = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
-        super().__init__([sys.executable, "-m", "aggregator", "run", *sets], folder / "aggregator.log")
+        super().__init__([sys.executable, "-m", "isotherm.aggregator", "run", *sets], folder / "aggregator.log")
 
     def __enter__(self) -> Self:
         ports.release(self._port)

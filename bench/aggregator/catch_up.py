@@ -2,8 +2,8 @@
 
     python bench/aggregator/catch_up.py [--devices N] [--readings N] [--rounds N] [--only NAME] [--set KEY=VALUE ...]
 
-A topic is filled once. Then, in turn, `aggregator run` and a Kafka Streams program (`StreamsWindows.java`) read it from
-the beginning and write the same windows, each with a checkpoint or change log of its own, with the same heap, collector
+A topic is filled once. Then, in turn, `isotherm-aggregator run` and a Kafka Streams program (`StreamsWindows.java`) read it
+from the beginning and write the same windows, each with a checkpoint or change log of its own, with the same heap, collector
 and Avro reader, on all cores. The first fifth warms the JVM up and is not counted. The rate is that up to the last
 reading, of the slower query where there are two; CPU seconds are those up to the last window in the output. The broker
 is on the same machine; its processor time is printed apart. Every run must have made the windows that the generator's
@@ -24,15 +24,15 @@ from pathlib import Path
 from aggregator_process import AggregatorProcess
 from filled_topic import Output, expected_windows, fill
 from generator import HEADLINE_RATE
-from isotherm_cli.apply import apply
-from isotherm_cli.plan import DeclaredTopic
-from isotherm_schemas import schema
-from servicekit.avro import SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack.java import find_java
-from stack.local import Stack
-from stack.measurement import cpu_s, environment, load_average
-from stack.ports import Ports
+from isotherm.cli.apply import apply
+from isotherm.cli.plan import DeclaredTopic
+from isotherm.schemas import schema
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack.java import find_java
+from isotherm.stack.measurement import cpu_s, environment, load_average
+from isotherm.stack.ports import Ports
+from isotherm.stack.stack import Stack
 from streams_process import StreamsProcess, compiled
 from watched import Sample, Watched
 
@@ -101,7 +101,7 @@ class Bench:
         )
 
     def aggregator(self) -> Measured:
-        """`aggregator run`."""
+        """`isotherm-aggregator run`."""
         settings = {
             "kafka.bootstrap_servers": self._kafka.bootstrap_servers,
             "registry.url": self._registry.url,

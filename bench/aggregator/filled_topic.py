@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from confluent_kafka import TopicPartition
 
 import generator
-from servicekit import kafka
-from servicekit.avro import Decoder, SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.servicekit import kafka
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 _TIMEOUT_S = 30.0
 

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 
 import fastavro
 
-from servicekit import kafka
-from servicekit.settings import KafkaSettings
+from isotherm.servicekit import kafka
+from isotherm.servicekit.settings import KafkaSettings
 
 HEADLINE_RATE = 115_741
 """Readings a second: ten billion a day."""

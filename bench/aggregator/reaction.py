@@ -23,14 +23,14 @@ from confluent_kafka import TopicPartition
 
 import generator
 from aggregator_process import AggregatorProcess
-from isotherm_cli.apply import apply
-from isotherm_schemas import schema
-from servicekit import kafka
-from servicekit.avro import SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack.local import Stack
-from stack.measurement import environment, load_average
-from stack.ports import Ports
+from isotherm.cli.apply import apply
+from isotherm.schemas import schema
+from isotherm.servicekit import kafka
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack.measurement import environment, load_average
+from isotherm.stack.ports import Ports
+from isotherm.stack.stack import Stack
 
 MOST_MS = 5_000
 """The 99th percentile at most."""

@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from isotherm_schemas import schema
-from stack.artifacts import Artifacts
-from stack.java import find_java
+from isotherm.schemas import schema
+from isotherm.stack.artifacts import Artifacts
+from isotherm.stack.java import find_java
 from watched import Watched
 
 _SOURCE = Path(__file__).with_name("StreamsWindows.java")

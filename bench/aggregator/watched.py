@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from stack.measurement import cpu_s, resident_bytes
+from isotherm.stack.measurement import cpu_s, resident_bytes
 
 _POLL_S = 0.5
 _STOP_S = 60.0

@@ -23,23 +23,23 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 import thermostats
-from alerts.engine import Engine
-from alerts.known import KnownDevices
-from alerts.memory import DeviceMemory, encode
-from alerts.preparation import prepare
-from alerts.reading import reading_of
-from alerts.settings import AlertsSettings
-from isotherm_cli.apply import apply
-from isotherm_schemas import schema
+from isotherm.alerts.devices.known_devices import KnownDevices
+from isotherm.alerts.engine.device_state import DeviceMemory, encode
+from isotherm.alerts.engine.engine import Engine
+from isotherm.alerts.engine.reading import reading_of
+from isotherm.alerts.settings import AlertsSettings
+from isotherm.alerts.stream.preparation import prepare
+from isotherm.cli.apply import apply
+from isotherm.schemas import schema
+from isotherm.servicekit import kafka
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.simulators.scripted_day import temperature
+from isotherm.stack import ports
+from isotherm.stack.measurement import environment, load_average, metrics
+from isotherm.stack.ports import Ports
+from isotherm.stack.stack import Stack
 from servers import ProxyServer
-from servicekit import kafka
-from servicekit.avro import Decoder, SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
-from simulators.scripted_day import temperature
-from stack import ports
-from stack.local import Stack
-from stack.measurement import environment, load_average, metrics
-from stack.ports import Ports
 from watched import Watched
 
 INPUT, ALERTS = "thermostat.data", "alerts"
@@ -71,7 +71,7 @@ class AlertsProcess(Watched):
             "session_timeout_ms": 6_000,
         }
         sets = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
-        super().__init__([sys.executable, "-m", "alerts", "run", *sets], folder / "alerts.log")
+        super().__init__([sys.executable, "-m", "isotherm.alerts", "run", *sets], folder / "alerts.log")
         ports.release(self.port)
 
     def read(self) -> int:

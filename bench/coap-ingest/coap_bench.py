@@ -31,13 +31,13 @@ from typing import TypedDict
 from confluent_kafka import TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
-from isotherm_cli.apply import apply
-from servicekit import kafka as clients
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack import ports
-from stack.local import Stack
-from stack.measurement import environment, fine_cpu_s, resident_bytes
-from stack.ports import Ports
+from isotherm.cli.apply import apply
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack import ports
+from isotherm.stack.measurement import environment, fine_cpu_s, resident_bytes
+from isotherm.stack.ports import Ports
+from isotherm.stack.stack import Stack
 
 _HERE = Path(__file__).parent
 _SERVERS, _RESOURCES, _EACH_PER_S = 10, 20, 5
@@ -187,7 +187,7 @@ class Bench:
         }
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         log = self._folder / "service.log"
-        with _process([sys.executable, "-m", "coap_ingest", "run", str(file), *sets], log) as process:
+        with _process([sys.executable, "-m", "isotherm.coap_ingest", "run", str(file), *sets], log) as process:
             yield process, monitoring
 
     @contextmanager

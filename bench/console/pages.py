@@ -24,14 +24,14 @@ from typing import Any
 import httpx
 from confluent_kafka import Producer
 
-import isotherm_schemas
-from isotherm_cli.apply import apply
-from servicekit import kafka
-from servicekit.avro import SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack import measurement
-from stack.local import Stack
-from stack.ports import Ports, hold_free_port, release
+import isotherm.schemas
+from isotherm.cli.apply import apply
+from isotherm.servicekit import kafka
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack import measurement
+from isotherm.stack.ports import Ports, hold_free_port, release
+from isotherm.stack.stack import Stack
 
 GOAL_MS = 100.0
 KLASS = "isotherm.elasticsearch.ElasticsearchSinkConnector"
@@ -59,15 +59,15 @@ class Fleet:
     def __init__(self, settings: KafkaSettings, registry: RegistrySettings, connectors: int, tasks: int) -> None:
         schemas = SchemaRegistry(registry)
         self._producer: Producer = kafka.producer(settings, "bench")
-        self._connector = schemas.encoder("isotherm.connectors", isotherm_schemas.schema("ConnectorConfig", 2))
-        self._status = schemas.encoder("isotherm.status", isotherm_schemas.schema("TaskStatus", 2))
-        self._plugin = schemas.encoder("isotherm.plugins", isotherm_schemas.schema("PluginDefinition", 1))
+        self._connector = schemas.encoder("isotherm.connectors", isotherm.schemas.schema("ConnectorConfig", 2))
+        self._status = schemas.encoder("isotherm.status", isotherm.schemas.schema("TaskStatus", 2))
+        self._plugin = schemas.encoder("isotherm.plugins", isotherm.schemas.schema("PluginDefinition", 1))
         self._names = [f"sink-{number:03d}" for number in range(connectors)]
         self._tasks, self._beats = tasks, 0
 
     def configure(self) -> None:
         """The class and the connectors, one topic for three of them."""
-        plugin = next(one.value for one in isotherm_schemas.examples("isotherm.plugins"))
+        plugin = next(one.value for one in isotherm.schemas.examples("isotherm.plugins"))
         self._producer.produce(
             "isotherm.plugins", key=KLASS, value=self._plugin({**plugin, "connector_class": KLASS, "type": "sink"})
         )
@@ -149,7 +149,7 @@ def console(settings: KafkaSettings, registry: RegistrySettings, folder: Path) -
     }
     sets = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
     with (folder / "console.log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "console", "run", *sets], stderr=log)
+        process = subprocess.Popen([sys.executable, "-m", "isotherm.console", "run", *sets], stderr=log)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as client:
             limit = time.monotonic() + WAIT_S

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 import fastavro
 from fastavro.types import Schema
 
-from kcql import Record, compile_projection, parse
+from isotherm.kcql import Record, compile_projection, parse
 
 SCHEMA = {
     "type": "record",

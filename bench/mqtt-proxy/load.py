@@ -24,8 +24,8 @@ from typing import cast
 import psutil
 import uvloop
 
-from mqtt_proxy.fields import encode_varint
-from stack.measurement import cpu_s
+from isotherm.mqtt_proxy.codec.fields import encode_varint
+from isotherm.stack.measurement import cpu_s
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 _PINGREQ, _DISCONNECT = b"\xc0\0", b"\xe0\0"

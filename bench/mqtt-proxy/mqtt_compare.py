@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isotherm_cli.apply import apply
+from isotherm.cli.apply import apply
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack.measurement import environment, load_average, resident_bytes
+from isotherm.stack.ports import Ports
+from isotherm.stack.stack import Stack
 from servers import AMQTT_VERSION, ProxyServer, ServerProcess, amqtt, mosquitto, mosquitto_version
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack.local import Stack
-from stack.measurement import environment, load_average, resident_bytes
-from stack.ports import Ports
 
 HERE = Path(__file__).parent
 WINDOWS = {10: 100, 1_000: 5}

@@ -13,17 +13,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from isotherm_cli.apply import apply
-from mqtt_proxy.service import SESSION
-from mqtt_proxy.session_records import to_record
-from mqtt_proxy.sessions import StoredState
+from isotherm.cli.apply import apply
+from isotherm.mqtt_proxy.service import SESSION
+from isotherm.mqtt_proxy.sessions.records import to_record
+from isotherm.mqtt_proxy.sessions.store import StoredState
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack.measurement import environment, load_average
+from isotherm.stack.ports import Ports
+from isotherm.stack.stack import Stack
 from servers import ProxyServer
-from servicekit import kafka as clients
-from servicekit.avro import SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack.local import Stack
-from stack.measurement import environment, load_average
-from stack.ports import Ports
 
 TOPIC = "isotherm.mqtt.sessions"
 _DAY_MS = 86_400_000

@@ -16,9 +16,9 @@ from types import TracebackType
 
 import httpx
 
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack import ports
-from stack.artifacts import default_cache_folder
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack import ports
+from isotherm.stack.artifacts import default_cache_folder
 
 AMQTT_VERSION = "0.12.1"
 ROUTES = (
@@ -129,7 +129,7 @@ class ProxyServer(ServerProcess):
         }
         sets = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
         profiler = os.environ.get("BENCH_PROFILER", "").split()
-        command = [*profiler, sys.executable, "-m", "mqtt_proxy", "run", *sets]
+        command = [*profiler, sys.executable, "-m", "isotherm.mqtt_proxy", "run", *sets]
         super().__init__("mqtt-proxy", command, port, folder / "proxy.log")
 
     def stored(self) -> int:

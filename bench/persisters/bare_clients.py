@@ -29,15 +29,15 @@ from hazelcast.client import HazelcastClient
 from hazelcast.core import HazelcastJsonValue
 from hazelcast.proxy.ringbuffer import OVERFLOW_POLICY_OVERWRITE
 
-import kcql
 import workload
-from persisters.decode import AvroDecoder, key_decoder
-from persisters.documents import to_json
-from persisters.project import Projector
-from persisters.sink import Row
-from persisters.sinks.binding import write_time_us
-from servicekit.avro import SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm import kcql
+from isotherm.persisters.records.decoding import AvroDecoder, key_decoder
+from isotherm.persisters.records.documents import to_json
+from isotherm.persisters.records.projection import Projector
+from isotherm.persisters.sinks.cassandra.binding import write_time_us
+from isotherm.persisters.sinks.sink import Row
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 IN_FLIGHT = workload.PARTITIONS
 CASSANDRA_IN_FLIGHT = 256

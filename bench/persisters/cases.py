@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import targets
-from stack.local import Stack
+from isotherm.stack.stack import Stack
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
     python bench/persisters/compare.py [--only NAME ...] [--scale X] [--rounds N] [--devices N] [--alone]
 
-For each sink: a topic is filled once; then, in turn, `persisters run` as a process reads it from the beginning, and
-the sink's client in a process of its own writes the same rows, prepared, with the same batch size and as many requests
+For each sink: a topic is filled once; then, in turn, `isotherm-persisters run` as a process reads it from the beginning,
+and the sink's client in a process of its own writes the same rows, prepared, with the same batch size and as many requests
 in flight. A first round warms the servers up and finds the client's best form; medians of the others count. Every run
 writes to a target of its own that is made before and checked and removed after it. The time of a persister begins with
 its first written batch and ends with its last, that of the client is all of its writing.
@@ -34,13 +34,13 @@ import targets
 import telegraf
 import workload
 from cases import CASES, Case
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack.measurement import cpu_s, environment, load_average
+from isotherm.stack.ports import Ports
+from isotherm.stack.servers.server import Server
+from isotherm.stack.stack import Stack
 from meters import Placement, Reading
 from persister_process import PersisterProcess
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack.local import Stack
-from stack.measurement import cpu_s, environment, load_average
-from stack.ports import Ports
-from stack.server import Server
 
 PACKAGES = (
     "confluent-kafka",
@@ -179,7 +179,7 @@ class Contest:
         return done
 
     def ours(self, name: str) -> Reading:
-        """`persisters run`."""
+        """`isotherm-persisters run`."""
         case, bench = self.case, self.bench
         self.target.create(name, self.chosen)
         statement = case.kcql.format(target=name, topic=self.chosen.topic)

@@ -1,4 +1,4 @@
-"""`persisters run` as a process, watched through what it shows of itself."""
+"""`isotherm-persisters run` as a process, watched through what it shows of itself."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 import meters
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack import ports
-from stack.measurement import cpu_s
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack import ports
+from isotherm.stack.measurement import cpu_s
 
 _PATIENCE_S = 600.0
 _START_POLL_S = 0.02
@@ -49,7 +49,7 @@ class PersisterProcess:
             "http.port": self._port,
         }
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        self._command = [sys.executable, "-m", "persisters", "run", "--sink", sink, str(self._file), *sets]
+        self._command = [sys.executable, "-m", "isotherm.persisters", "run", "--sink", sink, str(self._file), *sets]
         self._client = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=30)
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 import fastavro
 
-import isotherm_schemas
-import kcql
+import isotherm.schemas
 import workload
-from connector.policies import ErrorPolicy, Policy
-from persisters.decode import AvroDecoder, key_decoder
-from persisters.documents import to_json
-from persisters.project import Projector
-from persisters.sinks import items
-from persisters.work import Record, Work
-from servicekit.avro import SchemaRegistry
-from servicekit.settings import RegistrySettings
+from isotherm import kcql
+from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.persisters.records.decoding import AvroDecoder, key_decoder
+from isotherm.persisters.records.documents import to_json
+from isotherm.persisters.records.projection import Projector
+from isotherm.persisters.sinks.hazelcast import items
+from isotherm.persisters.task.in_flight_batch import Record, Work
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.settings import RegistrySettings
 
 BARE = "bare fastavro"
 PROJECTED = "decoded and projected"
@@ -36,7 +36,7 @@ def measure(registry: RegistrySettings, chosen: workload.Workload, records: Sequ
     decode = AvroDecoder(schemas)
     project = Projector(kcql.parse(statement), decode, key_decoder("auto", schemas))
     policy = ErrorPolicy(Policy.THROW)
-    schema = fastavro.parse_schema(isotherm_schemas.schema(chosen.record, 1))
+    schema = fastavro.parse_schema(isotherm.schemas.schema(chosen.record, 1))
     values = [record.value for record in records if record.value is not None]
     bodies = [value[_WIRE_HEADER_BYTES:] for value in values]
     batches = [records[at : at + _BATCH] for at in range(0, len(records), _BATCH)]

@@ -8,11 +8,11 @@ from cassandra.cluster import Cluster
 from elasticsearch import Elasticsearch
 from hazelcast.client import HazelcastClient
 
-import isotherm_schemas
+import isotherm.schemas
 import workload
 from bare_clients import KEYSPACE
-from persisters.sinks import cql
-from persisters.sinks.mapping import properties
+from isotherm.persisters.sinks.cassandra import cql
+from isotherm.persisters.sinks.elasticsearch.mapping import properties
 
 DAY = "2026.01.01"
 """All records of the bench are of this day."""
@@ -38,7 +38,7 @@ class Target(Protocol):
 
 def columns(chosen: workload.Workload) -> dict[str, Any]:
     """The Avro type of each field."""
-    return {field["name"]: field["type"] for field in isotherm_schemas.schema(chosen.record, 1)["fields"]}
+    return {field["name"]: field["type"] for field in isotherm.schemas.schema(chosen.record, 1)["fields"]}
 
 
 class Index:
@@ -83,7 +83,7 @@ class Table:
 
     def create(self, name: str, chosen: workload.Workload) -> str:
         """As for every target."""
-        identity = isotherm_schemas.schema(chosen.record, 1)["isotherm.identity"]
+        identity = isotherm.schemas.schema(chosen.record, 1)["isotherm.identity"]
         self._session.execute(cql.create_table(KEYSPACE, name, columns(chosen), identity), timeout=60)
         return name
 

@@ -19,8 +19,8 @@ from elasticsearch import Elasticsearch
 import meters
 import targets
 import workload
+from isotherm.stack.artifacts import default_cache_folder
 from persister_process import watch
-from stack.artifacts import default_cache_folder
 
 VERSION = "v1.37.2"
 _PACKAGE = f"github.com/influxdata/telegraf/cmd/telegraf@{VERSION}"

@@ -9,14 +9,14 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-import isotherm_schemas
-from isotherm_cli.apply import apply, declared_subjects, declared_topics
-from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
-from persisters.reading import records_of
-from persisters.work import Record
-from servicekit import kafka
-from servicekit.avro import SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
+import isotherm.schemas
+from isotherm.cli.apply import apply, declared_subjects, declared_topics
+from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
+from isotherm.persisters.consuming.consumed_records import records_of
+from isotherm.persisters.task.in_flight_batch import Record
+from isotherm.servicekit import kafka
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 PARTITIONS = 4
 """As the declared topics have. A task writes one batch of each partition at once, so it is also what is in flight."""
@@ -81,7 +81,7 @@ def declare(kafka_settings: KafkaSettings, registry: RegistrySettings, *workload
     subjects = [subject for subject in declared_subjects() if subject.name == f"{STATUS}-value"]
     for workload in workloads:
         topics.append(DeclaredTopic(workload.topic, PARTITIONS, {}))
-        subjects.append(DeclaredSubject(f"{workload.topic}-value", [isotherm_schemas.schema(workload.record, 1)]))
+        subjects.append(DeclaredSubject(f"{workload.topic}-value", [isotherm.schemas.schema(workload.record, 1)]))
     apply(kafka_settings, registry, topics=topics, subjects=subjects)
 
 
@@ -90,7 +90,7 @@ def fill(
 ) -> None:
     """Write the records, the devices in turn, from record number `first` on; all are acknowledged on return."""
     schemas = SchemaRegistry(registry)
-    encode = schemas.encoder(workload.topic, isotherm_schemas.schema(workload.record, 1))
+    encode = schemas.encoder(workload.topic, isotherm.schemas.schema(workload.record, 1))
     producer = kafka.producer(kafka_settings, "bench", linger_ms=50, queue_buffering_max_messages=2 * _PRODUCED_AT_ONCE)
     make, chance = _MAKERS[workload.record], random.Random(first + 1)
     for number in range(first, workload.records):

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stack.measurement import environment, load_average
+from isotherm.stack.measurement import environment, load_average
 
 HERE = Path(__file__).resolve().parents[2]
 _LONGEST_S = 900

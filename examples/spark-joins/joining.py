@@ -11,16 +11,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from aggregator import corrections, queries, readings, session, windows
-from aggregator.broker import Broker
-from aggregator.kafka_options import java_options, redacted
-from aggregator.settings import AggregatorSettings
-from aggregator.wire import SchemaIds
-from isotherm_schemas import schema, versions
-from servicekit import lifecycle, logs
-from servicekit.avro import SchemaRegistry
-from servicekit.command import ServiceCommand
-from servicekit.lifecycle import Exit, Stop
+from isotherm.aggregator.broker import Broker
+from isotherm.aggregator.frames import readings, windows
+from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.recompute import corrections
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.spark import queries, session
+from isotherm.aggregator.spark.kafka_options import java_options, redacted
+from isotherm.schemas import schema, versions
+from isotherm.servicekit import lifecycle, logs
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.command import ServiceCommand
+from isotherm.servicekit.lifecycle import Exit, Stop
 
 _log = logs.logger(__name__)
 

@@ -15,13 +15,13 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from connector.task_metrics import WorkerMetrics
-from console.following import Counters, Followed, Follower
-from isotherm_deploy import rules
-from isotherm_deploy.definitions import Definition
-from isotherm_deploy.services import SERVICES, WORKER_COUNTS
-from servicekit.health import Health
-from servicekit.settings import KafkaSettings
+from isotherm.connector.distributed.task_metrics import WorkerMetrics
+from isotherm.console.cluster.topic_follower import Counters, Followed, Follower
+from isotherm.deploy import rules
+from isotherm.deploy.definitions import Definition
+from isotherm.deploy.services import SERVICES, WORKER_COUNTS
+from isotherm.servicekit.health import Health
+from isotherm.servicekit.settings import KafkaSettings
 
 pytestmark = pytest.mark.promtool
 

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from isotherm_deploy import charts, connectors, values
-from isotherm_deploy.places import CHARTS, EXAMPLES, ROOT
-from isotherm_deploy.services import SERVICES
-from isotherm_deploy.values import UMBRELLA
-from servicekit import settings
+from isotherm.deploy import charts, connectors, values
+from isotherm.deploy.paths import CHARTS, EXAMPLES, ROOT
+from isotherm.deploy.services import SERVICES
+from isotherm.deploy.values import UMBRELLA
+from isotherm.servicekit import settings
 
 pytestmark = pytest.mark.charts
 

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import yaml
 
-import payloads
-from coap_ingest.connector_class import plan
-from connector.config import ConfigError, from_mapping
-from isotherm_deploy import connectors, generate, values
-from isotherm_deploy.places import CHARTS, EXAMPLES, ROOT
-from isotherm_deploy.services import SERVICES
-from isotherm_deploy.values import UMBRELLA, Values
-from persisters.catalog import KINDS
-from persisters.catalog import check as check_sink
+from isotherm import payloads
+from isotherm.coap_ingest.connectors.connector_class import plan
+from isotherm.connector.config.files import ConfigError, from_mapping
+from isotherm.deploy import connectors, generate, values
+from isotherm.deploy.paths import CHARTS, EXAMPLES, ROOT
+from isotherm.deploy.services import SERVICES
+from isotherm.deploy.values import UMBRELLA, Values
+from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.persisters.sinks.catalog import check as check_sink
 
 EXAMPLE_FILES = sorted(EXAMPLES.glob("*.values.yaml"))
 GENERATED = generate.texts()

@@ -353,7 +353,7 @@ def test_a_broken_compose_file_is_found(compose: Compose, change: Callable[[Comp
 def test_images_have_the_versions_that_the_tests_run_against(
     compose: Compose, service: str, artifacts: str, artifact: str
 ) -> None:
-    pom = (ROOT / f"stack/src/stack/manifests/{artifacts}/pom.xml").read_text(encoding="utf-8")
+    pom = (ROOT / f"stack/src/isotherm/stack/manifests/{artifacts}/pom.xml").read_text(encoding="utf-8")
     *_, version = re.findall(rf"<artifactId>{re.escape(artifact)}</artifactId>\s*<version>([^<]+)</version>", pom)
 
     assert compose["services"][service]["image"].rpartition(":")[2] == version

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stack.cassandra import Cassandra
-from stack.kafka import Kafka
+from isotherm.stack.servers.cassandra import Cassandra
+from isotherm.stack.servers.kafka import Kafka
 
 ROOT = Path(__file__).parents[2]
 FENCED = bytes.fromhex("00000012 00000001 00000000 0000 ffffffff 00000000")

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stack.artifacts import Artifacts
-from stack.java import find_java
-from stack.kafka import MESSAGE_MAX_BYTES
+from isotherm.stack.artifacts import Artifacts
+from isotherm.stack.java import find_java
+from isotherm.stack.servers.kafka import MESSAGE_MAX_BYTES
 
 pytestmark = pytest.mark.integration
 

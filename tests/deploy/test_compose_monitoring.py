@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from isotherm_deploy import dashboards, rules
+from isotherm.deploy import dashboards, rules
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "deploy/compose"

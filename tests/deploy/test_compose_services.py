@@ -24,16 +24,16 @@ import yaml
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from connector import config as connectors
-from demo.system import SINK_GROUP
-from persisters.__main__ import main as persisters_main
-from servicekit import command as kit
-from servicekit import logs
-from servicekit.health import Health, MonitoringServer
-from servicekit.lifecycle import Exit
-from servicekit.settings import HttpSettings, ServiceSettings
-from simulators.coap import server
-from simulators.mqtt import fleet
+from isotherm.connector.config import files as connectors
+from isotherm.demo.system import SINK_GROUP
+from isotherm.persisters.__main__ import main as persisters_main
+from isotherm.servicekit import command as kit
+from isotherm.servicekit import logs
+from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.lifecycle import Exit
+from isotherm.servicekit.settings import HttpSettings, ServiceSettings
+from isotherm.simulators.coap import server
+from isotherm.simulators.mqtt import fleet
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -304,7 +304,7 @@ def test_the_sinks_have_the_demos_worker_group() -> None:
 @pytest.mark.parametrize("name", ["init", "device-import"])
 def test_isotherm_knows_its_commands(name: str) -> None:
     container = Container(SERVICES[name])
-    app = importlib.import_module("isotherm_cli.__main__").app
+    app = importlib.import_module("isotherm.cli.__main__").app
     assert isinstance(app, typer.Typer)
 
     # --help ends before the command does anything, but only after everything before it was understood.

@@ -105,7 +105,7 @@ def problems(image: str, text: str) -> list[str]:
         found.append("does not stop by SIGTERM")
     if not _is_exec_form(last("ENTRYPOINT")):
         found.append("ENTRYPOINT is not in exec form")
-    probe = f'CMD ["python", "-m", "servicekit.probe", "{Path(image).parent.name}"]'
+    probe = f'CMD ["python", "-m", "isotherm.servicekit.probe", "{Path(image).parent.name}"]'
     if image.startswith("services/") and not last("HEALTHCHECK").endswith(probe):
         found.append("HEALTHCHECK does not ask the service itself")
     if not last("HEALTHCHECK"):
@@ -184,14 +184,14 @@ PROXY = "services/mqtt-proxy/Dockerfile"
         (f"USER {USER}\n", "", "does not run as the fixed user"),
         (f"USER {USER}\n", f"USER {USER}\nUSER root\n", "does not run as the fixed user"),
         ("STOPSIGNAL SIGTERM", "STOPSIGNAL SIGKILL", "does not stop by SIGTERM"),
-        ('ENTRYPOINT ["mqtt-proxy"]', "ENTRYPOINT mqtt-proxy", "ENTRYPOINT is not in exec form"),
+        ('ENTRYPOINT ["isotherm-mqtt-proxy"]', "ENTRYPOINT isotherm-mqtt-proxy", "ENTRYPOINT is not in exec form"),
         (
-            'CMD ["python", "-m", "servicekit.probe", "mqtt-proxy"]',
+            'CMD ["python", "-m", "isotherm.servicekit.probe", "mqtt-proxy"]',
             "CMD true",
             "HEALTHCHECK does not ask the service itself",
         ),
         (
-            'CMD ["python", "-m", "servicekit.probe", "mqtt-proxy"]',
+            'CMD ["python", "-m", "isotherm.servicekit.probe", "mqtt-proxy"]',
             'CMD ["mqtt-proxy", "health"]',
             "HEALTHCHECK does not ask the service itself",
         ),

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from isotherm_deploy import dashboards, promql, rules
-from isotherm_deploy.definitions import Definition
-from isotherm_deploy.places import ROOT
-from isotherm_deploy.services import SERVICES
+from isotherm.deploy import dashboards, promql, rules
+from isotherm.deploy.definitions import Definition
+from isotherm.deploy.paths import ROOT
+from isotherm.deploy.services import SERVICES
 
 KNOWN = [definition for service in SERVICES for definition in service.definitions]
 DASHBOARDS = dashboards.all_dashboards()

@@ -19,11 +19,11 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # not 
 from console_browser import Browser
 from playwright.sync_api import Locator, expect
 
-from demo import workers
-from demo.system import SINK_GROUP, System
-from isotherm_cli import records
-from isotherm_cli.records import UnknownTopicError
-from servicekit import kafka as clients
+from isotherm.cli import records
+from isotherm.cli.records import UnknownTopicError
+from isotherm.demo import workers
+from isotherm.demo.system import SINK_GROUP, System
+from isotherm.servicekit import kafka as clients
 
 NAME = "greenhouse-to-cassandra"
 TOPIC, KEYSPACE, TABLE = "greenhouse", "greenhouse", "readings"

@@ -12,11 +12,11 @@ from console_browser import browser
 from console_story import Greenhouse, tell
 from rich.console import Console
 
-from demo import run, workers
-from demo.system import DemoPorts, Load, System
-from demo.workers import Worker
-from stack.local import Stack
-from stack.ports import Ports
+from isotherm.demo import run, workers
+from isotherm.demo.system import DemoPorts, Load, System
+from isotherm.demo.workers import Worker
+from isotherm.stack.ports import Ports
+from isotherm.stack.stack import Stack
 
 pytestmark = pytest.mark.e2e
 

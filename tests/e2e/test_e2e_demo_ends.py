@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stack import processes
+from isotherm.stack import processes
 
 pytestmark = pytest.mark.e2e
 

@@ -23,7 +23,10 @@ from cassandra.query import dict_factory
 from elasticsearch import Elasticsearch as Client
 from hazelcast.client import HazelcastClient
 
-from demo.workers import (
+from isotherm.cli import records
+from isotherm.cli.apply import apply
+from isotherm.cli.devices import import_lines
+from isotherm.demo.workers import (
     Aggregator,
     CassandraPersister,
     CoapIngest,
@@ -34,18 +37,15 @@ from demo.workers import (
     MqttProxy,
     Worker,
 )
-from isotherm_cli import records
-from isotherm_cli.apply import apply
-from isotherm_cli.devices import import_lines
-from servicekit.avro import Decoder, SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack.artifacts import Artifacts
-from stack.cassandra import Cassandra
-from stack.elasticsearch import Elasticsearch
-from stack.hazelcast import Hazelcast
-from stack.kafka import Kafka
-from stack.registry import Registry
-from stack.server import Runtime, Server
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack.artifacts import Artifacts
+from isotherm.stack.servers.cassandra import Cassandra
+from isotherm.stack.servers.elasticsearch import Elasticsearch
+from isotherm.stack.servers.hazelcast import Hazelcast
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
+from isotherm.stack.servers.server import Runtime, Server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -22,16 +22,22 @@ from elasticsearch import Elasticsearch as Client
 from elasticsearch.helpers import scan
 from hazelcast.client import HazelcastClient
 
-from demo.evidence import plain
-from demo.workers import CassandraPersister, Configured, ElasticsearchPersister, HazelcastPersister, Worker
-from simulators import checker
-from stack.artifacts import Artifacts
-from stack.cassandra import Cassandra
-from stack.elasticsearch import Elasticsearch
-from stack.hazelcast import Hazelcast
-from stack.kafka import Kafka
-from stack.registry import Registry
-from stack.server import Runtime
+from isotherm.demo.evidence import plain
+from isotherm.demo.workers import (
+    CassandraPersister,
+    Configured,
+    ElasticsearchPersister,
+    HazelcastPersister,
+    Worker,
+)
+from isotherm.simulators import checker
+from isotherm.stack.artifacts import Artifacts
+from isotherm.stack.servers.cassandra import Cassandra
+from isotherm.stack.servers.elasticsearch import Elasticsearch
+from isotherm.stack.servers.hazelcast import Hazelcast
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
+from isotherm.stack.servers.server import Runtime
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(1_800)]
 
@@ -170,7 +176,16 @@ def test_a_hundred_thousand_late_readings_are_put_into_their_windows_in_every_st
     with stores.filled_from(topics, tmp_path, free_port):
         stores.wait_for(before, revisions_in(first))
         moments = min(start for _, _, start, _ in after), max(end for *_, end in after)
-        command = [sys.executable, "-m", "aggregator", "recompute", "--from", str(moments[0]), "--to", str(moments[1])]
+        command = [
+            sys.executable,
+            "-m",
+            "isotherm.aggregator",
+            "recompute",
+            "--from",
+            str(moments[0]),
+            "--to",
+            str(moments[1]),
+        ]
         command += ["--settled-ms", "0", *settings_of(topics, folder, **SETTINGS)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr[-3_000:]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import isotherm_schemas as book
+from isotherm import schemas as book
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {

@@ -7,15 +7,26 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-import isotherm_schemas
-from isotherm_cli import records
-from isotherm_cli.apply import NotReachableError, RefusedError, apply, declared_subjects, declared_topics
-from isotherm_cli.plan import DeclaredSubject, DeclaredTopic, JsonSchema, Outcome
-from servicekit import kafka as clients
-from servicekit.avro import SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack.kafka import Kafka
-from stack.registry import Registry
+import isotherm.schemas
+from isotherm.cli import records
+from isotherm.cli.apply import (
+    NotReachableError,
+    RefusedError,
+    apply,
+    declared_subjects,
+    declared_topics,
+)
+from isotherm.cli.plan import (
+    DeclaredSubject,
+    DeclaredTopic,
+    JsonSchema,
+    Outcome,
+)
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 
@@ -58,7 +69,7 @@ def test_everything_declared_exists_afterwards_and_a_second_run_changes_nothing(
     assert again.changes == ()
     topics = clients.admin(kafka_settings, "test").list_topics(timeout=30).topics
     assert {topic.name: len(topics[topic.name].partitions) for topic in declared_topics()} == {
-        topic.name: topic.partitions for topic in isotherm_schemas.topics()
+        topic.name: topic.partitions for topic in isotherm.schemas.topics()
     }
     schemas = SchemaRegistry(registry_settings)
     for declared in declared_subjects():

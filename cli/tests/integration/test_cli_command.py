@@ -9,11 +9,11 @@ import uuid
 
 import pytest
 
-from isotherm_cli.apply import apply
-from servicekit import kafka as clients
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.cli.apply import apply
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 
@@ -26,7 +26,7 @@ def servers(kafka: Kafka, registry: Registry) -> list[str]:
 
 def isotherm(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "isotherm_cli", *arguments],
+        [sys.executable, "-m", "isotherm.cli", *arguments],
         input=stdin,
         capture_output=True,
         text=True,

@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
 from typer.testing import CliRunner, Result
 
-from connector import config
-from isotherm_cli.__main__ import app
-from stack.connect import Connect
-from stack.kafka import Kafka
+from isotherm.cli.__main__ import app
+from isotherm.connector.config import files
+from isotherm.stack.servers.connect import Connect
+from isotherm.stack.servers.kafka import Kafka
 
 pytestmark = pytest.mark.integration
 
@@ -65,7 +65,7 @@ def until(call: Callable[[], Result], enough: Callable[[Result], object]) -> Res
 
 def states(result: Result) -> set[str]:
     """The states of a status, connector and tasks; none before the tasks are there."""
-    shown = config.entries(result.stdout)
+    shown = files.entries(result.stdout)
     found = {key: value for key, value in shown.items() if key.endswith(".state")}
     return set(found.values()) if "task.0.state" in found else set()
 
@@ -94,14 +94,14 @@ def test_what_get_prints_creates_the_same_connector_again(isotherm: Isotherm, to
     assert isotherm("get", topic).stdout == got.stdout
     as_json = isotherm("get", topic, "-f", "json").stdout
     assert isotherm("diff", topic, stdin=as_json).exit_code == 0
-    assert json.loads(as_json)["config"] == config.entries(source) | {"name": topic}
+    assert json.loads(as_json)["config"] == files.entries(source) | {"name": topic}
 
 
 def test_the_name_of_the_call_wins_with_a_note(isotherm: Isotherm, topic: str, source: str) -> None:
     created = isotherm("create", topic, stdin=f"name=other\n{source}")
     assert created.exit_code == 0
     assert "name=other is replaced by" in created.stderr
-    assert config.entries(created.stdout)["name"] == topic
+    assert files.entries(created.stdout)["name"] == topic
 
 
 def test_run_creates_and_then_updates_and_diff_shows_what_would_change(
@@ -123,7 +123,7 @@ def test_pause_resume_stop_and_restart_print_the_status_that_they_lead_to(
     runs(isotherm, topic)
     assert states(isotherm("pause", topic)) == {"PAUSED"}
     assert states(isotherm("resume", topic)) == {"RUNNING"}
-    stopped = config.entries(isotherm("stop", topic).stdout)
+    stopped = files.entries(isotherm("stop", topic).stdout)
     assert stopped["connector.state"] == "STOPPED"
     assert "task.0.state" not in stopped
     assert isotherm("resume", topic).exit_code == 0
@@ -139,7 +139,7 @@ def test_the_exception_of_a_failed_task_is_shown_and_the_task_restarted(
     created = isotherm("create", topic, stdin=f"connector.class={SINK}\ntopics={topic}\nfile={there}/out.txt\n")
     assert created.exit_code == 0
     failed = until(lambda: isotherm("status", topic), lambda result: "FAILED" in states(result))
-    assert "NoSuchFileException" in config.entries(failed.stdout)["task.0.trace"]
+    assert "NoSuchFileException" in files.entries(failed.stdout)["task.0.trace"]
     assert isotherm("task_ps", topic).stdout == "0\n"
     assert "NoSuchFileException" in isotherm("task_status", topic, "0").stdout
     there.mkdir()
@@ -168,7 +168,7 @@ def test_offsets_are_shown_reset_and_set(isotherm: Isotherm, topic: str, source:
 def test_classes_their_keys_and_what_is_wrong_with_a_configuration(isotherm: Isotherm, source: str) -> None:
     assert {SOURCE, SINK} <= set(isotherm("plugins").stdout.split())
     described = isotherm("describe", SOURCE)
-    assert "topic" in config.entries(described.stdout)
+    assert "topic" in files.entries(described.stdout)
     assert "# batch.size=2000" in described.stdout
     assert "topic.creation" not in isotherm("describe", SINK).stdout
 

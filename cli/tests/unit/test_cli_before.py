@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner, Result
 
-from isotherm_cli.__main__ import app
+from isotherm.cli.__main__ import app
 
 WANTED, OTHER, OF_THE_ENVIRONMENT = (f"http://127.0.0.1:{port}" for port in (1, 2, 3))
 """Ports that nobody listens to."""

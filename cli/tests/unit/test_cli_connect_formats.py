@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from connector import config
-from isotherm_cli.connect import formats
+from isotherm.cli.connect import formats
+from isotherm.connector.config import files
 
 CONFIGURATIONS = st.dictionaries(st.text(min_size=1), st.text(), max_size=6)
 TRACE = "org.apache.kafka.connect.errors.ConnectException: no such file\n\tat x.Y.z(Y.java:1)\nCaused by: a = b\n"
@@ -25,11 +25,11 @@ FAILED = {
 @given(CONFIGURATIONS)
 def test_a_shown_configuration_is_read_back_as_it_was(values: dict[str, str]) -> None:
     info = {"config": values, "tasks": [{"connector": "a", "task": 0}]}
-    assert config.entries(formats.configuration(info), form="properties") == values
+    assert files.entries(formats.configuration(info), form="properties") == values
 
 
 def test_a_status_holds_the_whole_trace() -> None:
-    read = config.entries(formats.status(FAILED))
+    read = files.entries(formats.status(FAILED))
     assert read["connector.state"] == "RUNNING"
     assert read["task.0.state"] == "FAILED"
     assert read["task.0.trace"] == TRACE
@@ -47,8 +47,8 @@ def test_the_difference_leads_from_one_configuration_to_the_other(
     running: dict[str, str], wanted: dict[str, str]
 ) -> None:
     lines = formats.differences(running, wanted)
-    taken = config.entries("\n".join(line[1:] for line in lines if line.startswith("-")), form="properties")
-    added = config.entries("\n".join(line[1:] for line in lines if line.startswith("+")), form="properties")
+    taken = files.entries("\n".join(line[1:] for line in lines if line.startswith("-")), form="properties")
+    added = files.entries("\n".join(line[1:] for line in lines if line.startswith("+")), form="properties")
     assert {key: value for key, value in running.items() if key not in taken} | added == wanted
 
 
@@ -65,5 +65,5 @@ def test_the_keys_of_a_class_make_a_file_to_fill_in() -> None:
         },
     ]
     text = formats.definitions(keys)
-    assert config.entries(text, form="properties") == {"topic": ""}
+    assert files.entries(text, form="properties") == {"topic": ""}
     assert "# Lines\n# at once\n# int, low importance\n# batch.size=2000\n" in text

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from isotherm_cli.devices import BadDeviceError, parse
+from isotherm.cli.devices import BadDeviceError, parse
 
 
 def test_fields_that_are_left_out_get_their_defaults() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from isotherm_cli import options
-from isotherm_cli.apply import declared_topics
-from servicekit.settings import SettingsError
+from isotherm.cli import options
+from isotherm.cli.apply import declared_topics
+from isotherm.servicekit.settings import SettingsError
 
 
 def test_a_topic_is_declared_with_the_partitions_that_the_fleet_needs() -> None:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm_cli.plan import (
+from isotherm.cli.plan import (
     ActualSubject,
     ActualTopic,
     DeclaredSubject,

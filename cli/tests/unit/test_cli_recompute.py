@@ -1,4 +1,4 @@
-"""`isotherm recompute` becomes `aggregator recompute`, with everything that it was told."""
+"""`isotherm recompute` becomes `isotherm-aggregator recompute`, with everything that it was told."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from isotherm_cli import recompute
+from isotherm.cli import recompute
 
 
 def test_the_aggregator_gets_every_argument_and_its_exit_code_is_ours(tmp_path: Path) -> None:
-    program = tmp_path / "aggregator"
+    program = tmp_path / "isotherm-aggregator"
     program.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\nsys.exit(7)\n")
     program.chmod(0o755)
     # A Python of its own folder, so that no aggregator lies beside it.
@@ -22,7 +22,7 @@ def test_the_aggregator_gets_every_argument_and_its_exit_code_is_ours(tmp_path: 
     lonely.mkdir()
     (lonely / "python").symlink_to(sys.executable)
     given = ["--from", "2026-11-20", "--to", "2026-11-21", "--dry-run", "--set", "window_ms=10000"]
-    code = "import sys; sys.argv[0] = 'isotherm'; from isotherm_cli.__main__ import main; main()"
+    code = "import sys; sys.argv[0] = 'isotherm'; from isotherm.cli.__main__ import main; main()"
     environment = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
         [str(lonely / "python"), "-c", code, "recompute", *given],

@@ -9,9 +9,15 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Message
 
-from isotherm_cli.tail import condition, line
-from servicekit.avro import Decoder, SchemaRegistry, WriterSchema, encoder, parse
-from servicekit.settings import RegistrySettings
+from isotherm.cli.tail import condition, line
+from isotherm.servicekit.avro import (
+    Decoder,
+    SchemaRegistry,
+    WriterSchema,
+    encoder,
+    parse,
+)
+from isotherm.servicekit.settings import RegistrySettings
 
 CHAIN = {"type": "record", "name": "Link", "fields": [{"name": "next", "type": ["null", "Link"]}]}
 

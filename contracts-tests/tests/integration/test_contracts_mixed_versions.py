@@ -15,31 +15,32 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from connector import config
-from connector.policies import ErrorPolicy
-from contracts import books, compatibility
-from contracts.bench import plain
-from isotherm_cli.apply import RefusedError, apply
-from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
-from mqtt_proxy.packets import Publish
-from mqtt_proxy.routing import Router, kcql_routes
-from mqtt_proxy.service import READING
-from mqtt_proxy.translate import Arrival, Rules, Translator
-from persisters.accounting import Counts
-from persisters.catalog import KINDS, check
-from persisters.decode import key_decoder, value_decoder
-from persisters.loop import Loop
-from persisters.loop_settings import LoopSettings
-from persisters.project import Projector
-from persisters.sink import Batch, Rejected, Row
-from persisters.work import Refusal
-from servicekit import kafka as clients
-from servicekit.avro import Decoder, SchemaRegistry
-from servicekit.health import Health
-from servicekit.lifecycle import Stop
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.cli.apply import RefusedError, apply
+from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
+from isotherm.connector.config import files
+from isotherm.connector.errors.policies import ErrorPolicy
+from isotherm.contracts.bench import plain
+from isotherm.contracts.compatibility import gate
+from isotherm.contracts.compatibility import versions as books
+from isotherm.mqtt_proxy.codec.packets import Publish
+from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes
+from isotherm.mqtt_proxy.ingest.translation import Arrival, Rules, Translator
+from isotherm.mqtt_proxy.service import READING
+from isotherm.persisters.records.decoding import key_decoder, value_decoder
+from isotherm.persisters.records.projection import Projector
+from isotherm.persisters.sinks.catalog import KINDS, check
+from isotherm.persisters.sinks.sink import Batch, Rejected, Row
+from isotherm.persisters.task.accounting import Counts
+from isotherm.persisters.task.in_flight_batch import Refusal
+from isotherm.persisters.task.loop import Loop
+from isotherm.persisters.task.loop_settings import LoopSettings
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.health import Health
+from isotherm.servicekit.lifecycle import Stop
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 
@@ -157,7 +158,7 @@ def persister(world: World) -> Iterator[Callable[[], list[Mapping[str, Any]]]]:
     text = f"name=mixed\nconnector.class=elasticsearch\ntopics={world.topic}\n"
     text += f"connect.elastic.url=http://127.0.0.1:1\nconnect.elastic.kcql=INSERT INTO r SELECT * FROM {world.topic}\n"
     kind = KINDS["elasticsearch"]
-    statements = check(kind, config.parse(text, form="properties")).statements
+    statements = check(kind, files.parse(text, form="properties")).statements
     schemas = SchemaRegistry(world.registry)
     kept, stop = KeptRows(), Stop()
     project = Projector(statements, value_decoder("auto", schemas), key_decoder("auto", schemas), kind.conventions)
@@ -290,7 +291,7 @@ def test_the_registry_judges_as_the_gate_does(
     kafka: Kafka, registry: Registry, change: Callable[[dict[str, Any]], object]
 ) -> None:
     bad = _next(change)
-    found = [*compatibility.rules(bad, READING), *compatibility.rules(READING, bad)]
+    found = [*gate.rules(bad, READING), *gate.rules(READING, bad)]
     assert found
     world = World(kafka, registry)
     world.apply(READING)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.places import ROOT
+from isotherm.contracts.paths import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -85,7 +85,7 @@ def test_a_field_is_added_by_the_readme_alone(copy: Path) -> None:
     shown["value"]["quality"] = "poor"
     example.write_text(json.dumps(shown, indent=2) + "\n", encoding="utf-8")
 
-    assert str(copy) in _run(copy, "-m", "contracts", "update")
+    assert str(copy) in _run(copy, "-m", "isotherm.contracts", "update")
     # What the mutations, the gate's own known-bad cases and those of can-deploy prove does not depend on the book.
     other = (
         "mutation",

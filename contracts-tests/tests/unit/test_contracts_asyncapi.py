@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-import isotherm_schemas
-from contracts import asyncapi
-from contracts.places import DOCS
+import isotherm.schemas
+from isotherm.contracts import asyncapi
+from isotherm.contracts.paths import DOCS
 
 REMAKE = "out of date: run `make contracts-update`"
 
@@ -22,7 +22,7 @@ def test_the_committed_document_and_page_are_of_today() -> None:
 
 def test_the_document_is_valid_and_tells_of_every_topic() -> None:
     assert asyncapi.problems(asyncapi.text()) == []
-    written = {topic.name for topic in isotherm_schemas.topics() if topic.record is not None}
+    written = {topic.name for topic in isotherm.schemas.topics() if topic.record is not None}
     assert {channel["address"] for channel in asyncapi.document()["channels"].values()} == written
     operations = asyncapi.document()["operations"]
     assert operations["aggregator-reads-thermostat-data"]["action"] == "receive"
@@ -32,8 +32,8 @@ def test_the_document_is_valid_and_tells_of_every_topic() -> None:
 
 def test_the_page_tells_of_every_field() -> None:
     page = asyncapi.page()
-    for record in isotherm_schemas.records():
-        schema = isotherm_schemas.schema(record, isotherm_schemas.versions(record)[-1])
+    for record in isotherm.schemas.records():
+        schema = isotherm.schemas.schema(record, isotherm.schemas.versions(record)[-1])
         assert all(f"| {field['name']} |" in page for field in schema["fields"])
 
 

@@ -11,22 +11,25 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-import isotherm_schemas as book
-import kcql
-from aggregator import devices, readings
-from aggregator.settings import AggregatorSettings
-from alerts import decoding, known_follower, webhook
-from alerts.settings import AlertsSettings
-from coap_ingest.settings import CoapIngestSettings
-from connector import publishing, targets, worker_status
-from console import alerts as console_alerts
-from console import latest as console_devices
-from console import provisioned as console_provisioned
-from console import windows as console_windows
-from contracts.consumers import NEEDS
-from contracts.places import EXAMPLES, ROOT
-from mqtt_proxy import service as mqtt_proxy
-from mqtt_proxy.settings import ProxySettings
+from isotherm import kcql
+from isotherm import schemas as book
+from isotherm.aggregator.frames import devices, readings
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.alerts import webhook
+from isotherm.alerts.devices import follower
+from isotherm.alerts.input import decoding
+from isotherm.alerts.settings import AlertsSettings
+from isotherm.coap_ingest.settings import CoapIngestSettings
+from isotherm.connector.distributed import publishing, worker_status
+from isotherm.connector.state import target_follower
+from isotherm.console.devices import alerts as console_alerts
+from isotherm.console.devices import latest as console_devices
+from isotherm.console.devices import provisioned as console_provisioned
+from isotherm.console.devices import windows as console_windows
+from isotherm.contracts.consumers import NEEDS
+from isotherm.contracts.paths import EXAMPLES, ROOT
+from isotherm.mqtt_proxy import service as mqtt_proxy
+from isotherm.mqtt_proxy.settings import ProxySettings
 
 TOPICS = {topic.name for topic in book.topics()}
 DEAD_LETTERS = ".dead-letters"
@@ -52,13 +55,13 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("aggregator", "thermostat.data"): readings.READER,
     ("aggregator", "thermostat.late"): readings.READER,
     ("aggregator", "devices"): devices.READER,
-    ("aggregator", "isotherm.connectors"): targets.READER,
+    ("aggregator", "isotherm.connectors"): target_follower.READER,
     ("alerts", "thermostat.data"): decoding.READER,
     ("alerts", "temperatures.aggregated"): decoding.WINDOW_READER,
-    ("alerts", "devices"): known_follower.READER,
+    ("alerts", "devices"): follower.READER,
     ("alerts", "alerts"): webhook.READER,
-    ("alerts", "isotherm.connectors"): targets.READER,
-    ("console", "isotherm.connectors"): targets.READER,
+    ("alerts", "isotherm.connectors"): target_follower.READER,
+    ("console", "isotherm.connectors"): target_follower.READER,
     ("console", "isotherm.plugins"): publishing.PLUGIN_SCHEMA,
     ("console", "isotherm.status"): worker_status.SCHEMA,
     ("console", "alerts"): console_alerts.SCHEMA,
@@ -66,9 +69,9 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("console", "devices.latest"): console_devices.SCHEMA,
     ("console", "temperatures.aggregated"): console_windows.SCHEMA,
     ("mqtt-proxy", "isotherm.mqtt.sessions"): mqtt_proxy.SESSION,
-    ("mqtt-proxy", "isotherm.connectors"): targets.READER,
-    ("coap-ingest", "isotherm.connectors"): targets.READER,
-    ("persisters", "isotherm.connectors"): targets.READER,
+    ("mqtt-proxy", "isotherm.connectors"): target_follower.READER,
+    ("coap-ingest", "isotherm.connectors"): target_follower.READER,
+    ("persisters", "isotherm.connectors"): target_follower.READER,
 }
 """What readers pin in their code. The others (persisters, the demo) read with the writer's own schema."""
 

@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
-import isotherm_schemas
-from contracts import books
-from contracts.compatibility import check, counterexample, pinned, rules
-from contracts.consumers import NEEDS
+import isotherm.schemas
+from isotherm.contracts.compatibility import versions as books
+from isotherm.contracts.compatibility.gate import (
+    check,
+    counterexample,
+    pinned,
+    rules,
+)
+from isotherm.contracts.consumers import NEEDS
 
 BOOK = books.current()
 # The gate is tried with the first versions only: what it says does not change when the book grows.
@@ -63,7 +68,7 @@ def test_every_version_brings_back_what_it_was_given(record: str) -> None:
 
 def test_pinned_versions_are_those_of_the_topic_files() -> None:
     assert ("aggregator", 1) in pinned()["SensorReading"]
-    assert set(pinned()) <= set(isotherm_schemas.records())
+    assert set(pinned()) <= set(isotherm.schemas.records())
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from contracts import __main__ as command
-from contracts import deploy, recordings
-from contracts.bench import Bench
-from contracts.consumers import NEEDS
-from contracts.places import RECORDINGS, ROOT
-from contracts.providers import Messages
+from isotherm.contracts import __main__ as command
+from isotherm.contracts import deploy
+from isotherm.contracts.bench import Bench
+from isotherm.contracts.consumers import NEEDS
+from isotherm.contracts.pact import recordings
+from isotherm.contracts.paths import RECORDINGS, ROOT
+from isotherm.contracts.providers import Messages
 
 # pyspark leaves the socket of every collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")

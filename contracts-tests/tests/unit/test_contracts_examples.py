@@ -11,14 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import isotherm_schemas as book
-from aggregator import readings
-from contracts.bench import Bench, Message
-from contracts.consumers import NEEDS, aggregator, demo, persisters
-from contracts.generated import values
-from mqtt_proxy.service import SESSION
-from mqtt_proxy.session_records import from_record, to_record
-from servicekit.avro import Decoder
+from isotherm import schemas as book
+from isotherm.aggregator.frames import readings
+from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.compatibility.generated_records import values
+from isotherm.contracts.consumers import (
+    NEEDS,
+    aggregator,
+    demo,
+    persisters,
+)
+from isotherm.mqtt_proxy.service import SESSION
+from isotherm.mqtt_proxy.sessions.records import from_record, to_record
+from isotherm.servicekit.avro import Decoder
 
 # pyspark leaves the socket of every collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")

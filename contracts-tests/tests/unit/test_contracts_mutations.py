@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from contracts import pacts, scenario
-from contracts.bench import Bench, Message
-from contracts.books import JsonSchema
-from contracts.places import PACTS
-from contracts.providers import Messages
-from servicekit.avro import split
+from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.compatibility.versions import JsonSchema
+from isotherm.contracts.pact import pacts, scenario
+from isotherm.contracts.paths import PACTS
+from isotherm.contracts.providers import Messages
+from isotherm.servicekit.avro import split
 
 # pyspark leaves the socket of every collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-import isotherm_schemas as book
-from contracts import pacts
-from contracts.bench import Bench, Message
-from contracts.consumers import NEEDS
-from contracts.needs import Need
-from contracts.places import PACTS
-from contracts.providers import PROVIDERS, Messages
+from isotherm import schemas as book
+from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.consumers import NEEDS
+from isotherm.contracts.pact import pacts
+from isotherm.contracts.pact.needs import Need
+from isotherm.contracts.paths import PACTS
+from isotherm.contracts.providers import PROVIDERS, Messages
 
 # pyspark leaves the socket of every collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-import isotherm_schemas as book
-from contracts.bench import Bench
-from contracts.providers import Messages
-from contracts.semantics import violations
-from servicekit.avro import split
+from isotherm import schemas as book
+from isotherm.contracts.bench import Bench
+from isotherm.contracts.pact.semantics import violations
+from isotherm.contracts.providers import Messages
+from isotherm.servicekit.avro import split
 
 # pyspark leaves the socket of every collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")

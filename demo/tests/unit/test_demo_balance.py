@@ -3,7 +3,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demo.balance import (
+from isotherm.demo.balance import (
     Balance,
     Identity,
     Published,

@@ -1,4 +1,9 @@
-from demo.progress import Hop, Rates, line, total
+from isotherm.demo.progress import (
+    Hop,
+    Rates,
+    line,
+    total,
+)
 
 PAGE = """\
 # HELP isotherm_x_records_total Records.

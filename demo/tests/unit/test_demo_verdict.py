@@ -9,12 +9,18 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from demo import verdict
-from demo.balance import Balance, Line
-from demo.evidence import Reader, coap_ledger, identity_of, mqtt_ledger, plain
-from demo.places import Places
-from demo.table import show
-from simulators.ledger import Ledger
+from isotherm.demo import verdict
+from isotherm.demo.addresses import Places
+from isotherm.demo.balance import Balance, Line
+from isotherm.demo.evidence import (
+    Reader,
+    coap_ledger,
+    identity_of,
+    mqtt_ledger,
+    plain,
+)
+from isotherm.demo.table import show
+from isotherm.simulators.ledger import Ledger
 
 GOOD = Balance((Line("a", {"records": 2}),))
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import fastavro
 import pytest
 
-import isotherm_schemas as book
+from isotherm import schemas as book
 
 TOPICS = book.topics()
 WRITTEN = [topic for topic in TOPICS if topic.record is not None]

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
 
-from simulators.ledger import events
-from simulators.mqtt.access import Access
-from simulators.mqtt.devices import Reading
-from simulators.mqtt.publisher import Publisher
+from isotherm.simulators.ledger import events
+from isotherm.simulators.mqtt.access import Access
+from isotherm.simulators.mqtt.devices import Reading
+from isotherm.simulators.mqtt.publisher import Publisher
 
 pytestmark = pytest.mark.integration
 
@@ -258,7 +258,7 @@ def test_fleet_over_tls_with_a_login_at_mosquitto(tmp_path: Path, version: str) 
     options = ["--port", str(port), "--mqtt-version", version, "--tls-ca", str(tmp_path / "ca.pem")]
     options += ["--username", "fleet", "--password-file", str(tmp_path / "word"), "--connections", "2"]
     options += ["--devices", "4", "--rate", "50", "--duration", "1", "--qos", "1:1,2:1"]
-    command = [sys.executable, "-m", "simulators", "mqtt", *options, "--ledger", str(tmp_path / "ledger")]
+    command = [sys.executable, "-m", "isotherm.simulators", "mqtt", *options, "--ledger", str(tmp_path / "ledger")]
     try:
         assert subprocess.run(command, timeout=120, check=False).returncode == 0
     finally:

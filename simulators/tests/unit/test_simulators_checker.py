@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from simulators import checker
+from isotherm.simulators import checker
 
 RULES = checker.Rules(window_ms=10_000, allowed_lateness_ms=5_000, max_skew_ms=2_000)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulators.coap import server
-from simulators.coap.sensors import Sensors, State
+from isotherm.simulators.coap import server
+from isotherm.simulators.coap.sensors import Sensors, State
 
 
 def test_the_payload_has_the_keys_of_the_documents_in_their_order() -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from simulators.ledger import Ledger, LedgerError, events
+from isotherm.simulators.ledger import Ledger, LedgerError, events
 
 
 def test_events_come_back_in_order_and_a_second_run_continues_the_file(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
 
-from simulators.__main__ import main
-from simulators.mqtt.access import Access, access_of, add_access_arguments
+from isotherm.simulators.__main__ import main
+from isotherm.simulators.mqtt.access import Access, access_of, add_access_arguments
 
 
 def access(*options: str) -> Access:

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulators.mqtt.devices import METRICS, Disorder, fleet, measure, readings
-from simulators.mqtt.fleet import qos_weights
+from isotherm.simulators.mqtt.devices import (
+    METRICS,
+    Disorder,
+    fleet,
+    measure,
+    readings,
+)
+from isotherm.simulators.mqtt.fleet import qos_weights
 
 HOUR_MS = 3_600_000
 

@@ -11,7 +11,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulators.coap.relay import Faults, Relay, Way
+from isotherm.simulators.coap.relay import Faults, Relay, Way
 
 DATAGRAMS = [str(number).encode() for number in range(1_000)]
 

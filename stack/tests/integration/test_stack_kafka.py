@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from stack.kafka import Kafka
-from stack.registry import COMPATIBILITY, Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import COMPATIBILITY, Registry
 
 pytestmark = pytest.mark.integration
 

@@ -16,12 +16,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from stack import ports, processes, unprivileged
-from stack.hazelcast import Hazelcast
-from stack.kafka import Kafka
-from stack.local import Stack
-from stack.ports import LOOPBACK, Ports
-from stack.server import ServerFailed
+from isotherm.stack import ports, processes, unprivileged
+from isotherm.stack.ports import LOOPBACK, Ports
+from isotherm.stack.servers.hazelcast import Hazelcast
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.server import ServerFailed
+from isotherm.stack.stack import Stack
 
 pytestmark = pytest.mark.integration
 
@@ -109,7 +109,7 @@ def test_a_stopped_server_says_so(other_stack: Stack) -> None:
 
 
 def run_command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "stack", *arguments, "--folder", str(folder)]
+    command = [sys.executable, "-m", "isotherm.stack", *arguments, "--folder", str(folder)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=CALL_TIMEOUT_S * 3)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stack import processes
+from isotherm.stack import processes
 
 pytestmark = pytest.mark.integration
 
@@ -45,7 +45,7 @@ def test_a_session_repairs_reports_and_cleans_up(tmp_path: Path) -> None:
     (tmp_path / "test_session.py").write_text(SESSION)
     for pipe in ("ready", "never"):
         os.mkfifo(tmp_path / pipe)
-    command = [sys.executable, "-m", "pytest", "-p", "stack.pytest_plugin", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-p", "isotherm.stack.pytest_plugin", "-p", "no:cacheprovider"]
     command += ["-p", "no:asyncio", f"--rootdir={tmp_path}", str(tmp_path)]
     session = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
     pid_file = tmp_path / "pid"

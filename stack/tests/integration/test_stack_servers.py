@@ -14,13 +14,13 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from hazelcast.client import HazelcastClient
 from hazelcast.proxy.map import BlockingMap
 
-from stack import processes
-from stack.cassandra import Cassandra
-from stack.elasticsearch import Elasticsearch
-from stack.hazelcast import Hazelcast
-from stack.kafka import Kafka
-from stack.ports import LOOPBACK
-from stack.registry import Registry
+from isotherm.stack import processes
+from isotherm.stack.ports import LOOPBACK
+from isotherm.stack.servers.cassandra import Cassandra
+from isotherm.stack.servers.elasticsearch import Elasticsearch
+from isotherm.stack.servers.hazelcast import Hazelcast
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from stack.artifacts import BENCH_SETS, SETS, ArtifactError, Artifacts, check_files, parse_manifest
+from isotherm.stack.artifacts import (
+    BENCH_SETS,
+    SETS,
+    ArtifactError,
+    Artifacts,
+    check_files,
+    parse_manifest,
+)
 
 CONTENT = b"what the jar holds"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -164,7 +171,7 @@ def test_missing_and_extra_files_are_named(tmp_path: Path, present: list[str], m
 
 
 def test_every_committed_manifest_can_be_read_and_spark_has_its_five_jars() -> None:
-    folder = Path(__file__).parents[2] / "src" / "stack" / "manifests"
+    folder = Path(__file__).parents[2] / "src" / "isotherm" / "stack" / "manifests"
     assert sorted(path.name for path in folder.iterdir()) == sorted((*SETS, *BENCH_SETS))
     manifests = {name: parse_manifest((folder / name / "sha256").read_text()) for name in (*SETS, *BENCH_SETS)}
     assert all(manifests.values())

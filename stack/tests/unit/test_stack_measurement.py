@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from stack import measurement
+from isotherm.stack import measurement
 
 
 class _Metrics(BaseHTTPRequestHandler):

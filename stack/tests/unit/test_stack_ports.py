@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stack import ports
-from stack.ports import PortError, Ports, port_names
+from isotherm.stack import ports
+from isotherm.stack.ports import PortError, Ports, port_names
 
 
 def binds(port: int) -> bool:

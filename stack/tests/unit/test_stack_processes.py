@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stack import processes
-from stack.processes import Process
+from isotherm.stack import processes
+from isotherm.stack.processes import Process
 
 END_TIMEOUT_S = 30.0
 
@@ -114,9 +114,9 @@ def test_a_command_name_with_blanks_and_brackets_is_read_right(tmp_path: Path) -
 OWNER = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from stack import guard, processes
+from isotherm.stack import processes, watchdog
 folder = Path(sys.argv[1])
-guard.watch(folder / "pid")
+watchdog.watch(folder / "pid")
 processes.spawn(["sh", "-c", sys.argv[2]], pid_file=folder / "pid", log_file=folder / "log", environment=os.environ)
 (folder / "ready").read_text()
 # Another process keeps the guard's stream open, as a worker forked by the owner would.

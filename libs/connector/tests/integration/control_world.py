@@ -16,15 +16,15 @@ import pytest
 from confluent_kafka import TopicPartition
 from service_process import ServiceProcess
 
-from connector.publishing import CONNECTORS
-from connector.status import TOPIC as STATUS
-from connector.targets import READER
-from connector.wanted import CONNECTOR_ITSELF
-from connector.worker_status import EVERY_CONNECTOR, SCHEMA
-from isotherm_cli.apply import apply, declared_subjects, declared_topics
-from servicekit import kafka as clients
-from servicekit.avro import Decoder, SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.cli.apply import apply, declared_subjects, declared_topics
+from isotherm.connector.distributed.publishing import CONNECTORS
+from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR, SCHEMA
+from isotherm.connector.state.desired_state import CONNECTOR_ITSELF
+from isotherm.connector.state.status import TOPIC as STATUS
+from isotherm.connector.state.target_follower import READER
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 PATIENCE_S = 240.0
 STALE_S = 15.0

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-import isotherm_schemas
-from connector.dead_letters import (
+import isotherm.schemas
+from isotherm.cli.apply import apply
+from isotherm.connector.errors.dead_letters import (
     MAX_MESSAGE_BYTES,
     DeadLetter,
     DeadLetters,
@@ -18,11 +19,10 @@ from connector.dead_letters import (
     ensure_topic,
     producer_overrides,
 )
-from connector.status import TOPIC, Heartbeat, State
-from isotherm_cli.apply import apply
-from servicekit import kafka as clients
-from servicekit.avro import Decoder, SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.connector.state.status import TOPIC, Heartbeat, State
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 pytestmark = pytest.mark.integration
 
@@ -79,7 +79,7 @@ def test_a_heartbeat_says_how_the_task_is(settings: KafkaSettings, registry: Any
     now_ms[0] = 5_000.0
     heartbeat.beat(State.RUNNING, lambda: {"read": 5}, dict)
     heartbeat.last_word(State.FAILED, {"read": 6}, "Traceback")
-    decode = Decoder(schemas, isotherm_schemas.schema("TaskStatus", 1))
+    decode = Decoder(schemas, isotherm.schemas.schema("TaskStatus", 1))
     consumer = clients.consumer(settings, "test", f"test-{uuid.uuid4().hex}")
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     told: list[Any] = []

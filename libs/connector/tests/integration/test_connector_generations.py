@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # there, not in its __all__
 
-from connector.generations import Fence, Generation, StaleConfigurationError
-from servicekit import kafka as clients
-from servicekit.settings import KafkaSettings
+from isotherm.connector.distributed.generations import Fence, Generation, StaleConfigurationError
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.settings import KafkaSettings
 
 pytestmark = pytest.mark.integration
 

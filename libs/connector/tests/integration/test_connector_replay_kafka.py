@@ -9,9 +9,17 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
 
-from connector.replay import BusyError, Position, ReplayError, To, positions, put, rewind
-from servicekit import kafka as clients
-from servicekit.settings import KafkaSettings
+from isotherm.connector.offsets.replay import (
+    BusyError,
+    Position,
+    ReplayError,
+    To,
+    positions,
+    put,
+    rewind,
+)
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.settings import KafkaSettings
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.config import ConfigError, from_mapping, parse, read, to_properties
+from isotherm.connector.config.files import (
+    ConfigError,
+    from_mapping,
+    parse,
+    read,
+    to_properties,
+)
 
 COAP_SOURCE = """
 name = coap-source

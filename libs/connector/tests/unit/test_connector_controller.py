@@ -9,12 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from connector.config import ConfigError, ConnectorConfig
-from connector.controller import Controller, End, Forget, RestartPolicy, Start, TaskId, TaskPlan
-from connector.status import State
-from connector.targets import Target, TargetState
-from connector.wanted import CONNECTOR_ITSELF, PARTITIONS, Wanted, partition_of
-from servicekit.backoff import Backoff
+from isotherm.connector.config.files import ConfigError, ConnectorConfig
+from isotherm.connector.distributed.controller import (
+    Controller,
+    End,
+    Forget,
+    RestartPolicy,
+    Start,
+    TaskId,
+    TaskPlan,
+)
+from isotherm.connector.state.desired_state import (
+    CONNECTOR_ITSELF,
+    PARTITIONS,
+    Wanted,
+    partition_of,
+)
+from isotherm.connector.state.status import State
+from isotherm.connector.state.target_follower import Target, TargetState
+from isotherm.servicekit.backoff import Backoff
 
 EVERYTHING = range(PARTITIONS)
 

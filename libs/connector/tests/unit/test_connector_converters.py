@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from connector import converters
-from connector.config import from_mapping
-from connector.converters import converter_keys, is_enveloped, registry_settings
-from connector.definitions import Definition, common_keys
-from connector.validation import InvalidConfigError, Validated, validate
-from servicekit.settings import RegistrySettings
+from isotherm.connector.config import converters
+from isotherm.connector.config.converters import converter_keys, is_enveloped, registry_settings
+from isotherm.connector.config.definitions import Definition, common_keys
+from isotherm.connector.config.files import from_mapping
+from isotherm.connector.config.validation import InvalidConfigError, Validated, validate
+from isotherm.servicekit.settings import RegistrySettings
 
 DEFINITION = Definition("Sink", "sink", (*common_keys("Sink"), *converter_keys()))
 AVRO, TEXT = "io.confluent.connect.avro.AvroConverter", "org.apache.kafka.connect.storage.StringConverter"

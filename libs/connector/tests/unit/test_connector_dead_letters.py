@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.dead_letters import PREFIX, dead_letter_headers
+from isotherm.connector.errors.dead_letters import PREFIX, dead_letter_headers
 
 
 def refused() -> ValueError:

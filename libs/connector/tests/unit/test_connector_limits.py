@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.limits import FailureLimitError, FailureLimits, FailureWatch
+from isotherm.connector.errors.failure_limits import FailureLimitError, FailureLimits, FailureWatch
 
 batches = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=40)
 

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.config import ConnectorConfig
-from connector.masking import MASK, mask_of, mask_written, shown, without_userinfo
+from isotherm.connector.config.files import ConnectorConfig
+from isotherm.connector.config.masking import (
+    MASK,
+    mask_of,
+    mask_written,
+    shown,
+    without_userinfo,
+)
 
 
 def test_secrets_are_masked_wherever_they_come_from(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from connector.obeying import run_as_wanted, run_as_wanted_async
-from connector.status import State
-from connector.targets import Target, TargetState
-from servicekit.lifecycle import Exit, Stop
+from isotherm.connector.standalone.reconcile import run_as_wanted, run_as_wanted_async
+from isotherm.connector.state.status import State
+from isotherm.connector.state.target_follower import Target, TargetState
+from isotherm.servicekit.lifecycle import Exit, Stop
 
 PATIENCE_S = 120.0
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from connector.policies import Action, ErrorPolicy, Failure, Policy
+from isotherm.connector.errors.policies import (
+    Action,
+    ErrorPolicy,
+    Failure,
+    Policy,
+)
 
 THROW, NOOP, RETRY = Policy.THROW, Policy.NOOP, Policy.RETRY
 

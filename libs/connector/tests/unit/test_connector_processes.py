@@ -11,18 +11,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from connector.config import ConfigError, ConnectorConfig
-from connector.handover import MAX_BYTES, Fate, Handover
-from connector.processes import TaskProcess
+from isotherm.connector.config.files import ConfigError, ConnectorConfig
+from isotherm.connector.distributed.task_launch import MAX_BYTES, Fate, Handover
+from isotherm.connector.distributed.task_process import TaskProcess
 
 PATIENCE_S = 120.0
 HANDED = Handover(ConnectorConfig("c", "x", {"name": "c", "password": "${env:P}"}), 3, "host:1", "g")
 
 
 def process(body: str, stop_timeout_ms: int = 60_000) -> TaskProcess:
-    script = (
-        "import sys\nfrom connector.config import ConfigError\nfrom connector.handover import run_handed_over, tell\n"
-    )
+    script = "import sys\nfrom isotherm.connector.config.files import ConfigError\n"
+    script += "from isotherm.connector.distributed.task_launch import run_handed_over, tell\n"
     script += f"def work(handover, stop):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
     script += "sys.exit(run_handed_over(work, shutdown_timeout_ms=60_000))\n"
     return TaskProcess([sys.executable, "-c", script], HANDED, stop_timeout_ms=stop_timeout_ms)

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-import isotherm_schemas
-from connector.config import from_mapping
-from connector.definitions import Definition, Importance, Key, Type, common_keys
-from connector.publishing import (
+import isotherm.schemas
+from isotherm.connector.config.definitions import (
+    Definition,
+    Importance,
+    Key,
+    Type,
+    common_keys,
+)
+from isotherm.connector.config.files import from_mapping
+from isotherm.connector.distributed.publishing import (
     CONNECTORS,
     PLUGIN_SCHEMA,
     PLUGINS,
@@ -16,7 +22,7 @@ from connector.publishing import (
     connector_record,
     plugin_record,
 )
-from servicekit.avro import encoder
+from isotherm.servicekit.avro import encoder
 
 DEFINITION = Definition(
     "isotherm.X",
@@ -50,7 +56,7 @@ def test_a_connector_fits_its_schema_and_tells_no_secret() -> None:
         }
     )
     record = connector_record(config, worker_group="g", now_ms=5, is_secret=DEFINITION.is_secret)
-    assert encoder(isotherm_schemas.schema("ConnectorConfig", 2), 1)(record)
+    assert encoder(isotherm.schemas.schema("ConnectorConfig", 2), 1)(record)
     assert record["config"]["db.password"] == "******"
     assert record["config"]["api.key"] == "${env:KEY}"
     assert record["config"]["q"] == "******"

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.replay import Move, PartitionState, Position, ReplayError, To, parse_position, plan, plan_offsets
+from isotherm.connector.offsets.replay import (
+    Move,
+    PartitionState,
+    Position,
+    ReplayError,
+    To,
+    parse_position,
+    plan,
+    plan_offsets,
+)
 
 
 def state(partition: int = 0, **more: int | None) -> PartitionState:

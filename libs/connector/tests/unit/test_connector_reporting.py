@@ -6,9 +6,9 @@ from typing import cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from connector.reporting import counts_of
-from connector.status import DeferredHeartbeat, Heartbeat, State
-from servicekit.avro import SchemaNotRegisteredError
+from isotherm.connector.standalone.reporting import counts_of
+from isotherm.connector.state.status import DeferredHeartbeat, Heartbeat, State
+from isotherm.servicekit.avro import SchemaNotRegisteredError
 
 
 def test_counters_and_gauges_are_summed_over_their_labels() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from connector.config import from_mapping
-from connector.publishing import connector_record
-from connector.targets import Target, TargetState, target_of
+from isotherm.connector.config.files import from_mapping
+from isotherm.connector.distributed.publishing import connector_record
+from isotherm.connector.state.target_follower import Target, TargetState, target_of
 
 
 def test_the_target_of_a_connector() -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import psutil
 
-from connector.tasks import supervise
-from servicekit.lifecycle import Exit, Stop
+from isotherm.connector.standalone.task_processes import supervise
+from isotherm.servicekit.lifecycle import Exit, Stop
 
 WAITING_TASK = textwrap.dedent(
     """
     import pathlib, sys
-    from connector.tasks import stop_with_supervisor
-    from servicekit import lifecycle
+    from isotherm.connector.standalone.task_processes import stop_with_supervisor
+    from isotherm.servicekit import lifecycle
 
     def main(stop):
         stop_with_supervisor(stop)
@@ -104,8 +104,8 @@ def test_tasks_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     marker = tmp_path / "task"
     supervisor = textwrap.dedent(
         f"""
-        from connector.tasks import supervise
-        from servicekit.lifecycle import Stop
+        from isotherm.connector.standalone.task_processes import supervise
+        from isotherm.servicekit.lifecycle import Stop
         supervise(lambda task: {waiting_task(marker)!r}, 1, Stop(), stop_timeout_ms=5000)
         """
     )

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from connector.topic_patterns import compiled, matching
+from isotherm.connector.config.topic_patterns import compiled, matching
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from connector.config import from_mapping
-from connector.converters import converter_keys
-from connector.definitions import (
+from isotherm.connector.config.converters import converter_keys
+from isotherm.connector.config.definitions import (
     Definition,
     Importance,
     Key,
@@ -16,7 +15,13 @@ from connector.definitions import (
     error_keys,
     with_short_names,
 )
-from connector.validation import InvalidConfigError, Validated, source_problems, validate
+from isotherm.connector.config.files import from_mapping
+from isotherm.connector.config.validation import (
+    InvalidConfigError,
+    Validated,
+    source_problems,
+    validate,
+)
 
 PREFIX = "connect.store"
 DEFINITION = Definition(

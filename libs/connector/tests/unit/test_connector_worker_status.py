@@ -8,13 +8,13 @@ from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.exposition import generate_latest
 
-from connector.controller import Report, TaskId
-from connector.status import State
-from connector.task_metrics import TaskMetricsCollector, WorkerMetrics
-from connector.worker_status import SCHEMA, WorkerStatus
-from servicekit.avro import encoder
-from servicekit.health import Health, MonitoringServer
-from servicekit.settings import HttpSettings
+from isotherm.connector.distributed.controller import Report, TaskId
+from isotherm.connector.distributed.task_metrics import TaskMetricsCollector, WorkerMetrics
+from isotherm.connector.distributed.worker_status import SCHEMA, WorkerStatus
+from isotherm.connector.state.status import State
+from isotherm.servicekit.avro import encoder
+from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.settings import HttpSettings
 
 COUNTS = {"connectors": 1, "tasks": 1, "running": 0, "failed": 1, "restarting": 0, "paused": 0}
 FAILED = Report(TaskId("c", 0), State.FAILED, "trace")

@@ -10,8 +10,8 @@ from flatavro_records import FLAT, HEADER, PLAIN, read_by_fastavro, records, wri
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flatavro.columns import flat_batch_reader
-from flatavro.reading import UNUSUAL, flat_reader
+from isotherm.flatavro.columns import flat_batch_reader
+from isotherm.flatavro.reading import UNUSUAL, flat_reader
 
 READ = flat_batch_reader(FLAT, len(HEADER))
 READ_ONE = flat_reader(FLAT, len(HEADER))

@@ -9,7 +9,7 @@ from flatavro_records import FLAT, HEADER, PLAIN, read_by_fastavro, records, wri
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flatavro.reading import UNUSUAL, flat_reader
+from isotherm.flatavro.reading import UNUSUAL, flat_reader
 
 READ = flat_reader(FLAT, len(HEADER))
 

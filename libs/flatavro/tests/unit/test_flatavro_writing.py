@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flatavro.writing import flat_encoder
-from servicekit.avro import WireFormatError, encoder, parse
+from isotherm.flatavro.writing import flat_encoder
+from isotherm.servicekit.avro import WireFormatError, encoder, parse
 
 _TIME = {"type": "long", "logicalType": "timestamp-millis"}
 FLAT = {

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kcql import KcqlError, apply
+from isotherm.kcql import KcqlError, apply
 
 
 def outcomes(text: str, *records: Any, envelope: bool = False) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from kcql import KcqlError, parse
+from isotherm.kcql import KcqlError, parse
 
 
 def refusal(text: str) -> KcqlError:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from kcql import explain_json, explain_words, parse, render
+from isotherm.kcql import explain_json, explain_words, parse
+from isotherm.kcql.syntax import render
 
 PRINTED = """
 INSERT INTO coap_sensor_topic SELECT * FROM sensors

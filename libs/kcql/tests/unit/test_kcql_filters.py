@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcql.filters import matches_filter
+from isotherm.kcql.filters import matches_filter
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from kcql import Projection, ProjectionError, Record, compile_projection, parse
+from isotherm.kcql import (
+    Projection,
+    ProjectionError,
+    Record,
+    compile_projection,
+    parse,
+)
 
 VALUE: dict[str, Any] = {"a": 1, "b": {"c": 2, "d": None}, "n": None, "l": [{"n": 1}]}
 SCHEMA: dict[str, Any] = {

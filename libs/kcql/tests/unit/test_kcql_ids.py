@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcql import Record, compile_projection, parse
-from kcql.ids import joiner, nullable_first, separator_problem
+from isotherm.kcql import Record, compile_projection, parse
+from isotherm.kcql.projection.ids import joiner, nullable_first, separator_problem
 
 SEPARATORS = st.sampled_from(["-", "|", ".", "--", "-.", "^", "]", " ", "ä", "\\"])
 PARTS = st.text(alphabet="a-%.|^] 2DäA\\", max_size=4)

@@ -2,7 +2,16 @@
 
 import pytest
 
-from kcql import SYS_TIME, Field, Part, Path, Statement, StoreAs, Tag, parse
+from isotherm.kcql import (
+    SYS_TIME,
+    Field,
+    Part,
+    Path,
+    Statement,
+    StoreAs,
+    Tag,
+    parse,
+)
 
 
 def value(*names: str) -> Path:

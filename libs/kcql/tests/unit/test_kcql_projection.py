@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from kcql import Part, Path, Projection, ProjectionError, Record, compile_projection, parse
+from isotherm.kcql import (
+    Part,
+    Path,
+    Projection,
+    ProjectionError,
+    Record,
+    compile_projection,
+    parse,
+)
 
 VALUE: dict[str, Any] = {
     "a": 1,

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kcql import KcqlError, ProjectionError, Record, Statement, compile_projection, parse, render
+from isotherm.kcql import (
+    KcqlError,
+    ProjectionError,
+    Record,
+    Statement,
+    compile_projection,
+    parse,
+)
+from isotherm.kcql.syntax import render
 
 WORDS = ["a", "b", "id", "device", "ttl", "pk", "limit", "Temp-1", "--x", "@f", "_x", "ö", "autocreate", "with"]
 BARE = st.sampled_from(WORDS)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from payloads import Limits, PayloadError, decode
+from isotherm.payloads import Limits, PayloadError, decode
 
 DOCUMENT = (
     b'{"sensorId":"Sensor4","timestamp":1486997194029,"temperature":23.60440030439427,"message":"Sensor message 98"}'

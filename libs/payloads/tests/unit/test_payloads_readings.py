@@ -10,7 +10,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from payloads import Defaults, IdentityError, PayloadError, Reading, decode, epoch_ms, reading, record
+from isotherm.payloads import (
+    Defaults,
+    IdentityError,
+    PayloadError,
+    Reading,
+    decode,
+    epoch_ms,
+    reading,
+    record,
+)
 
 NOW_MS = 1_700_000_000_000
 DEFAULTS = Defaults("level-device", "temperature", {"temperature": "Cel"}, NOW_MS, 7)

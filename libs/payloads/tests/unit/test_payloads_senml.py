@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from payloads import PayloadError, decode
+from isotherm.payloads import PayloadError, decode
 
 NOW_MS = 1_700_000_000_000
 DEVICE = "urn:dev:ow:10e2073a01080063"

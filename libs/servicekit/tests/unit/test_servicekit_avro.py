@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servicekit import avro
-from servicekit.avro import (
+from isotherm.servicekit import avro
+from isotherm.servicekit.avro import (
     Decoder,
     RegistryUnavailableError,
     SchemaNotRegisteredError,
@@ -25,7 +25,7 @@ from servicekit.avro import (
     parse,
     split,
 )
-from servicekit.settings import RegistrySettings
+from isotherm.servicekit.settings import RegistrySettings
 
 WRITER: dict[str, Any] = {
     "type": "record",

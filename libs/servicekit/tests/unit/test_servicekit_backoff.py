@@ -3,7 +3,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servicekit.backoff import Backoff
+from isotherm.servicekit.backoff import Backoff
 
 
 @given(

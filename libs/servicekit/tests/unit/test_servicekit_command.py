@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pydantic import Field
 
-from servicekit.command import ServiceCommand
-from servicekit.health import Health, MonitoringServer
-from servicekit.lifecycle import Exit
-from servicekit.settings import HttpSettings, ServiceSettings, SettingsError
+from isotherm.servicekit.command import ServiceCommand
+from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.lifecycle import Exit
+from isotherm.servicekit.settings import HttpSettings, ServiceSettings, SettingsError
 
 
 class ToySettings(ServiceSettings):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from servicekit.health import Health, MonitoringServer
-from servicekit.settings import HttpSettings
+from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.settings import HttpSettings
 
 
 class Clock:

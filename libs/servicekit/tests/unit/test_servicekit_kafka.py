@@ -5,8 +5,8 @@ import logging
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from servicekit import kafka
-from servicekit.settings import KafkaSettings
+from isotherm.servicekit import kafka
+from isotherm.servicekit.settings import KafkaSettings
 
 
 def test_settings_win_over_overrides_and_these_over_defaults() -> None:

@@ -12,7 +12,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from servicekit.lifecycle import Exit, Stop, run, run_async
+from isotherm.servicekit.lifecycle import (
+    Exit,
+    Stop,
+    run,
+    run_async,
+)
 
 _TIMEOUT_S = 30
 
@@ -41,7 +46,7 @@ def end(started: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 DRAINS = """
-    from servicekit.lifecycle import run
+    from isotherm.servicekit.lifecycle import run
     def main(stop):
         print("ready", flush=True)
         stop.wait()
@@ -52,9 +57,9 @@ DRAINS = """
 
 HANGS = """
     import threading
-    from servicekit import logs
-    from servicekit.lifecycle import run
-    from servicekit.settings import LogSettings
+    from isotherm.servicekit import logs
+    from isotherm.servicekit.lifecycle import run
+    from isotherm.servicekit.settings import LogSettings
     logs.configure("toy", LogSettings())
     def main(stop):
         print("ready", flush=True)
@@ -64,7 +69,7 @@ HANGS = """
 
 DRAINS_ASYNC = """
     import asyncio
-    from servicekit.lifecycle import run_async
+    from isotherm.servicekit.lifecycle import run_async
     async def main(stop):
         print("ready", flush=True)
         await stop.wait_async()
@@ -106,7 +111,7 @@ def test_service_that_hangs_is_ended_at_its_deadline_and_says_so() -> None:
 def test_second_signal_ends_at_once() -> None:
     program = """
         import threading
-        from servicekit.lifecycle import run
+        from isotherm.servicekit.lifecycle import run
         def main(stop):
             print("ready", flush=True)
             stop.wait()

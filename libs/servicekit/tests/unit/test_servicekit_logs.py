@@ -11,8 +11,8 @@ import pytest
 def lines(program: str, log_format: str = "json") -> list[str]:
     """What a process logs; a process of its own, because logging is configured once for all."""
     setup = f"""
-        from servicekit import logs
-        from servicekit.settings import LogSettings
+        from isotherm.servicekit import logs
+        from isotherm.servicekit.settings import LogSettings
         logs.configure("toy", LogSettings(level="info", format="{log_format}"))
     """
     done = subprocess.run(

@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
-from servicekit import kafka
-from servicekit.promised import PROMISED, broken_promise
-from servicekit.settings import KafkaSettings, ServiceSettings, SettingsError, load
+from isotherm.servicekit import kafka
+from isotherm.servicekit.promised_properties import PROMISED, broken_promise
+from isotherm.servicekit.settings import (
+    KafkaSettings,
+    ServiceSettings,
+    SettingsError,
+    load,
+)
 
 BROKEN = [
     ("acks", "1"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servicekit.secrets import SecretError, is_secret, resolve
+from isotherm.servicekit.secrets import SecretError, is_secret, resolve
 
 
 @given(st.text().filter(lambda text: "${" not in text))

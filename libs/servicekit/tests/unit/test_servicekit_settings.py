@@ -6,7 +6,14 @@ from typing import Literal
 import pytest
 from pydantic import Field, SecretStr
 
-from servicekit.settings import ServiceSettings, Settings, SettingsError, fields, load, table
+from isotherm.servicekit.settings import (
+    ServiceSettings,
+    Settings,
+    SettingsError,
+    fields,
+    load,
+    table,
+)
 
 
 class Listener(Settings):

@@ -10,10 +10,10 @@ from typing import Any
 from aggregator_world import READING, Topics
 from confluent_kafka import Message
 
-from servicekit import avro
-from servicekit import kafka as clients
-from servicekit.avro import SchemaRegistry, WireFormatError
-from simulators import checker
+from isotherm.servicekit import avro
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import SchemaRegistry, WireFormatError
+from isotherm.simulators import checker
 
 
 class Devices:

@@ -8,10 +8,10 @@ from typing import Any
 
 from aggregator_world import READING, RULES, Record, Topics, make_records, produce
 
-from servicekit import avro
-from servicekit import kafka as clients
-from servicekit.avro import SchemaRegistry
-from simulators import checker
+from isotherm.servicekit import avro
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.simulators import checker
 
 LATER_MS = 600_000
 SETTINGS = {"idle_flush": False, "group_attributes": ""}

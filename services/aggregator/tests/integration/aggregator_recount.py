@@ -17,10 +17,10 @@ from typing import Any
 import fastavro
 from confluent_kafka import TopicPartition
 
-from servicekit import kafka
-from servicekit.settings import KafkaSettings
-from simulators import checker
-from simulators.checker import Rules, WindowKey
+from isotherm.servicekit import kafka
+from isotherm.servicekit.settings import KafkaSettings
+from isotherm.simulators import checker
+from isotherm.simulators.checker import Rules, WindowKey
 
 _HEADER_BYTES = 5
 _AT_ONCE = 10_000

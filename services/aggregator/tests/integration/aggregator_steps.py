@@ -12,11 +12,11 @@ from typing import Any
 
 from aggregator_world import READING, RULES, Process, Topics, reading_v2, wait_for
 
-from isotherm_schemas import schema
-from servicekit import avro
-from servicekit import kafka as clients
-from servicekit.avro import SchemaRegistry
-from simulators import checker
+from isotherm.schemas import schema
+from isotherm.servicekit import avro
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.simulators import checker
 
 AGGREGATE = schema("TemperatureAggregate", 1)
 SCHEMAS = (READING, reading_v2())

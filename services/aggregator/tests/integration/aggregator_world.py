@@ -17,17 +17,17 @@ from typing import Any, Self
 
 from confluent_kafka import Message, Producer
 
-from isotherm_cli import records as topic_records
-from isotherm_cli.apply import apply
-from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
-from isotherm_schemas import schema, topic
-from servicekit import avro
-from servicekit import kafka as clients
-from servicekit.avro import SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
-from simulators import checker
-from stack import measurement
-from stack.artifacts import Artifacts
+from isotherm.cli import records as topic_records
+from isotherm.cli.apply import apply
+from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
+from isotherm.schemas import schema, topic
+from isotherm.servicekit import avro
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.simulators import checker
+from isotherm.stack import measurement
+from isotherm.stack.artifacts import Artifacts
 
 READING = schema("SensorReading", 1)
 RULES = checker.Rules(window_ms=10_000, allowed_lateness_ms=5_000, max_skew_ms=2_000)
@@ -202,14 +202,14 @@ def write_devices(topics: Topics, registry: SchemaRegistry) -> dict[str, dict[st
 
 
 class Process:
-    """One `aggregator run`; as a context it is killed at the end, if it still runs."""
+    """One `isotherm-aggregator run`; as a context it is killed at the end, if it still runs."""
 
     def __init__(self, topics: Topics, folder: Path, port: int, **settings: object) -> None:
         self.port = port
         self.folder = folder
         self.log = folder.with_suffix(f".{port}.log")
         arguments = settings_of(topics, folder, **{"http.port": port, **settings})
-        command = [sys.executable, "-m", "aggregator", "run", *arguments]
+        command = [sys.executable, "-m", "isotherm.aggregator", "run", *arguments]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 

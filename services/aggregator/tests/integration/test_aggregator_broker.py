@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from aggregator.broker import Broker
-from aggregator.clock import Unread
-from connector.dead_letters import ensure_topic
-from servicekit import kafka as clients
-from servicekit.settings import KafkaSettings
-from stack.kafka import Kafka
+from isotherm.aggregator.broker import Broker
+from isotherm.aggregator.watermark.clock import Unread
+from isotherm.connector.errors.dead_letters import ensure_topic
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.settings import KafkaSettings
+from isotherm.stack.servers.kafka import Kafka
 
 pytestmark = pytest.mark.integration
 

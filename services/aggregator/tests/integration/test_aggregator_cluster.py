@@ -10,8 +10,8 @@ import pytest
 from aggregator_steps import SCHEMAS, Steps
 from aggregator_world import Process, Topics
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 # Three JVMs of Spark: too much beside everything else that `make test` runs.
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]

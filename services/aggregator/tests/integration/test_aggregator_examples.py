@@ -15,15 +15,15 @@ import pytest
 from aggregator_world import READING, Topics
 from pyspark.sql import SparkSession
 
-from aggregator import session
-from aggregator.settings import AggregatorSettings
-from connector.dead_letters import ensure_topic
-from isotherm_schemas import schema
-from servicekit import kafka as clients
-from servicekit.avro import SchemaRegistry
-from stack.artifacts import Artifacts
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.spark import session
+from isotherm.connector.errors.dead_letters import ensure_topic
+from isotherm.schemas import schema
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.stack.artifacts import Artifacts
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [
     pytest.mark.integration,

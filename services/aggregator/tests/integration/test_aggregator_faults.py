@@ -15,9 +15,9 @@ import pytest
 from aggregator_given import SETTINGS, Given
 from aggregator_world import READING, Process, Topics, identity, wait_for
 
-from simulators import checker
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.simulators import checker
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(1_800)]
 

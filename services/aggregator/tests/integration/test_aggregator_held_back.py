@@ -15,12 +15,12 @@ import pytest
 from aggregator_devices import Devices, recounted
 from aggregator_world import READING, Process, Topics, identity, wait_for
 
-from servicekit import avro
-from servicekit import kafka as clients
-from servicekit.avro import SchemaRegistry
-from simulators import checker
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.servicekit import avro
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.simulators import checker
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

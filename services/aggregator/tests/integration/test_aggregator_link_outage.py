@@ -17,11 +17,11 @@ from aggregator_link import Link
 from aggregator_world import READING, Process, Topics, wait_for
 from coap_world import READINGS, World, opened, stop
 
-from servicekit import avro
-from servicekit.avro import SchemaRegistry
-from simulators import checker
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.servicekit import avro
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.simulators import checker
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(1_800)]
 

@@ -11,12 +11,12 @@ from aggregator_given import SETTINGS, Given
 from aggregator_world import READ_SLACK_MS, READING, RULES, Process, Topics, identity, wait_for
 from confluent_kafka import TopicPartition
 
-from isotherm_schemas import schema
-from servicekit import kafka as clients
-from servicekit.avro import SchemaRegistry
-from simulators import checker
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.schemas import schema
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.simulators import checker
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

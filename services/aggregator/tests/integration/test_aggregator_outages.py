@@ -13,8 +13,8 @@ import pytest
 from aggregator_steps import SCHEMAS, Steps
 from aggregator_world import DEADLINE_S, Process, Topics, wait_for
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(900)]
 

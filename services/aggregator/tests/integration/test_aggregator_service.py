@@ -39,12 +39,12 @@ from aggregator_world import (
 )
 from confluent_kafka import Message
 
-from servicekit import avro
-from servicekit import kafka as clients
-from servicekit.avro import SchemaRegistry
-from simulators import checker
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.servicekit import avro
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.simulators import checker
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -308,8 +308,8 @@ def test_sigterm_ends_it_in_time(run: Run) -> None:
 
 
 def recomputed(run: Run, *arguments: object) -> dict[str, Any]:
-    """What `aggregator recompute` says."""
-    command = [sys.executable, "-m", "aggregator", "recompute", *map(str, arguments), "--settled-ms", "0"]
+    """What `isotherm-aggregator recompute` says."""
+    command = [sys.executable, "-m", "isotherm.aggregator", "recompute", *map(str, arguments), "--settled-ms", "0"]
     done = subprocess.run([*command, *settings_of(run.topics, run.folder)], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3_000:]
     return dict(json.loads(done.stdout))

@@ -18,11 +18,11 @@ import pytest
 from aggregator_recount import recount
 from aggregator_world import READING, Process, Topics, wait_for
 
-from servicekit.avro import Decoder, SchemaRegistry
-from simulators import checker
-from stack.local import Stack
-from stack.measurement import cpu_s
-from stack.ports import Ports
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.simulators import checker
+from isotherm.stack.measurement import cpu_s
+from isotherm.stack.ports import Ports
+from isotherm.stack.stack import Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(0)]
 

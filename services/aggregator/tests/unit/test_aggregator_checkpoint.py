@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
-from aggregator.checkpoint import CheckpointFolder, CheckpointHeldError, CheckpointMismatchError, fingerprint
-from aggregator.settings import AggregatorSettings
-from aggregator.wire import SchemaIds
+from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.spark.checkpoint import (
+    CheckpointFolder,
+    CheckpointHeldError,
+    CheckpointMismatchError,
+    fingerprint,
+)
 
 
 @pytest.fixture

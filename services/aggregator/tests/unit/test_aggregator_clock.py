@@ -6,7 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aggregator.clock import BrokerTime, Ticks, Unread, reached_ms
+from isotherm.aggregator.watermark.clock import (
+    BrokerTime,
+    Ticks,
+    Unread,
+    reached_ms,
+)
 
 times = st.integers(0, 10_000)
 

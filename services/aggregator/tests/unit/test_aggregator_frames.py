@@ -19,13 +19,20 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from aggregator import corrections, devices, readings, session, windows, wire
-from aggregator.settings import AggregatorSettings
-from aggregator.timeliness import Timeliness
-from isotherm_schemas import schema
-from servicekit import avro
-from simulators import checker
-from stack.artifacts import Artifacts
+from isotherm.aggregator.frames import (
+    confluent_avro,
+    devices,
+    readings,
+    windows,
+)
+from isotherm.aggregator.recompute import corrections
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.spark import session
+from isotherm.aggregator.watermark.timeliness import Timeliness
+from isotherm.schemas import schema
+from isotherm.servicekit import avro
+from isotherm.simulators import checker
+from isotherm.stack.artifacts import Artifacts
 
 # pyspark leaves the socket of every collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")
@@ -35,7 +42,7 @@ TIMELINESS = Timeliness(5_000, 2_000, 3_000)
 READING_V1 = schema("SensorReading", 1)
 READING_V2 = {**READING_V1, "fields": [*READING_V1["fields"]]}
 READING_V2["fields"].insert(2, {"name": "quality", "type": "string", "default": "x"})
-IDS = wire.SchemaIds({1: json.dumps(READING_V1), 2: json.dumps(READING_V2)}, frozenset({9}))
+IDS = confluent_avro.SchemaIds({1: json.dumps(READING_V1), 2: json.dumps(READING_V2)}, frozenset({9}))
 ENCODE = {1: avro.encoder(READING_V1, 1), 2: avro.encoder(READING_V2, 2)}
 RECORDS = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
@@ -187,8 +194,8 @@ def test_an_id_that_nobody_asked_about_ends_the_query(spark: SparkSession) -> No
     unheard = b"\x00\x00\x00\x01\x02" + bytes(20)
     with pytest.raises(Exception, match="isotherm:new-schema-id") as failure:
         on_time(readings.decode(records(spark, [unheard]), IDS)).count()
-    assert wire.new_schema_ids(str(failure.value)) == [258]
-    closed = wire.SchemaIds(IDS.known, IDS.unknown, closed=True)
+    assert confluent_avro.new_schema_ids(str(failure.value)) == [258]
+    closed = confluent_avro.SchemaIds(IDS.known, IDS.unknown, closed=True)
     assert on_time(readings.decode(records(spark, [unheard]), closed)).count() == 0
 
 
@@ -222,7 +229,7 @@ def test_an_id_found_later_is_known_from_an_offset_on(spark: SparkSession) -> No
     assert on_time_with(decoded, ids).count() == 2
 
 
-def on_time_with(decoded: DataFrame, ids: wire.SchemaIds) -> DataFrame:
+def on_time_with(decoded: DataFrame, ids: confluent_avro.SchemaIds) -> DataFrame:
     return readings.on_time(decoded, readings.verdict(ids, TIMELINESS))
 
 
@@ -317,8 +324,8 @@ def test_the_newest_record_of_a_device_counts(spark: SparkSession) -> None:
     rows = [(key.encode(), value) for key, value in values]
     topic = spark.createDataFrame([(k, v, "devices", 0, n, None, None) for n, (k, v) in enumerate(rows)], RECORDS)
     newest = devices.newest(topic)
-    assert wire.schema_ids(newest) == [5]
-    ids = wire.SchemaIds({5: json.dumps(devices.READER)}, closed=True)
+    assert confluent_avro.schema_ids(newest) == [5]
+    ids = confluent_avro.SchemaIds({5: json.dumps(devices.READER)}, closed=True)
     table = devices.decode(newest, ids, ["home", "region"]).collect()
     assert [row.asDict() for row in table] == [{"device_id": "a", "home": "4", "region": "r"}]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.kafka_options import java_options, redacted
-from servicekit.settings import KafkaSettings, SettingsError
+from isotherm.aggregator.spark.kafka_options import java_options, redacted
+from isotherm.servicekit.settings import KafkaSettings, SettingsError
 
 
 def options(**properties: str) -> dict[str, str]:

@@ -7,12 +7,12 @@ from typing import Any, cast
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from aggregator import wire
-from aggregator.metrics import Metrics, Progress, Standstill
-from aggregator.status import Status
-from aggregator.supervision import Cause, SupervisedQuery, cause_of
-from connector.status import State
-from servicekit.health import Health
+from isotherm.aggregator.frames import confluent_avro
+from isotherm.aggregator.metrics import Metrics, Progress, Standstill
+from isotherm.aggregator.spark.supervised_query import Cause, SupervisedQuery, cause_of
+from isotherm.aggregator.status import Status
+from isotherm.connector.state.status import State
+from isotherm.servicekit.health import Health
 
 
 def progress(**changes: Any) -> str:
@@ -111,7 +111,7 @@ def test_the_status_tells_of_each_query_and_of_the_one_behind() -> None:
         ("Caused by: org.apache.kafka.common.errors.TimeoutException: Topic x not present", Cause.UNAVAILABLE),
         ("org.apache.kafka.common.errors.NotLeaderOrFollowerException: moved", Cause.UNAVAILABLE),
         ("raise BrokerError\naggregator.broker.BrokerError: Kafka does not answer", Cause.UNAVAILABLE),
-        ("servicekit.avro.RegistryUnavailableError: refused", Cause.UNAVAILABLE),
+        ("isotherm.servicekit.avro.RegistryUnavailableError: refused", Cause.UNAVAILABLE),
         ("org.apache.kafka.common.errors.RecordTooLargeException: 20000000 bytes", Cause.FAILURE),
         ("java.lang.OutOfMemoryError: Java heap space", Cause.FAILURE),
     ],
@@ -123,7 +123,7 @@ def test_the_cause_of_a_failure_is_in_its_text(failure: str, cause: Cause) -> No
 def test_new_schema_ids_are_found_in_a_trace() -> None:
     ids = ("0000002A", "000F1206", "0000002A")
     text = " SQLSTATE: P0001 ... ".join(f"isotherm:new-schema-id:{found}" for found in ids)
-    assert wire.new_schema_ids(text) == [42, 987_654]
+    assert confluent_avro.new_schema_ids(text) == [42, 987_654]
 
 
 class Reports:

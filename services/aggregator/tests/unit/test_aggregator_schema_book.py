@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from aggregator.checkpoint import CheckpointFolder
-from aggregator.readings import READER
-from aggregator.schema_book import MAX_UNKNOWN_IDS, SchemaBook
-from isotherm_schemas import schema, versions
-from servicekit import avro
-from servicekit.avro import RegistryUnavailableError, SchemaRegistry, UnknownSchemaError
+from isotherm.aggregator.frames.readings import READER
+from isotherm.aggregator.spark.checkpoint import CheckpointFolder
+from isotherm.aggregator.spark.writer_schema_cache import MAX_UNKNOWN_IDS, SchemaBook
+from isotherm.schemas import schema, versions
+from isotherm.servicekit import avro
+from isotherm.servicekit.avro import RegistryUnavailableError, SchemaRegistry, UnknownSchemaError
 
 KNOWN, LATER, JUNK = 1, 77, 10_000
 OFFSETS = {("t", 0): 40, ("t", 1): 7}

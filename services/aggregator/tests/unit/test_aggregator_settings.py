@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.session import JARS, configuration, find_jars, find_java
-from aggregator.settings import AggregatorSettings
-from servicekit import settings as loading
-from servicekit.settings import SettingsError
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.spark.session import (
+    JARS,
+    configuration,
+    find_jars,
+    find_java,
+)
+from isotherm.servicekit import settings as loading
+from isotherm.servicekit.settings import SettingsError
 
 
 def load(*overrides: str) -> AggregatorSettings:
@@ -100,7 +105,7 @@ def test_the_jvm_gets_one_collector(tmp_path: Path, given: str, collectors: list
 
 
 def test_a_refusal_is_exit_code_2() -> None:
-    command = [sys.executable, "-m", "aggregator", "run", "--set", "window_ms=1"]
+    command = [sys.executable, "-m", "isotherm.aggregator", "run", "--set", "window_ms=1"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "window_ms (--set)" in ended.stderr

@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.checkpoint import CheckpointFolder
-from aggregator.settings import AggregatorSettings
-from aggregator.start_position import Found, StartPosition, complete_after_ms, parse
-from aggregator.timeliness import Timeliness
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.spark.checkpoint import CheckpointFolder
+from isotherm.aggregator.watermark.start_position import (
+    Found,
+    StartPosition,
+    complete_after_ms,
+    parse,
+)
+from isotherm.aggregator.watermark.timeliness import Timeliness
 
 BOUNDS = Timeliness(allowed_lateness_ms=5_000, max_skew_ms=2_000, publish_delay_ms=3_000)
 NOW_MS = 1_000_000

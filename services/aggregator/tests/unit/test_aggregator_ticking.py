@@ -9,14 +9,14 @@ from typing import cast
 
 import pytest
 
-from aggregator.broker import Broker
-from aggregator.checkpoint import CheckpointFolder
-from aggregator.clock import BrokerTime, Unread
-from aggregator.metrics import Partition, Progress
-from aggregator.schema_book import SchemaBook
-from aggregator.settings import AggregatorSettings
-from aggregator.supervision import SupervisedQuery
-from aggregator.ticking import Ticking
+from isotherm.aggregator.broker import Broker
+from isotherm.aggregator.metrics import Partition, Progress
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.spark.checkpoint import CheckpointFolder
+from isotherm.aggregator.spark.supervised_query import SupervisedQuery
+from isotherm.aggregator.spark.writer_schema_cache import SchemaBook
+from isotherm.aggregator.watermark.advancer import Ticking
+from isotherm.aggregator.watermark.clock import BrokerTime, Unread
 
 BATCH = 7
 PLANNED: dict[Partition, int] = {("readings", 0): 50, ("readings", 1): 60}

@@ -19,13 +19,13 @@ from typing import Any, Self
 
 from confluent_kafka import ConsumerGroupTopicPartitions, Message, TopicPartition
 
-from isotherm_cli import records as topic_records
-from isotherm_cli.apply import apply
-from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
-from isotherm_schemas import schema, topic, versions
-from servicekit import kafka as clients
-from servicekit.avro import Decoder, SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.cli import records as topic_records
+from isotherm.cli.apply import apply
+from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
+from isotherm.schemas import schema, topic, versions
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 PARTITIONS = 4
 DEADLINE_S = 240.0
@@ -183,7 +183,13 @@ class Worker:
             f"{key}={value if isinstance(value, str | int) else json.dumps(value)}"
             for key, value in self._settings.items()
         ]
-        command = [sys.executable, "-m", "alerts", "run", *(word for pair in pairs for word in ("--set", pair))]
+        command = [
+            sys.executable,
+            "-m",
+            "isotherm.alerts",
+            "run",
+            *(word for pair in pairs for word in ("--set", pair)),
+        ]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stderr=log)
         return self

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from alerts_world import PARTITIONS, Topics, Worker, until
 
-from servicekit import kafka as clients
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.servicekit import kafka as clients
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from alerts_world import Topics, Worker, until
 
-from simulators.scripted_day import UNKNOWN_DEVICE, ScriptedDay
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.simulators.scripted_day import UNKNOWN_DEVICE, ScriptedDay
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 

@@ -6,17 +6,17 @@ import pytest
 from alerts_world import until
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # re-exported, but not in its __all__
 
-from alerts.known import KnownDevices
-from alerts.known_follower import READER, KnownFollower
-from alerts.metrics import Metrics
-from alerts.settings import AlertsSettings
-from isotherm_cli.apply import apply
-from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
-from servicekit import kafka as clients
-from servicekit.avro import SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.alerts.devices.follower import READER, KnownFollower
+from isotherm.alerts.devices.known_devices import KnownDevices
+from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.settings import AlertsSettings
+from isotherm.cli.apply import apply
+from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

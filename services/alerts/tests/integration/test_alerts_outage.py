@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from alerts_world import Topics, Worker, until
 
-from simulators.scripted_day import temperature
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.simulators.scripted_day import temperature
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long]
 

@@ -14,11 +14,11 @@ import pytest
 from alerts_world import Topics, Worker, until
 from confluent_kafka import Message
 
-from connector.dead_letters import PREFIX
-from servicekit import kafka as clients
-from simulators.scripted_day import temperature
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.connector.errors.dead_letters import PREFIX
+from isotherm.servicekit import kafka as clients
+from isotherm.simulators.scripted_day import temperature
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 

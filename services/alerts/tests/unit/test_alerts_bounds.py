@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerts.engine import Engine
-from alerts.known import KnownDevice, KnownDevices
-from alerts.memory import DeviceMemory, encode
-from alerts.reading import Reading
-from alerts.rules import Refusal, RuleBook
-from alerts.settings import AlertsSettings
+from isotherm.alerts.devices.known_devices import KnownDevice, KnownDevices
+from isotherm.alerts.engine.device_state import DeviceMemory, encode
+from isotherm.alerts.engine.engine import Engine
+from isotherm.alerts.engine.reading import Reading
+from isotherm.alerts.engine.rules import Refusal, RuleBook
+from isotherm.alerts.settings import AlertsSettings
 
 RULES: list[dict[str, Any]] = [
     {"kind": "above", "metric": "t", "threshold": 30},

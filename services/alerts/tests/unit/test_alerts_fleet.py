@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from alerts import memory as changelog
-from alerts.fleet import Fleet
-from alerts.memory import DeviceMemory
+from isotherm.alerts.engine import device_state as changelog
+from isotherm.alerts.engine.device_state import DeviceMemory
+from isotherm.alerts.stream.device_state_store import Fleet
 
 OLDER, NEWER = (changelog.encode(DeviceMemory(revision=revision), 0) for revision in (1, 2))
 OTHER = changelog.encode(DeviceMemory(revision=2, last_seen_ms=7), 0)

@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
-from alerts.decoding import READER
-from alerts.intake import Intake
-from alerts.metrics import Metrics
-from connector.dead_letters import PREFIX
-from servicekit.avro import UnknownSchemaError, WriterSchema, encoder, parse
-from servicekit.health import Health
+from isotherm.alerts.input.decoding import READER
+from isotherm.alerts.input.intake import Intake
+from isotherm.alerts.metrics import Metrics
+from isotherm.connector.errors.dead_letters import PREFIX
+from isotherm.servicekit.avro import (
+    UnknownSchemaError,
+    WriterSchema,
+    encoder,
+    parse,
+)
+from isotherm.servicekit.health import Health
 
 READING = {"device_id": "d", "metric": "m", "value": 1.0, "unit": "Cel", "event_time": 5, "ingest_time": 6}
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from alerts.metrics import Metrics
-from alerts.outputs import Outputs, OutputsClosedError, producer
-from alerts.settings import AlertsSettings
+from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.settings import AlertsSettings
+from isotherm.alerts.stream.outputs import Outputs, OutputsClosedError, producer
 
 NOWHERE = AlertsSettings.model_validate({"kafka": {"bootstrap_servers": "127.0.0.1:1"}})
 LIMIT_S = 20.0

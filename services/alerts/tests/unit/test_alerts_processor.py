@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerts import memory as changelog
-from alerts.engine import Engine
-from alerts.fleet import Fleet
-from alerts.known import KnownDevices
-from alerts.memory import AlertRecord, DeviceMemory
-from alerts.metrics import Metrics
-from alerts.processor import MAX_LEAVING, Processor
-from alerts.reading import Reading, RefusedReadingError
-from alerts.settings import AlertsSettings
+from isotherm.alerts.devices.known_devices import KnownDevices
+from isotherm.alerts.engine import device_state as changelog
+from isotherm.alerts.engine.device_state import AlertRecord, DeviceMemory
+from isotherm.alerts.engine.engine import Engine
+from isotherm.alerts.engine.reading import Reading, RefusedReadingError
+from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.settings import AlertsSettings
+from isotherm.alerts.stream.device_state_store import Fleet
+from isotherm.alerts.stream.processor import MAX_LEAVING, Processor
 
 NOW_MS, SLACK_MS = 1_000_000_000, 2_000
 RULES = [

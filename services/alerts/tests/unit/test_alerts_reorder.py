@@ -7,12 +7,18 @@ import copy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alerts import reorder
-from alerts.engine import Engine
-from alerts.known import KnownDevices
-from alerts.memory import DeviceMemory, Held, MetricMemory, decode, encode
-from alerts.reading import Reading
-from alerts.settings import AlertsSettings
+from isotherm.alerts.devices.known_devices import KnownDevices
+from isotherm.alerts.engine import reorder
+from isotherm.alerts.engine.device_state import (
+    DeviceMemory,
+    Held,
+    MetricMemory,
+    decode,
+    encode,
+)
+from isotherm.alerts.engine.engine import Engine
+from isotherm.alerts.engine.reading import Reading
+from isotherm.alerts.settings import AlertsSettings
 
 WINDOW_MS = 1_000
 RULES = [

@@ -8,13 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerts.conditions import see
-from alerts.engine import Engine
-from alerts.known import KnownDevice, KnownDevices
-from alerts.memory import AlertRecord, DeviceMemory, MetricMemory, Watch, decode, encode
-from alerts.reading import Reading, refusal
-from alerts.rules import RateRule
-from alerts.settings import AlertsSettings
+from isotherm.alerts.devices.known_devices import KnownDevice, KnownDevices
+from isotherm.alerts.engine.conditions import see
+from isotherm.alerts.engine.device_state import (
+    AlertRecord,
+    DeviceMemory,
+    MetricMemory,
+    Watch,
+    decode,
+    encode,
+)
+from isotherm.alerts.engine.engine import Engine
+from isotherm.alerts.engine.reading import Reading, refusal
+from isotherm.alerts.engine.rules import RateRule
+from isotherm.alerts.settings import AlertsSettings
 
 MINUTE = 60_000
 ABOVE = {"kind": "above", "metric": "temperature", "threshold": 30, "hysteresis": 1}

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from alerts import memory as changelog
-from alerts.engine import Engine
-from alerts.fleet import Fleet
-from alerts.known import KnownDevices
-from alerts.reading import reading_of
-from alerts.settings import AlertsSettings
-from simulators.scripted_day import ScriptedDay
+from isotherm.alerts.devices.known_devices import KnownDevices
+from isotherm.alerts.engine import device_state as changelog
+from isotherm.alerts.engine.engine import Engine
+from isotherm.alerts.engine.reading import reading_of
+from isotherm.alerts.settings import AlertsSettings
+from isotherm.alerts.stream.device_state_store import Fleet
+from isotherm.simulators.scripted_day import ScriptedDay
 
 PARTITIONS = 4
 QUIET = ScriptedDay(interval_ms=1_200_000)

@@ -8,11 +8,11 @@ from pathlib import Path
 import faust
 import pytest
 
-from alerts.kafka_auth import credentials
-from alerts.rules import SilentRule, ThresholdRule
-from alerts.settings import AlertsSettings
-from servicekit import settings as loading
-from servicekit.settings import KafkaSettings, SettingsError
+from isotherm.alerts.engine.rules import SilentRule, ThresholdRule
+from isotherm.alerts.settings import AlertsSettings
+from isotherm.alerts.stream.kafka_auth import credentials
+from isotherm.servicekit import settings as loading
+from isotherm.servicekit.settings import KafkaSettings, SettingsError
 
 RULES = """
 [[rules]]

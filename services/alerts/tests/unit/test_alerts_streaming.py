@@ -8,7 +8,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer
 from faust.types import TP
 
-from alerts.streaming import Streaming
+from isotherm.alerts.stream.faust_app import Streaming
 
 
 async def test_a_partition_that_a_rebalance_took_away_is_not_read() -> None:

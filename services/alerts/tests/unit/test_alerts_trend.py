@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerts import memory as memories
-from alerts import trend, wording
-from alerts.engine import Engine
-from alerts.memory import DeviceMemory
-from alerts.reading import Reading
-from alerts.rules import RuleBook
+from isotherm.alerts.engine import alert_records, trend
+from isotherm.alerts.engine import device_state as memories
+from isotherm.alerts.engine.device_state import DeviceMemory
+from isotherm.alerts.engine.engine import Engine
+from isotherm.alerts.engine.reading import Reading
+from isotherm.alerts.engine.rules import RuleBook
 
 START_MS = 1_767_225_600_000
 DISTANCES = st.lists(st.integers(1, trend.HOUR_MS), min_size=1, max_size=50)
@@ -69,7 +69,7 @@ def test_it_is_remembered_and_told_in_the_order_of_event_time() -> None:
         assert engine.take(memory, reading, None) is not None
     engine.tick(memory, "dev-1", None, START_MS + trend.HOUR_MS)
     again = memories.decode(memories.encode(memory, None))
-    latest = wording.state_record("dev-1", again, START_MS)["latest"]["temperature"]
+    latest = alert_records.state_record("dev-1", again, START_MS)["latest"]["temperature"]
     assert latest["value"] == 20.3
     assert latest["trend_per_hour"] == pytest.approx(6.0 * -math.expm1(-180_000 / trend.MEMORY_MS))
 

@@ -6,12 +6,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from alerts import reorder
-from alerts.engine import Engine
-from alerts.known import KnownDevice, KnownDevices
-from alerts.memory import AlertRecord, DeviceMemory, decode, encode
-from alerts.reading import Reading
-from alerts.settings import AlertsSettings
+from isotherm.alerts.devices.known_devices import KnownDevice, KnownDevices
+from isotherm.alerts.engine import reorder
+from isotherm.alerts.engine.device_state import (
+    AlertRecord,
+    DeviceMemory,
+    decode,
+    encode,
+)
+from isotherm.alerts.engine.engine import Engine
+from isotherm.alerts.engine.reading import Reading
+from isotherm.alerts.settings import AlertsSettings
 
 REORDER_MS = 1_000
 RULES = [

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from alerts import webhook as posting
-from alerts.metrics import Metrics
-from alerts.settings import AlertsSettings
-from alerts.webhook import PART, Webhook
-from servicekit.health import Health
+from isotherm.alerts import webhook as posting
+from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.settings import AlertsSettings
+from isotherm.alerts.webhook import PART, Webhook
+from isotherm.servicekit.health import Health
 
 LIMIT_S = 20.0
 

@@ -8,15 +8,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerts.decoding import READER, WINDOW_READER, NoValueError, ReadingDecoder
-from alerts.engine import Engine
-from alerts.known import KnownDevices
-from alerts.memory import AlertRecord, DeviceMemory, decode, encode
-from alerts.merge import ForwardedClock, Merge, Place
-from alerts.preparation import UnfitTopicsError, has_aggregates
-from alerts.reading import Reading, reading_of_window
-from alerts.settings import AlertsSettings
-from servicekit.avro import SchemaNotRegisteredError, WireFormatError, WriterSchema, encoder, parse
+from isotherm.alerts.devices.known_devices import KnownDevices
+from isotherm.alerts.engine.device_state import (
+    AlertRecord,
+    DeviceMemory,
+    decode,
+    encode,
+)
+from isotherm.alerts.engine.engine import Engine
+from isotherm.alerts.engine.reading import Reading, reading_of_window
+from isotherm.alerts.input.decoding import (
+    READER,
+    WINDOW_READER,
+    NoValueError,
+    ReadingDecoder,
+)
+from isotherm.alerts.input.merge import ForwardedClock, Merge, Place
+from isotherm.alerts.settings import AlertsSettings
+from isotherm.alerts.stream.preparation import UnfitTopicsError, has_aggregates
+from isotherm.servicekit.avro import (
+    SchemaNotRegisteredError,
+    WireFormatError,
+    WriterSchema,
+    encoder,
+    parse,
+)
 
 WINDOW_MS = 60_000
 RULES = [

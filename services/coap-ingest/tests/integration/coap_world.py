@@ -22,14 +22,14 @@ from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from connector.dead_letters import ensure_topic
-from isotherm_cli.apply import apply
-from servicekit import kafka as clients
-from servicekit.avro import Decoder, SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
-from simulators.ledger import events
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.cli.apply import apply
+from isotherm.connector.errors.dead_letters import ensure_topic
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.simulators.ledger import events
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 LIBCOAP_SERVER = shutil.which("coap-server-notls") or "coap-server-notls"
 LIBCOAP_DTLS_SERVER = shutil.which("coap-server-openssl") or "coap-server-openssl"
@@ -130,7 +130,16 @@ class World:
         return process
 
     def simulator(self, *more: str, port: int | None = None) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "simulators", "coap", "--host", "127.0.0.1", "--port", str(port or self.port)]
+        command = [
+            sys.executable,
+            "-m",
+            "isotherm.simulators",
+            "coap",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port or self.port),
+        ]
         return self.start([*command, "--max-age", "1", "--ledger", str(self.ledger), *more], "simulator.log")
 
     @property
@@ -156,7 +165,7 @@ class World:
 
     def relay(self, server_port: int, *more: str) -> subprocess.Popen[bytes]:
         """A faulty path to a server on another port: the world's port then is the relay's."""
-        command = [sys.executable, "-m", "simulators", "relay", "--listen", f"127.0.0.1:{self.port}"]
+        command = [sys.executable, "-m", "isotherm.simulators", "relay", "--listen", f"127.0.0.1:{self.port}"]
         ends = ["--to", f"127.0.0.1:{server_port}", "--ledger", str(self.folder / "relay.jsonl")]
         return self.start([*command, *ends, *more], "relay.log")
 
@@ -181,7 +190,7 @@ class World:
             *QUICK,
             *settings,
         ]
-        command = [sys.executable, "-m", "coap_ingest", "run", str(file)]
+        command = [sys.executable, "-m", "isotherm.coap_ingest", "run", str(file)]
         process = self.start([*command, *(part for each in overrides for part in ("--set", each))], "ingest.log")
         deadline = time.monotonic() + TIMEOUT_S
         while not self._is_monitored():

@@ -10,8 +10,8 @@ import pytest
 from coap_world import READINGS, World, opened, readings_in, sent, stop
 from control_world import Control, Fleet, until
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

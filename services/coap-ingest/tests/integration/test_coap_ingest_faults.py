@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from coap_world import BOTH, PRE_SHARED_KEY, Record, World, messages_in, opened, sent, stop
 
-from simulators.ledger import events
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.simulators.ledger import events
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 

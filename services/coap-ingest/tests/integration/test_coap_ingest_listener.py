@@ -27,8 +27,8 @@ from coap_world import (
     stop,
 )
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 

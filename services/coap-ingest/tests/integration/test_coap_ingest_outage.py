@@ -17,8 +17,8 @@ import pytest_asyncio
 from aiocoap import POST, Context, Message  # type: ignore[import-untyped]  # no types there
 from coap_world import READINGS, TIMEOUT_S, World, opened, readings_in, sent, stop, tail
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 

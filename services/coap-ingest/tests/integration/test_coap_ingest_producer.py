@@ -15,8 +15,8 @@ from aiocoap import POST, Context, Message  # type: ignore[import-untyped]  # no
 from coap_world import READINGS, TIMEOUT_S, World, opened, readings_in, sent, stop, tail
 from kafka_gate import OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaGate
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 PATIENCE_S = 10.0

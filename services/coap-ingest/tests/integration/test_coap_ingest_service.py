@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from coap_world import BOTH, READINGS, TIMEOUT_S, World, dead_letter_topic, messages_in, opened, readings_in, sent, stop
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 

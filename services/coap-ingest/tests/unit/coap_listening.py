@@ -12,12 +12,12 @@ from typing import Any, cast
 from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 
-import payloads
-from coap_ingest.connector_class import plan
-from coap_ingest.listener import Listener
-from coap_ingest.metrics import Metrics
-from connector.config import parse
-from servicekit.delivery import LoopProducer
+from isotherm import payloads
+from isotherm.coap_ingest.connectors.connector_class import plan
+from isotherm.coap_ingest.listener.listener import Listener
+from isotherm.coap_ingest.metrics import Metrics
+from isotherm.connector.config.files import parse
+from isotherm.servicekit.delivery import LoopProducer
 
 CONNECTOR = """\
 name = c

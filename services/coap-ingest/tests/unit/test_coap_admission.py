@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coap_ingest.admission import Admission, Rate, parse_rate
+from isotherm.coap_ingest.listener.rate_limits import Admission, Rate, parse_rate
 
 
 def test_a_rate_is_written_as_the_documents_do() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coap_ingest.blockwise import Assemblies, IncompleteError, TooManyTransfersError
+from isotherm.coap_ingest.coap.blockwise import Assemblies, IncompleteError, TooManyTransfersError
 
 
 def test_a_finished_transfer_takes_nothing_any_more() -> None:

@@ -8,18 +8,29 @@ from typing import Any
 
 import pytest
 
-import payloads
-from coap_ingest.__main__ import main
-from coap_ingest.admission import Rate
-from coap_ingest.connector_class import Listen, Plan, plan
-from coap_ingest.discovery import Filters
-from coap_ingest.identity import IdentityPolicy
-from coap_ingest.notification import Notification
-from coap_ingest.psk import PreSharedKey
-from coap_ingest.resource import AddressError, Resource, Server, parse_resource, parse_server
-from coap_ingest.routes import Values
-from connector.config import ConfigError, parse
-from connector.policies import Action, ErrorPolicy, Failure, Policy
+from isotherm import payloads
+from isotherm.coap_ingest.__main__ import main
+from isotherm.coap_ingest.coap.notification import Notification
+from isotherm.coap_ingest.coap.psk import PreSharedKey
+from isotherm.coap_ingest.coap.resource import (
+    AddressError,
+    Resource,
+    Server,
+    parse_resource,
+    parse_server,
+)
+from isotherm.coap_ingest.connectors.connector_class import Listen, Plan, plan
+from isotherm.coap_ingest.ingest.routes import Values
+from isotherm.coap_ingest.listener.identity import IdentityPolicy
+from isotherm.coap_ingest.listener.rate_limits import Rate
+from isotherm.coap_ingest.observe.discovery import Filters
+from isotherm.connector.config.files import ConfigError, parse
+from isotherm.connector.errors.policies import (
+    Action,
+    ErrorPolicy,
+    Failure,
+    Policy,
+)
 
 DOCUMENT = """\
 name = coap-source

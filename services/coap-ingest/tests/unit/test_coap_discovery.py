@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coap_ingest.discovery import Filters, Link, Pattern, is_pattern, parse_links, resource_of
-from coap_ingest.endpoint import Endpoint, Hasten
-from coap_ingest.resource import Resource, Server
+from isotherm.coap_ingest.coap.resource import Resource, Server
+from isotherm.coap_ingest.observe.discovery import (
+    Filters,
+    Link,
+    Pattern,
+    is_pattern,
+    parse_links,
+    resource_of,
+)
+from isotherm.coap_ingest.observe.restart_detector import Endpoint, Hasten
 
 SERVER = Server("coap", "localhost", 5633)
 

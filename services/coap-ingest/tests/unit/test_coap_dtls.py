@@ -16,9 +16,9 @@ from aiocoap import resource as coap_resource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coap_ingest import dtls
-from coap_ingest.messaging import ServerContext
-from coap_ingest.repetition import RememberedRequests
+from isotherm.coap_ingest.coap import dtls
+from isotherm.coap_ingest.coap.messaging import ServerContext
+from isotherm.coap_ingest.listener.message_id_cache import RememberedRequests
 
 # The library's client, used by the tests only, says so when its connections are collected.
 pytestmark = pytest.mark.filterwarnings("ignore:DTLS module did not shut down")

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-import payloads
-from coap_ingest.connector_class import plan
-from coap_ingest.forwarder import Forwarder, Outlet, RetriesExhaustedError
-from coap_ingest.intake import Intake
-from coap_ingest.keeper import Arrived
-from coap_ingest.metrics import Metrics
-from coap_ingest.notification import Notification
-from coap_ingest.routes import Encode
-from connector.config import parse
-from servicekit.delivery import LoopProducer
+from isotherm import payloads
+from isotherm.coap_ingest.coap.notification import Notification
+from isotherm.coap_ingest.connectors.connector_class import plan
+from isotherm.coap_ingest.ingest.bounded_queue import Intake
+from isotherm.coap_ingest.ingest.forwarder import Forwarder, Outlet, RetriesExhaustedError
+from isotherm.coap_ingest.ingest.routes import Encode
+from isotherm.coap_ingest.metrics import Metrics
+from isotherm.coap_ingest.observe.resource_observer import Arrived
+from isotherm.connector.config.files import parse
+from isotherm.servicekit.delivery import LoopProducer
 
 CONNECTOR = """\
 name = c
@@ -110,7 +110,7 @@ def test_what_broken_producers_did_not_store_their_successors_store_in_order(
         running.cancel()
         return kafka.written
 
-    with patch("coap_ingest.forwarder.Backoff.next_ms", return_value=0.0):
+    with patch("isotherm.coap_ingest.ingest.forwarder.Backoff.next_ms", return_value=0.0):
         assert asyncio.run(run()) == [f"{number}.0".encode() for number in range(count)]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coap_ingest.identity import PathAcl, device_of_path, parse_acl
+from isotherm.coap_ingest.listener.identity import PathAcl, device_of_path, parse_acl
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coap_ingest.intake import Intake
+from isotherm.coap_ingest.ingest.bounded_queue import Intake
 
 
 async def test_items_come_out_in_order_and_nothing_is_overwritten() -> None:

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-import isotherm_schemas
-from coap_ingest.json_values import connect_schema, encoder
+import isotherm.schemas
+from isotherm.coap_ingest.ingest.json_values import connect_schema, encoder
 
-READING = isotherm_schemas.schema("SensorReading", 1)
+READING = isotherm.schemas.schema("SensorReading", 1)
 
 
 def test_without_schemas_a_record_is_its_json() -> None:
@@ -25,7 +25,7 @@ def test_with_schemas_every_record_of_the_suite_is_an_envelope_that_names_its_ty
     assert fields["event_time"]["type"] == "int64"
     assert fields["event_time"]["name"] == "org.apache.kafka.connect.data.Timestamp"
     assert fields["attributes"]["values"] == {"type": "string", "optional": False}
-    message = connect_schema(isotherm_schemas.schema("CoapMessage", 1))
+    message = connect_schema(isotherm.schemas.schema("CoapMessage", 1))
     by_name = {field["field"]: field for field in message["fields"]}
     assert by_name["message_id"] == {"type": "int32", "optional": True, "field": "message_id"}
     assert by_name["etags"]["items"] == {"type": "string", "optional": False}

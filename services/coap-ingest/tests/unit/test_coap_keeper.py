@@ -15,14 +15,14 @@ from aiocoap import CONTENT, GET, NOT_FOUND, Context, Message  # type: ignore[im
 from aiocoap import resource as coap_resource
 from prometheus_client import CollectorRegistry
 
-from coap_ingest.client import BlockwiseError, Client, Exchange
-from coap_ingest.endpoint import Endpoint
-from coap_ingest.intake import Intake
-from coap_ingest.keeper import Arrived, Keeper
-from coap_ingest.metrics import Metrics
-from coap_ingest.observation import Timing
-from coap_ingest.resource import Resource, Server
-from servicekit.health import Health
+from isotherm.coap_ingest.coap.client import BlockwiseError, Client, Exchange
+from isotherm.coap_ingest.coap.resource import Resource, Server
+from isotherm.coap_ingest.ingest.bounded_queue import Intake
+from isotherm.coap_ingest.metrics import Metrics
+from isotherm.coap_ingest.observe.observation import Timing
+from isotherm.coap_ingest.observe.resource_observer import Arrived, Keeper
+from isotherm.coap_ingest.observe.restart_detector import Endpoint
+from isotherm.servicekit.health import Health
 
 TIMING = Timing(silence_grace_min_ms=50, silence_grace_max_ms=100, answer_timeout_ms=1_000, retry_cap_ms=100)
 MAX_PAYLOAD_BYTES = 8_192

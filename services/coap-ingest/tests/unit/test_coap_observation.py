@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coap_ingest.observation import (
+from isotherm.coap_ingest.observe.observation import (
     MODULUS,
     Action,
     Arrival,

@@ -10,14 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import isotherm_schemas
-import kcql
-import payloads
-from coap_ingest.notification import Notification
-from coap_ingest.records import headers, message_record, payload_text, readings
-from coap_ingest.resource import Resource, Server
-from coap_ingest.routes import compile_rules
-from servicekit.avro import encoder
+import isotherm.schemas
+from isotherm import kcql, payloads
+from isotherm.coap_ingest.coap.notification import Notification
+from isotherm.coap_ingest.coap.resource import Resource, Server
+from isotherm.coap_ingest.ingest.records import (
+    headers,
+    message_record,
+    payload_text,
+    readings,
+)
+from isotherm.coap_ingest.ingest.routes import compile_rules
+from isotherm.servicekit.avro import encoder
 
 SERVER = Server("coap", "localhost", 5633)
 DOCUMENT = (
@@ -46,7 +50,7 @@ def notification(**changes: Any) -> Notification:
 
 
 def test_the_record_of_the_document_has_every_field_of_the_schema() -> None:
-    schema = isotherm_schemas.schema("CoapMessage", 1)
+    schema = isotherm.schemas.schema("CoapMessage", 1)
     record = message_record(notification())
 
     assert list(record) == [field["name"] for field in schema["fields"]]

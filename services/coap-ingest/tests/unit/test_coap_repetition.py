@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coap_ingest.repetition import RememberedRequests
+from isotherm.coap_ingest.listener.message_id_cache import RememberedRequests
 
 
 def key(number: int) -> bytes:

@@ -11,18 +11,25 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from connector.config import ConnectorConfig
-from connector.controller import TaskPlan, task_plan
-from connector.converters import converter_keys
-from connector.definitions import Definition, Importance, Key, Type, common_keys, consumer_keys
-from connector.distributed import DistributedWorker, WorkerSettings
-from connector.handover import Handover, run_handed_over
-from connector.status import Heartbeat, State
-from connector.validation import validate
-from servicekit import kafka, lifecycle
-from servicekit.avro import SchemaRegistry
-from servicekit.lifecycle import Exit, Stop
-from servicekit.settings import HttpSettings, KafkaSettings, RegistrySettings
+from isotherm.connector.config.converters import converter_keys
+from isotherm.connector.config.definitions import (
+    Definition,
+    Importance,
+    Key,
+    Type,
+    common_keys,
+    consumer_keys,
+)
+from isotherm.connector.config.files import ConnectorConfig
+from isotherm.connector.config.validation import validate
+from isotherm.connector.distributed.controller import TaskPlan, task_plan
+from isotherm.connector.distributed.task_launch import Handover, run_handed_over
+from isotherm.connector.distributed.worker import DistributedWorker, WorkerSettings
+from isotherm.connector.state.status import Heartbeat, State
+from isotherm.servicekit import kafka, lifecycle
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.lifecycle import Exit, Stop
+from isotherm.servicekit.settings import HttpSettings, KafkaSettings, RegistrySettings
 
 KLASS = "isotherm.test.FileSinkConnector"
 DEFINITION = Definition(
@@ -46,7 +53,7 @@ class FileClasses:
     version = "1.0"
 
     def check(self, config: ConnectorConfig) -> TaskPlan:
-        """As `connector.distributed.Classes.check`."""
+        """As `isotherm.connector.distributed.worker.Classes.check`."""
         validated = validate(DEFINITION, config)
         return task_plan(validated, validated.integer("tasks.max"))
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from console_world import Console, World, world_of
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 
 @pytest.fixture(scope="module")

@@ -17,13 +17,13 @@ import console_file_worker
 import httpx
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # not in its __all__
 
-from connector.dead_letters import dead_letter_headers
-from isotherm_cli import records
-from isotherm_cli.apply import apply
-from servicekit import kafka as clients
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.cli import records
+from isotherm.cli.apply import apply
+from isotherm.connector.errors.dead_letters import dead_letter_headers
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 WAIT_S = 180.0
 KLASS = console_file_worker.KLASS
@@ -79,7 +79,7 @@ class Console(Process):
             *settings,
         ]
         sets = [word for one in given for word in ("--set", one)]
-        super().__init__([sys.executable, "-m", "console", "run", *sets], log)
+        super().__init__([sys.executable, "-m", "isotherm.console", "run", *sets], log)
         self.url = f"http://127.0.0.1:{port}"
         self.http = httpx.Client(base_url=self.url, timeout=60)
 

@@ -13,7 +13,7 @@ import pytest
 from console_calls import Call, Shape, Side, Until, shape, steps
 from console_world import KLASS, WAIT_S, World, until
 
-from stack.connect import Connect
+from isotherm.stack.servers.connect import Connect
 
 pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration

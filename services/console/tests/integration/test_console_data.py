@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Producer
 from console_world import WAIT_S, Console, World, until
 
-import isotherm_schemas
-from servicekit import kafka as clients
-from servicekit.avro import SchemaRegistry
+import isotherm.schemas
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import SchemaRegistry
 
 pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration
@@ -43,8 +43,8 @@ class Writer:
         """An example of a topic's record, changed."""
         versions = {CONNECTORS: ("ConnectorConfig", 2)}
         record, version = versions.get(topic) or (RECORDS[topic], 1)
-        value = {**isotherm_schemas.examples(topic)[0].value, **changed}
-        return self._schemas.encoder(topic, isotherm_schemas.schema(record, version))(value)
+        value = {**isotherm.schemas.examples(topic)[0].value, **changed}
+        return self._schemas.encoder(topic, isotherm.schemas.schema(record, version))(value)
 
     def put(self, topic: str, key: str, **changed: Any) -> None:
         self.producer.produce(topic, key=key, value=self.encoded(topic, **changed))

@@ -9,8 +9,8 @@ import pytest
 from console_world import Console, Process, World, until
 from typer.testing import CliRunner
 
-from connector import config
-from isotherm_cli.__main__ import app
+from isotherm.cli.__main__ import app
+from isotherm.connector.config import files
 
 pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration
@@ -48,15 +48,15 @@ def test_create_coap_source_and_hazelcast_sink_from_the_documents_files(world: W
         isotherm(f"create {name}", document)
         assert name in isotherm("ps").split()
         got = isotherm(f"get {name}")
-        shown, written = config.entries(got), config.entries(document)
+        shown, written = files.entries(got), files.entries(document)
         assert shown.pop("connect.hazelcast.sink.group.password", None) in (None, "******")
         assert shown == {key: value for key, value in written.items() if "password" not in key}
         assert console.http.get(f"/connectors/{name}").json()["type"] == kind
         assert isotherm(f"run {name}", got).endswith("# tasks: 0\n"), "what was masked is still known"
     console.until_states("coap-source", "RUNNING", "RUNNING")
-    assert config.entries(isotherm("status coap-source"))["task.0.state"] == "RUNNING"
-    assert config.entries(isotherm("pause coap-source"))["connector.state"] == "PAUSED"
-    assert config.entries(isotherm("resume coap-source"))["name"] == "coap-source"
+    assert files.entries(isotherm("status coap-source"))["task.0.state"] == "RUNNING"
+    assert files.entries(isotherm("pause coap-source"))["connector.state"] == "PAUSED"
+    assert files.entries(isotherm("resume coap-source"))["name"] == "coap-source"
     for name in ("coap-source", "hazelcast-sink"):
         isotherm(f"rm {name}")
     assert not {"coap-source", "hazelcast-sink"} & set(isotherm("ps").split())

@@ -18,10 +18,10 @@ import pytest
 from confluent_kafka import TopicPartition
 from console_world import KLASS, WAIT_S, Console, World, bury, until
 
-from connector.dead_letters import ensure_topic
-from isotherm_cli import records
-from servicekit import kafka as clients
-from servicekit.avro import Decoder, SchemaRegistry
+from isotherm.cli import records
+from isotherm.connector.errors.dead_letters import ensure_topic
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
 
 pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration

@@ -12,9 +12,9 @@ import pytest
 from console_world import KLASS, Console, Process, World, bury, until
 from typer.testing import CliRunner, Result
 
-from connector import config as config_files
-from connector.dead_letters import ensure_topic
-from isotherm_cli.__main__ import app
+from isotherm.cli.__main__ import app
+from isotherm.connector.config import files as config_files
+from isotherm.connector.errors.dead_letters import ensure_topic
 
 pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration

@@ -11,29 +11,35 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryError
 from confluent_kafka.schema_registry._sync.mock_schema_registry_client import MockSchemaRegistryClient
 from fastapi.testclient import TestClient
 
-import isotherm_schemas
-from connector import replay
-from connector.topic_sizes import TopicSize
-from connector.worker_status import EVERY_CONNECTOR
-from console.alerts import Alerts
-from console.app import Parts, application
-from console.control import Control
-from console.dead_letters import Letter, OpenLetters, first_of
-from console.device_browser import DeviceBrowser
-from console.errors import ConflictError, NotFoundError, UnavailableError
-from console.fleet import Fleet
-from console.latest import LatestStates
-from console.letters import Box, Handled, Where
-from console.offsets import Committed, answering
-from console.paging import Bounds, Fetched, Span, TooLargeError, TopicReader
-from console.reading import reader
-from console.records import Record
-from console.settings import AuthSettings, ConsoleSettings
-from console.showing import Showing
-from console.topic_browser import TopicBrowser
-from servicekit.avro import Decoder, SchemaRegistry
-from servicekit.health import Health
-from servicekit.settings import RegistrySettings
+import isotherm.schemas
+from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
+from isotherm.connector.offsets import replay
+from isotherm.connector.offsets.topic_sizes import TopicSize
+from isotherm.console.app import Parts, application
+from isotherm.console.browser.masked_records import Showing
+from isotherm.console.browser.paging import (
+    Bounds,
+    Fetched,
+    Span,
+    TooLargeError,
+    TopicReader,
+)
+from isotherm.console.browser.readable import reader
+from isotherm.console.browser.records import Record
+from isotherm.console.browser.topic_browser import TopicBrowser
+from isotherm.console.cluster.state import Fleet
+from isotherm.console.connect_api.control import Control
+from isotherm.console.connect_api.offsets import Committed, answering
+from isotherm.console.dead_letters.queue import Box, Handled, Where
+from isotherm.console.dead_letters.work_list import Letter, OpenLetters, first_of
+from isotherm.console.devices.alerts import Alerts
+from isotherm.console.devices.browser import DeviceBrowser
+from isotherm.console.devices.latest import LatestStates
+from isotherm.console.errors import ConflictError, NotFoundError, UnavailableError
+from isotherm.console.settings import AuthSettings, ConsoleSettings
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.health import Health
+from isotherm.servicekit.settings import RegistrySettings
 
 NOW = 1_800_000_000_000
 KLASS = "isotherm.PrintSinkConnector"
@@ -192,7 +198,7 @@ class MemoryRegistry(SchemaRegistry):
 
     def encoded(self, topic: str, record: str, version: int, value: Mapping[str, Any]) -> bytes:
         """A value of a topic in the wire format."""
-        schema = isotherm_schemas.schema(record, version)
+        schema = isotherm.schemas.schema(record, version)
         self.client.register_schema(f"{topic}-value", Schema(json.dumps(schema), "AVRO"))
         return self.encoder(topic, schema)(value)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from console.access import Access, Request, Role
-from console.settings import AuthSettings, ConsoleSettings, ListenSettings
+from isotherm.console.access.access import Access, Request, Role
+from isotherm.console.settings import AuthSettings, ConsoleSettings, ListenSettings
 
 AUTH = AuthSettings(
     operator_passwords={"ada": SecretStr("o-pass")},

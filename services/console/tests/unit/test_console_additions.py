@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from console_in_memory import CONFIG, KLASS, NOW, World, world_of
 
-from console.dead_letters import MOST_BYTES, Letter
-from console.letters import Where
+from isotherm.console.dead_letters.queue import Where
+from isotherm.console.dead_letters.work_list import MOST_BYTES, Letter
 
 
 @pytest.fixture

@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import isotherm_schemas
-from console import chart
-from console.windows import TOPIC, Window, by_metric, key_prefix, window_of
+import isotherm.schemas
+from isotherm.console.devices.windows import (
+    TOPIC,
+    Window,
+    by_metric,
+    key_prefix,
+    window_of,
+)
+from isotherm.console.pages import chart
 
 NUMBERS = st.floats(-1.7e308, 1.7e308)
 
@@ -79,8 +85,8 @@ def test_the_highest_revision_counts_in_whatever_order_they_come() -> None:
     assert list(by_metric([window(0, metric="b"), window(0, metric="a")])) == ["a", "b"]
 
 
-@pytest.mark.parametrize("example", isotherm_schemas.examples(TOPIC), ids=lambda one: str(one.name))
-def test_a_device_knows_its_windows_by_their_keys(example: isotherm_schemas.Example) -> None:
+@pytest.mark.parametrize("example", isotherm.schemas.examples(TOPIC), ids=lambda one: str(one.name))
+def test_a_device_knows_its_windows_by_their_keys(example: isotherm.schemas.Example) -> None:
     assert example.key.encode().startswith(key_prefix(example.value["device_id"]))
     assert not example.key.encode().startswith(key_prefix(example.value["device_id"][:-1]))
     assert window_of(example.value).start_ms == example.value["window_start"]

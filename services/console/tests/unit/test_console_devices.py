@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from console_in_memory import NOW, MemoryReader, World, world_of
 
-import isotherm_schemas
-from console.alerts import Alert, Alerts, alert_of
-from console.latest import LatestStates
-from console.records import Record
-from console.windows import TOPIC as WINDOWS
+import isotherm.schemas
+from isotherm.console.browser.records import Record
+from isotherm.console.devices.alerts import Alert, Alerts, alert_of
+from isotherm.console.devices.latest import LatestStates
+from isotherm.console.devices.windows import TOPIC as WINDOWS
 
 DEVICE = "kitchen/|1"
 
@@ -25,7 +25,7 @@ def world() -> Iterator[World]:
 
 
 def alert(device: str = DEVICE, state: str = "opened", at_ms: int = NOW, **more: Any) -> Alert:
-    example = isotherm_schemas.examples("alerts")[0].value
+    example = isotherm.schemas.examples("alerts")[0].value
     closed_at = at_ms + 5_000 if state == "closed" else None
     return alert_of(
         {
@@ -42,7 +42,7 @@ def alert(device: str = DEVICE, state: str = "opened", at_ms: int = NOW, **more:
 
 
 def state(world: World, device: str = DEVICE, value: float = 21.5) -> bytes:
-    example = isotherm_schemas.examples("devices.latest")[0].value
+    example = isotherm.schemas.examples("devices.latest")[0].value
     latest = {"temperature": {**example["latest"]["temperature"], "value": value}}
     changed = {**example, "device_id": device, "last_seen": NOW - 9_000, "latest": latest, "open_alerts": ["an-alert"]}
     return world.schemas.encoded("devices.latest", "DeviceState", 1, changed)
@@ -55,7 +55,7 @@ def windows(world: World, count: int, *, poison: bool = False) -> None:
         for device in (DEVICE, "other"):
             start_ms = NOW - (count - n) * 60_000
             value = {
-                **isotherm_schemas.examples(WINDOWS)[0].value,
+                **isotherm.schemas.examples(WINDOWS)[0].value,
                 "device_id": device,
                 "window_start": start_ms,
                 "window_end": start_ms + 60_000,

@@ -9,10 +9,10 @@ from console_in_memory import NOW, said
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.status import State
-from connector.targets import TargetState
-from connector.worker_status import EVERY_CONNECTOR
-from console.fleet import FORGET_MS, STALE_MS, Fleet
+from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
+from isotherm.connector.state.status import State
+from isotherm.connector.state.target_follower import TargetState
+from isotherm.console.cluster.state import FORGET_MS, STALE_MS, Fleet
 
 
 def wanted(name: str = "a", **more: Any) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from console_in_memory import CONFIG, World, world_of
 
-from console.errors import NotFoundError
-from console.letters import KafkaLetters, Where
-from servicekit.settings import KafkaSettings
+from isotherm.console.dead_letters.queue import KafkaLetters, Where
+from isotherm.console.errors import NotFoundError
+from isotherm.servicekit.settings import KafkaSettings
 
 CONTROL = ("isotherm.connectors", "__consumer_offsets", "isotherm.odd.dead-letters")
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.masking import masked, restored, still_masked, without_secrets
+from isotherm.console.access.masking import (
+    masked,
+    restored,
+    still_masked,
+    without_secrets,
+)
 
 CONFIG = {
     "connect.elastic.use.http.password": "hunter22",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from console_in_memory import CONFIG, KLASS, World, world_of
 
-from console.letters import Where
+from isotherm.console.dead_letters.queue import Where
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from console_in_memory import NOW, world_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console import flows as console_flows
-from console.picture import NODE_WIDTH, Flow, draw
+from isotherm.console.cluster import flows as console_flows
+from isotherm.console.pages.flow_picture import NODE_WIDTH, Flow, draw
 
 TOPICS = st.lists(st.sampled_from("abcdef"), unique=True, max_size=3).map(tuple)
 FLOWS = st.lists(st.tuples(TOPICS, TOPICS), max_size=8).map(

@@ -12,9 +12,19 @@ from console_in_memory import MemoryRegistry, World, world_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.reading import DEEPEST, MOST_SHOWN, Read, reader
-from console.records import Record
-from servicekit.avro import Decoder, WriterSchema, encoder, parse
+from isotherm.console.browser.readable import (
+    DEEPEST,
+    MOST_SHOWN,
+    Read,
+    reader,
+)
+from isotherm.console.browser.records import Record
+from isotherm.servicekit.avro import (
+    Decoder,
+    WriterSchema,
+    encoder,
+    parse,
+)
 
 CHAIN = {"type": "record", "name": "Link", "fields": [{"name": "next", "type": ["null", "Link"]}]}
 JSON = st.recursive(

@@ -11,9 +11,9 @@ from console_in_memory import CONFIG, KLASS, NOW, PLUGIN, World, world_of
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from connector.worker_status import EVERY_CONNECTOR
-from console.offsets import Committed
-from console.settings import AuthSettings
+from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
+from isotherm.console.connect_api.offsets import Committed
+from isotherm.console.settings import AuthSettings
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from console_in_memory import CONFIG, KLASS, World, world_of
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from console.settings import AuthSettings
+from isotherm.console.settings import AuthSettings
 
 OPERATOR, READER = ("ada", "o-pass"), ("bob", "r-pass")
 AUTH = AuthSettings(

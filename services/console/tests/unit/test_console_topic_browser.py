@@ -11,8 +11,8 @@ import pytest
 from console_in_memory import CONFIG, KLASS, NOW, World, world_of
 from pydantic import SecretStr
 
-import isotherm_schemas
-from console.settings import AuthSettings
+import isotherm.schemas
+from isotherm.console.settings import AuthSettings
 
 READINGS, CONNECTORS, STATUS = "thermostat.data", "isotherm.connectors", "isotherm.status"
 SECRET = "hunter22"
@@ -25,12 +25,12 @@ def world() -> Iterator[World]:
 
 
 def reading(world: World, value: float) -> bytes:
-    example = isotherm_schemas.examples(READINGS)[0].value
+    example = isotherm.schemas.examples(READINGS)[0].value
     return world.schemas.encoded(READINGS, "SensorReading", 1, {**example, "value": value})
 
 
 def connector(world: World, klass: str, config: dict[str, str]) -> bytes:
-    example = isotherm_schemas.examples(CONNECTORS)[0].value
+    example = isotherm.schemas.examples(CONNECTORS)[0].value
     changed = {**example, "name": "a", "connector_class": klass, "config": config}
     return world.schemas.encoded(CONNECTORS, "ConnectorConfig", 2, changed)
 
@@ -138,7 +138,7 @@ def test_of_a_class_that_nobody_knows_every_value_may_be_a_secret(world: World) 
 
 
 def test_what_cannot_be_masked_is_withheld(world: World) -> None:
-    other = world.schemas.encoded(READINGS, "SensorReading", 1, isotherm_schemas.examples(READINGS)[0].value)
+    other = world.schemas.encoded(READINGS, "SensorReading", 1, isotherm.schemas.examples(READINGS)[0].value)
     good = connector(world, KLASS, CONFIG)
     world.topics.put(CONNECTORS, SECRET.encode(), json.dumps({"config": {"a": SECRET}}).encode(), good[:-9], other)
     for shown in records(world, CONNECTORS):
@@ -151,7 +151,7 @@ def test_what_cannot_be_masked_is_withheld(world: World) -> None:
 
 def test_a_trace_on_the_status_topic_is_masked_too(world: World) -> None:
     world.create()
-    example = isotherm_schemas.examples(STATUS)[0].value
+    example = isotherm.schemas.examples(STATUS)[0].value
     said = {**example, "connector": "a", "trace": f"login with {SECRET} failed"}
     world.topics.put(STATUS, world.schemas.encoded(STATUS, "TaskStatus", 2, said))
     (shown,) = records(world, STATUS)

@@ -16,14 +16,14 @@ from typing import Any, cast
 
 import httpx
 
-from isotherm_cli.apply import apply
-from mqtt_proxy.restore import end_offsets, read_to_end
-from servicekit import kafka as clients
-from servicekit.avro import Decoder, SchemaRegistry
-from servicekit.lifecycle import Stop
-from servicekit.settings import KafkaSettings, RegistrySettings
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.cli.apply import apply
+from isotherm.mqtt_proxy.sessions.recovery import end_offsets, read_to_end
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.lifecycle import Stop
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 WAIT_S = 150.0
 ROUTES = (
@@ -126,7 +126,13 @@ class Proxy:
         """Start; `settings` as for `configure`."""
         self.configure(**settings)
         pairs = [f"{key}={value}" for key, value in self._settings.items()]
-        command = [sys.executable, "-m", "mqtt_proxy", "run", *(word for pair in pairs for word in ("--set", pair))]
+        command = [
+            sys.executable,
+            "-m",
+            "isotherm.mqtt_proxy",
+            "run",
+            *(word for pair in pairs for word in ("--set", pair)),
+        ]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stderr=log)
 

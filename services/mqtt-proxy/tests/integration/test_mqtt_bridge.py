@@ -11,8 +11,8 @@ import pytest
 from mosquitto_broker import PASSWORD, USER, Broker
 from mqtt_world import Proxy, opened, wait_until
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytest_plugins = ("mqtt_fixtures",)
 pytestmark = [pytest.mark.integration, pytest.mark.faults]

@@ -12,14 +12,14 @@ from confluent_kafka import KafkaError
 from mosquitto_broker import PASSWORD, USER, Broker
 from mqtt_world import WAIT_S, wait_until
 
-from mqtt_proxy.bridge import Bridge
-from mqtt_proxy.grouping import OutRecord
-from mqtt_proxy.metrics import Metrics
-from mqtt_proxy.packets import Publish
-from mqtt_proxy.settings import BridgeSettings
-from mqtt_proxy.translate import Arrival, Translated
-from servicekit.health import Health
-from servicekit.lifecycle import Stop
+from isotherm.mqtt_proxy.bridge.subscriber import Bridge
+from isotherm.mqtt_proxy.codec.packets import Publish
+from isotherm.mqtt_proxy.delivery.transaction_batcher import OutRecord
+from isotherm.mqtt_proxy.ingest.translation import Arrival, Translated
+from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.settings import BridgeSettings
+from isotherm.servicekit.health import Health
+from isotherm.servicekit.lifecycle import Stop
 
 pytest_plugins = ("mqtt_fixtures",)
 pytestmark = pytest.mark.integration

@@ -12,9 +12,9 @@ from control_world import Control, Fleet
 from mosquitto_broker import PASSWORD, USER, Broker
 from mqtt_world import Topics
 
-from isotherm_cli.apply import apply
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.cli.apply import apply
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytest_plugins = ("mqtt_fixtures",)
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

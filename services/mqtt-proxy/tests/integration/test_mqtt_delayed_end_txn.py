@@ -20,13 +20,13 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # re-e
 from kafka_gate import KafkaGate, Loss
 from mqtt_world import WAIT_S
 
-from mqtt_proxy.grouping import OutRecord
-from mqtt_proxy.restore import end_offsets, is_committed, read_to_end
-from mqtt_proxy.transactional_writer import RETRY_BACKOFF_MS, TransactionalWriter, Written
-from servicekit import kafka as clients
-from servicekit.lifecycle import Stop
-from servicekit.settings import KafkaSettings
-from stack.kafka import Kafka
+from isotherm.mqtt_proxy.delivery.transaction_batcher import OutRecord
+from isotherm.mqtt_proxy.delivery.transactional_writer import RETRY_BACKOFF_MS, TransactionalWriter, Written
+from isotherm.mqtt_proxy.sessions.recovery import end_offsets, is_committed, read_to_end
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.lifecycle import Stop
+from isotherm.servicekit.settings import KafkaSettings
+from isotherm.stack.servers.kafka import Kafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 

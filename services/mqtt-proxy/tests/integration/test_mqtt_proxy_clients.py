@@ -19,8 +19,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 

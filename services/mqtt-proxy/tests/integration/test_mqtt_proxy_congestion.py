@@ -14,8 +14,8 @@ from mqtt_devices import PUBACK, Wire, connect_packet, publish_packet
 from mqtt_world import WAIT_S, Proxy, opened, wait_until
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 

@@ -11,8 +11,8 @@ from kafka_gate import Api, KafkaGate
 from mqtt_devices import PUBCOMP, PUBREC, Wire, under_load
 from mqtt_world import Proxy, opened, wait_until
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 

@@ -12,8 +12,8 @@ import pytest
 from mqtt_devices import PUBACK, Wire, connect_packet, packet, text
 from mqtt_world import WAIT_S, Proxy, opened, wait_until
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 

@@ -19,9 +19,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 from mqtt_devices import PUBACK, PUBREC, Fleet, Wire, publish_packet
 from mqtt_world import ROUTES, WAIT_S, Proxy, opened, wait_until
 
-from servicekit import kafka as clients
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.servicekit import kafka as clients
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 

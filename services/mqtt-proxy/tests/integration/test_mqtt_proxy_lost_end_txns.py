@@ -21,9 +21,9 @@ from kafka_gate import KafkaGate, Loss
 from mqtt_devices import PUBREC, Fleet, Wire, publish_packet
 from mqtt_world import ROUTES, Proxy, opened
 
-from servicekit import kafka as clients
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.servicekit import kafka as clients
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 

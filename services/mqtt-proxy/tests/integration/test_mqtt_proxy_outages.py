@@ -13,9 +13,9 @@ from kafka_gate import OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaGate
 from mqtt_devices import PUBACK, PUBCOMP, PUBREC, Fleet, Wire, connect_packet, under_load
 from mqtt_world import WAIT_S, Proxy, opened, wait_until
 
-from servicekit import kafka as clients
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.servicekit import kafka as clients
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 

@@ -9,9 +9,9 @@ import pytest
 from mqtt_devices import PUBACK, PUBCOMP, PUBREC, Wire, text
 from mqtt_world import Proxy, opened, wait_until
 
-from mqtt_proxy.passwords import parse_passwords
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.mqtt_proxy.access.passwords import parse_passwords
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 

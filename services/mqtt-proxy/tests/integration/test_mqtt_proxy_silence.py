@@ -11,8 +11,8 @@ import pytest
 from mqtt_devices import PUBACK, Wire
 from mqtt_world import Proxy, opened, wait_until
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 

@@ -11,13 +11,13 @@ import pytest
 from mqtt_devices import PUBCOMP, PUBREC, Fleet, Wire
 from mqtt_world import Proxy, Topics, opened, wait_until
 
-from connector.status import Heartbeat, State
-from isotherm_schemas import schema
-from mqtt_proxy.living_servers import LivingServers
-from servicekit import kafka as clients
-from servicekit.avro import Decoder, SchemaRegistry
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.connector.state.status import Heartbeat, State
+from isotherm.mqtt_proxy.server.name_conflicts import LivingServers
+from isotherm.schemas import schema
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 

@@ -15,8 +15,8 @@ from mosquitto_broker import PASSWORD, USER, Broker
 from mqtt_devices import PUBCOMP, PUBREC, Fleet, Wire
 from mqtt_world import Proxy, opened, wait_until
 
-from stack.kafka import Kafka
-from stack.registry import Registry
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
 
 pytest_plugins = ("mqtt_fixtures",)
 pytestmark = pytest.mark.integration

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import struct
 
-from mqtt_proxy.packets import Connect
-from mqtt_proxy.protocol import Event, Failure, ServerProtocol, State
-from mqtt_proxy.reasons import Reason
+from isotherm.mqtt_proxy.codec.packets import Connect
+from isotherm.mqtt_proxy.codec.reasons import Reason
+from isotherm.mqtt_proxy.protocol.state_machine import (
+    Event,
+    Failure,
+    ServerProtocol,
+    State,
+)
 
 MAX_PACKET_BYTES = 1_000
 

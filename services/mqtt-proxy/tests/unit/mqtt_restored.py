@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mqtt_proxy.dormant_sessions import DormantSessions
-from mqtt_proxy.sessions import StoredState
+from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
+from isotherm.mqtt_proxy.sessions.store import StoredState
 
 
 def dormant(states: Mapping[str, StoredState], now_ms: int) -> DormantSessions:

@@ -10,11 +10,11 @@ import pytest
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from mqtt_proxy.access import Access, RefusedError, Rights
-from mqtt_proxy.metrics import Metrics
-from mqtt_proxy.reasons import Reason
-from mqtt_proxy.settings import LimitSettings, ProxySettings, TlsSettings
-from servicekit.settings import SettingsError
+from isotherm.mqtt_proxy.access.authentication import Access, RefusedError, Rights
+from isotherm.mqtt_proxy.codec.reasons import Reason
+from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.settings import LimitSettings, ProxySettings, TlsSettings
+from isotherm.servicekit.settings import SettingsError
 
 ROUTES = "INSERT INTO t SELECT * FROM t"
 # By mosquitto_passwd 2.0.11, password sesame-7.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_proxy.acl import AclLineError, parse_acl
+from isotherm.mqtt_proxy.access.acl import AclLineError, parse_acl
 
 ACL = parse_acl(
     """

@@ -6,8 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from mqtt_proxy.arbiter import Arbiter, Grant, Order, Refusal, Yield
-from mqtt_proxy.sessions import StoredState
+from isotherm.mqtt_proxy.sessions.arbiter import (
+    Arbiter,
+    Grant,
+    Order,
+    Refusal,
+    Yield,
+)
+from isotherm.mqtt_proxy.sessions.store import StoredState
 
 STATE = StoredState(5, 60, 1_000, {1: 10})
 

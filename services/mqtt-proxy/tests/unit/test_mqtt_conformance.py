@@ -7,9 +7,14 @@ import struct
 import pytest
 from mqtt_packets import connect_packet, connected, events_of, failure_of, packet, publish_packet, text, varint
 
-from mqtt_proxy.packets import Connect, PacketType, Publish
-from mqtt_proxy.protocol import Disconnect, Failure, ServerProtocol, connack_properties
-from mqtt_proxy.reasons import Reason
+from isotherm.mqtt_proxy.codec.packets import Connect, PacketType, Publish
+from isotherm.mqtt_proxy.codec.reasons import Reason
+from isotherm.mqtt_proxy.protocol.state_machine import (
+    Disconnect,
+    Failure,
+    ServerProtocol,
+    connack_properties,
+)
 
 CONTROL_CHARACTERS = ["\u0001", "\u001f", "\u007f", "\u009f", "\ufdd0", "\ufdef", "\ufffe", "\uffff", "\U0010ffff"]
 

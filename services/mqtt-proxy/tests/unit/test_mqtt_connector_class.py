@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from connector.config import parse
-from connector.validation import InvalidConfigError
-from mqtt_proxy.connector_class import MqttClasses, planned
-from mqtt_proxy.settings import ProxySettings
+from isotherm.connector.config.files import parse
+from isotherm.connector.config.validation import InvalidConfigError
+from isotherm.mqtt_proxy.bridge.connector_class import MqttClasses, planned
+from isotherm.mqtt_proxy.settings import ProxySettings
 
 OLD = """
 name=mqtt-source

@@ -20,18 +20,18 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from mqtt_restored import dormant
 
-from mqtt_proxy.access import Access
-from mqtt_proxy.connection import Connection
-from mqtt_proxy.front_door import FrontDoor
-from mqtt_proxy.grouping import OutRecord
-from mqtt_proxy.metrics import Metrics
-from mqtt_proxy.packets import Publish
-from mqtt_proxy.sessions import SessionStore, StoredState
-from mqtt_proxy.settings import LimitSettings, ProxySettings
-from mqtt_proxy.transactional_writer import TransactionalWriter, Written
-from mqtt_proxy.transactions import Transactions
-from mqtt_proxy.translate import Arrival, Translated, Translator
-from servicekit.delivery import LoopProducer
+from isotherm.mqtt_proxy.access.authentication import Access
+from isotherm.mqtt_proxy.codec.packets import Publish
+from isotherm.mqtt_proxy.delivery.transaction_batcher import OutRecord
+from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter, Written
+from isotherm.mqtt_proxy.delivery.transactions import Transactions
+from isotherm.mqtt_proxy.ingest.translation import Arrival, Translated, Translator
+from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.server.connection import Connection
+from isotherm.mqtt_proxy.server.server import FrontDoor
+from isotherm.mqtt_proxy.sessions.store import SessionStore, StoredState
+from isotherm.mqtt_proxy.settings import LimitSettings, ProxySettings
+from isotherm.servicekit.delivery import LoopProducer
 
 DEVICES = ("anna", "bert")
 

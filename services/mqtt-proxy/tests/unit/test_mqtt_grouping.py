@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy.grouping import (
+from isotherm.mqtt_proxy.delivery.transaction_batcher import (
     Batch,
     ClaimUnit,
     DetachUnit,
@@ -17,7 +17,7 @@ from mqtt_proxy.grouping import (
     Unit,
     WipeUnit,
 )
-from mqtt_proxy.sessions import Session, StoredState
+from isotherm.mqtt_proxy.sessions.store import Session, StoredState
 
 
 class Log:

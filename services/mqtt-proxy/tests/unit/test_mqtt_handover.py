@@ -8,11 +8,21 @@ from typing import Any, cast
 
 import pytest
 
-from mqtt_proxy.grouping import Grouping, Outcome, PublishUnit, Unit
-from mqtt_proxy.handover import Handover, NotHandedOverError, NotItsSessionError
-from mqtt_proxy.metrics import Metrics
-from mqtt_proxy.reasons import Reason
-from mqtt_proxy.sessions import Session, SessionStore, StoredState, TooManySessionsError
+from isotherm.mqtt_proxy.codec.reasons import Reason
+from isotherm.mqtt_proxy.delivery.transaction_batcher import (
+    Grouping,
+    Outcome,
+    PublishUnit,
+    Unit,
+)
+from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.sessions.migration import Handover, NotHandedOverError, NotItsSessionError
+from isotherm.mqtt_proxy.sessions.store import (
+    Session,
+    SessionStore,
+    StoredState,
+    TooManySessionsError,
+)
 
 STATE = StoredState(4, 60, 1_000, {7: 70})
 
@@ -163,7 +173,7 @@ async def test_claims_are_bounded_and_end_with_the_process() -> None:
 
 
 async def test_nobody_waits_for_ever_for_the_claim_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqtt_proxy.handover._CLAIM_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("isotherm.mqtt_proxy.sessions.migration._CLAIM_TIMEOUT_S", 0.01)
     process = Process()
     first, second = (asyncio.create_task(process.handover.session_of("c", user)) for user in ("one", "two"))
     for waiting in (first, second):

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from mqtt_proxy.login_limit import LoginLimit, TooManyFailuresError
-from mqtt_proxy.rates import Rate
+from isotherm.mqtt_proxy.access.login_throttle import LoginLimit, TooManyFailuresError
+from isotherm.mqtt_proxy.access.rates import Rate
 
 
 class Door:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy.passwords import PasswordLineError, parse_passwords
+from isotherm.mqtt_proxy.access.passwords import PasswordLineError, parse_passwords
 
 ANNA = (
     "anna:$7$101$1hfxihBN+EiQb80V$"

@@ -19,10 +19,17 @@ from mqtt_packets import (
     varint,
 )
 
-from mqtt_proxy.packets import Connect, PacketType, Publish
-from mqtt_proxy.properties import Property
-from mqtt_proxy.protocol import Disconnect, Event, Failure, Release, ServerProtocol, connack_properties
-from mqtt_proxy.reasons import Reason
+from isotherm.mqtt_proxy.codec.packets import Connect, PacketType, Publish
+from isotherm.mqtt_proxy.codec.properties import Property
+from isotherm.mqtt_proxy.codec.reasons import Reason
+from isotherm.mqtt_proxy.protocol.state_machine import (
+    Disconnect,
+    Event,
+    Failure,
+    Release,
+    ServerProtocol,
+    connack_properties,
+)
 
 
 def test_connect_with_everything() -> None:

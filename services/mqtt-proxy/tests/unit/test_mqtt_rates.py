@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_proxy.rates import Meter, Rate, meter, parse_rate
+from isotherm.mqtt_proxy.access.rates import (
+    Meter,
+    Rate,
+    meter,
+    parse_rate,
+)
 
 
 @pytest.mark.parametrize("text", ["5", "0:1", "1:0", "-1:1", "1:1:1", "1.5:1", "a:b", ":", "100:1 s"])

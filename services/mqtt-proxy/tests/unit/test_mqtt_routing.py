@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import kcql
-from mqtt_proxy.errors import RouteError
-from mqtt_proxy.routing import Router, kcql_routes, regex_routes
+from isotherm import kcql
+from isotherm.mqtt_proxy.codec.errors import RouteError
+from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes, regex_routes
 
 METRICS = frozenset(("temperature", "brightness"))
 

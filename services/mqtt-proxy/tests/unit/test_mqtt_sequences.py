@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mqtt_proxy.sequences import Sequences
+from isotherm.mqtt_proxy.ingest.sequences import Sequences
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 3)), max_size=60))

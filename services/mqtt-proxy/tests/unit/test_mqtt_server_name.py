@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from pydantic import ValidationError
 
-from mqtt_proxy.server_name import ServerName
-from mqtt_proxy.settings import ProxySettings
+from isotherm.mqtt_proxy.server.server_name import ServerName
+from isotherm.mqtt_proxy.settings import ProxySettings
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9._-]{0,60}\Z")
 CLIENTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))

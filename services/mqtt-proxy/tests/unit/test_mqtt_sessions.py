@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from mqtt_restored import dormant
 
-import isotherm_schemas
-from mqtt_proxy.link import apart, to_state
-from mqtt_proxy.packets import Publish
-from mqtt_proxy.properties import Property
-from mqtt_proxy.server_name import ServerName
-from mqtt_proxy.session_records import from_record, newest, to_record
-from mqtt_proxy.sessions import (
+import isotherm.schemas
+from isotherm.mqtt_proxy.codec.packets import Publish
+from isotherm.mqtt_proxy.codec.properties import Property
+from isotherm.mqtt_proxy.processes.link import apart, to_state
+from isotherm.mqtt_proxy.server.server_name import ServerName
+from isotherm.mqtt_proxy.sessions.records import from_record, newest, to_record
+from isotherm.mqtt_proxy.sessions.store import (
     OnPublish,
     OnRelease,
     Session,
@@ -28,9 +28,9 @@ from mqtt_proxy.sessions import (
     TooManySessionsError,
     content_crc32,
 )
-from servicekit.avro import encoder, parse
+from isotherm.servicekit.avro import encoder, parse
 
-SCHEMA = isotherm_schemas.schema("MqttSession", 2)
+SCHEMA = isotherm.schemas.schema("MqttSession", 2)
 ENCODE = encoder(SCHEMA, 1)
 PARSED = parse(SCHEMA)
 
@@ -143,7 +143,7 @@ def test_what_is_handed_over_is_what_arrives(state: StoredState) -> None:
 
 
 def test_a_session_of_version_1_has_no_owner_and_no_will() -> None:
-    old = dict(isotherm_schemas.schema("MqttSession", 1))
+    old = dict(isotherm.schemas.schema("MqttSession", 1))
     record = to_record("c", StoredState(3, 60, 5, {7: 70}), owner=2, now_ms=5)
     written = {name: record[name] for name in ("client_id", "owner", "epoch", "committed", "expiry_s")}
     body = io.BytesIO()
@@ -247,6 +247,6 @@ def test_a_million_sessions_that_expire_at_once_do_so_in_turns() -> None:
 
 
 def test_the_documented_example_can_be_read() -> None:
-    (example,) = isotherm_schemas.examples("isotherm.mqtt.sessions")
+    (example,) = isotherm.schemas.examples("isotherm.mqtt.sessions")
     state = from_record(decode(ENCODE(example.value)))
     assert json.dumps(list(state.committed)) == "[7, 8]"

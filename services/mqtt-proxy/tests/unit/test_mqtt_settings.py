@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from mqtt_proxy.service import run
-from mqtt_proxy.settings import SERVICE, ProxySettings
-from servicekit.settings import SettingsError, load
+from isotherm.mqtt_proxy.service import run
+from isotherm.mqtt_proxy.settings import SERVICE, ProxySettings
+from isotherm.servicekit.settings import SettingsError, load
 
 GOOD = {
     "routes": "INSERT INTO thermostat.data SELECT * FROM devices/+/temperature",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from mqtt_proxy.metrics import Metrics
-from mqtt_proxy.totals import Totals
-from mqtt_proxy.translate import Translated
+from isotherm.mqtt_proxy.ingest.translation import Translated
+from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.processes.metric_totals import Totals
 
 
 def page(collector: Metrics | Totals) -> str:

@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from mqtt_proxy.grouping import OutRecord
-from mqtt_proxy.transactional_writer import RETRY_BACKOFF_MS, FencedError, TransactionalWriter, Written
-from servicekit.kafka import PRODUCER_DEFAULTS
-from servicekit.lifecycle import Stop
+from isotherm.mqtt_proxy.delivery.transaction_batcher import OutRecord
+from isotherm.mqtt_proxy.delivery.transactional_writer import (
+    RETRY_BACKOFF_MS,
+    FencedError,
+    TransactionalWriter,
+    Written,
+)
+from isotherm.servicekit.kafka import PRODUCER_DEFAULTS
+from isotherm.servicekit.lifecycle import Stop
 
 PRODUCE, ADD_PARTITIONS, END_TXN = 0, 24, 26
 RECORDS = 200

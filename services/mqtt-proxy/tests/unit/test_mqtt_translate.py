@@ -12,16 +12,27 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from isotherm_schemas import schema
-from mqtt_proxy.grouping import OutRecord
-from mqtt_proxy.metrics import Metrics
-from mqtt_proxy.packets import Publish
-from mqtt_proxy.properties import Property
-from mqtt_proxy.rates import Rate
-from mqtt_proxy.reasons import Reason
-from mqtt_proxy.routing import Route, Router, kcql_routes, regex_routes
-from mqtt_proxy.translate import Arrival, Rules, Translated, Translator, reason_of
-from servicekit.avro import encoder, parse
+from isotherm.mqtt_proxy.access.rates import Rate
+from isotherm.mqtt_proxy.codec.packets import Publish
+from isotherm.mqtt_proxy.codec.properties import Property
+from isotherm.mqtt_proxy.codec.reasons import Reason
+from isotherm.mqtt_proxy.delivery.transaction_batcher import OutRecord
+from isotherm.mqtt_proxy.ingest.routes import (
+    Route,
+    Router,
+    kcql_routes,
+    regex_routes,
+)
+from isotherm.mqtt_proxy.ingest.translation import (
+    Arrival,
+    Rules,
+    Translated,
+    Translator,
+    reason_of,
+)
+from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.schemas import schema
+from isotherm.servicekit.avro import encoder, parse
 
 READING = schema("SensorReading", 1)
 UNITS = {"temperature": "Cel", "brightness": "lx"}

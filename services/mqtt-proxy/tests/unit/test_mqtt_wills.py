@@ -9,13 +9,19 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError
 
-from mqtt_proxy.grouping import ClaimUnit, Grouping, Outcome, OutRecord, Unit
-from mqtt_proxy.packets import Publish
-from mqtt_proxy.properties import Property
-from mqtt_proxy.sessions import Session, SessionStore
-from mqtt_proxy.settings import LimitSettings
-from mqtt_proxy.wills import Wills
-from servicekit.delivery import DeliveryFailedError
+from isotherm.mqtt_proxy.codec.packets import Publish
+from isotherm.mqtt_proxy.codec.properties import Property
+from isotherm.mqtt_proxy.delivery.transaction_batcher import (
+    ClaimUnit,
+    Grouping,
+    Outcome,
+    OutRecord,
+    Unit,
+)
+from isotherm.mqtt_proxy.server.wills import Wills
+from isotherm.mqtt_proxy.sessions.store import Session, SessionStore
+from isotherm.mqtt_proxy.settings import LimitSettings
+from isotherm.servicekit.delivery import DeliveryFailedError
 
 LATER_S = 3_600
 

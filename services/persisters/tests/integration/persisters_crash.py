@@ -12,9 +12,14 @@ from typing import Any, cast
 from hazelcast.client import HazelcastClient
 from hazelcast.core import HazelcastJsonValue
 
-from persisters.sink import Row
-from persisters.sinks.appending import AppendingWriter
-from persisters.sinks.structures import APPENDED, Entry, Source, TransactionalWriter
+from isotherm.persisters.sinks.hazelcast.append_writer import AppendingWriter
+from isotherm.persisters.sinks.hazelcast.structures import (
+    APPENDED,
+    Entry,
+    Source,
+    TransactionalWriter,
+)
+from isotherm.persisters.sinks.sink import Row
 
 CALLS = {
     "QUEUE": "commit",

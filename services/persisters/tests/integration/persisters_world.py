@@ -17,12 +17,12 @@ from confluent_kafka import TopicPartition
 from confluent_kafka._model import ConsumerGroupTopicPartitions
 from service_process import ServiceProcess
 
-import isotherm_schemas
-from isotherm_cli.apply import apply
-from isotherm_cli.plan import DeclaredSubject, DeclaredTopic
-from servicekit import kafka as clients
-from servicekit.avro import SchemaRegistry
-from servicekit.settings import KafkaSettings, RegistrySettings
+import isotherm.schemas
+from isotherm.cli.apply import apply
+from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 BASE_MS = 1_767_225_600_000
 PATIENCE_S = 180.0
@@ -69,7 +69,7 @@ class Broker:
         self.kafka = KafkaSettings(bootstrap_servers=bootstrap_servers)
         self.registry = RegistrySettings(url=registry_url)
         self.topic = topic or f"conformance-{uuid.uuid4().hex[:8]}"
-        schema = isotherm_schemas.schema(record, 1)
+        schema = isotherm.schemas.schema(record, 1)
         apply(
             self.kafka,
             self.registry,
@@ -161,7 +161,7 @@ class Broker:
 
 
 class Persister(ServiceProcess):
-    """`persisters run` as a process."""
+    """`isotherm-persisters run` as a process."""
 
     def __init__(
         self, broker: Broker, sink: str, folder: Path, port: int, lines: Sequence[str], name: str | None = None
@@ -188,7 +188,7 @@ class Persister(ServiceProcess):
             **settings,
         }
         sets = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
-        self.launch([sys.executable, "-m", "persisters", "run", "--sink", self._sink, str(self._file), *sets])
+        self.launch([sys.executable, "-m", "isotherm.persisters", "run", "--sink", self._sink, str(self._file), *sets])
 
     def counts(self) -> Counter[str]:
         """Records by outcome, as /metrics tells; empty while the process does not answer."""

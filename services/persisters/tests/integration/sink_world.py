@@ -11,14 +11,19 @@ from typing import Any
 from elasticsearch import Elasticsearch
 from persisters_relay import Relay
 
-from connector.config import from_mapping
-from persisters.catalog import KINDS, check
-from persisters.decode import AvroDecoder, WriterSchema
-from persisters.sink import Batch, Rejected
-from persisters.work import Prepared, Record
-from persisters.worker import projector
-from servicekit.avro import SchemaRegistry, UnknownSchemaError, encoder, parse
-from servicekit.settings import RegistrySettings
+from isotherm.connector.config.files import from_mapping
+from isotherm.persisters.records.decoding import AvroDecoder, WriterSchema
+from isotherm.persisters.service import projector
+from isotherm.persisters.sinks.catalog import KINDS, check
+from isotherm.persisters.sinks.sink import Batch, Rejected
+from isotherm.persisters.task.in_flight_batch import Prepared, Record
+from isotherm.servicekit.avro import (
+    SchemaRegistry,
+    UnknownSchemaError,
+    encoder,
+    parse,
+)
+from isotherm.servicekit.settings import RegistrySettings
 
 SCHEMA_ID = 7
 TIMESTAMP_MS = 1_767_225_600_000

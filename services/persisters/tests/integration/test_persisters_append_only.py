@@ -17,7 +17,7 @@ from persisters_crash import AFTER, BEFORE, CALLS
 from persisters_stores import UNORDERED, HazelcastStore, Held, items
 from persisters_world import BASE_MS, Broker, Persister, Persisters, Seen, seen
 
-from stack.hazelcast import BOUNDED_QUEUE_ITEMS
+from isotherm.stack.servers.hazelcast import BOUNDED_QUEUE_ITEMS
 
 pytest_plugins = ("persisters_fixtures",)
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -13,8 +13,8 @@ from control_world import Control, Fleet, Said, Worker
 from persisters_stores import MapStore
 from persisters_world import BASE_MS, Broker, Persisters
 
-from connector.replay import parse_position, rewind
-from servicekit import kafka as clients
+from isotherm.connector.offsets.replay import parse_position, rewind
+from isotherm.servicekit import kafka as clients
 
 pytest_plugins = ("persisters_fixtures",)
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

@@ -15,19 +15,19 @@ from persisters_relay import Relay
 from prometheus_client import CollectorRegistry
 from sink_world import TIMESTAMP_MS, Writing, behind_tls, documents
 
-import isotherm_schemas
-from connector.config import from_mapping
-from persisters.catalog import KINDS, check
-from persisters.sink import SinkConfigError
-from persisters.sinks.elasticsearch_client import connect
-from persisters.sinks.elasticsearch_retention import Retention, running
-from persisters.sinks.retention import Retirement
+import isotherm.schemas
+from isotherm.connector.config.files import from_mapping
+from isotherm.persisters.sinks.catalog import KINDS, check
+from isotherm.persisters.sinks.elasticsearch.client import connect
+from isotherm.persisters.sinks.elasticsearch.retention import Retirement
+from isotherm.persisters.sinks.elasticsearch.retention_job import Retention, running
+from isotherm.persisters.sinks.sink import SinkConfigError
 
 pytest_plugins = ("elasticsearch_fixtures",)
 pytestmark = pytest.mark.integration
 
-READING = isotherm_schemas.schema("SensorReading", 1)
-AGGREGATE = isotherm_schemas.schema("TemperatureAggregate", 1)
+READING = isotherm.schemas.schema("SensorReading", 1)
+AGGREGATE = isotherm.schemas.schema("TemperatureAggregate", 1)
 PATIENCE_S = 180.0
 
 

@@ -9,8 +9,8 @@ import pytest
 from persisters_stores import Store
 from persisters_world import BASE_MS, Broker, Persisters
 
-from servicekit import kafka as clients
-from servicekit.lifecycle import Exit
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.lifecycle import Exit
 
 pytest_plugins = ("persisters_fixtures",)
 pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.timeout(600)]

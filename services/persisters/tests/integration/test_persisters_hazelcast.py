@@ -17,14 +17,14 @@ from hazelcast.config import IndexType
 from hazelcast.predicate import sql
 from sink_world import TIMESTAMP_MS, Writing, behind_tls
 
-import isotherm_schemas
-from persisters.plan import compile_plan
-from persisters.sink import Batch
-from servicekit.avro import parse
+import isotherm.schemas
+from isotherm.persisters.records.plan import compile_plan
+from isotherm.persisters.sinks.sink import Batch
+from isotherm.servicekit.avro import parse
 
 pytestmark = pytest.mark.integration
 
-READING = isotherm_schemas.schema("SensorReading", 1)
+READING = isotherm.schemas.schema("SensorReading", 1)
 SENSOR = {
     "type": "record",
     "name": "Sensor",
@@ -103,7 +103,7 @@ def test_a_life_that_was_not_set_any_more_is_set_by_the_next_write(
 ) -> None:
     """A writer that dies between replacing an entry and setting its life leaves it with that of the entry before."""
     kcql = f"INSERT INTO {target} SELECT * FROM t STOREAS IMAP TTL=3600000"
-    into = writing(hazelcast, kcql, schema=isotherm_schemas.schema("TemperatureAggregate", 1))
+    into = writing(hazelcast, kcql, schema=isotherm.schemas.schema("TemperatureAggregate", 1))
     start = int(time.time() * 1000)
     numbers = {"count": 1, "sum": 1.0, "mean": 1.0, "min": 1.0, "max": 1.0, "stddev": 0.0, "revision": 5}
     window = {"device_id": "d1", "metric": "temperature", "window_start": start, "window_end": start + 10_000}

@@ -9,10 +9,15 @@ import pytest
 from elasticsearch import Elasticsearch
 from sink_world import TIMESTAMP_MS, Writing, documents
 
-from persisters.decode import WriterSchema
-from persisters.plan import Plan, compile_plan
-from persisters.sink import Batch, Rejected, Row, SinkConfigError
-from servicekit.avro import parse
+from isotherm.persisters.records.decoding import WriterSchema
+from isotherm.persisters.records.plan import Plan, compile_plan
+from isotherm.persisters.sinks.sink import (
+    Batch,
+    Rejected,
+    Row,
+    SinkConfigError,
+)
+from isotherm.servicekit.avro import parse
 
 pytest_plugins = ("elasticsearch_fixtures",)
 pytestmark = pytest.mark.integration

@@ -11,19 +11,19 @@ from confluent_kafka import Consumer, TopicPartition
 from persisters_stores import MapStore
 from persisters_world import BASE_MS, Broker, Persisters, until
 
-import kcql
-from connector.policies import ErrorPolicy, Policy
-from persisters.accounting import Counts
-from persisters.fetching import NothingReadError
-from persisters.lanes import Partition
-from persisters.loop import Loop
-from persisters.loop_settings import LoopSettings
-from persisters.plan import compile_plan
-from persisters.sink import Batch, Rejected, Row
-from persisters.work import Prepared, Record, Refusal
-from servicekit import kafka as clients
-from servicekit.health import Health
-from servicekit.lifecycle import Stop
+from isotherm import kcql
+from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.persisters.consuming.fetching import NothingReadError
+from isotherm.persisters.records.plan import compile_plan
+from isotherm.persisters.sinks.sink import Batch, Rejected, Row
+from isotherm.persisters.task.accounting import Counts
+from isotherm.persisters.task.in_flight_batch import Prepared, Record, Refusal
+from isotherm.persisters.task.loop import Loop
+from isotherm.persisters.task.loop_settings import LoopSettings
+from isotherm.persisters.task.partition_buffers import Partition
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.health import Health
+from isotherm.servicekit.lifecycle import Stop
 
 pytest_plugins = ("persisters_fixtures",)
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -9,12 +9,17 @@ from hazelcast.core import HazelcastJsonValue
 from persisters_stores import HazelcastStore, items
 from persisters_world import BASE_MS, Broker, Persisters, until
 
-from isotherm_cli.apply import apply
-from isotherm_cli.plan import DeclaredTopic
-from persisters.sink import Row
-from persisters.sinks.appending import AppendingWriter
-from persisters.sinks.structures import APPENDED, Entry, Source, TransactionalWriter
-from servicekit import kafka as clients
+from isotherm.cli.apply import apply
+from isotherm.cli.plan import DeclaredTopic
+from isotherm.persisters.sinks.hazelcast.append_writer import AppendingWriter
+from isotherm.persisters.sinks.hazelcast.structures import (
+    APPENDED,
+    Entry,
+    Source,
+    TransactionalWriter,
+)
+from isotherm.persisters.sinks.sink import Row
+from isotherm.servicekit import kafka as clients
 
 pytest_plugins = ("persisters_fixtures",)
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]

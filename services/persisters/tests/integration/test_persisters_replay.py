@@ -18,7 +18,7 @@ def command(broker: Broker, folder: Path, task: Persister, *words: str) -> subpr
     """`persisters WORD FILE ...` on the task's connector."""
     kafka = f"kafka.bootstrap_servers={broker.kafka.bootstrap_servers}"
     file = str(folder / f"{task.name}.properties")
-    line = [sys.executable, "-m", "persisters", words[0], file, *words[1:], "--set", kafka]
+    line = [sys.executable, "-m", "isotherm.persisters", words[0], file, *words[1:], "--set", kafka]
     return subprocess.run(line, capture_output=True, text=True, check=False)
 
 

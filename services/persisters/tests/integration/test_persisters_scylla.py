@@ -16,8 +16,8 @@ from cassandra.policies import RoundRobinPolicy
 from cassandra.query import dict_factory
 from sink_world import TIMESTAMP_MS, Writing, behind_tls
 
-from persisters.plan import compile_plan
-from persisters.sink import Batch, SinkConfigError, Unavailable
+from isotherm.persisters.records.plan import compile_plan
+from isotherm.persisters.sinks.sink import Batch, SinkConfigError, Unavailable
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 

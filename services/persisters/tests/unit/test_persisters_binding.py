@@ -13,12 +13,12 @@ from cassandra.query import UNSET_VALUE, PreparedStatement
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kcql
-from persisters.plan import compile_plan
-from persisters.sink import Row, SinkConfigError
-from persisters.sinks import cells, cql
-from persisters.sinks.binding import Binder
-from persisters.sinks.write_times import WriteTimes
+from isotherm import kcql
+from isotherm.persisters.records.plan import compile_plan
+from isotherm.persisters.sinks.cassandra import cells, cql
+from isotherm.persisters.sinks.cassandra.binding import Binder
+from isotherm.persisters.sinks.cassandra.write_times import WriteTimes
+from isotherm.persisters.sinks.sink import Row, SinkConfigError
 
 COLUMNS = {"id": "text", "at": "timestamp", "count": "bigint", "mean": "double", "small": "int", "tags": "list<text>"}
 PLAIN = {name: type_ for name, type_ in COLUMNS.items() if name != "tags"}

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-import kcql
-from persisters.plan import Plan, compile_plan
-from persisters.sink import Row, SinkConfigError
-from persisters.sinks.bulk_answers import rejected_item
+from isotherm import kcql
+from isotherm.persisters.records.plan import Plan, compile_plan
+from isotherm.persisters.sinks.elasticsearch.bulk_responses import rejected_item
+from isotherm.persisters.sinks.sink import Row, SinkConfigError
 
 
 def plan(text: str) -> Plan:

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from elasticsearch import ApiError
 
-from connector import config
-from connector.config import ConnectorConfig, parse
-from connector.policies import ErrorPolicy, Policy
-from connector.validation import InvalidConfigError, Validated
-from persisters.__main__ import main
-from persisters.catalog import KINDS, check, subscription
-from persisters.sink import SinkConfigError
-from persisters.sinks import tls
-from persisters.sinks.cassandra import load_balancing
-from persisters.sinks.elasticsearch_client import connect, nodes
-from persisters.sinks.hazelcast import structure_of
-from persisters.worker import dead_letter_topic, error_policy
+from isotherm.connector.config import files
+from isotherm.connector.config.files import ConnectorConfig, parse
+from isotherm.connector.config.validation import InvalidConfigError, Validated
+from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.persisters.__main__ import main
+from isotherm.persisters.service import dead_letter_topic, error_policy
+from isotherm.persisters.sinks import tls
+from isotherm.persisters.sinks.cassandra.sink import load_balancing
+from isotherm.persisters.sinks.catalog import KINDS, check, subscription
+from isotherm.persisters.sinks.elasticsearch.client import connect, nodes
+from isotherm.persisters.sinks.hazelcast.sink import structure_of
+from isotherm.persisters.sinks.sink import SinkConfigError
 
 HAZELCAST_OF_DOCUMENT_A = """
 name=hazelcast-sink
@@ -61,7 +61,7 @@ kcql = "INSERT INTO temperature SELECT * FROM temperature AUTOCREATE PK device_i
 
 def hazelcast(kcql: str, **more: str) -> ConnectorConfig:
     topics = {"topics": more.pop("topics", "t")}
-    return config.from_mapping({"name": "n", "connector.class": "hazelcast", "kcql": kcql, **topics, **more})
+    return files.from_mapping({"name": "n", "connector.class": "hazelcast", "kcql": kcql, **topics, **more})
 
 
 def problems(sink: str, given: ConnectorConfig) -> str:
@@ -118,7 +118,7 @@ def test_document_c_runs_unchanged_with_its_references_resolved_late() -> None:
     ],
 )
 def test_the_other_statements_of_document_c(kcql: str) -> None:
-    given = config.from_mapping(
+    given = files.from_mapping(
         {"name": "n", "connector.class": "elasticsearch", "topics": "topicA", "connect.elastic.kcql": kcql}
     )
     found = check(KINDS["elasticsearch"], given)
@@ -141,7 +141,7 @@ def test_the_other_statements_of_document_c(kcql: str) -> None:
 )
 def test_names_that_no_index_can_have(kcql: str, expected: str) -> None:
     given = {"name": "n", "connector.class": "elastic", "topics": "t", "connect.elastic.kcql": kcql}
-    assert expected in problems("elasticsearch", config.from_mapping(given))
+    assert expected in problems("elasticsearch", files.from_mapping(given))
 
 
 def test_a_prefix_is_part_of_the_name_once_it_is_known() -> None:
@@ -208,16 +208,16 @@ def test_a_ring_buffer_has_one_writing_task() -> None:
 )
 def test_elasticsearch_refuses(kcql: str, expected: str) -> None:
     given = {"name": "n", "connector.class": "elastic", "topics": "t", "connect.elastic.kcql": kcql}
-    assert expected in problems("elasticsearch", config.from_mapping(given))
+    assert expected in problems("elasticsearch", files.from_mapping(given))
 
 
 def test_a_partial_upsert_of_a_topic_with_revisions_is_refused_where_its_schema_is_known() -> None:
     given = {"name": "n", "connector.class": "elastic", "topics": "temperatures.aggregated"}
     partial = "UPSERT INTO a SELECT mean FROM temperatures.aggregated PK device_id"
-    told = problems("elasticsearch", config.from_mapping(given | {"kcql": partial}))
+    told = problems("elasticsearch", files.from_mapping(given | {"kcql": partial}))
     assert "a partial UPSERT would mix fields of several revisions" in told
     whole = "UPSERT INTO a SELECT * FROM temperatures.aggregated PK device_id"
-    assert check(KINDS["elasticsearch"], config.from_mapping(given | {"kcql": whole})).statements
+    assert check(KINDS["elasticsearch"], files.from_mapping(given | {"kcql": whole})).statements
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_partial_upsert_of_a_topic_with_revisions_is_refused_where_its_schema_
 )
 def test_credentials_and_tls_of_elasticsearch(given: dict[str, str], expected: str) -> None:
     base = {"name": "n", "connector.class": "elastic", "topics": "t", "kcql": "INSERT INTO a SELECT * FROM t"}
-    assert expected in problems("elasticsearch", config.from_mapping(base | given))
+    assert expected in problems("elasticsearch", files.from_mapping(base | given))
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_credentials_travel_with_every_request(given: dict[str, str], expected: 
 )
 def test_load_balancing_of_scylla(named: str, expected: str) -> None:
     given = {"name": "n", "connector.class": "scylla", "topics": "t", "kcql": "INSERT INTO k.a SELECT * FROM t"}
-    found = check(KINDS["scylla"], config.from_mapping(given | {"load.balancing.policy": named}))
+    found = check(KINDS["scylla"], files.from_mapping(given | {"load.balancing.policy": named}))
     assert type(load_balancing(found)).__name__ == expected
 
 
@@ -278,25 +278,25 @@ def test_tls_files_that_are_not_there_or_hold_something_else(tmp_path: Path) -> 
     given = {"name": "n", "connector.class": "scylla", "topics": "t", "kcql": "INSERT INTO k.a SELECT * FROM t"}
     wrong = tmp_path / "authorities.pem"
     for key in ("ssl.certificate.authorities", "ssl.certificate"):
-        found = check(KINDS["scylla"], config.from_mapping(given | {key: str(wrong)}))
+        found = check(KINDS["scylla"], files.from_mapping(given | {key: str(wrong)}))
         with pytest.raises(SinkConfigError, match=rf"connect\.cassandra\.{key}: there is no file"):
             tls.context(found, "connect.cassandra")
     wrong.write_text("no certificate", encoding="utf-8")
-    found = check(KINDS["scylla"], config.from_mapping(given | {"ssl.certificate": str(wrong)}))
+    found = check(KINDS["scylla"], files.from_mapping(given | {"ssl.certificate": str(wrong)}))
     with pytest.raises(SinkConfigError, match=r"connect\.cassandra\.ssl: "):
         tls.context(found, "connect.cassandra")
 
 
 def test_scylla_needs_a_keyspace() -> None:
     given = {"name": "n", "connector.class": "cassandra", "topics": "t", "kcql": "INSERT INTO a SELECT * FROM t"}
-    assert "no keyspace: set connect.cassandra.key.space" in problems("scylla", config.from_mapping(given))
+    assert "no keyspace: set connect.cassandra.key.space" in problems("scylla", files.from_mapping(given))
     given["kcql"] = "INSERT INTO ks.a SELECT * FROM t"
-    assert check(KINDS["scylla"], config.from_mapping(given)).statements
+    assert check(KINDS["scylla"], files.from_mapping(given)).statements
 
 
 def elastic_config(**more: str) -> ConnectorConfig:
     base = {"name": "n", "connector.class": "elastic", "topics": "t", "kcql": "INSERT INTO a SELECT * FROM t"}
-    return config.from_mapping(base | {k.replace("__", "."): v for k, v in more.items()})
+    return files.from_mapping(base | {k.replace("__", "."): v for k, v in more.items()})
 
 
 def elastic(**more: str) -> Validated:
@@ -381,7 +381,7 @@ def test_every_problem_of_every_part_is_told_at_once() -> None:
         "connect.elastic.retention.dais": "7",
     }
     with pytest.raises(InvalidConfigError) as caught:
-        check(KINDS["elasticsearch"], config.from_mapping(given))
+        check(KINDS["elasticsearch"], files.from_mapping(given))
     told = "\n".join(caught.value.problems)
     for expected in (
         "tasks.max: '0'",

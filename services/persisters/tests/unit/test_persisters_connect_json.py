@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.config import from_mapping
-from persisters.catalog import KINDS, check
-from persisters.connect_json import EnvelopeReader
-from persisters.work import Prepared, Record
-from persisters.worker import projector
-from servicekit.avro import SchemaRegistry
-from servicekit.settings import RegistrySettings
+from isotherm.connector.config.files import from_mapping
+from isotherm.persisters.records.connect_json import EnvelopeReader
+from isotherm.persisters.service import projector
+from isotherm.persisters.sinks.catalog import KINDS, check
+from isotherm.persisters.task.in_flight_batch import Prepared, Record
+from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.settings import RegistrySettings
 
 INT = {"type": "int32", "optional": False}
 TEXT = {"type": "string", "optional": True}

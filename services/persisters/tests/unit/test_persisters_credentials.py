@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from connector import config
-from connector.controller import Controller, TaskPlan
-from connector.masking import mask_of
-from connector.targets import Target
-from connector.validation import InvalidConfigError
-from connector.wanted import PARTITIONS, Wanted
-from persisters.catalog import KINDS, check
+from isotherm.connector.config import files
+from isotherm.connector.config.masking import mask_of
+from isotherm.connector.config.validation import InvalidConfigError
+from isotherm.connector.distributed.controller import Controller, TaskPlan
+from isotherm.connector.state.desired_state import PARTITIONS, Wanted
+from isotherm.connector.state.target_follower import Target
+from isotherm.persisters.sinks.catalog import KINDS, check
 
 GIVEN = {"connector.class": "elasticsearch", "topics": "t", "connect.elastic.kcql": "INSERT INTO a SELECT * FROM t"}
 ADDRESSES = (
@@ -27,14 +27,14 @@ ADDRESSES = (
 def test_credentials_in_an_address_are_refused_and_not_repeated(address: dict[str, str]) -> None:
     given = GIVEN | {"name": "e"} | {f"connect.elastic.{key}": value for key, value in address.items()}
     with pytest.raises(InvalidConfigError) as refused:
-        check(KINDS["elasticsearch"], config.from_mapping(given))
+        check(KINDS["elasticsearch"], files.from_mapping(given))
     (problem,) = refused.value.problems
     assert problem.endswith("these belong to connect.elastic.use.http.username and connect.elastic.use.http.password")
     assert not any(part in problem for part in ("elastic:", "one", "pw12345"))
 
 
 def test_a_failed_connector_does_not_tell_them_either() -> None:
-    def plan(given: config.ConnectorConfig) -> TaskPlan:
+    def plan(given: files.ConnectorConfig) -> TaskPlan:
         check(KINDS["elasticsearch"], given)
         return TaskPlan(1)
 

@@ -9,12 +9,12 @@ import orjson
 import pytest
 from elasticsearch import Elasticsearch
 
-import kcql
-from persisters.ownership import Ownership
-from persisters.plan import compile_plan
-from persisters.sink import Row
-from persisters.sinks.elasticsearch_order import OrderedWriter
-from persisters.sinks.order import Effect, Kind, fold
+from isotherm import kcql
+from isotherm.persisters.consuming.ownership import Ownership
+from isotherm.persisters.records.plan import compile_plan
+from isotherm.persisters.sinks.elasticsearch.ordered_writer import OrderedWriter
+from isotherm.persisters.sinks.repeated_ids import Effect, Kind, fold
+from isotherm.persisters.sinks.sink import Row
 
 (STATEMENT,) = kcql.parse("INSERT INTO _value.room SELECT * FROM t PK id")
 PLAN = compile_plan(STATEMENT, None, "-")

@@ -9,12 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from elasticsearch import Elasticsearch
 
-import kcql
-from persisters.decode import WriterSchema
-from persisters.plan import compile_plan
-from persisters.sink import RefusedRowError, Row, SinkConfigError
-from persisters.sinks.elasticsearch_targets import Targets
-from servicekit.avro import parse
+from isotherm import kcql
+from isotherm.persisters.records.decoding import WriterSchema
+from isotherm.persisters.records.plan import compile_plan
+from isotherm.persisters.sinks.elasticsearch.index_targets import Targets
+from isotherm.persisters.sinks.sink import RefusedRowError, Row, SinkConfigError
+from isotherm.servicekit.avro import parse
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}
 Serve = Callable[[str], Targets]

@@ -8,21 +8,21 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from connector.generations import Fence, StaleConfigurationError
-from connector.policies import ErrorPolicy, Policy
-from persisters.accounting import Counts
-from persisters.fetching import Fetching, NothingReadError
-from persisters.lanes import Lane, Limits
-from persisters.loop import Loop
-from persisters.loop_settings import LoopSettings
-from persisters.membership import Membership
-from persisters.settings import PersistersSettings
-from persisters.sink import Batch, Rejected
-from persisters.work import Prepared, Record, Work
-from servicekit.backoff import Backoff
-from servicekit.health import Health
-from servicekit.lifecycle import Stop
-from servicekit.settings import KafkaSettings
+from isotherm.connector.distributed.generations import Fence, StaleConfigurationError
+from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.persisters.consuming.fetching import Fetching, NothingReadError
+from isotherm.persisters.consuming.membership import Membership
+from isotherm.persisters.settings import PersistersSettings
+from isotherm.persisters.sinks.sink import Batch, Rejected
+from isotherm.persisters.task.accounting import Counts
+from isotherm.persisters.task.in_flight_batch import Prepared, Record, Work
+from isotherm.persisters.task.loop import Loop
+from isotherm.persisters.task.loop_settings import LoopSettings
+from isotherm.persisters.task.partition_buffers import Lane, Limits
+from isotherm.servicekit.backoff import Backoff
+from isotherm.servicekit.health import Health
+from isotherm.servicekit.lifecycle import Stop
+from isotherm.servicekit.settings import KafkaSettings
 
 PLACE = ("t", 0)
 

@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kcql
-from kcql.dates import format_suffix
-from persisters.sinks.index_names import BadIndexNameError, dated_family, example, index_name, pattern
+from isotherm import kcql
+from isotherm.kcql.projection.dates import format_suffix
+from isotherm.persisters.sinks.elasticsearch.index_names import (
+    BadIndexNameError,
+    dated_family,
+    example,
+    index_name,
+    pattern,
+)
 
 DAY_MS = 86_400_000
 names = st.text(st.sampled_from("abcXYZ019-_."), min_size=1, max_size=8).filter(lambda text: text[0] not in "-_.")

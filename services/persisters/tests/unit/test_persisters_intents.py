@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persisters.sinks.intents import Append, Intent, State, landed
+from isotherm.persisters.sinks.hazelcast.intents import (
+    Append,
+    Intent,
+    State,
+    landed,
+)
 
 ONE = Append("t|0", 41, [1, 2, 3])
 TWO = Append("t|1", 7, [4, 5])

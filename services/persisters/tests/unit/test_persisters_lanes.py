@@ -10,14 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import kcql
-from connector.policies import ErrorPolicy, Policy
-from persisters.accounting import Counts
-from persisters.lanes import Lanes, Limits
-from persisters.plan import Plan, compile_plan
-from persisters.sink import Rejected, Row
-from persisters.work import Prepared, Record, Refusal, Work
-from servicekit.backoff import Backoff
+from isotherm import kcql
+from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.persisters.records.plan import Plan, compile_plan
+from isotherm.persisters.sinks.sink import Rejected, Row
+from isotherm.persisters.task.accounting import Counts
+from isotherm.persisters.task.in_flight_batch import (
+    Prepared,
+    Record,
+    Refusal,
+    Work,
+)
+from isotherm.persisters.task.partition_buffers import Lanes, Limits
+from isotherm.servicekit.backoff import Backoff
 
 TOPIC = "t"
 (STATEMENT,) = kcql.parse("INSERT INTO target SELECT * FROM t PK k")

@@ -10,8 +10,8 @@ from hazelcast.serialization.service import SerializationServiceV1
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persisters.sinks import map_keys
-from persisters.sinks.map_keys import MapKey, murmur3
+from isotherm.persisters.sinks.hazelcast import map_keys
+from isotherm.persisters.sinks.hazelcast.map_keys import MapKey, murmur3
 
 CLIENT: Any = SerializationServiceV1(Config())  # type: ignore[no-untyped-call]  # the client leaves it untyped
 HEAP_DATA = bytes(8)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from persisters.accounting import Counts
-from persisters.lanes import Lane
-from persisters.metrics import TaskMetrics
-from persisters.recent import Recent
-from servicekit.backoff import Backoff
+from isotherm.persisters.task.accounting import Counts
+from isotherm.persisters.task.metrics import TaskMetrics
+from isotherm.persisters.task.partition_buffers import Lane
+from isotherm.persisters.task.recent import Recent
+from isotherm.servicekit.backoff import Backoff
 
 
 def test_recent_values_are_forgotten_after_two_windows() -> None:

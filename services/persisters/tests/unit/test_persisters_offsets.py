@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from persisters import offsets
-from servicekit.backoff import Backoff
-from servicekit.health import Health
-from servicekit.lifecycle import Stop
+from isotherm.persisters.consuming import offsets
+from isotherm.servicekit.backoff import Backoff
+from isotherm.servicekit.health import Health
+from isotherm.servicekit.lifecycle import Stop
 
 PLACES = [TopicPartition("topic", 0)]
 

@@ -9,11 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import isotherm_schemas
-import kcql
-from persisters.decode import WriterSchema
-from persisters.plan import compile_plan
-from persisters.sinks.order import Effect, Kind, comes_again, fold, merged
+import isotherm.schemas
+from isotherm import kcql
+from isotherm.persisters.records.decoding import WriterSchema
+from isotherm.persisters.records.plan import compile_plan
+from isotherm.persisters.sinks.repeated_ids import (
+    Effect,
+    Kind,
+    comes_again,
+    fold,
+    merged,
+)
 
 VALUES = st.recursive(
     st.integers(0, 3) | st.none(), lambda inner: st.dictionaries(st.sampled_from("ab"), inner, max_size=2)
@@ -73,5 +79,5 @@ def test_folded_effects_leave_what_the_rows_would_leave(rows: list[Any], before:
 def test_ids_that_come_again(kcql_text: str, record: str | None, expected: bool) -> None:
     """A reading happened once; a device is described again and again."""
     (statement,) = kcql.parse(kcql_text)
-    writer = None if record is None else WriterSchema(1, isotherm_schemas.schema(record, 1), None)
+    writer = None if record is None else WriterSchema(1, isotherm.schemas.schema(record, 1), None)
     assert comes_again(compile_plan(statement, writer, "-")) is expected

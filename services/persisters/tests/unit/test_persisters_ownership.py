@@ -7,16 +7,21 @@ from collections.abc import Sequence
 
 import pytest
 
-import kcql
-from connector.policies import ErrorPolicy, Policy
-from persisters.accounting import Counts
-from persisters.lanes import Lanes, Limits
-from persisters.ownership import Lease, Ownership, OwnershipLostError
-from persisters.plan import compile_plan
-from persisters.sink import Batch, Rejected, Row
-from persisters.work import Prepared, Record, Refusal, Work
-from persisters.writers import Writers
-from servicekit.backoff import Backoff
+from isotherm import kcql
+from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.persisters.consuming.ownership import Lease, Ownership, OwnershipLostError
+from isotherm.persisters.records.plan import compile_plan
+from isotherm.persisters.sinks.sink import Batch, Rejected, Row
+from isotherm.persisters.task.accounting import Counts
+from isotherm.persisters.task.in_flight_batch import (
+    Prepared,
+    Record,
+    Refusal,
+    Work,
+)
+from isotherm.persisters.task.partition_buffers import Lanes, Limits
+from isotherm.persisters.task.writers import Writers
+from isotherm.servicekit.backoff import Backoff
 
 (STATEMENT,) = kcql.parse("INSERT INTO target SELECT * FROM t PK k")
 PLAN = compile_plan(STATEMENT, None, "-")

@@ -14,18 +14,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import isotherm_schemas
-import kcql
-from connector.policies import ErrorPolicy, Policy
-from persisters import project
-from persisters.decode import AvroDecoder, key_decoder, value_decoder
-from persisters.plan import compile_plan
-from persisters.project import Conventions, Projector
-from persisters.work import Prepared, Record, Work
-from servicekit.avro import RegistryUnavailableError, SchemaRegistry, UnknownSchemaError, WriterSchema, encoder, parse
+import isotherm.schemas
+from isotherm import kcql
+from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.persisters.records import projection
+from isotherm.persisters.records.decoding import AvroDecoder, key_decoder, value_decoder
+from isotherm.persisters.records.plan import compile_plan
+from isotherm.persisters.records.projection import Conventions, Projector
+from isotherm.persisters.task.in_flight_batch import Prepared, Record, Work
+from isotherm.servicekit.avro import (
+    RegistryUnavailableError,
+    SchemaRegistry,
+    UnknownSchemaError,
+    WriterSchema,
+    encoder,
+    parse,
+)
 
-AGGREGATE = isotherm_schemas.schema("TemperatureAggregate", 1)
-COAP_MESSAGE = isotherm_schemas.schema("CoapMessage", 1)
+AGGREGATE = isotherm.schemas.schema("TemperatureAggregate", 1)
+COAP_MESSAGE = isotherm.schemas.schema("CoapMessage", 1)
 BASE_MS = 1_767_225_600_000
 VALUE = {
     "device_id": "d-1",
@@ -136,7 +143,7 @@ def test_whole_records_take_a_shorter_way_to_the_same_rows(
         rows = [(one.target, one.id, one.values, one.event_time_ms, one.revision, one.raw) for one in found.rows]
         return rows, found.filtered, found.refusal and (found.refusal[1:3], str(found.refusal.error))
 
-    with mock.patch.object(project, "_whole_row_maker", lambda plan, otherwise, conventions, clock_ms: otherwise):
+    with mock.patch.object(projection, "_whole_row_maker", lambda plan, otherwise, conventions, clock_ms: otherwise):
         longer = prepared()
     assert essence(prepared()) == essence(longer)
 
@@ -163,10 +170,12 @@ def test_without_pk_and_identity_the_place_in_the_topic_is_the_id() -> None:
 
 
 def test_every_matching_statement_makes_a_row() -> None:
-    project = projector("INSERT INTO a SELECT x FROM t; INSERT INTO b SELECT y FROM t; INSERT INTO c SELECT * FROM u")
-    rows = project(record(b'{"x": 1, "y": 2}')).rows
+    projection = projector(
+        "INSERT INTO a SELECT x FROM t; INSERT INTO b SELECT y FROM t; INSERT INTO c SELECT * FROM u"
+    )
+    rows = projection(record(b'{"x": 1, "y": 2}')).rows
     assert [(row.target, row.values) for row in rows] == [("a", {"x": 1}), ("b", {"y": 2})]
-    assert project(record(b"{}", topic="other")).filtered == "no_statement"
+    assert projection(record(b"{}", topic="other")).filtered == "no_statement"
 
 
 def test_with_timestamp_beats_the_schema_and_kafka() -> None:
@@ -178,8 +187,8 @@ def test_with_timestamp_beats_the_schema_and_kafka() -> None:
 
 
 def test_keys_headers_and_parts() -> None:
-    project = projector("INSERT INTO a SELECT _key.id AS i, _header.h AS h, _.topic AS t FROM t PK _key.id")
-    (row,) = project(record(b"{}", key=b'{"id": 5}', headers=(("h", b"x"),))).rows
+    projection = projector("INSERT INTO a SELECT _key.id AS i, _header.h AS h, _.topic AS t FROM t PK _key.id")
+    (row,) = projection(record(b"{}", key=b'{"id": 5}', headers=(("h", b"x"),))).rows
     assert (row.id, row.values) == ("5", {"i": 5, "h": "x", "t": "t"})
 
 

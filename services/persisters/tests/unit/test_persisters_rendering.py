@@ -19,19 +19,21 @@ from hazelcast.serialization.service import SerializationServiceV1
 from hypothesis import given
 from hypothesis import strategies as st
 
-import isotherm_schemas
-import kcql
-from persisters.decode import Decoded, WriterSchema
-from persisters.documents import NotADocumentError, to_json
-from persisters.plan import Plan, compile_plan
-from persisters.sink import RefusedRowError, Row
-from persisters.sinks import cql, items, mapping
-from persisters.sinks.binding import ttl_s, write_time_us
-from persisters.sinks.cassandra_tables import primary_key_columns
-from persisters.sinks.elasticsearch import quoted_id
-from servicekit.avro import parse
+import isotherm.schemas
+from isotherm import kcql
+from isotherm.persisters.records.decoding import Decoded, WriterSchema
+from isotherm.persisters.records.documents import NotADocumentError, to_json
+from isotherm.persisters.records.plan import Plan, compile_plan
+from isotherm.persisters.sinks.cassandra import cql
+from isotherm.persisters.sinks.cassandra.binding import ttl_s, write_time_us
+from isotherm.persisters.sinks.cassandra.tables import primary_key_columns
+from isotherm.persisters.sinks.elasticsearch import mapping
+from isotherm.persisters.sinks.elasticsearch.sink import quoted_id
+from isotherm.persisters.sinks.hazelcast import items
+from isotherm.persisters.sinks.sink import RefusedRowError, Row
+from isotherm.servicekit.avro import parse
 
-AGGREGATE = isotherm_schemas.schema("TemperatureAggregate", 1)
+AGGREGATE = isotherm.schemas.schema("TemperatureAggregate", 1)
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 
 

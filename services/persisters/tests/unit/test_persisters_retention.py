@@ -6,12 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector import config
-from connector.validation import InvalidConfigError, Validated
-from kcql.dates import format_suffix
-from persisters.catalog import KINDS, check
-from persisters.sinks.elasticsearch_retention import families, retention_ms
-from persisters.sinks.retention import Family, Index, Retirement, retire
+from isotherm.connector.config import files
+from isotherm.connector.config.validation import InvalidConfigError, Validated
+from isotherm.kcql.projection.dates import format_suffix
+from isotherm.persisters.sinks.catalog import KINDS, check
+from isotherm.persisters.sinks.elasticsearch.retention import (
+    Family,
+    Index,
+    Retirement,
+    retire,
+)
+from isotherm.persisters.sinks.elasticsearch.retention_job import families, retention_ms
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -102,7 +107,7 @@ def test_a_suffix_that_does_not_tell_the_age(suffix: str) -> None:
 
 def elastic(kcql: str, **more: str) -> Validated:
     base = {"name": "n", "connector.class": "elastic", "topics": "t", "kcql": kcql}
-    return check(KINDS["elasticsearch"], config.from_mapping(base | {k.replace("__", "."): v for k, v in more.items()}))
+    return check(KINDS["elasticsearch"], files.from_mapping(base | {k.replace("__", "."): v for k, v in more.items()}))
 
 
 def test_the_keys_of_retention() -> None:

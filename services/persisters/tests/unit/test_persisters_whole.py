@@ -10,13 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kcql
-from connector.policies import ErrorPolicy, Policy
-from persisters.decode import key_decoder, value_decoder
-from persisters.project import Conventions, Projector
-from persisters.sink import Row
-from persisters.work import Record, Work
-from servicekit.avro import JsonSchema, SchemaRegistry, UnknownSchemaError, WriterSchema, encoder, parse
+from isotherm import kcql
+from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.persisters.records.decoding import key_decoder, value_decoder
+from isotherm.persisters.records.projection import Conventions, Projector
+from isotherm.persisters.sinks.sink import Row
+from isotherm.persisters.task.in_flight_batch import Record, Work
+from isotherm.servicekit.avro import (
+    JsonSchema,
+    SchemaRegistry,
+    UnknownSchemaError,
+    WriterSchema,
+    encoder,
+    parse,
+)
 
 NOW_MS = 1_767_225_660_000
 SELECT = "INSERT INTO a SELECT * FROM t"

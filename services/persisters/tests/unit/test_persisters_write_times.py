@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persisters.sinks.write_times import WriteTimes
+from isotherm.persisters.sinks.cassandra.write_times import WriteTimes
 
 
 class Written(NamedTuple):

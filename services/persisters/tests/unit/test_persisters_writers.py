@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import kcql
-from connector.policies import ErrorPolicy, Policy
-from persisters.accounting import Counts
-from persisters.lanes import Lane
-from persisters.plan import compile_plan
-from persisters.sink import Batch, Rejected, Row
-from persisters.work import Prepared, Record, Refusal, Work
-from persisters.writers import Writers
-from servicekit.backoff import Backoff
+from isotherm import kcql
+from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.persisters.records.plan import compile_plan
+from isotherm.persisters.sinks.sink import Batch, Rejected, Row
+from isotherm.persisters.task.accounting import Counts
+from isotherm.persisters.task.in_flight_batch import (
+    Prepared,
+    Record,
+    Refusal,
+    Work,
+)
+from isotherm.persisters.task.partition_buffers import Lane
+from isotherm.persisters.task.writers import Writers
+from isotherm.servicekit.backoff import Backoff
 
 (STATEMENT,) = kcql.parse("INSERT INTO target SELECT * FROM t")
 PLAN = compile_plan(STATEMENT, None, "-")

@@ -1,0 +1,94 @@
+"""`isotherm devices import`: metadata of devices from JSON lines into the compacted topic `devices`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import KafkaError, Message, Producer
+
+import isotherm.schemas
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import SchemaRegistry, WireFormatError
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+
+TOPIC = "devices"
+DEVICE = isotherm.schemas.schema("Device", 1)
+_FIELDS = tuple(schema_field["name"] for schema_field in DEVICE["fields"])
+_DEFAULTS = {f["name"]: f["default"] for f in DEVICE["fields"] if "default" in f}
+_FLUSH_TIMEOUT_S = 60.0
+
+
+class BadDeviceError(ValueError):
+    """The line is not a device; the text says why."""
+
+
+@dataclass
+class Imported:
+    """How many devices Kafka has taken, and why each other line was not."""
+
+    stored: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def parse(text: str) -> dict[str, Any]:
+    """One line of JSON as a Device record, left-out fields filled with their defaults.
+
+    Raises BadDeviceError naming the field.
+    """
+    try:
+        device = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BadDeviceError(f"not JSON: {error}") from None
+    if not isinstance(device, Mapping):
+        raise BadDeviceError(f"expected an object, got {type(device).__name__}")
+    unknown = sorted(set(device) - set(_FIELDS))
+    if unknown:
+        raise BadDeviceError(f"unknown field {unknown[0]}; a device has {', '.join(_FIELDS)}")
+    device_id = device.get("device_id")
+    if not isinstance(device_id, str) or not device_id:
+        raise BadDeviceError(f"device_id must be a text that is not empty, got {device_id!r}")
+    return {**_DEFAULTS, **device}
+
+
+def import_lines(lines: Iterable[str], kafka: KafkaSettings, registry: RegistrySettings) -> Imported:
+    """Store each line's device under its id; a bad line is reported and stops no other.
+
+    Raises SchemaNotRegisteredError, RegistryUnavailableError.
+    """
+    encode = SchemaRegistry(registry).encoder(TOPIC, DEVICE)
+    return import_with(lines, encode, clients.producer(kafka, "isotherm-devices"))
+
+
+def import_with(lines: Iterable[str], encode: Callable[[Mapping[str, Any]], bytes], producer: Producer) -> Imported:
+    """As `import_lines`, with an encoder of the topic's values and a producer that are there already."""
+    imported = Imported()
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            imported.stored += 1
+        else:
+            imported.problems.append(f"{(message.key() or b'').decode()}: Kafka did not store it: {error.str()}")
+
+    for number, text in enumerate(lines, start=1):
+        if not text.strip():
+            continue
+        try:
+            device = parse(text)
+            value = encode(device)
+        except (BadDeviceError, WireFormatError) as error:
+            imported.problems.append(f"line {number}: {error}")
+            continue
+        while True:
+            try:
+                producer.produce(TOPIC, key=device["device_id"], value=value, on_delivery=on_delivery)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    left = producer.flush(_FLUSH_TIMEOUT_S)
+    if left:
+        imported.problems.append(f"{left} devices were not acknowledged by Kafka in {_FLUSH_TIMEOUT_S:.0f} s")
+    return imported

@@ -1,0 +1,41 @@
+"""`python -m isotherm.contracts`: write what is generated; ask whether a service can be deployed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from isotherm.contracts import deploy, generate
+from isotherm.contracts.providers import PROVIDERS
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; exit code 1 when a contract is broken, 2 when what was asked for does not exist."""
+    os.environ["PACT_DO_NOT_TRACK"] = "true"
+    parser = argparse.ArgumentParser(prog="python -m isotherm.contracts", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("update", help="write pacts, recordings and the AsyncAPI document anew")
+    asked = commands.add_parser("can-deploy", help="check a service's working tree against what is deployed")
+    asked.add_argument("service", choices=sorted({*PROVIDERS, *deploy.consumers()}))
+    asked.add_argument("--deployed", default="", help="tag, commit or folder; default: the newest tag, else HEAD")
+    arguments = parser.parse_args(argv)
+    if arguments.command == "update":
+        for path in generate.update():
+            sys.stdout.write(f"{path}\n")
+        return 0
+    try:
+        with deploy.deployed(arguments.deployed) as (name, folder):
+            verdict = deploy.can_deploy(arguments.service, folder)
+    except deploy.NotDeployedError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    sys.stdout.write(f"{arguments.service}, working tree, against {name}\n")
+    sys.stdout.write("".join(f"  {line}\n" for line in verdict.lines()))
+    sys.stdout.write(f"{arguments.service} {'can' if verdict.allowed else 'can NOT'} be deployed\n")
+    return 0 if verdict.allowed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

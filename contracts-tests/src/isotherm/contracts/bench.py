@@ -1,0 +1,189 @@
+"""What real code needs to run without servers: the registry's client over a registry in memory, and Spark."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self, cast
+
+from confluent_kafka import Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from pyspark.sql import SparkSession
+
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.spark import session
+from isotherm.connector.state.status import Heartbeat, State
+from isotherm.contracts.compatibility.versions import Book, JsonSchema
+from isotherm.kcql.projection.dates import epoch_ms
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.settings import RegistrySettings
+from isotherm.stack.artifacts import Artifacts
+from isotherm.stack.java import find_java
+
+
+class Message(NamedTuple):
+    """A record as a writer hands it to its Kafka producer."""
+
+    topic: str
+    key: str
+    value: bytes
+    headers: Mapping[str, str]
+
+
+class OfflineRegistry(SchemaRegistry):
+    """The registry client of the services, its server replaced by the client library's own one in memory.
+
+    It holds every version of every declared topic, as after `isotherm apply`.
+    """
+
+    def __init__(self, book: Book) -> None:
+        super().__init__(RegistrySettings())
+        self.close()
+        self.client = SchemaRegistryClient.new_client({"url": "mock://"})
+        for topic, record in book.records.items():
+            for version in book.versions(record):
+                self.register(topic, book.schema(record, version))
+
+    def register(self, topic: str, schema: JsonSchema) -> int:
+        """Add one more version to a topic's subject; its id."""
+        return int(self.client.register_schema(f"{topic}-value", Schema(json.dumps(schema), "AVRO")))
+
+
+class RecordingProducer:
+    """Stands where a Kafka producer stands: every record is delivered at the next poll, and kept."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._reports: list[Callable[[], object]] = []
+
+    def as_producer(self) -> Producer:
+        """For code that is given a producer."""
+        return cast(Producer, self)
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: str | bytes | None = None,
+        headers: object = (),
+        on_delivery: Callable[[None, object], object] | None = None,
+        **_more: object,
+    ) -> None:
+        """Take one record, as `confluent_kafka.Producer.produce` does."""
+        self.messages.append(message(topic, key, value, headers))
+        if on_delivery is not None:
+            self._reports.append(lambda: on_delivery(None, self.messages[-1]))
+
+    def poll(self, _timeout_s: float = 0) -> int:
+        """Call the delivery reports; how many there were."""
+        reports, self._reports = self._reports, []
+        for report in reports:
+            report()
+        return len(reports)
+
+    def flush(self, _timeout_s: float = 0) -> int:
+        """Nothing stays outstanding."""
+        self.poll()
+        return 0
+
+
+def message(topic: str, key: str | bytes | None, value: bytes | None, headers: object = ()) -> Message:
+    """A record in any of the forms that producers take, as texts."""
+    pairs = cast("list[tuple[str, str | bytes | None]]", headers or [])
+    return Message(topic, _text(key), value or b"", {name: _text(said) for name, said in pairs})
+
+
+def _text(said: str | bytes | None) -> str:
+    return said.decode() if isinstance(said, bytes) else said or ""
+
+
+class Bench:
+    """Runs real code; a context manager. Spark is started by whoever needs it first."""
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.registry = OfflineRegistry(book)
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop_spark()
+
+    def stop_spark(self) -> None:
+        """Stop Spark, if it runs; it is started again when it is needed again."""
+        self._open.close()
+        if self.__dict__.pop("spark", None) is not None:
+            # pyspark leaves the socket of every collect() to the garbage collector.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                gc.collect()
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """A small local Spark with the aggregator's own configuration."""
+        folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="isotherm-contracts-")))
+        os.environ.setdefault("JAVA_HOME", str(find_java().home))
+        chosen = AggregatorSettings.model_validate(
+            {
+                "checkpoint_dir": folder,
+                "jars_dir": Artifacts().folder("spark"),
+                "shuffle_partitions": 1,
+                "spark": {
+                    "master": "local[1]",
+                    "driver_memory": "512m",
+                    "java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+                },
+            }
+        )
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
+        self._open.callback(os.close, lock)
+        spark = session.Spark(chosen, folder / "spark", lock)
+        self._open.callback(spark.stop)
+        return spark.session
+
+    def encode(self, topic: str, record: str, version: int, value: Mapping[str, Any]) -> bytes:
+        """A value as a writer of that version puts it into the topic."""
+        return self.registry.encoder(topic, self.book.schema(record, version))(value)
+
+    def decode(self, value: bytes, reader: JsonSchema | None = None) -> dict[str, Any]:
+        """A value as a reader with a pinned schema sees it, or as it was written; times as epoch milliseconds.
+
+        Raises WireFormatError when the reader cannot read what the writer wrote.
+        """
+        decoded: dict[str, Any] = plain(Decoder(self.registry, reader)(value).record)
+        return decoded
+
+
+def heartbeat(
+    bench: Bench,
+    connector: str,
+    state: State,
+    counts: Callable[[], Mapping[str, int]],
+    lag: Callable[[], Mapping[str, int]] = dict,
+) -> Message:
+    """What a task says of itself on the status topic."""
+    recorder = RecordingProducer()
+    Heartbeat(recorder.as_producer, bench.registry, connector=connector, task=0).beat(state, counts, lag)
+    (beat,) = recorder.messages
+    return beat
+
+
+def plain(value: Any) -> Any:
+    """A decoded value in JSON's terms, times as epoch milliseconds."""
+    if isinstance(value, Mapping):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    return epoch_ms(value) if hasattr(value, "tzinfo") else value

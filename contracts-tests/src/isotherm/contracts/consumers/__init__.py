@@ -1,0 +1,28 @@
+"""Every consumer's needs."""
+
+from __future__ import annotations
+
+from isotherm.contracts.consumers import (
+    aggregator,
+    alerts,
+    console,
+    console_devices,
+    demo,
+    mqtt_proxy,
+    persisters,
+    standalone,
+    workers,
+)
+from isotherm.contracts.pact.needs import Need
+
+NEEDS: tuple[Need, ...] = (
+    *aggregator.NEEDS,
+    *alerts.NEEDS,
+    *console.NEEDS,
+    *console_devices.NEEDS,
+    *demo.NEEDS,
+    *mqtt_proxy.NEEDS,
+    *persisters.NEEDS,
+    *standalone.NEEDS,
+    *workers.NEEDS,
+)

@@ -1,0 +1,173 @@
+"""What the alerts service needs: readings or windows to look at, what is known of their devices, its own target."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from pact import match
+
+from isotherm.alerts import webhook
+from isotherm.alerts.devices.follower import READER as DEVICE
+from isotherm.alerts.devices.known_devices import KnownDevices
+from isotherm.alerts.engine.reading import Reading
+from isotherm.alerts.input.intake import Intake
+from isotherm.alerts.metrics import Metrics
+from isotherm.connector.distributed.publishing import CONNECTORS
+from isotherm.contracts.bench import Bench, Message, RecordingProducer
+from isotherm.contracts.consumers.standalone import obeys
+from isotherm.contracts.pact import scenario
+from isotherm.contracts.pact.needs import Need, UnusableError, expect
+from isotherm.contracts.providers.alerts import PARTITION, SETTINGS, processor
+from isotherm.servicekit.avro import Decoder
+from isotherm.servicekit.health import Health
+
+_TOPIC, _AGGREGATED = SETTINGS.input_topics[0], "temperatures.aggregated"
+
+
+def _looks(bench: Bench, found: Message) -> None:
+    # Its partition, and so its memory, goes by the key.
+    _sees(bench, found, found.key)
+
+
+def _looks_at_window(bench: Bench, found: Message) -> None:
+    reading = _sees(bench, found, scenario.DEVICE)
+    expect("event time", reading.event_time_ms, scenario.START_MS + scenario.WINDOW_MS)
+    expect("value", reading.value, bench.decode(found.value)["mean"])
+
+
+def _sees(bench: Bench, found: Message, device_id: str) -> Reading:
+    recorder, metrics = RecordingProducer(), Metrics()
+
+    async def take() -> Reading:
+        intake = Intake(bench.registry, recorder.as_producer(), "dead", SETTINGS.name, metrics, Health())
+        record = SimpleNamespace(
+            topic=found.topic,
+            partition=PARTITION,
+            offset=0,
+            timestamp=scenario.TAKEN_IN_MS / 1000,
+            key=found.key.encode(),
+            value=found.value,
+            headers=[],
+        )
+        reading = await intake.reading(record)
+        if reading is None:
+            raise UnusableError("dead letter")
+        expect("device_id", reading.device_id, device_id)
+        service = processor(bench, KnownDevices(SETTINGS.rule_book(), {}), recorder, metrics)
+        await service.take(found.topic, PARTITION, reading)
+        return reading
+
+    reading = asyncio.run(take())
+    changes = [one for one in recorder.messages if one.topic == SETTINGS.changelog]
+    expect("memories written", len(changes), 1)
+    return reading
+
+
+def _knows(bench: Bench, found: Message) -> None:
+    known = KnownDevices(SETTINGS.rule_book(), {})
+    expect("unknown thresholds", known.put(found.key, Decoder(bench.registry, DEVICE)(found.value).record), [])
+    device = known.get(found.key)
+    if device is None:
+        raise UnusableError("nothing is known of it")
+    expect("home", device.attributes["home"], bench.decode(found.value)["home"])
+
+
+def _reading(provider: str, name: str, key: str, event_time_ms: int, sequence: int) -> Need:
+    value: Mapping[str, Any] = {
+        "device_id": key,
+        "metric": "temperature",
+        "value": match.number(21.5),
+        # Thresholds are in it.
+        "unit": "Cel",
+        "event_time": event_time_ms,
+        "ingest_time": scenario.TAKEN_IN_MS,
+        "sequence": sequence,
+    }
+    return Need("alerts", provider, name, _TOPIC, "SensorReading", 1, key, value, _looks)
+
+
+def _posts(bench: Bench, found: Message) -> None:
+    key, body = webhook.post_of(Decoder(bench.registry, webhook.READER)(found.value).record)
+    expect("key", key, f"{scenario.DEVICE}/above/temperature/{scenario.MEASURED_MS}/opened")
+    expect("opened_at", json.loads(body)["opened_at"], "2026-01-01T00:00:12+00:00")
+
+
+NEEDS = (
+    Need(
+        "alerts",
+        "alerts",
+        scenario.ALERT_OPENED,
+        SETTINGS.alerts_topic,
+        "Alert",
+        1,
+        key=scenario.DEVICE,
+        value={
+            "alert_id": f"{scenario.DEVICE}/above/temperature/{scenario.MEASURED_MS}",
+            "device_id": scenario.DEVICE,
+            "rule": "above",
+            "severity": match.type("warning"),
+            "state": "opened",
+            "opened_at": scenario.MEASURED_MS,
+            "message": match.type("temperature 29.5 Cel is above 28.0 Cel"),
+        },
+        process=_posts,
+    ),
+    _reading("mqtt-proxy", scenario.READING, scenario.DEVICE, scenario.MEASURED_MS, 17),
+    _reading("coap-ingest", scenario.COAP_READING, "Sensor4", 1_486_997_194_029, 0),
+    Need(
+        "alerts",
+        "aggregator",
+        scenario.WINDOW,
+        _AGGREGATED,
+        "TemperatureAggregate",
+        1,
+        # The service makes a key of its own: the device.
+        key=match.type("dev-0001|temperature|0|60000"),
+        value={
+            "device_id": scenario.DEVICE,
+            "metric": "temperature",
+            "window_end": scenario.START_MS + scenario.WINDOW_MS,
+            "mean": match.number(21.5),
+            # Of the revisions of a window that wait, the highest counts.
+            "revision": match.integer(1_767_225_675_000),
+        },
+        process=_looks_at_window,
+    ),
+    Need(
+        "alerts",
+        "cli",
+        scenario.DEVICE_KNOWN,
+        SETTINGS.devices_topic,
+        "Device",
+        1,
+        key=scenario.DEVICE,
+        value={"home": "home-01", "region": "north", "model": "T1", "thresholds": {}},
+        process=_knows,
+    ),
+    Need(
+        "alerts",
+        "cli",
+        scenario.DEVICE_UNKNOWN,
+        SETTINGS.devices_topic,
+        "Device",
+        1,
+        key=scenario.OTHER_DEVICE,
+        value={"home": None, "region": None, "model": None, "thresholds": {}},
+        process=_knows,
+    ),
+    Need(
+        "alerts",
+        "persisters",
+        scenario.CONNECTOR,
+        CONNECTORS,
+        "ConnectorConfig",
+        2,
+        key="coap-to-hazelcast",
+        value={"name": "coap-to-hazelcast", "target_state": "STARTED", "restart_count": match.integer(0)},
+        process=obeys,
+    ),
+)

@@ -1,0 +1,135 @@
+"""What the console needs to show devices: their newest states, their windows, their alerts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pact import match
+
+from isotherm.console.devices import (
+    alerts,
+    latest,
+    provisioned,
+    windows,
+)
+from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.pact import scenario
+from isotherm.contracts.pact.needs import Need, UnusableError, expect
+from isotherm.servicekit.avro import Decoder
+
+_END_MS = scenario.START_MS + scenario.WINDOW_MS
+
+
+def _is_device(bench: Bench, found: Message) -> None:
+    device = latest.device_of(Decoder(bench.registry, latest.SCHEMA)(found.value).record)
+    expect("device", device.device_id, found.key)
+    expect("metrics", [one.metric for one in device.latest], ["temperature"])
+
+
+def _is_provisioned(bench: Bench, found: Message) -> None:
+    device = provisioned.provisioned_of(Decoder(bench.registry, provisioned.SCHEMA)(found.value).record)
+    known = found.key == scenario.DEVICE
+    expect("words", sorted(device.words), ["home", "model", "region", "room"] if known else [])
+
+
+def _is_alert(bench: Bench, found: Message) -> None:
+    alert = alerts.alert_of(Decoder(bench.registry, alerts.SCHEMA)(found.value).record)
+    known = alerts.Alerts(1)
+    known.take(alert)
+    expect("alerts", known.of_device(found.key), [alert])
+    expect("is open", bool(known.open()), alert.closed_at_ms is None)
+
+
+def _is_window(bench: Bench, found: Message) -> None:
+    record = Decoder(bench.registry, windows.SCHEMA)(found.value).record
+    if not found.key.encode().startswith(windows.key_prefix(record["device_id"])):
+        raise UnusableError(f"{found.key} is not found by its device")
+    (window,) = windows.by_metric([windows.window_of(record)])["temperature"]
+    expect("span", (window.start_ms, window.end_ms), (scenario.START_MS, _END_MS))
+
+
+def _alert(name: str, state: str, at_ms: int, closed_ms: int | None) -> Need:
+    value = {
+        "alert_id": match.type("dev-0001/above/temperature/1"),
+        "device_id": scenario.DEVICE,
+        "rule": "above",
+        # The severest come first.
+        "severity": match.regex("warning", regex="^(info|warning|critical)$"),
+        "state": state,
+        "opened_at": scenario.MEASURED_MS,
+        "updated_at": at_ms,
+        "closed_at": closed_ms,
+        "metric": "temperature",
+        "value": match.number(29.5),
+        "threshold": 28.0,
+        "message": match.type("temperature 29.5 Cel is above 28.0 Cel"),
+    }
+    return Need("console", "alerts", name, alerts.TOPIC, "Alert", 1, scenario.DEVICE, value, _is_alert)
+
+
+def _window(name: str, device_id: str, escaped: str) -> Need:
+    value: dict[str, Any] = {
+        "device_id": device_id,
+        "metric": "temperature",
+        "window_start": scenario.START_MS,
+        "window_end": _END_MS,
+        "count": match.integer(3),
+        **{figure: match.number(1.5) for figure in ("mean", "min", "max", "stddev")},
+        "revision": match.integer(1_767_225_675_000),
+    }
+    key = f"{escaped}|temperature|{scenario.START_MS}|{_END_MS}"
+    return Need("console", "aggregator", name, windows.TOPIC, "TemperatureAggregate", 1, key, value, _is_window)
+
+
+NEEDS = (
+    Need(
+        "console",
+        "alerts",
+        scenario.DEVICE_STATE,
+        latest.TOPIC,
+        "DeviceState",
+        1,
+        key=scenario.DEVICE,
+        value={
+            "device_id": scenario.DEVICE,
+            "last_seen": match.integer(scenario.MEASURED_MS),
+            "updated_at": match.integer(scenario.TAKEN_IN_MS),
+            "latest": {
+                "temperature": {
+                    "value": match.number(21.5),
+                    "unit": "Cel",
+                    "event_time": match.integer(scenario.MEASURED_MS),
+                    "sequence": match.integer(2),
+                }
+            },
+            "open_alerts": match.type([]),
+        },
+        process=_is_device,
+    ),
+    Need(
+        "console",
+        "cli",
+        scenario.DEVICE_KNOWN,
+        provisioned.TOPIC,
+        "Device",
+        1,
+        key=scenario.DEVICE,
+        value={"home": "home-01", "room": match.type("kitchen"), "region": "north", "model": "T1"},
+        process=_is_provisioned,
+    ),
+    Need(
+        "console",
+        "cli",
+        scenario.DEVICE_UNKNOWN,
+        provisioned.TOPIC,
+        "Device",
+        1,
+        key=scenario.OTHER_DEVICE,
+        value={"home": None, "room": None, "region": None, "model": None},
+        process=_is_provisioned,
+    ),
+    _alert(scenario.ALERT_OPENED, "opened", scenario.MEASURED_MS, None),
+    _alert(scenario.ALERT_CLOSED, "closed", scenario.MEASURED_MS + 1, scenario.MEASURED_MS + 1),
+    _window(scenario.WINDOW, scenario.DEVICE, scenario.DEVICE),
+    _window(scenario.WINDOW_ESCAPED, scenario.OTHER_DEVICE, "dev%7C0002"),
+)

@@ -1,0 +1,148 @@
+"""What the demo's balance needs: identities, counts, and the headers that tell where a reading came in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pact import match
+
+from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.pact import scenario
+from isotherm.contracts.pact.needs import Need, expect
+from isotherm.demo.evidence import (
+    Topic,
+    identity_of,
+    latest_of,
+    plain,
+)
+from isotherm.servicekit.avro import Decoder
+
+_READING = ("device_id", "metric", "event_time", "sequence")
+_WINDOW = ("device_id", "metric", "window_start", "window_end")
+_GROUP = ("attribute", "group", "metric", "window_start", "window_end")
+_SPAN = {"window_start": scenario.START_MS, "window_end": scenario.START_MS + scenario.WINDOW_MS}
+
+
+def identifies(bench: Bench, found: Message) -> None:
+    """Raise UnusableError unless the balance can tell this record from others."""
+    decoded = Decoder(bench.registry)(found.value)
+    fields = tuple(decoded.writer.json["isotherm.identity"])
+    identity = identity_of(decoded.record, fields)
+    expect("identity", len(identity), len(Topic(identity_fields=fields).identity_fields))
+    for name, part in zip(fields, identity, strict=True):
+        expect(name, part, plain(decoded.record[name]))
+
+
+def tells_the_newest(bench: Bench, found: Message) -> None:
+    """Raise UnusableError unless the balance can tell from a device's state which reading is its newest."""
+    record = Decoder(bench.registry)(found.value).record
+    places = [(device, metric) for device, metric, _time in latest_of(record)]
+    expect("places", places, [(record["device_id"], metric) for metric in record["latest"]])
+
+
+def _need(provider: str, name: str, topic: str, record: str, value: Mapping[str, Any], **more: Any) -> Need:
+    key = more.pop("key", value.get("device_id"))
+    process = more.pop("process", identifies)
+    return Need("demo", provider, name, topic, record, 1, key=key, value=value, process=process, **more)
+
+
+def _reading(device_id: str, metric: str, event_time_ms: int, sequence: int) -> Mapping[str, Any]:
+    return dict(zip(_READING, (device_id, metric, event_time_ms, sequence), strict=True))
+
+
+_COAP = {"coap.uri": match.type("coap://localhost:5633/sensors")}
+"""By it the balance tells what came in over CoAP."""
+
+_LATEST = {
+    "value": match.number(21.5),
+    "unit": match.type("Cel"),
+    "event_time": match.integer(scenario.MEASURED_MS),
+}
+"""Of a record within a record every field has to come; the balance looks at the last."""
+
+NEEDS = (
+    _need(
+        "mqtt-proxy",
+        scenario.READING,
+        "thermostat.data",
+        "SensorReading",
+        _reading(scenario.DEVICE, "temperature", scenario.MEASURED_MS, 17),
+    ),
+    _need(
+        "mqtt-proxy",
+        scenario.BRIGHTNESS,
+        "brightness",
+        "SensorReading",
+        _reading(scenario.DEVICE, "brightness", scenario.MEASURED_MS, 17),
+    ),
+    _need(
+        "coap-ingest",
+        scenario.COAP_BRIGHTNESS,
+        "brightness",
+        "SensorReading",
+        _reading("Sensor4", "brightness", 1_486_997_194_029, 0),
+    ),
+    _need(
+        "coap-ingest",
+        scenario.COAP_READING,
+        "thermostat.data",
+        "SensorReading",
+        _reading("Sensor4", "temperature", 1_486_997_194_029, 0),
+        headers=_COAP,
+    ),
+    _need(
+        "coap-ingest",
+        scenario.COAP_MESSAGE,
+        "coap_sensor_topic",
+        "CoapMessage",
+        {"payload": match.regex('{"sensorId":"Sensor4","timestamp":1}', regex=r'^\{.*"sensorId".*"timestamp".*\}$')},
+        key=match.type("coap://localhost:5633/sensors"),
+    ),
+    _need(
+        "aggregator",
+        scenario.WINDOW,
+        "temperatures.aggregated",
+        "TemperatureAggregate",
+        {"device_id": scenario.DEVICE, "metric": "temperature", **_SPAN, "count": 3, "revision": match.integer(1)},
+        key=match.type("any"),
+    ),
+    _need(
+        "aggregator",
+        scenario.GROUP,
+        "temperatures.grouped",
+        "TemperatureGroup",
+        {"attribute": "region", "group": "north", "metric": "temperature", **_SPAN, "count": 3}
+        | {"revision": match.integer(1)},
+        key=match.type("any"),
+    ),
+    _need(
+        "aggregator",
+        scenario.LATE,
+        "thermostat.late",
+        "SensorReading",
+        _reading(scenario.OTHER_DEVICE, "temperature", scenario.MEASURED_MS, 0),
+    ),
+    *(
+        _need(
+            "alerts",
+            name,
+            "alerts",
+            "Alert",
+            {"alert_id": match.type("dev-1/above/temperature/1"), "state": state},
+            key=scenario.DEVICE,
+        )
+        for name, state in ((scenario.ALERT_OPENED, "opened"), (scenario.ALERT_CLOSED, "closed"))
+    ),
+    _need(
+        "alerts",
+        scenario.DEVICE_STATE,
+        "devices.latest",
+        "DeviceState",
+        {
+            "device_id": scenario.DEVICE,
+            "latest": {"temperature": _LATEST},
+        },
+        process=tells_the_newest,
+    ),
+)

@@ -1,0 +1,46 @@
+"""What services that run standalone need of the console: whether they are wanted, and how often restarted."""
+
+from __future__ import annotations
+
+from pact import match
+
+from isotherm.connector.distributed.publishing import CONNECTORS
+from isotherm.connector.state.target_follower import READER, target_of
+from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.pact import scenario
+from isotherm.contracts.pact.needs import Need, UnusableError, expect
+
+SERVICES = ("aggregator", "alerts", "mqtt-proxy")
+
+
+def obeys(bench: Bench, found: Message) -> None:
+    """Raise UnusableError unless a service finds in it what is wanted of it."""
+    record = bench.decode(found.value, READER)
+    try:
+        target_of(record)
+    except ValueError as error:
+        raise UnusableError(str(error)) from error
+    # What is wanted of a connector is found by the key.
+    expect("name", record["name"], found.key)
+
+
+NEEDS = tuple(
+    Need(
+        service,
+        provider,
+        name,
+        CONNECTORS,
+        "ConnectorConfig",
+        2,
+        key=key,
+        value={"name": key, "target_state": state, "restart_count": match.integer(0)},
+        process=obeys,
+    )
+    for service in SERVICES
+    for provider, name, key, state in (
+        ("console", scenario.SERVICE_PAUSED, "aggregator", "PAUSED"),
+        ("coap-ingest", scenario.CONNECTOR, "coap-source", "STARTED"),
+    )
+    # As a worker it needs more of the same record.
+    if (service, provider) != ("mqtt-proxy", "coap-ingest")
+)

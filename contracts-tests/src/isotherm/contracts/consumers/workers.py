@@ -1,0 +1,68 @@
+"""What distributed workers need of the connectors: which to run, of which group, in which state, restarted or not."""
+
+from __future__ import annotations
+
+from pact import match
+
+from isotherm.connector.distributed.controller import Controller, Start, TaskPlan
+from isotherm.connector.distributed.publishing import CONNECTORS
+from isotherm.connector.state.desired_state import PARTITIONS, wanted_of
+from isotherm.connector.state.target_follower import READER
+from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.pact import scenario
+from isotherm.contracts.pact.needs import Need, UnusableError, expect
+
+WORKERS = ("persisters", "coap-ingest", "mqtt-proxy")
+
+
+def _started(bench: Bench, found: Message, group: str) -> list[Start]:
+    """What a worker that owns everything starts."""
+    record = bench.decode(found.value, READER)
+    worker = Controller(group, lambda _config: TaskPlan(1))
+    worker.assigned(range(PARTITIONS))
+    try:
+        worker.configured(found.key, wanted_of(found.key, record))
+    except ValueError as error:
+        raise UnusableError(str(error)) from error
+    return [action for action in worker.actions(0) if isinstance(action, Start)]
+
+
+def _runs(bench: Bench, found: Message) -> None:
+    group = str(bench.decode(found.value, READER)["worker_group"])
+    (start,) = _started(bench, found, group)
+    expect("name", start.config.name, found.key)
+    expect("name in the configuration", start.config.config["name"], found.key)
+
+
+def _leaves_alone(bench: Bench, found: Message) -> None:
+    expect("started", _started(bench, found, str(bench.decode(found.value, READER)["worker_group"])), [])
+
+
+NEEDS = tuple(
+    Need(
+        worker,
+        provider,
+        name,
+        CONNECTORS,
+        "ConnectorConfig",
+        2,
+        key=key,
+        value={
+            "name": key,
+            "connector_class": match.type("a.Class"),
+            "config": match.type({"name": key}),
+            "target_state": "STARTED",
+            "restart_count": match.integer(0),
+            "task_restarts": {},
+            "mode": mode,
+            "worker_group": match.type("group"),
+        },
+        process=process,
+    )
+    for worker in WORKERS
+    for provider, name, key, mode, process in (
+        ("console", scenario.CREATED, "coap-to-hazelcast", "distributed", _runs),
+        ("persisters", scenario.CONNECTOR, "coap-to-hazelcast", "standalone", _leaves_alone),
+        ("coap-ingest", scenario.CONNECTOR, "coap-source", "standalone", _leaves_alone),
+    )
+)

@@ -1,0 +1,122 @@
+"""The aggregator: readings through its pure functions in a real Spark, down to the bytes for Kafka's sink."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from isotherm.aggregator.frames import devices, readings, windows
+from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.metrics import Metrics
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.status import Status
+from isotherm.contracts.bench import (
+    Bench,
+    Message,
+    heartbeat,
+    message,
+)
+from isotherm.contracts.pact import scenario
+from isotherm.contracts.providers import cli
+from isotherm.servicekit.health import Health
+
+RECORDS = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
+    "headers array<struct<key:string,value:binary>>"
+)
+SETTINGS = AggregatorSettings.model_validate({"checkpoint_dir": ".", "jars_dir": "."})
+APPENDED = datetime.fromtimestamp(scenario.MEASURED_MS / 1000, UTC)
+"""When the broker appended a record, unless a test says otherwise."""
+_VALUES = (20.0, 22.0, 21.0)
+
+
+def known_ids(bench: Bench, topic: str) -> SchemaIds:
+    """Every schema id of a topic's subject, as the schema book learns them."""
+    versions = bench.book.schemas[bench.book.records[topic]].values()
+    return SchemaIds({bench.registry.schema_id(f"{topic}-value", schema): json.dumps(schema) for schema in versions})
+
+
+def records(bench: Bench, found: Sequence[Message], appended: datetime = APPENDED) -> DataFrame:
+    """Messages as Spark's Kafka source gives them, all appended at one time."""
+    rows = [
+        (
+            one.key.encode(),
+            one.value,
+            one.topic,
+            0,
+            offset,
+            appended,
+            [(name, said.encode()) for name, said in one.headers.items()],
+        )
+        for offset, one in enumerate(found)
+    ]
+    return bench.spark.createDataFrame(rows, RECORDS)
+
+
+def messages(bench: Bench) -> Mapping[str, Message]:
+    """Windows of two devices, the group of one region, a late reading, and a word on itself."""
+    topic = SETTINGS.input_topics[0]
+    on_time = [
+        reading(bench, device, value, scenario.MEASURED_MS + index)
+        for device in (scenario.DEVICE, scenario.OTHER_DEVICE)
+        for index, value in enumerate(_VALUES)
+    ]
+    late = reading(bench, scenario.OTHER_DEVICE, 20.0, scenario.MEASURED_MS, after_ms=SETTINGS.allowed_lateness_ms + 1)
+    ids = known_ids(bench, topic)
+    decoded = readings.decode(records(bench, [*on_time, late]), ids)
+    verdict = readings.verdict(ids, SETTINGS.timeliness)
+    aggregates = windows.aggregate(readings.on_time(decoded, verdict), SETTINGS.window_ms, SETTINGS.slide_ms).persist()
+    refused = readings.to_reject_topics(
+        readings.refused(decoded, verdict),
+        SETTINGS.late_topic,
+        SETTINGS.dead_letter_topic,
+        SETTINGS.timeliness,
+    )
+    escaped, plain = _rows(windows.to_aggregate_topic(aggregates, _id(bench, SETTINGS.output_topic, windows.AGGREGATE)))
+    members = windows.with_devices(aggregates, _devices(bench))
+    groups = windows.group(members, ["region"], unknown_group="")
+    (group,) = _rows(windows.to_group_topic(groups, _id(bench, SETTINGS.grouped_topic, windows.GROUP)))
+    (too_late,) = refused.collect()
+    status = Status(Health(), Metrics())
+    headers = [(header["key"], bytes(header["value"])) for header in too_late["headers"]]
+    return {
+        scenario.WINDOW: message(SETTINGS.output_topic, *plain),
+        scenario.WINDOW_ESCAPED: message(SETTINGS.output_topic, *escaped),
+        scenario.GROUP: message(SETTINGS.grouped_topic, *group),
+        scenario.LATE: message(too_late["topic"], bytes(too_late["key"]), bytes(too_late["value"]), headers),
+        scenario.HEARTBEAT: heartbeat(bench, SETTINGS.name, status.state(), status.counts, status.lag),
+    }
+
+
+def reading(bench: Bench, device_id: str, value: float, measured_ms: int, after_ms: int = 350) -> Message:
+    """A reading in the input topic, taken in so long after it was measured."""
+    record = {
+        "device_id": device_id,
+        "metric": "temperature",
+        "value": value,
+        "unit": "Cel",
+        "event_time": measured_ms,
+        "ingest_time": measured_ms + after_ms,
+        "sequence": 0,
+        "attributes": {},
+    }
+    topic = SETTINGS.input_topics[0]
+    headers = {"mqtt.topic": f"devices/{device_id}/temperature", "mqtt.qos": "1", "mqtt.client_id": "fleet-1"}
+    return Message(topic, device_id, bench.encode(topic, "SensorReading", 1, record), headers)
+
+
+def _id(bench: Bench, topic: str, writer: Mapping[str, Any]) -> int:
+    return bench.registry.schema_id(f"{topic}-value", writer)
+
+
+def _devices(bench: Bench) -> DataFrame:
+    newest = devices.newest(records(bench, list(cli.messages(bench).values())))
+    return devices.decode(newest, known_ids(bench, SETTINGS.devices_topic), SETTINGS.group_attributes)
+
+
+def _rows(rows: DataFrame) -> list[tuple[str, bytes]]:
+    return sorted((row["key"], bytes(row["value"])) for row in rows.collect())

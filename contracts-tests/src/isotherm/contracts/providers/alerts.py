@@ -1,0 +1,60 @@
+"""The alerts service: readings through its processor, down to the bytes that it hands to its producer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from isotherm.alerts.devices.known_devices import KnownDevices
+from isotherm.alerts.engine.engine import Engine
+from isotherm.alerts.engine.reading import Reading
+from isotherm.alerts.metrics import PREFIX, Metrics
+from isotherm.alerts.settings import AlertsSettings
+from isotherm.alerts.stream.device_state_store import Fleet
+from isotherm.alerts.stream.outputs import Outputs
+from isotherm.alerts.stream.processor import Processor
+from isotherm.connector.standalone.reporting import counts_of
+from isotherm.connector.state.status import State
+from isotherm.contracts.bench import (
+    Bench,
+    Message,
+    RecordingProducer,
+    heartbeat,
+)
+from isotherm.contracts.pact import scenario
+
+SETTINGS = AlertsSettings.model_validate(
+    {"rules": [{"kind": "above", "metric": "temperature", "threshold": 28, "hysteresis": 1}]}
+)
+PARTITION = 0
+
+
+def processor(bench: Bench, known: KnownDevices, recorder: RecordingProducer, metrics: Metrics) -> Processor:
+    """The service's own processor, with all that it drives, writing to a recorder."""
+    engine = Engine(SETTINGS.rule_book(), known.default_bounds, SETTINGS.reorder_ms)
+    fleet = Fleet()
+    fleet.own([PARTITION])
+    outputs = Outputs(SETTINGS, bench.registry, metrics, recorder.as_producer())
+    return Processor(engine, known, fleet, outputs, metrics, SETTINGS.max_skew_ms, SETTINGS.read_slack_ms)
+
+
+def messages(bench: Bench) -> Mapping[str, Message]:
+    """An alert of a thermostat that opens and closes, its newest state, and a word on itself."""
+    recorder, metrics = RecordingProducer(), Metrics()
+    asyncio.run(_live(processor(bench, KnownDevices(SETTINGS.rule_book(), {}), recorder, metrics)))
+    opened, closed = [one for one in recorder.messages if one.topic == SETTINGS.alerts_topic]
+    (state,) = [one for one in recorder.messages if one.topic == SETTINGS.latest_topic]
+    return {
+        scenario.ALERT_OPENED: opened,
+        scenario.ALERT_CLOSED: closed,
+        scenario.DEVICE_STATE: state,
+        scenario.HEARTBEAT: heartbeat(bench, SETTINGS.name, State.RUNNING, lambda: counts_of(metrics.registry, PREFIX)),
+    }
+
+
+async def _live(service: Processor) -> None:
+    for index, value in enumerate((29.5, 21.5)):
+        at_ms = scenario.MEASURED_MS + index
+        taken = Reading(scenario.DEVICE, "temperature", value, "Cel", at_ms, scenario.TAKEN_IN_MS, index + 1)
+        await service.take("thermostat.data", PARTITION, taken)
+    await service.release()

@@ -1,0 +1,64 @@
+"""What the console writes when somebody creates a connector, and pauses a service that runs standalone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from isotherm.connector.config import files
+from isotherm.connector.distributed.publishing import plugin_record
+from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
+from isotherm.connector.state.desired_state import CONNECTOR_ITSELF
+from isotherm.connector.state.target_follower import TargetState
+from isotherm.console.cluster.control_topics import KafkaJournal, Writes
+from isotherm.console.cluster.state import Fleet
+from isotherm.console.connect_api.control import Control
+from isotherm.contracts.bench import Bench, Message, RecordingProducer
+from isotherm.contracts.pact import scenario
+from isotherm.contracts.paths import EXAMPLES
+from isotherm.persisters.sinks.catalog import KINDS
+
+_SERVICE = "aggregator"
+
+
+class _ReadBack(Writes):
+    """Nobody follows here: every write counts as read back."""
+
+    def expect(self, write_id: str) -> threading.Event:
+        event = super().expect(write_id)
+        event.set()
+        return event
+
+
+def messages(bench: Bench) -> Mapping[str, Message]:
+    """The records of a new connector and of a paused service."""
+    recorder, fleet = RecordingProducer(), Fleet()
+    journal = KafkaJournal(
+        recorder.as_producer, bench.registry, _ReadBack(), timeout_ms=1_000, new_id=lambda: "write-1"
+    )
+    control = Control(fleet, journal, lambda: scenario.START_MS)
+    definition = KINDS["hazelcast"].definition
+    fleet.take_plugin(definition.klass, plugin_record(definition, "0.1.0"))
+    for name, task, classes in ((EVERY_CONNECTOR, CONNECTOR_ITSELF, [definition.klass]), (_SERVICE, 0, [])):
+        fleet.take_status(f"{name}/{task}/host:1", _status(name, task, classes))
+    given = files.read(EXAMPLES / "demo" / "coap-to-hazelcast.properties")
+    # The fleet hears of nothing here, so it cannot show what was created.
+    control.write_new(given.name, given.config, TargetState.STARTED)
+    control.change_target(_SERVICE, TargetState.PAUSED)
+    created, paused = recorder.messages
+    return {scenario.CREATED: created, scenario.SERVICE_PAUSED: paused}
+
+
+def _status(connector: str, task: int, classes: list[str]) -> Mapping[str, object]:
+    return {
+        "connector": connector,
+        "task": task,
+        "worker": "host:1",
+        "worker_group": "demo",
+        "state": "RUNNING",
+        "trace": None,
+        "counts": {},
+        "lag": {},
+        "classes": classes,
+        "updated_at": scenario.START_MS,
+    }

@@ -1,0 +1,32 @@
+"""What a persister says of itself on the control topics, with the demo's Hazelcast connector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from isotherm.connector.config import files
+from isotherm.connector.distributed.publishing import announcements
+from isotherm.connector.state.status import State
+from isotherm.contracts.bench import (
+    Bench,
+    Message,
+    heartbeat,
+    message,
+)
+from isotherm.contracts.pact import scenario
+from isotherm.contracts.paths import EXAMPLES
+from isotherm.persisters.sinks.catalog import KINDS
+
+
+def messages(bench: Bench) -> Mapping[str, Message]:
+    """A heartbeat, the connector's configuration and its class."""
+    connector = files.read(EXAMPLES / "demo" / "coap-to-hazelcast.properties")
+    beat = heartbeat(
+        bench, connector.name, State.RUNNING, lambda: {"read": 3, "written": 3}, lambda: {"coap_sensor_topic-0": 0}
+    )
+    owned, plugin = announcements(bench.registry, connector, KINDS["hazelcast"].definition, version="0.1.0")
+    return {
+        scenario.HEARTBEAT: beat,
+        scenario.CONNECTOR: message(*owned),
+        scenario.PLUGIN: message(*plugin),
+    }

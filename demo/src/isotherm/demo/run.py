@@ -1,0 +1,109 @@
+"""One run of the demo, from the first port to the last process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+
+from isotherm.demo import (
+    guide,
+    progress,
+    table,
+    verdict,
+)
+from isotherm.demo.balance import Balance
+from isotherm.demo.evidence import Reader
+from isotherm.demo.system import System
+from isotherm.stack.servers.server import Server
+
+_RATES_EVERY_S = 5.0
+_POLL_S = 0.5
+PATIENCE_S = 90.0
+"""How long the figures may stand still before what is missing counts as lost: longer than a window stays open."""
+
+
+class CrashedError(RuntimeError):
+    """A part of the system ended that nobody asked to end; the text has its last log lines."""
+
+
+def start(system: System, console: Console, stopped: threading.Event) -> float:
+    """Start everything with live notes; returns the seconds it took.
+
+    Raises ServerFailed, InterruptedStartError.
+    """
+    began = time.monotonic()
+
+    def note(text: str) -> None:
+        console.print(f"{time.monotonic() - began:6.1f} s  {text}", highlight=False)
+
+    started = system.start(
+        stopped=stopped,
+        on_start=lambda server: note(f"starting {server.name}"),
+        on_ready=lambda server, _seconds: note(f"[green]{server.name} is ready[/]: {server.address}"),
+        on_note=note,
+    )
+    took_s = time.monotonic() - began
+    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in started.seconds.items())
+    console.print(f"Everything is ready after {took_s:.1f} s ({parts}).", highlight=False)
+    return took_s
+
+
+def watch(system: System, console: Console, stopped: threading.Event, seconds: float | None) -> None:
+    """Show the rates until `seconds` are over or `stopped` is set. Raises CrashedError."""
+    for line in guide.lines(system):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    rates = progress.Rates()
+    began = time.monotonic()
+    shown_at = began
+    while not stopped.wait(_POLL_S):
+        check_alive(system.dead())
+        now = time.monotonic()
+        if seconds is not None and now - began >= seconds:
+            return
+        if now - shown_at >= _RATES_EVERY_S:
+            shown_at = now
+            looked = rates.look(lambda name: system.services[name].get("/metrics"), now)
+            console.print(f"{now - began:6.0f} s  {progress.line(looked)}", highlight=False, soft_wrap=True)
+
+
+def check_alive(dead: list[Server]) -> None:
+    """Raise CrashedError, with its last words, when a part has ended."""
+    if dead:
+        first = dead[0]
+        raise CrashedError(str(first.failure("ended by itself")))
+
+
+def settle(
+    system: System,
+    console: Console,
+    stopped: threading.Event,
+    patience_s: float = PATIENCE_S,
+    on_wait: Callable[[Balance], None] = lambda _balance: None,
+) -> Balance:
+    """Stop the simulators, wait until everything has come out at the far end, and show the balance.
+
+    Raises CrashedError.
+    """
+    console.print("Stopping the simulators; they wait for the last acknowledgements.")
+    system.stop_simulators()
+    reader = Reader(system.places)
+    began = time.monotonic()
+
+    def wait(seconds: float) -> None:
+        check_alive([server for server in system.dead() if server not in system.simulators])
+        stopped.wait(seconds)
+
+    def say(balance: Balance) -> None:
+        left = ", ".join(line.title for line in balance.lines if not line.adds_up)
+        console.print(f"{time.monotonic() - began:6.0f} s  draining: {left}", highlight=False, soft_wrap=True)
+        on_wait(balance)
+
+    try:
+        balance = verdict.settle(system.places, reader, patience_s=patience_s, wait=wait, on_wait=say)
+    finally:
+        reader.close()
+    table.show(balance, console)
+    return balance

@@ -1,0 +1,93 @@
+"""The services of the suite as far as deploying them goes: their chart, their settings, their metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from isotherm.aggregator.metrics import Metrics as AggregatorMetrics
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.alerts.metrics import Metrics as AlertsMetrics
+from isotherm.alerts.settings import AlertsSettings
+from isotherm.cli.options import CliSettings
+from isotherm.coap_ingest.metrics import Metrics as CoapMetrics
+from isotherm.coap_ingest.settings import CoapIngestSettings
+from isotherm.connector.distributed.task_metrics import WorkerMetrics
+from isotherm.console.cluster.topic_follower import Counters
+from isotherm.console.settings import ConsoleSettings
+from isotherm.deploy.definitions import Definition, definitions
+from isotherm.mqtt_proxy.metrics import GAUGES
+from isotherm.mqtt_proxy.metrics import Metrics as MqttMetrics
+from isotherm.mqtt_proxy.processes.supervisor import Supervisor
+from isotherm.mqtt_proxy.settings import ProxySettings
+from isotherm.persisters.settings import PersistersSettings
+from isotherm.persisters.sinks.elasticsearch import retention_job
+from isotherm.persisters.task.metrics import TaskMetrics
+from isotherm.servicekit.lifecycle import Stop
+from isotherm.servicekit.settings import Settings
+
+WORKER_COUNTS = ("connectors", "running", "failed", "restarting", "paused")
+"""What a distributed worker counts."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """One service and its chart."""
+
+    name: str
+    """Of its chart, its folder, its command; `mqtt-proxy`."""
+    settings: type[Settings]
+    registry: Callable[[], CollectorRegistry] | None
+    """Makes a registry with every metric that the service can have; None for a job without metrics."""
+
+    @property
+    def definitions(self) -> list[Definition]:
+        """Every metric that it can have."""
+        return definitions(self.registry()) if self.registry else []
+
+    @property
+    def variables(self) -> str:
+        """What its environment variables begin with: `ISOTHERM_MQTT_PROXY__`."""
+        return f"ISOTHERM_{self.name.upper().replace('-', '_')}__"
+
+
+def _mqtt_proxy() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    metrics = MqttMetrics()
+    metrics.gauges = dict.fromkeys(GAUGES, lambda: 0.0)
+    registry.register(metrics)
+    registry.register(Supervisor(ProxySettings(routes="-", allow_anonymous=True), (), None, Stop()))
+    return registry
+
+
+def _coap_ingest() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    CoapMetrics(registry)
+    return registry
+
+
+def _persisters() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    TaskMetrics(registry, "connector", 0)
+    WorkerMetrics(registry, "persisters", lambda: dict.fromkeys(WORKER_COUNTS, 0))
+    retention_job.meters(registry)
+    return registry
+
+
+def _console() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    Counters(registry)
+    return registry
+
+
+SERVICES = (
+    Service("mqtt-proxy", ProxySettings, _mqtt_proxy),
+    Service("coap-ingest", CoapIngestSettings, _coap_ingest),
+    Service("aggregator", AggregatorSettings, lambda: AggregatorMetrics().registry),
+    Service("persisters", PersistersSettings, _persisters),
+    Service("alerts", AlertsSettings, lambda: AlertsMetrics().registry),
+    Service("console", ConsoleSettings, _console),
+    Service("apply", CliSettings, None),
+)

@@ -1,0 +1,148 @@
+"""Converters of a sink connector: `value.converter`, `key.converter` and the keys under them, as Kafka Connect has.
+
+What Connect's converters read is read here; what they read and a sink has no use for is said in a notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from isotherm.connector.config.definitions import Importance, Key, Type
+from isotherm.connector.config.masking import without_userinfo
+from isotherm.connector.config.validation import Problem, Validated
+from isotherm.servicekit.settings import RegistrySettings
+
+VALUE, KEY = "value", "key"
+PARTS = (VALUE, KEY)
+JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
+CONVERTERS: Mapping[str, str] = {
+    "auto": "auto",
+    "avro": "avro",
+    "json": "json",
+    "string": "string",
+    "bytes": "bytes",
+    "io.confluent.connect.avro.AvroConverter": "avro",
+    JSON_CONVERTER: "json",
+    "org.apache.kafka.connect.storage.StringConverter": "string",
+    "org.apache.kafka.connect.converters.ByteArrayConverter": "bytes",
+}
+"""What `value.converter` and `key.converter` may say, and what each means."""
+
+_WITH_REGISTRY = ("auto", "avro")
+_WITH_ENVELOPES = ("auto", "json")
+_URL, _USER, _SOURCE = "schema.registry.url", "basic.auth.user.info", "basic.auth.credentials.source"
+_ENVELOPES = "schemas.enable"
+_WITHOUT_EFFECT = {
+    "schemas.cache.size": "every schema is kept",
+    "auto.register.schemas": "a sink registers no schemas",
+    "use.latest.version": "values are read with the schema that wrote them",
+    "connect.meta.data": "values are read with the schema that wrote them",
+    "enhanced.avro.schema.support": "enums are texts, and names of records are kept",
+}
+
+
+def converter_keys() -> tuple[Key, ...]:
+    """The keys of both converters."""
+    return tuple(key for part in PARTS for key in _keys(part))
+
+
+def meaning(config: Validated, part: str) -> str:
+    """How keys or values are decoded, one of the values of CONVERTERS; `auto` for a text that is not among them."""
+    return CONVERTERS.get(config.text(f"{part}.converter"), "auto")
+
+
+def is_enveloped(config: Validated, part: str) -> bool:
+    """Whether JSON is `{"schema": .., "payload": ..}`: what `schemas.enable` says; true for Connect's own converter."""
+    name = f"{part}.converter.{_ENVELOPES}"
+    return config.flag(name) if config.text(name) else config.text(f"{part}.converter") == JSON_CONVERTER
+
+
+def registry_settings(config: Validated, part: str, of_process: RegistrySettings) -> RegistrySettings:
+    """How to reach the registry of keys or values: the process's settings, with what the connector says instead."""
+    url, user = (config.text(f"{part}.converter.{name}") for name in (_URL, _USER))
+    changed: dict[str, object] = {}
+    if url:
+        # The process's user is for the process's registry.
+        changed = {"url": url, "basic_auth_user_info": None}
+    if user:
+        changed["basic_auth_user_info"] = user
+    return RegistrySettings.model_validate({**of_process.model_dump(), **changed}) if changed else of_process
+
+
+def problems(config: Validated) -> list[Problem]:
+    """What is wrong with the converters' keys."""
+    found = []
+    for part in PARTS:
+        name, user = f"{part}.converter", f"{part}.converter.{_USER}"
+        if config.is_resolved(name) and config.text(name) not in CONVERTERS:
+            expected = ", ".join(CONVERTERS)
+            found.append(Problem(name, f"{config.text(name)!r} is not allowed; expected one of {expected}"))
+        if config.text(f"{name}.{_SOURCE}").upper() == "USER_INFO" and not config.text(user):
+            found.append(Problem(user, f"missing: {name}.{_SOURCE} is USER_INFO"))
+        url = f"{name}.{_URL}"
+        if config.is_resolved(url) and not all(one.startswith(("http://", "https://")) for one in config.items(url)):
+            found.append(Problem(url, f"{without_userinfo(config.text(url))!r} is not allowed; expected http(s)://.."))
+        if config.text(user) and "@" in config.text(f"{name}.{_URL}"):
+            found.append(Problem(user, f"not together with a user in {name}.{_URL}"))
+    return found
+
+
+def notices(config: Validated) -> list[Problem]:
+    """Keys that are given, and that the chosen converter has no use for."""
+    found = []
+    for part in PARTS:
+        name, means = f"{part}.converter", meaning(config, part)
+        unused = [] if means in _WITH_ENVELOPES else [_ENVELOPES]
+        unused += [] if means in _WITH_REGISTRY else [_URL, _USER, _SOURCE]
+        given = [f"{name}.{key}" for key in unused if f"{name}.{key}" in config.given]
+        found += [Problem(key, f"has no effect: {config.text(name)} does not read it") for key in given]
+    return found
+
+
+def _keys(part: str) -> list[Key]:
+    low, name = Importance.LOW, f"{part}.converter"
+    what = f"{part}s"
+    keys = [
+        Key(
+            name,
+            Type.STRING,
+            "auto",
+            "How values are decoded: avro, json, string, bytes, or Connect's converter classes; auto takes the wire "
+            "format's magic byte as Avro and everything else as JSON."
+            if part == VALUE
+            else "How keys are decoded; see value.converter.",
+        ),
+        Key(
+            f"{name}.{_ENVELOPES}",
+            Type.BOOLEAN,
+            None,
+            f"JSON {what} are `{{schema, payload}}` envelopes; by default true for {JSON_CONVERTER}, as in Connect, "
+            "and false for auto and json.",
+            low,
+        ),
+        Key(
+            f"{name}.{_URL}",
+            Type.STRING,
+            "",
+            f"Schema registry of the {what}; without it the worker's.",
+        ),
+        Key(
+            f"{name}.{_USER}",
+            Type.PASSWORD,
+            "",
+            "`user:password` for that registry.",
+            aliases=(f"{name}.schema.registry.{_USER}",),
+        ),
+        Key(
+            f"{name}.{_SOURCE}",
+            Type.STRING,
+            "",
+            f"Where user and password are: USER_INFO in {name}.{_USER}, URL in the registry's address.",
+            low,
+            allowed=("USER_INFO", "URL"),
+        ),
+    ]
+    doc = "Accepted for Connect's sake."
+    return keys + [
+        Key(f"{name}.{key}", Type.STRING, None, doc, low, without_effect=why) for key, why in _WITHOUT_EFFECT.items()
+    ]

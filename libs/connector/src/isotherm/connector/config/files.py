@@ -1,0 +1,255 @@
+"""Connector files: Java properties, JSON (flat, or `{"name": .., "config": {..}}` as Connect's REST takes it), TOML.
+
+Values stay texts and references to secrets stay references (`${env:X}`, `${file:path:key}`): a configuration can be
+stored, shown and compared, and only the task that opens the connection resolves it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isotherm.servicekit import secrets
+
+NAME = "name"
+CLASS = "connector.class"
+CLASS_ALIASES = ("class",)
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+class ConfigError(Exception):
+    """A connector's configuration cannot be used; `problems` holds one line for each reason."""
+
+    def __init__(self, problems: list[str] | tuple[str, ...]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True)
+class ConnectorConfig:
+    """A named configuration; `config` holds every key as written, `name` and `connector.class` among them."""
+
+    name: str
+    klass: str
+    config: dict[str, str] = field(default_factory=dict)
+    origin: str = ""
+    """Where it came from, for error texts."""
+
+    def resolved(self, environ: Mapping[str, str]) -> ConnectorConfig:
+        """The same configuration with every reference replaced by its value; never log or store the result.
+
+        Raises ConfigError naming each key whose reference points nowhere.
+        """
+        values: dict[str, str] = {}
+        problems: list[str] = []
+        for key, value in self.config.items():
+            try:
+                values[key] = secrets.resolve(value, environ)
+            except secrets.SecretError as error:
+                problems.append(f"{key}: {error.args[0]}")
+        if problems:
+            raise ConfigError(problems)
+        return ConnectorConfig(self.name, self.klass, values, self.origin)
+
+
+def group_of(name: str) -> str:
+    """The consumer group of the tasks of a sink connector called `name`, as Kafka Connect names it."""
+    return f"connect-{name}"
+
+
+def read(path: Path) -> ConnectorConfig:
+    """Read a connector file; the form follows the extension (`.json`, `.toml`, else by the first character).
+
+    Raises ConfigError with every problem of the text, each with its line where it has one.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror or error}"]) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: not UTF-8 at byte {error.start}"]) from None
+    form = {".json": "json", ".toml": "toml", ".properties": "properties"}.get(path.suffix.lower())
+    return parse(text, form=form, origin=str(path))
+
+
+def parse(text: str, *, form: str | None = None, origin: str = "<stdin>") -> ConnectorConfig:
+    """Read a connector configuration from text.
+
+    `form` is `properties`, `json` or `toml`; None means JSON when the text begins with `{`, else properties.
+
+    Raises ConfigError with every problem found.
+    """
+    return from_mapping(entries(text, form=form, origin=origin), origin=origin)
+
+
+def entries(text: str, *, form: str | None = None, origin: str = "<stdin>") -> dict[str, str]:
+    """The keys and values of such a text, which needs to have neither name nor class yet.
+
+    Raises ConfigError with every problem found.
+    """
+    if form is None:
+        form = "json" if text.lstrip().startswith("{") else "properties"
+    problems: list[str] = []
+    read_entries = {"json": _json_entries, "toml": _toml_entries, "properties": _properties_entries}[form]
+    values: dict[str, str] = {}
+    for where, key, value in read_entries(text, problems):
+        if key in values:
+            problems.append(f"{where}{key}: given twice")
+        values[key] = value
+    if problems:
+        raise ConfigError([f"{origin}: {problem}" for problem in problems])
+    return values
+
+
+def from_mapping(config: Mapping[str, str], *, origin: str = "<config>") -> ConnectorConfig:
+    """A configuration that arrived as a map (a record of the control topic, a REST body).
+
+    Raises ConfigError when name or class are missing or the name cannot be one.
+    """
+    return _named(dict(config), origin)
+
+
+def to_properties(config: Mapping[str, str]) -> str:
+    """The configuration as a properties file that `parse` reads back unchanged."""
+    return "".join(f"{_escaped(key, key=True)}={_escaped(value, key=False)}\n" for key, value in config.items())
+
+
+def _named(values: dict[str, str], origin: str) -> ConnectorConfig:
+    klass_key = next((key for key in (CLASS, *CLASS_ALIASES) if key in values), CLASS)
+    problems = [f"{key}: missing" for key in (NAME, klass_key) if not values.get(key)]
+    name = values.get(NAME, "")
+    if name and not _NAME_PATTERN.fullmatch(name):
+        problems.append(
+            f"name: {name!r} is not allowed: letters, digits, '.', '_' and '-', at most 200, beginning with a letter "
+            "or digit (it becomes part of a consumer group and of topic names)"
+        )
+    if problems:
+        raise ConfigError([f"{origin}: {problem}" for problem in problems])
+    return ConnectorConfig(name, values[klass_key], values, origin)
+
+
+_Entries = Iterator[tuple[str, str, str]]
+
+
+def _json_entries(text: str, problems: list[str]) -> _Entries:
+    try:
+        document = json.loads(text, object_pairs_hook=_refuse_repeats)
+    except json.JSONDecodeError as error:
+        problems.append(f"line {error.lineno}, column {error.colno}: {error.msg}")
+        return
+    except KeyError as error:
+        problems.append(f"{error.args[0]}: given twice")
+        return
+    if not isinstance(document, dict):
+        problems.append("expected a JSON object")
+        return
+    inner = document.get("config")
+    if isinstance(inner, dict):
+        problems.extend(f"{key}: not allowed beside name and config" for key in document.keys() - {"name", "config"})
+        if inner.get(NAME, document.get(NAME)) != document.get(NAME, inner.get(NAME)):
+            problems.append(f"name: {document[NAME]!r} outside of config and {inner[NAME]!r} inside")
+        document = {**({NAME: document[NAME]} if NAME in document else {}), **inner}
+    yield from _scalars(document, problems)
+
+
+def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise KeyError(key)
+        found[key] = value
+    return found
+
+
+def _toml_entries(text: str, problems: list[str]) -> _Entries:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problems.append(str(error))
+        return
+    yield from _scalars(_flat(document), problems)
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat.update(_flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value})
+    return flat
+
+
+def _scalars(document: Mapping[str, Any], problems: list[str]) -> _Entries:
+    for key, value in document.items():
+        if isinstance(value, list) and all(isinstance(item, (str, int, float)) for item in value):
+            yield "", key, ",".join(str(item) for item in value)
+        elif isinstance(value, bool):
+            yield "", key, "true" if value else "false"
+        elif isinstance(value, (str, int, float)):
+            yield "", key, str(value)
+        else:
+            problems.append(f"{key}: expected a text, number or boolean, found {json.dumps(value, default=str)[:80]}")
+
+
+def _properties_entries(text: str, problems: list[str]) -> _Entries:
+    for number, line in _logical_lines(text):
+        end = next((match.start() for match in re.finditer(r"[=:]", line) if not _is_escaped(line, match.start())), -1)
+        if end < 0:
+            problems.append(f"line {number}: expected key=value, found {line.strip()[:80]!r}")
+            continue
+        key = _unescaped(line[:end].strip(" \t\f"), number, problems)
+        if not key:
+            problems.append(f"line {number}: no key before {line[end]!r}")
+            continue
+        yield f"line {number}: ", key, _unescaped(line[end + 1 :].strip(" \t\f"), number, problems)
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments and blanks; a line that ends in an odd number of backslashes goes on in the next."""
+    begun, parts = 0, ""
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.lstrip(" \t\f")
+        if not parts and (not line.strip() or line[0] in "#!"):
+            continue
+        begun = begun or number
+        parts += line
+        if _is_escaped(parts, len(parts)):
+            parts = parts[:-1]
+            continue
+        yield begun, parts
+        begun, parts = 0, ""
+    if parts:
+        yield begun, parts
+
+
+def _is_escaped(text: str, position: int) -> bool:
+    before = text[:position]
+    return (len(before) - len(before.rstrip("\\"))) % 2 == 1
+
+
+def _unescaped(text: str, number: int, problems: list[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
+        escape = match.group(1)
+        if escape[0] != "u":
+            return _ESCAPES.get(escape, escape)
+        if len(escape) == 1:
+            problems.append(f"line {number}: \\u needs four hexadecimal digits")
+            return ""
+        return chr(int(escape[1:], 16))
+
+    return re.sub(r"\\(u[0-9A-Fa-f]{4}|.)", replace, text)
+
+
+def _escaped(text: str, *, key: bool) -> str:
+    # Control characters and line breaks everywhere; blanks and separators where a reader would take them as such.
+    special = r"[\x00-\x1f\x7f\x85\u2028\u2029]|" + ("[=:#! ]" if key else "^ +| +$")
+    return re.sub(
+        special,
+        lambda match: "".join(f"\\u{ord(character):04x}" for character in match.group()),
+        text.replace("\\", "\\\\"),
+    )

@@ -1,0 +1,126 @@
+"""The topic `isotherm.connectors`, read from its beginning and on and on, as changes of one connector each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from isotherm.servicekit import kafka, logs
+from isotherm.servicekit.avro import (
+    Decoder,
+    JsonSchema,
+    RegistryUnavailableError,
+    SchemaRegistry,
+    WireFormatError,
+)
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+
+_log = logs.logger(__name__)
+
+TOPIC = "isotherm.connectors"
+
+_RETRY_S = 5.0
+_REQUEST_S = 10.0
+
+
+class Change(NamedTuple):
+    """The newest record of one connector; None when it was deleted."""
+
+    name: str
+    record: Mapping[str, Any] | None
+    offset: int = 0
+    """Of the record: the higher one is the newer one."""
+
+
+class ConnectorTopic:
+    """Reads the topic; for one thread. What cannot be had now is waited for, and said once in a while."""
+
+    def __init__(
+        self,
+        kafka_settings: KafkaSettings,
+        registry_settings: RegistrySettings,
+        client_id: str,
+        reader: JsonSchema,
+        wants: Callable[[str], bool] = lambda _name: True,
+    ) -> None:
+        """Records whose name is not wanted are not even decoded, so that they cannot be in the way."""
+        self._decode = Decoder(SchemaRegistry(registry_settings), reader)
+        self._wants = wants
+        # Never a member of its group: the partition is given to it, nothing is committed.
+        self._consumer = kafka.consumer(kafka_settings, client_id, client_id, enable_partition_eof=True)
+        self._is_assigned = False
+        self._next_try_s = 0.0
+        self._undecoded: Message | None = None
+        self.is_current = False
+        """Whether all that was said before the start has been handed out."""
+        self.is_missing = False
+        """Whether there is no such topic."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a server is away or the topic missing, so that `poll` returns at once without a change."""
+        return not self._is_assigned or self._undecoded is not None
+
+    def close(self) -> None:
+        """Read no more."""
+        self._consumer.close()
+
+    def poll(self, timeout_s: float) -> Change | None:
+        """The next change; None when there is none within the time (also sooner, while something is waited for).
+
+        Records that nobody can read are logged and passed over.
+        """
+        if not self._is_assigned and not self._assign():
+            return None
+        message, self._undecoded = self._undecoded, None
+        if message is None:
+            message = self._consumer.poll(timeout_s)
+        if message is None:
+            return None
+        error = message.error()
+        if error is not None:
+            self.is_current = self.is_current or error.code() == KafkaError._PARTITION_EOF
+            return None
+        name = (message.key() or b"").decode(errors="replace")
+        return self._change(name, message) if self._wants(name) else None
+
+    def _assign(self) -> bool:
+        if time.monotonic() < self._next_try_s:
+            return False
+        try:
+            found = self._consumer.list_topics(TOPIC, timeout=_REQUEST_S).topics[TOPIC]
+        except KafkaException as error:
+            _log.warning("connectors not known yet", reason=str(error))
+        else:
+            if found.error is None:
+                # The topic has one partition; the order of a connector's records rests on it.
+                self._consumer.assign([TopicPartition(TOPIC, 0, 0)])
+                self._is_assigned, self.is_missing = True, False
+                return True
+            self.is_missing = found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        self._next_try_s = time.monotonic() + _RETRY_S
+        return False
+
+    def _change(self, name: str, message: Message) -> Change | None:
+        value = message.value()
+        if value is None:
+            return Change(name, None, message.offset() or 0)
+        if time.monotonic() < self._next_try_s:
+            self._undecoded = message
+            return None
+        try:
+            return Change(name, self._decode(value).record, message.offset() or 0)
+        except RegistryUnavailableError as error:
+            _log.warning("a connector cannot be read yet", connector=name, reason=str(error))
+            self._undecoded, self._next_try_s = message, time.monotonic() + _RETRY_S
+        except WireFormatError as error:
+            _log.error(
+                "a connector cannot be read, what was said before stays",
+                connector=name,
+                offset=message.offset(),
+                reason=str(error),
+            )
+        return None

@@ -1,0 +1,58 @@
+"""A service as a distributed worker: its settings, its process, and the processes of its tasks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from isotherm.connector.distributed.worker import Classes, DistributedWorker, WorkerSettings
+from isotherm.servicekit import lifecycle
+from isotherm.servicekit.settings import ServiceSettings, SettingsError
+
+TASK_FLAG = "--handed-over"
+"""Given by the worker to the processes of its tasks, which then call `handover.run_handed_over`."""
+
+_STOP_MARGIN_MS = 5_000
+
+
+class HostSettings(ServiceSettings):
+    """Settings of a service that can be a distributed worker."""
+
+    worker_group: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._-]{0,200}$",
+        description="The group whose connectors a distributed worker runs; else only a name in the status.",
+    )
+    session_timeout_ms: int = Field(
+        10_000, ge=1_000, description="After a kill, this long until another process has its partitions or tasks."
+    )
+
+
+def run_worker(service: str, settings: HostSettings, classes: Classes, given: Sequence[str]) -> int:
+    """Run the connectors of the worker group until told to stop; the exit code.
+
+    `service` is the command, its module has the same name; `given` is the rest of the command line, which the
+    processes of tasks get too. Raises SettingsError without a group.
+    """
+    if not settings.worker_group:
+        raise SettingsError(["worker_group: missing; without a connector's file it says whose connectors are to run"])
+    module = service.replace("-", "_")
+    # The worker's page shows the metrics of all: a task answers to it alone.
+    own = ("--set", "http.host=127.0.0.1", "--set", "http.port=0")
+    worker = WorkerSettings(
+        service=service,
+        group=settings.worker_group,
+        command=[sys.executable, "-m", module, *given, TASK_FLAG, *own],
+        kafka=settings.kafka,
+        registry=settings.registry,
+        http=settings.http,
+        session_timeout_ms=settings.session_timeout_ms,
+        task_stop_timeout_ms=settings.shutdown_timeout_ms,
+    )
+    return lifecycle.run(
+        lambda stop: DistributedWorker(worker, classes, stop).run(),
+        # The tasks have their own limit, and the worker has to outlive it.
+        shutdown_timeout_ms=settings.shutdown_timeout_ms + _STOP_MARGIN_MS,
+    )

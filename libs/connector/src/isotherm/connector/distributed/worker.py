@@ -1,0 +1,281 @@
+"""A distributed worker: the connectors of its group, shared with the group's other workers, a process for each task.
+
+Where the controller meets Kafka and the processes, in one thread. See docs/adr/0035.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from prometheus_client import CollectorRegistry
+
+from isotherm.connector.config.definitions import Definition
+from isotherm.connector.config.files import ConnectorConfig
+from isotherm.connector.config.masking import mask_of
+from isotherm.connector.distributed.connector_topic import ConnectorTopic
+from isotherm.connector.distributed.controller import (
+    Controller,
+    End,
+    Forget,
+    Start,
+    TaskId,
+    TaskPlan,
+)
+from isotherm.connector.distributed.publishing import plugin_messages
+from isotherm.connector.distributed.task_launch import Handover
+from isotherm.connector.distributed.task_metrics import TaskMetricsCollector, WorkerMetrics
+from isotherm.connector.distributed.task_process import TaskProcess
+from isotherm.connector.distributed.worker_status import SCHEMA, WorkerStatus
+from isotherm.connector.state.desired_state import PARTITIONS, wanted_of
+from isotherm.connector.state.status import TOPIC, this_process
+from isotherm.connector.state.target_follower import READER
+from isotherm.servicekit import kafka, logs
+from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
+from isotherm.servicekit.backoff import Backoff
+from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.lifecycle import Exit, Stop
+from isotherm.servicekit.settings import HttpSettings, KafkaSettings, RegistrySettings
+
+_log = logs.logger(__name__)
+
+TASKS = "isotherm.tasks"
+
+_POLL_S = 0.2
+_CHANGES = 500
+"""Changes of connectors that are taken in at once."""
+
+T = TypeVar("T")
+
+
+class Classes(Protocol):
+    """The connector classes of a service."""
+
+    definitions: Sequence[Definition]
+    version: str
+
+    def check(self, config: ConnectorConfig) -> TaskPlan:
+        """Look at a configuration, its references unresolved. Raises ConfigError with every problem."""
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """How a worker runs."""
+
+    service: str
+    group: str
+    """The worker group; the workers of a group run the same classes."""
+    command: Sequence[str]
+    """Of a task's process, which calls `handover.run_handed_over`."""
+    kafka: KafkaSettings
+    registry: RegistrySettings
+    http: HttpSettings
+    session_timeout_ms: int
+    """After a kill, this long until the group's other workers have its tasks."""
+    task_stop_timeout_ms: int
+    """A task that takes longer to stop is killed."""
+
+
+class DistributedWorker:
+    """Runs once, until it is told to stop."""
+
+    def __init__(self, settings: WorkerSettings, classes: Classes, stop: Stop) -> None:
+        self._settings, self._classes, self._stop = settings, classes, stop
+        self._name = this_process()
+        self._health = Health()
+        self._registry = CollectorRegistry()
+        self._controller = Controller(
+            settings.group, self._check, mask=lambda config, text: mask_of(config, os.environ)(text)
+        )
+        self._processes: dict[TaskId, TaskProcess] = {}
+        # What the monitoring server's threads look at is replaced, never changed.
+        self._counts = self._controller.counts()
+        self._ports: dict[TaskId, int] = {}
+        self._metrics = WorkerMetrics(self._registry, settings.service, lambda: self._counts)
+        self._registry.register(TaskMetricsCollector(lambda: self._ports))
+
+    def run(self) -> int:
+        """The exit code."""
+        monitoring = MonitoringServer(self._settings.http, self._health, self._registry)
+        monitoring.start()
+        _log.info("worker", worker=self._name, group=self._settings.group, http_port=monitoring.port)
+        try:
+            status = self._until_up(self._announce)
+            if status is not None:
+                self._work(status)
+            return Exit.OK
+        except SchemaNotRegisteredError as error:
+            _log.error("cannot start", reason=str(error))
+            return Exit.CONFIGURATION
+        except KafkaException as error:
+            _log.error("Kafka refuses for good", reason=str(error))
+            return Exit.FAILED
+        finally:
+            monitoring.stop()
+
+    def _until_up(self, action: Callable[[], T]) -> T | None:
+        """What `action` returns as soon as the registry answers; None when the stop is asked for first."""
+        backoff = Backoff()
+        while not self._stop.is_set():
+            self._health.beat()
+            try:
+                result = action()
+            except RegistryUnavailableError as error:
+                self._health.not_ready("registry", str(error))
+                _log.warning("waiting for the registry", reason=str(error))
+                self._stop.wait(backoff.next_ms() / 1000)
+            else:
+                self._health.ready("registry")
+                return result
+        return None
+
+    def _announce(self) -> WorkerStatus:
+        """Tell the classes, and begin to tell how the worker is."""
+        schemas, settings = SchemaRegistry(self._settings.registry), self._settings
+        plugins = plugin_messages(schemas, self._classes.definitions, self._classes.version)
+        encode_status = schemas.encoder(TOPIC, SCHEMA)
+        producer = kafka.producer(settings.kafka, f"{settings.service}-worker-status")
+        for topic, key, value in plugins:
+            producer.produce(topic, key=key, value=value)
+        return WorkerStatus(
+            producer,
+            encode_status,
+            worker=self._name,
+            worker_group=settings.group,
+            classes=[definition.klass for definition in self._classes.definitions],
+        )
+
+    def _work(self, status: WorkerStatus) -> None:
+        settings = self._settings
+        topic = ConnectorTopic(settings.kafka, settings.registry, f"{settings.service}-connectors", READER)
+        try:
+            # Not a member before it knows what there is to do.
+            while not self._stop.is_set() and not topic.is_current:
+                self._take_in(topic, _POLL_S)
+                if topic.is_waiting:
+                    reason = "there is no isotherm.connectors; run `isotherm apply`"
+                    self._health.not_ready("connectors", reason if topic.is_missing else "not known yet")
+                    self._stop.wait(_POLL_S)
+            self._health.ready("connectors")
+            self._share(topic, status)
+        finally:
+            topic.close()
+            status.close()
+
+    def _share(self, topic: ConnectorTopic, status: WorkerStatus) -> None:
+        group = f"isotherm-workers-{self._settings.group}"
+        member = kafka.consumer(
+            self._settings.kafka,
+            f"{self._settings.service}-worker",
+            group,
+            session_timeout_ms=self._settings.session_timeout_ms,
+        )
+        try:
+            member.subscribe(
+                [TASKS],
+                on_assign=lambda _consumer, partitions: self._assigned(partitions),
+                on_revoke=lambda _consumer, partitions: self._revoked(partitions, status),
+                on_lost=lambda _consumer, partitions: self._lost(partitions),
+            )
+            while not self._stop.is_set():
+                self._poll(member)
+                self._take_in(topic, 0.0)
+                self._turn(status)
+        finally:
+            # Whatever ended the loop: no process outlives its worker.
+            self._controller.revoked(range(PARTITIONS))
+            self._until_clear(range(PARTITIONS), status)
+            member.close()
+
+    def _poll(self, member: Consumer) -> None:
+        message = member.poll(_POLL_S)
+        error = None if message is None else message.error()
+        if error is None:
+            return
+        if error.fatal():
+            raise KafkaException(error)
+        if error.code() != KafkaError._PARTITION_EOF:
+            self._health.not_ready("kafka", error.str())
+            _log.warning("kafka", reason=error.str())
+
+    def _take_in(self, topic: ConnectorTopic, timeout_s: float) -> None:
+        self._health.beat()
+        for _ in range(_CHANGES):
+            change = topic.poll(timeout_s)
+            if change is None:
+                return
+            try:
+                wanted = None if change.record is None else wanted_of(change.name, change.record, change.offset)
+            except ValueError as error:
+                _log.error(
+                    "a connector cannot be read, what was said before stays", connector=change.name, reason=str(error)
+                )
+                continue
+            self._controller.configured(change.name, wanted)
+
+    def _turn(self, status: WorkerStatus) -> None:
+        """Bring processes and status to where they should be."""
+        self._health.beat()
+        now_ms = time.monotonic() * 1000
+        for id, process in list(self._processes.items()):
+            failure = process.failure()
+            if failure is not None:
+                del self._processes[id]
+                self._controller.ended(id, failure, now_ms)
+        for action in self._controller.actions(now_ms):
+            if isinstance(action, Start):
+                self._start(action, now_ms)
+            elif isinstance(action, End):
+                self._processes[action.id].end()
+            elif isinstance(action, Forget):
+                status.forget(action.id)
+        self._ports = {id: port for id, process in self._processes.items() if (port := process.http_port) is not None}
+        self._counts = self._controller.counts()
+        status.say(self._controller.reports(), self._counts)
+
+    def _start(self, start: Start, now_ms: float) -> None:
+        handover = Handover(start.config, start.id.task, self._name, self._settings.group, start.generation)
+        timeout_ms = self._settings.task_stop_timeout_ms
+        try:
+            process = TaskProcess(self._settings.command, handover, stop_timeout_ms=timeout_ms)
+        except OSError as error:
+            self._controller.ended(start.id, f"the task's process cannot be started: {error}", now_ms)
+            return
+        self._metrics.started.inc()
+        self._processes[start.id] = process
+
+    def _check(self, config: ConnectorConfig) -> TaskPlan:
+        # What can be said is said, whoever will run the task.
+        Handover(config, 0, self._name, self._settings.group).encoded()
+        return self._classes.check(config)
+
+    def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        self._controller.assigned(one.partition for one in partitions)
+        self._health.ready("kafka")
+        self._health.ready()
+        self._metrics.rebalances.inc()
+        _log.info("tasks' partitions assigned", partitions=[one.partition for one in partitions])
+
+    def _revoked(self, partitions: Sequence[TopicPartition], status: WorkerStatus) -> None:
+        """No return, and so no other worker for them, before their tasks have ended."""
+        numbers = [one.partition for one in partitions]
+        self._controller.revoked(numbers)
+        self._until_clear(numbers, status)
+        _log.info("tasks' partitions revoked", partitions=numbers)
+
+    def _lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Another worker may have them already: their tasks are ended as soon as they can be."""
+        numbers = [one.partition for one in partitions]
+        self._controller.revoked(numbers)
+        _log.warning("tasks' partitions lost to other workers", partitions=numbers)
+
+    def _until_clear(self, partitions: Sequence[int], status: WorkerStatus) -> None:
+        self._turn(status)
+        waited = Stop()
+        while not self._controller.is_clear(partitions):
+            waited.wait(_POLL_S / 2)
+            self._turn(status)

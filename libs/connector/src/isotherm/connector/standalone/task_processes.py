@@ -1,0 +1,77 @@
+"""A connector's tasks: one operating-system process each, watched by one supervisor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+
+from isotherm.servicekit import logs
+from isotherm.servicekit.lifecycle import Exit, Stop
+
+_log = logs.logger(__name__)
+
+_CHECK_INTERVAL_S = 0.2
+
+
+def supervise(command: Callable[[int], Sequence[str]], tasks: int, stop: Stop, *, stop_timeout_ms: int) -> int:
+    """Run `tasks` processes until the stop is asked for or one of them ends by itself.
+
+    `command(i)` is the command line of task i; its process must call `stop_with_supervisor`. When one task ends, the
+    others are stopped too: its partitions would only carry its trouble to them. The exit code is the first
+    failed task's, OK when every task ended well; a task that does not stop within `stop_timeout_ms` is killed and
+    counts as Exit.DEADLINE.
+    """
+    processes = [subprocess.Popen(command(task), stdin=subprocess.PIPE) for task in range(tasks)]
+    for task, process in enumerate(processes):
+        _log.info("task started", task=task, pid=process.pid)
+    codes: list[int] = []
+    try:
+        while not stop.wait(_CHECK_INTERVAL_S):
+            codes = [code for process in processes if (code := process.poll()) is not None]
+            if codes:
+                _log.error("a task ended, stopping the others", exit_codes=codes)
+                break
+    finally:
+        # Also the codes of those that ended since they were last looked at.
+        codes += _stop_all(processes, stop_timeout_ms / 1000)
+        for process in processes:
+            if process.stdin is not None:
+                process.stdin.close()
+    return next((_exit_code(code) for code in codes if code != Exit.OK), Exit.OK)
+
+
+def stop_with_supervisor(stop: Stop) -> None:
+    """In a task's process: ask for the stop when the supervisor is gone, however it went (its pipe closes)."""
+
+    def watch() -> None:
+        # Not through sys.stdin: a thread that holds its lock would break the interpreter's shutdown.
+        while os.read(0, 1):
+            continue
+        stop.set()
+
+    threading.Thread(target=watch, name="supervisor-watch", daemon=True).start()
+
+
+def _stop_all(processes: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> list[int]:
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        process.terminate()
+    codes = []
+    for process in processes:
+        try:
+            code = process.wait(timeout_s)
+            # Ended by our signal and not at it: the task had not begun, or was through already.
+            codes.append(Exit.OK if process in running and code == -signal.SIGTERM else code)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            codes.append(Exit.DEADLINE)
+    return codes
+
+
+def _exit_code(code: int) -> int:
+    # A process ended by a signal is reported as a shell would.
+    return code if code >= 0 else 128 - code

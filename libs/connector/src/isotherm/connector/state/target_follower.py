@@ -1,0 +1,104 @@
+"""What is wanted of a connector: its target state and its restarts, followed on `isotherm.connectors` from a thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import isotherm.schemas
+from isotherm.connector.distributed.connector_topic import TOPIC, Change, ConnectorTopic
+from isotherm.servicekit import logs
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
+
+_log = logs.logger(__name__)
+
+READER = isotherm.schemas.schema("ConnectorConfig", 2)
+
+_POLL_S = 0.5
+_JOIN_S = 2.0
+
+
+class TargetState(StrEnum):
+    """Kafka Connect's target states (KIP-875)."""
+
+    STARTED = "STARTED"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is wanted; `restarts` grows with every restart that somebody asks for."""
+
+    state: TargetState = TargetState.STARTED
+    restarts: int = 0
+    task_restarts: Mapping[str, int] = field(default_factory=dict)
+    """The same for single tasks, by number."""
+
+    def restarts_of(self, task: int) -> int:
+        """How often a restart of this task was asked for, alone or with all others."""
+        return self.restarts + self.task_restarts.get(str(task), 0)
+
+
+def target_of(record: Mapping[str, Any]) -> Target:
+    """The target in a ConnectorConfig record. Raises ValueError for a state that nobody knows."""
+    return Target(TargetState(record["target_state"]), record["restart_count"], dict(record["task_restarts"]))
+
+
+class TargetFollower:
+    """Follows the target of one connector; what nobody ever said anything about is to be STARTED.
+
+    Its thread reads the control topic from the beginning. Without the topic, and while a server is away, the last
+    target stays.
+    """
+
+    def __init__(self, kafka_settings: KafkaSettings, registry_settings: RegistrySettings, connector: str) -> None:
+        self.target = Target()
+        self.record: Mapping[str, Any] | None = None
+        """The whole record that says so; None where there is none."""
+        self._kafka, self._registry = kafka_settings, registry_settings
+        self._connector = connector
+        self._current = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="target", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Follow no more."""
+        self._ended.set()
+        self._thread.join(_JOIN_S)
+
+    def is_current(self) -> bool:
+        """Whether all that was said before the start is known, or there is no such topic."""
+        return self._current.is_set()
+
+    def _run(self) -> None:
+        name = f"{self._connector}-target"
+        topic = ConnectorTopic(self._kafka, self._registry, name, READER, lambda found: found == self._connector)
+        try:
+            while not self._ended.is_set():
+                change = topic.poll(_POLL_S)
+                if change is not None:
+                    self._take(change)
+                elif topic.is_current:
+                    self._current.set()
+                elif topic.is_missing and not self._current.is_set():
+                    _log.warning("no control topic: nobody can pause or restart this service", topic=TOPIC)
+                    self._current.set()
+                if topic.is_waiting:
+                    self._ended.wait(_POLL_S)
+        finally:
+            topic.close()
+
+    def _take(self, change: Change) -> None:
+        try:
+            self.target = Target() if change.record is None else target_of(change.record)
+            self.record = change.record
+        except ValueError as error:
+            _log.error("target state cannot be read, the last one stays", reason=str(error))

@@ -1,0 +1,133 @@
+"""What a KCQL text says, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+
+class Part(StrEnum):
+    """Where in a record a path begins."""
+
+    VALUE = "value"
+    KEY = "key"
+    HEADER = "header"
+    TOPIC = "topic"
+    PARTITION = "partition"
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+    FUNCTION = "function"
+
+
+WHOLE_PARTS = (Part.TOPIC, Part.PARTITION, Part.OFFSET, Part.TIMESTAMP)
+"""Parts of a record that have no fields of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A place in a record: a part and the names that lead into it; no names mean the whole part.
+
+    A function is the part `function` with its name as the only segment.
+    """
+
+    part: Part
+    segments: tuple[str, ...] = ()
+
+
+SYS_TIME = Path(Part.FUNCTION, ("sys_time",))
+"""WITHTIMESTAMP sys_time(): Kafka's timestamp of the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One entry of the SELECT list; `wildcard` means all fields of the record at `path`."""
+
+    path: Path
+    alias: str | None = None
+    wildcard: bool = False
+
+    @property
+    def natural_name(self) -> str | None:
+        """The name without an alias and without a clash; None for a wildcard."""
+        if self.wildcard:
+            return None
+        return self.path.segments[-1] if self.path.segments else self.path.part.value
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """One entry of WITHTAG: a value field, perhaps under an alias, or a constant under the path's name."""
+
+    path: tuple[str, ...]
+    alias: str | None = None
+    constant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAs:
+    """STOREAS: a structure or file type in capitals, and its parameters as written."""
+
+    type: str
+    parameters: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One KCQL statement. The names are those of `explain_json`; a clause that is absent has its default.
+
+    Attributes:
+        mode, target: None for a bare SELECT; `target` is the text without outer quotes, also when derived.
+        target_from: where in the record the target is taken from, None when it is static. The part `topic` is
+            `$`, the MQTT topic.
+        timestamp: the field of WITHTIMESTAMP, or `SYS_TIME`.
+        dynamic_target, ignore: paths in the value.
+        clauses: the clauses that are written, by their first word in capitals (`WITHFORMAT` also for
+            `WITH FORMAT`), so that a connector can refuse those that it does not use.
+        text: the statement as written; two statements that say the same are equal whatever their text.
+    """
+
+    mode: Literal["INSERT", "UPSERT"] | None
+    target: str | None
+    target_from: Path | None
+    source: str
+    fields: tuple[Field, ...]
+    ignore: tuple[tuple[str, ...], ...] = ()
+    primary_key: tuple[Path, ...] = ()
+    format: str | None = None
+    store_as: StoreAs | None = None
+    index_suffix: str | None = None
+    ttl: int | None = None
+    batch: int | None = None
+    limit: int | None = None
+    autocreate: bool = False
+    autoevolve: bool = False
+    with_structure: bool = False
+    unwrap: bool = False
+    timestamp: Path | None = None
+    timestamp_unit: str = "MILLISECONDS"
+    with_key: tuple[Path, ...] = ()
+    key_delimiter: str = "."
+    tags: tuple[Tag, ...] = ()
+    partition_by: tuple[Path, ...] = ()
+    no_partition: bool = False
+    converter: str | None = None
+    doc_type: str | None = None
+    pipeline: str | None = None
+    regex: str | None = None
+    type: str | None = None
+    dynamic_target: tuple[str, ...] | None = None
+    incremental_mode: str | None = None
+    subscription: str | None = None
+    jms_selector: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict, hash=False)
+    clauses: frozenset[str] = frozenset()
+    text: str = field(default="", compare=False)
+
+    def matches(self, source: str) -> bool:
+        """Whether the statement reads `source`: the same name, or the statement reads `*`, any topic.
+
+        Sources that are MQTT filters are matched with `isotherm.kcql.filters.matches_filter`.
+        """
+        return self.source in ("*", source)

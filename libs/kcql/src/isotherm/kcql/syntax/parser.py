@@ -1,0 +1,42 @@
+"""From a KCQL text to statements."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from lark import Lark, Token, Tree
+from lark.exceptions import UnexpectedInput
+
+from isotherm.kcql.model import Statement
+from isotherm.kcql.syntax.builder import Node, build_statement
+from isotherm.kcql.syntax.expectations import refuse_unexpected
+
+
+@cache
+def _grammar() -> Lark:
+    return Lark.open("kcql.lark", rel_to=__file__, parser="lalr", lexer="contextual", propagate_positions=True)
+
+
+def parse(text: str) -> tuple[Statement, ...]:
+    """Read one or more KCQL statements, separated by `;`.
+
+    Args:
+        text: the statements; keywords in any case, comments from `--` to the end of the line.
+
+    Raises:
+        KcqlError: the text is not KCQL; `str()` of it shows the place with a caret.
+    """
+    session: Any = _grammar().parse_interactive(text)
+    last: Token | None = None
+    try:
+        for token in session.iter_parse():
+            last = token
+    except UnexpectedInput as error:
+        position: Any = error.pos_in_stream  # declared as None in lark, always a number here
+        raise refuse_unexpected(text, position, last, session.accepts()) from None
+    try:
+        tree: Node = session.feed_eof(last)
+    except UnexpectedInput:
+        raise refuse_unexpected(text, len(text), last, session.accepts()) from None
+    return tuple(build_statement(text, child) for child in tree.children if isinstance(child, Tree))

@@ -1,0 +1,202 @@
+"""Rows to readings: which keys of a row mean what, and what holds when it does not say.
+
+Keys are taken by their exact names only: `device_id`, `metric`, `value`, `unit`, `event_time`, `sequence` and
+`attributes`. A payload that names them otherwise is renamed by its route (KCQL: `SELECT t AS value`); guessing would
+one day take a battery level for a temperature.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from isotherm.payloads.errors import IdentityError, PayloadError
+from isotherm.payloads.times import epoch_ms
+
+MAX_NAME_CHARS = 256
+"""Upper bound of device_id, metric and unit: they become keys, labels and index terms."""
+
+_INFINITY = math.inf
+_MAX_SEQUENCE = 2**63 - 1
+_KEYS = frozenset(("device_id", "metric", "value", "unit", "event_time", "sequence", "attributes"))
+
+
+class Defaults(NamedTuple):
+    """What holds when a row does not say.
+
+    `units` gives the unit of a metric; `ingest_time_ms` is when the suite took the payload; `sequence` tells items
+    of one payload apart that carry no time of their own (their index), and is used for those only.
+
+    `bound_device_id` is the one device that the sender may speak for; then `device_id` has no say. A row may name it,
+    and is refused when it names another one.
+    """
+
+    device_id: str | None
+    metric: str | None
+    units: Mapping[str, str]
+    ingest_time_ms: int
+    sequence: int = 0
+    bound_device_id: str | None = None
+
+
+class Reading(NamedTuple):
+    """One measurement of one device; times are epoch milliseconds, UTC."""
+
+    device_id: str
+    metric: str
+    value: float
+    unit: str
+    event_time_ms: int
+    ingest_time_ms: int
+    sequence: int
+    attributes: dict[str, str]
+
+    def as_record(self) -> dict[str, Any]:
+        """The reading under the suite's field names; times stay integers, which Avro's timestamp-millis is."""
+        return {
+            "device_id": self.device_id,
+            "metric": self.metric,
+            "value": self.value,
+            "unit": self.unit,
+            "event_time": self.event_time_ms,
+            "ingest_time": self.ingest_time_ms,
+            "sequence": self.sequence,
+            "attributes": self.attributes,
+        }
+
+
+def reading(row: Mapping[str, Any], defaults: Defaults) -> Reading:
+    """The reading that `row` describes; `record` says how and what it raises."""
+    return Reading(*record(row, defaults, defaults.sequence).values())
+
+
+def record(row: Mapping[str, Any], defaults: Defaults, sequence: int) -> dict[str, Any]:
+    """The reading that `row` describes, as `Reading.as_record` gives it; `sequence` takes the place of the defaults'.
+
+    `value` must be a finite number. A null counts as not said. `event_time` is read by `epoch_ms`, default the ingest
+    time. The reading's sequence: default 0 for a row with a time, `sequence` for one without. Every other field goes
+    to the attributes as text (bytes as base64, records and arrays as JSON).
+
+    Raises PayloadError naming the field and what was expected, IdentityError (one of them) for a device that is not
+    the bound one.
+    """
+    get = row.get
+    value = get("value")
+    if type(value) is not float:
+        value = _number(row, value)
+    if not -_INFINITY < value < _INFINITY:
+        raise PayloadError(f"value: {value!r} is not a finite number")
+    device_id, bound = get("device_id"), defaults.bound_device_id
+    if bound is not None:
+        device_id = _bound(device_id, bound)
+    elif type(device_id) is not str or not 0 < len(device_id) <= MAX_NAME_CHARS:
+        device_id = _name("device_id", device_id, defaults.device_id)
+    metric = get("metric")
+    if type(metric) is not str or not 0 < len(metric) <= MAX_NAME_CHARS:
+        metric = _name("metric", metric, defaults.metric)
+    unit = get("unit")
+    if unit is None:
+        unit = defaults.units.get(metric)
+        if unit is None:
+            raise PayloadError(f"unit: neither the payload nor the settings say the unit of {metric!r}")
+    elif type(unit) is not str or len(unit) > MAX_NAME_CHARS:
+        raise PayloadError(f"unit: expected a text of at most {MAX_NAME_CHARS} characters")
+    time, said_sequence = get("event_time"), get("sequence")
+    if time is None:
+        event_time_ms = defaults.ingest_time_ms
+    else:
+        sequence = 0
+        try:
+            event_time_ms = epoch_ms(time)
+        except PayloadError as error:
+            raise PayloadError(f"event_time: {error.reason}") from None
+    if said_sequence is not None:
+        sequence = _sequence(said_sequence)
+    return {
+        "device_id": device_id,
+        "metric": metric,
+        "value": value,
+        "unit": unit,
+        "event_time": event_time_ms,
+        "ingest_time": defaults.ingest_time_ms,
+        "sequence": sequence,
+        "attributes": _attributes(row) if "attributes" in row or not _KEYS.issuperset(row) else {},
+    }
+
+
+def _number(row: Mapping[str, Any], value: object) -> float:
+    if value is None:
+        fields = ", ".join(sorted(row)[:10]) or "nothing"
+        raise PayloadError(
+            f"value: the payload does not have it (it has {fields}); name the field that holds the measurement, "
+            "in KCQL: SELECT temperature AS value, sensorId AS device_id"
+        )
+    if type(value) is not int:
+        raise PayloadError(f"value: expected a number, not {type(value).__name__}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise PayloadError("value: the number is too large for a double") from None
+
+
+def _name(key: str, said: object, default: str | None) -> str:
+    if said is None:
+        said = default
+        if said is None:
+            raise PayloadError(f"{key}: neither the payload nor its route says it")
+    if type(said) is int:
+        # Numeric device ids are common; a number is never a metric, but its text does no harm there either.
+        said = str(said)
+    if type(said) is not str or not 0 < len(said) <= MAX_NAME_CHARS:
+        raise PayloadError(f"{key}: expected a text of 1 to {MAX_NAME_CHARS} characters")
+    return said
+
+
+def _bound(said: object, bound: str) -> str:
+    # The numeric id 7 is the text "7" elsewhere, too; no other type is ever the name of a device.
+    if said is not None and said != bound and (type(said) is not int or str(said) != bound):
+        raise IdentityError(
+            f"device_id: the payload names {str(said)[:100]!r}, its sender may speak for {bound!r} only"
+        )
+    return _name("device_id", bound, None)
+
+
+def _sequence(said: object) -> int:
+    if type(said) is not int or not 0 <= said <= _MAX_SEQUENCE:
+        raise PayloadError("sequence: expected a whole number from 0")
+    return said
+
+
+def _attributes(row: Mapping[str, Any]) -> dict[str, str]:
+    given = row.get("attributes")
+    if given is None:
+        given = {}
+    elif not isinstance(given, Mapping):
+        raise PayloadError("attributes: expected an object")
+    texts = {key: _text(value) for key, value in row.items() if key not in _KEYS and value is not None}
+    for key, value in given.items():
+        if value is not None:
+            texts[str(key)] = _text(value)
+    return texts
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    try:
+        return orjson.dumps(value, default=_json, option=orjson.OPT_NON_STR_KEYS).decode("utf-8")
+    except TypeError:
+        # Integers beyond 64 bits, which CBOR has and orjson does not write.
+        return repr(value)
+
+
+def _json(value: object) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    raise TypeError(f"no text for {type(value).__name__}")

@@ -1,0 +1,181 @@
+"""SenML packs (RFC 8428), resolved: base fields applied, times absolute, one row a record.
+
+A row has `name` (base name and name joined), `device_id` (the base name without a final separator), `metric` (the
+name below the base name), `unit`, `value`, `event_time` (epoch ms) and, where the record has them, `string_value`,
+`boolean_value`, `data_value`, `sum` and `update_time`. What a record does not have is left out. `device_id` is left
+out when there is no base name, and `metric` when there is nothing below it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from isotherm.payloads.errors import PayloadError
+from isotherm.payloads.times import MAX_EPOCH_MS
+
+_CBOR_LABELS = {
+    -1: "bver",
+    -2: "bn",
+    -3: "bt",
+    -4: "bu",
+    -5: "bv",
+    -6: "bs",
+    0: "n",
+    1: "u",
+    2: "v",
+    3: "vs",
+    4: "vb",
+    5: "s",
+    6: "t",
+    7: "ut",
+    8: "vd",
+}
+"""RFC 8428 table 4: the integer map keys of the CBOR representation."""
+
+_BASE_FIELDS = ("bver", "bn", "bt", "bu", "bv", "bs")
+_VALUE_FIELDS = {"v": "value", "vs": "string_value", "vb": "boolean_value", "vd": "data_value"}
+_RELATIVE_BELOW_S = 2**28
+_VERSION = 10
+# A long base name repeated in every record would turn a small pack into a large one.
+_MAX_NAME_CHARS = 512
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9\-:./_]*")
+
+
+def resolve(pack: object, *, now_ms: int, cbor: bool) -> list[dict[str, Any]]:
+    """The records of `pack` (parsed JSON or CBOR) in resolved form, in order.
+
+    `now_ms` is what times below 2**28 s are relative to (section 4.5.3). `cbor` says which labels and which type of
+    data values to expect.
+
+    Raises PayloadError when the pack breaks the RFC: an unknown field that ends in `_` (section 4.4), a version above
+    10 (section 4.4), a name outside the permitted characters (section 4.5.1), more or less than one value.
+    """
+    if not isinstance(pack, Sequence) or isinstance(pack, str | bytes):
+        raise PayloadError("SenML: expected an array of records")
+    base: dict[str, Any] = {}
+    rows = []
+    for index, record in enumerate(pack):
+        try:
+            row = _resolve(_labelled(record, cbor), base, now_ms, cbor)
+        except PayloadError as error:
+            raise PayloadError(f"SenML record {index}: {error.reason}") from None
+        if row is not None:
+            rows.append(row)
+    return rows
+
+
+def _labelled(record: object, cbor: bool) -> dict[str, Any]:
+    if not isinstance(record, Mapping):
+        raise PayloadError("expected an object")
+    labelled: dict[str, Any] = {}
+    for key, value in record.items():
+        label = _CBOR_LABELS.get(key) if cbor and type(key) is int else key
+        if not isinstance(label, str):
+            raise PayloadError(f"unknown label {key!r}")
+        if label in labelled:
+            raise PayloadError(f"{label} is there twice")
+        if label.endswith("_"):
+            raise PayloadError(f"field {label!r} must be understood and is not known")
+        labelled[label] = value
+    return labelled
+
+
+def _resolve(record: dict[str, Any], base: dict[str, Any], now_ms: int, cbor: bool) -> dict[str, Any] | None:
+    base.update((label, record[label]) for label in _BASE_FIELDS if label in record)
+    version = base.get("bver", _VERSION)
+    if type(version) is not int or not 0 < version <= _VERSION:
+        raise PayloadError(f"bver: version {version!r} is not known, expected at most {_VERSION}")
+    if record and base.keys() >= record.keys():
+        return None  # A record of base fields only sets them for those that follow.
+    given = [label for label in _VALUE_FIELDS if label in record]
+    if not given and "s" not in record:
+        if "bv" not in base:
+            raise PayloadError("it has no value")
+        given = ["v"]  # Of base value and value, a missing one counts as 0.
+    if len(given) > 1:
+        raise PayloadError(f"more than one value: {', '.join(given)}")
+    row = _named(_text(base, "bn"), _text(record, "n"))
+    unit = _text(record, "u") or _text(base, "bu")
+    if unit:
+        row["unit"] = unit
+    if given:
+        row[_VALUE_FIELDS[given[0]]] = _VALUE_READERS[given[0]](record, base, cbor)
+    if "s" in record or "bs" in base:
+        row["sum"] = _number(record, "s") + _number(base, "bs")
+    time_s = _number(base, "bt") + _number(record, "t")
+    # Time 0 is the RFC's "roughly now, by no clock": the reader's ingest time says that better than a number.
+    if time_s:
+        row["event_time"] = _time_ms(time_s, now_ms)
+    if "ut" in record:
+        row["update_time"] = _number(record, "ut")
+    return row
+
+
+def _named(base_name: str, name: str) -> dict[str, Any]:
+    full = base_name + name
+    if len(full) > _MAX_NAME_CHARS:
+        raise PayloadError(f"the name has more than {_MAX_NAME_CHARS} characters")
+    if not _NAME.fullmatch(full):
+        raise PayloadError(f"name {full[:60]!r}: expected A-Z a-z 0-9 - : . / _ beginning with a letter or digit")
+    row: dict[str, Any] = {"name": full}
+    device = base_name.rstrip(":/_-.")
+    if device:
+        row["device_id"] = device
+    if name:
+        row["metric"] = name.lstrip(":/_-.") or name
+    return row
+
+
+def _time_ms(time_s: float, now_ms: int) -> int:
+    # Microseconds first: 1320067464.1 s is 1320067464099.9999 ms in binary.
+    ms = round(time_s * 1e6) // 1000
+    if time_s < _RELATIVE_BELOW_S:
+        ms += now_ms
+    if not 0 <= ms <= MAX_EPOCH_MS:
+        raise PayloadError(f"time {time_s!r} does not lie between 1970 and 9999")
+    return ms
+
+
+def _text(fields: Mapping[str, Any], label: str) -> str:
+    text = fields.get(label, "")
+    if not isinstance(text, str):
+        raise PayloadError(f"{label}: expected a text")
+    return text
+
+
+def _number(fields: Mapping[str, Any], label: str) -> float:
+    number = fields.get(label, 0)
+    if type(number) not in (int, float) or not abs(number) < 1.0e300:
+        raise PayloadError(f"{label}: expected a finite number")
+    return number  # type: ignore[no-any-return]  # int or float, checked by exact type: bool is an int too
+
+
+def _boolean(record: Mapping[str, Any], _base: Mapping[str, Any], _cbor: bool) -> bool:
+    if not isinstance(record["vb"], bool):
+        raise PayloadError("vb: expected true or false")
+    return record["vb"]
+
+
+def _data(record: Mapping[str, Any], _base: Mapping[str, Any], cbor: bool) -> bytes:
+    data = record["vd"]
+    if cbor:
+        if not isinstance(data, bytes):
+            raise PayloadError("vd: expected a byte string")
+        return data
+    try:
+        # Section 5: base64url with the padding left out.
+        return base64.b64decode(data + "=" * (-len(data) % 4), altchars=b"-_", validate=True)
+    except (TypeError, binascii.Error):
+        raise PayloadError("vd: expected base64url") from None
+
+
+_VALUE_READERS: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any], bool], object]] = {
+    "v": lambda record, base, _cbor: _number(record, "v") + _number(base, "bv"),
+    "vs": lambda record, _base, _cbor: _text(record, "vs"),
+    "vb": _boolean,
+    "vd": _data,
+}

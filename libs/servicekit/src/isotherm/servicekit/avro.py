@@ -1,0 +1,264 @@
+"""Avro in Confluent's wire format: magic byte 0, schema id as 4 bytes big-endian, Avro body.
+
+Schemas are looked up, never registered: a producer with an undeclared schema must not start. Every id is
+fetched once and parsed once for the life of the process; one that the registry does not know is asked for again after
+two seconds.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
+
+import fastavro
+import fastavro._read_py as patient  # the only reader that notices how deep it is: the compiled one ends the process
+import httpx2  # what the registry client uses: its errors are not httpx's
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+from isotherm.flatavro.writing import flat_encoder
+from isotherm.servicekit.settings import RegistrySettings
+
+JsonSchema = Mapping[str, Any]
+
+_SCHEMA_NOT_FOUND = 40403
+"""Confluent's error code; a 404 without it comes from a proxy, a wrong path or a registry that is starting."""
+_NOT_FOUND = (40401, 40403)
+"""Confluent's error codes for a subject, and a schema of a subject, that the registry does not have."""
+_UNKNOWN_FOR_S = 2.0
+"""How long an id that the registry does not know is not asked for again."""
+_MOST_UNKNOWN = 1_000
+_MAGIC = 0
+_HEADER_BYTES = 5
+_SHALLOW_BYTES = 1_000
+_BAD = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""What fastavro raises for schemas and bodies that are none, or have no end."""
+
+
+class WireFormatError(ValueError):
+    """The bytes are not a record in the wire format, or do not fit their schema: a bad record, for ever."""
+
+
+class UnknownSchemaError(WireFormatError):
+    """The registry does not know the schema id that the bytes name."""
+
+    def __init__(self, schema_id: int) -> None:
+        super().__init__(f"the registry has no schema with id {schema_id}")
+        self.schema_id = schema_id
+
+
+class SchemaNotRegisteredError(LookupError):
+    """The subject does not hold this schema: `isotherm apply` has not been run for it."""
+
+
+class RegistryUnavailableError(ConnectionError):
+    """The registry did not answer: try again later."""
+
+
+class WriterSchema(NamedTuple):
+    """A schema as the registry holds it: its id, as plain JSON, and parsed for fastavro."""
+
+    schema_id: int
+    json: JsonSchema
+    parsed: Any
+    is_recursive: bool = False
+
+
+class SchemaRegistry:
+    """Schemas by id and ids by schema, both cached; safe to share between threads.
+
+    Its connections are closed with `close` or when nobody holds it any more; `client` works only as long.
+    """
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        conf: dict[str, Any] = {
+            "url": settings.url,
+            "timeout": settings.timeout_ms / 1000,
+            "basic.auth.user.info": (
+                settings.basic_auth_user_info.get_secret_value() if settings.basic_auth_user_info else None
+            ),
+            "ssl.ca.location": settings.ssl_ca_location,
+            "ssl.certificate.location": settings.ssl_certificate_location,
+            "ssl.key.location": settings.ssl_key_location,
+        }
+        self.client = SchemaRegistryClient({key: value for key, value in conf.items() if value is not None})
+        self.close = weakref.finalize(self, self.client.close)
+        self._by_id: dict[int, WriterSchema] = {}
+        self._unknown_until_s: dict[int, float] = {}
+        """Ids that the registry did not know, and when it is asked again."""
+        self._lock = threading.Lock()
+
+    def schema(self, schema_id: int) -> WriterSchema:
+        """The schema with this id.
+
+        Raises UnknownSchemaError when the registry has none, WireFormatError when what it has is no Avro record
+        (a JSON Schema), RegistryUnavailableError when it does not answer.
+        """
+        known = self._by_id.get(schema_id)
+        if known is not None:
+            return known
+        with self._lock:
+            if schema_id not in self._by_id:
+                self._by_id[schema_id] = self._fetch_unless_unknown(schema_id)
+            return self._by_id[schema_id]
+
+    def _fetch_unless_unknown(self, schema_id: int) -> WriterSchema:
+        if time.monotonic() < self._unknown_until_s.get(schema_id, 0.0):
+            raise UnknownSchemaError(schema_id)
+        try:
+            return self._fetch(schema_id)
+        except UnknownSchemaError:
+            if len(self._unknown_until_s) >= _MOST_UNKNOWN:
+                self._unknown_until_s.clear()
+            self._unknown_until_s[schema_id] = time.monotonic() + _UNKNOWN_FOR_S
+            raise
+
+    def _fetch(self, schema_id: int) -> WriterSchema:
+        try:
+            text = self.client.get_schema(schema_id).schema_str
+        except SchemaRegistryError as error:
+            if error.error_code == _SCHEMA_NOT_FOUND:
+                raise UnknownSchemaError(schema_id) from None
+            raise RegistryUnavailableError(str(error)) from error
+        except (httpx2.HTTPError, OSError) as error:
+            raise RegistryUnavailableError(f"schema registry: {error}") from error
+        if text is None:
+            raise UnknownSchemaError(schema_id)
+        try:
+            schema = json.loads(text)
+            return WriterSchema(schema_id, schema, parse(schema), is_recursive(schema))
+        except (*_BAD, fastavro.schema.SchemaParseException) as error:
+            raise WireFormatError(f"schema id {schema_id} is not one of an Avro record: {error!r}") from error
+
+    def schema_ids(self, subject: str) -> list[int]:
+        """The ids of all versions of `subject`; none when the registry does not have it.
+
+        Raises RegistryUnavailableError.
+        """
+        try:
+            found = [self.client.get_version(subject, version) for version in self.client.get_versions(subject)]
+        except SchemaRegistryError as error:
+            if error.http_status_code == 404:
+                return []
+            raise RegistryUnavailableError(str(error)) from error
+        except (httpx2.HTTPError, OSError) as error:
+            raise RegistryUnavailableError(f"schema registry: {error}") from error
+        return [each.schema_id for each in found if each.schema_id is not None]
+
+    def schema_id(self, subject: str, schema: JsonSchema) -> int:
+        """The id under which `subject` holds exactly this schema.
+
+        Raises SchemaNotRegisteredError or RegistryUnavailableError.
+        """
+        try:
+            found = self.client.lookup_schema(subject, Schema(json.dumps(schema), "AVRO"))
+        except SchemaRegistryError as error:
+            if error.error_code in _NOT_FOUND:
+                raise SchemaNotRegisteredError(
+                    f"subject {subject} does not hold this schema; run `isotherm apply` first"
+                ) from None
+            raise RegistryUnavailableError(str(error)) from error
+        except (httpx2.HTTPError, OSError) as error:
+            raise RegistryUnavailableError(f"schema registry: {error}") from error
+        if found.schema_id is None:
+            raise SchemaNotRegisteredError(f"subject {subject}: the registry answered without an id")
+        return int(found.schema_id)
+
+    def encoder(self, topic: str, schema: JsonSchema) -> Callable[[Mapping[str, Any]], bytes]:
+        """An encoder for values of `topic` (TopicNameStrategy), with the id of the registered schema."""
+        return encoder(schema, self.schema_id(f"{topic}-value", schema))
+
+
+def parse(schema: JsonSchema) -> Any:
+    """A schema ready for fastavro; each call is independent of every other (no shared named types)."""
+    return fastavro.parse_schema(dict(schema), named_schemas={})
+
+
+def is_recursive(schema: Any, around: frozenset[str] = frozenset()) -> bool:
+    """Whether a record may hold itself. Names are compared without namespaces: at worst a schema is read patiently."""
+    if isinstance(schema, str):
+        return schema.rpartition(".")[2] in around
+    if isinstance(schema, list):
+        return any(is_recursive(branch, around) for branch in schema)
+    if schema["type"] in ("record", "error"):
+        inside = around | {schema["name"].rpartition(".")[2]}
+        return any(is_recursive(field["type"], inside) for field in schema["fields"])
+    return any(is_recursive(schema[part], around) for part in ("type", "items", "values") if part in schema)
+
+
+def read_body(data: bytes, parsed: Any, reader: Any, *, recursive: bool) -> tuple[Any, int]:
+    """The record behind the header, and how many bytes are left over; of a recursive schema RecursionError if too deep.
+
+    Raises what fastavro raises.
+    """
+    body = io.BytesIO(data)
+    body.seek(_HEADER_BYTES)
+    read = patient.schemaless_reader if recursive and len(data) > _SHALLOW_BYTES else fastavro.schemaless_reader
+    return read(body, parsed, reader), len(data) - body.tell()
+
+
+def encoder(schema: JsonSchema, schema_id: int) -> Callable[[Mapping[str, Any]], bytes]:
+    """A function from a record to its bytes in the wire format.
+
+    The function raises WireFormatError, naming the field where fastavro does, when the record does not fit.
+    """
+    parsed = parse(schema)
+    header = bytes([_MAGIC]) + schema_id.to_bytes(4, "big")
+
+    def encode(record: Mapping[str, Any]) -> bytes:
+        buffer = io.BytesIO()
+        buffer.write(header)
+        try:
+            fastavro.schemaless_writer(buffer, parsed, cast(dict[str, Any], record))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise WireFormatError(f"the record does not fit its schema: {error!r}") from error
+        return buffer.getvalue()
+
+    return flat_encoder(schema, header, encode) or encode
+
+
+def split(data: bytes) -> int:
+    """The schema id that `data` names; the body begins at byte 5.
+
+    Raises WireFormatError when there is no header or its magic byte is not 0.
+    """
+    if len(data) < _HEADER_BYTES:
+        raise WireFormatError(f"{len(data)} bytes are too short for the wire format's 5-byte header")
+    if data[0] != _MAGIC:
+        raise WireFormatError(f"magic byte is {data[0]}, expected 0")
+    return int.from_bytes(data[1:_HEADER_BYTES], "big")
+
+
+class Decoded(NamedTuple):
+    """A value and the schema it was written with."""
+
+    record: Any
+    writer: WriterSchema
+
+
+class Decoder:
+    """Reads values in the wire format with the writer's schema, or resolved to a pinned reader's schema."""
+
+    def __init__(self, registry: SchemaRegistry, reader: JsonSchema | None = None) -> None:
+        self._registry = registry
+        self._reader = parse(reader) if reader is not None else None
+
+    def __call__(self, data: bytes) -> Decoded:
+        """Decode one value.
+
+        Raises WireFormatError (UnknownSchemaError among them) for a bad record, RegistryUnavailableError when the
+        schema cannot be had now.
+        """
+        writer = self._registry.schema(split(data))
+        try:
+            record, left = read_body(data, writer.parsed, self._reader, recursive=writer.is_recursive)
+        except (*_BAD, EOFError, fastavro.read.SchemaResolutionError) as error:
+            raise WireFormatError(f"the body does not fit schema id {writer.schema_id}: {error!r}") from error
+        if left:
+            raise WireFormatError(f"{left} bytes are left over after schema id {writer.schema_id}")
+        return Decoded(record, writer)

@@ -1,0 +1,110 @@
+"""Liveness and readiness of a process, and the small HTTP server that answers for both and for metrics.
+
+Live: the service's own loop turns. Never a question about another server, or its outage would restart us.
+Ready: the service can do its work now; every reason why not is named.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from isotherm.servicekit.settings import HttpSettings
+
+
+class Health:
+    """What a service says of itself; safe to use from any thread."""
+
+    def __init__(self, beat_limit_ms: int = 30_000, clock: Callable[[], float] = time.monotonic) -> None:
+        self._beat_limit_s = beat_limit_ms / 1000
+        self._clock = clock
+        self._last_beat = clock()
+        self._not_ready: dict[str, str] = {"start": "starting"}
+        self._lock = threading.Lock()
+
+    def beat(self) -> None:
+        """The main loop turned once more."""
+        self._last_beat = self._clock()
+
+    def ready(self, part: str = "start") -> None:
+        """`part` works."""
+        with self._lock:
+            self._not_ready.pop(part, None)
+
+    def not_ready(self, part: str, reason: str) -> None:
+        """`part` does not work, because of `reason` (no secrets: it is shown)."""
+        with self._lock:
+            self._not_ready[part] = reason
+
+    def is_live(self) -> bool:
+        """Whether the main loop turned within the limit."""
+        return self._clock() - self._last_beat <= self._beat_limit_s
+
+    def problems(self) -> dict[str, str]:
+        """Why the service is not ready, by part; empty when it is."""
+        with self._lock:
+            return dict(self._not_ready)
+
+
+class MonitoringServer:
+    """Answers `/live`, `/ready` (200 or 503, JSON) and `/metrics` (Prometheus text) from a daemon thread."""
+
+    def __init__(self, settings: HttpSettings, health: Health, registry: CollectorRegistry) -> None:
+        self._server = ThreadingHTTPServer((settings.host, settings.port), _handler(health, registry))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="monitoring", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that answers."""
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop answering and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _handler(health: Health, registry: CollectorRegistry) -> type[BaseHTTPRequestHandler]:
+    def live() -> tuple[int, str, bytes]:
+        is_live = health.is_live()
+        return (200 if is_live else 503), "application/json", json.dumps({"live": is_live}).encode()
+
+    def ready() -> tuple[int, str, bytes]:
+        problems = health.problems()
+        body = json.dumps({"ready": not problems, "problems": problems}).encode()
+        return (503 if problems else 200), "application/json", body
+
+    def metrics() -> tuple[int, str, bytes]:
+        return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
+
+    pages = {"/live": live, "/ready": ready, "/metrics": metrics}
+
+    class Handler(BaseHTTPRequestHandler):
+        # A client that opens a connection and says nothing must not hold a thread for ever.
+        timeout = 10
+
+        def do_GET(self) -> None:
+            page = pages.get(self.path.partition("?")[0])
+            status, content_type, body = page() if page else (404, "text/plain", b"not found\n")
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Probes every few seconds are not worth a log line."""
+
+    return Handler

@@ -1,0 +1,95 @@
+"""Kafka clients with the suite's promises built in: idempotent acks=all producers, read_committed consumers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from isotherm.servicekit import logs
+from isotherm.servicekit.promised_properties import is_promised
+from isotherm.servicekit.settings import KafkaSettings
+
+_log = logs.logger(__name__)
+_librdkafka_log = logging.getLogger("librdkafka")
+# A failed connection is logged and reported to the error callback; the callback's line is enough.
+_librdkafka_log.addFilter(lambda record: not record.getMessage().startswith(("FAIL ", "ERROR ")))
+
+PRODUCER_DEFAULTS: dict[str, Any] = {
+    "enable.idempotence": True,
+    "acks": "all",
+    # Java's default partitioner, so that every producer puts a key on the same partition.
+    "partitioner": "murmur2_random",
+    "compression.type": "lz4",
+    "linger.ms": 5,
+    "delivery.timeout.ms": 30_000,
+}
+
+CONSUMER_DEFAULTS: dict[str, Any] = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": False,
+    "auto.offset.reset": "earliest",
+    "partition.assignment.strategy": "cooperative-sticky",
+}
+
+
+def client_config(settings: KafkaSettings, client_id: str, **overrides: Any) -> dict[str, Any]:
+    """librdkafka configuration of any client: address, security pass-through, logs and errors to our logger.
+
+    `overrides` use underscores for dots (`linger_ms=1`); `settings.properties` win over both defaults and overrides,
+    except where a promise rests on the property (`promised_properties`): there each client has its own value.
+    """
+    return {
+        "bootstrap.servers": settings.bootstrap_servers,
+        "client.id": client_id,
+        "log.connection.close": False,
+        "logger": _librdkafka_log,
+        "error_cb": _Errors(),
+        **{key.replace("_", "."): value for key, value in overrides.items()},
+        **{key: value for key, value in settings.properties.items() if not is_promised(key)},
+    }
+
+
+def producer(settings: KafkaSettings, client_id: str, **overrides: Any) -> Producer:
+    """An idempotent producer with acks=all that partitions as Java does; delivery reports decide success."""
+    return Producer({**PRODUCER_DEFAULTS, **client_config(settings, client_id, **overrides)})
+
+
+def consumer(settings: KafkaSettings, client_id: str, group: str, **overrides: Any) -> Consumer:
+    """A read_committed consumer of `group` that commits only when told."""
+    return Consumer({**CONSUMER_DEFAULTS, "group.id": group, **client_config(settings, client_id, **overrides)})
+
+
+def admin(settings: KafkaSettings, client_id: str) -> AdminClient:
+    """A client for topics and groups; keep a reference until its futures resolved."""
+    return AdminClient(client_config(settings, client_id))
+
+
+def error_of(error: BaseException | KafkaError) -> KafkaError | None:
+    """The KafkaError inside a KafkaException, or the error itself."""
+    if isinstance(error, KafkaError):
+        return error
+    if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
+        return error.args[0]
+    return None
+
+
+class _Errors:
+    """Says each error once in `interval_s`: a broker that is away fails connections by the hundred."""
+
+    def __init__(self, interval_s: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s = interval_s
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def __call__(self, error: KafkaError) -> None:
+        now = self._clock()
+        self._said = {name: at for name, at in self._said.items() if now - at < self._interval_s}
+        if error.name() not in self._said:
+            self._said[error.name()] = now
+            # librdkafka retries everything that is reported here by itself; fatal ones also fail the next call.
+            _log.warning("kafka client error", code=error.name(), reason=error.str(), fatal=error.fatal())

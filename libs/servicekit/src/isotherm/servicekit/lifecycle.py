@@ -1,0 +1,115 @@
+"""The life of a service process: start, signals, drain within a deadline, exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+
+from isotherm.servicekit import logs
+
+_log = logs.logger(__name__)
+
+
+class Exit(IntEnum):
+    """Exit codes of every command of the suite."""
+
+    OK = 0
+    FAILED = 1
+    CONFIGURATION = 2
+    DEADLINE = 3
+    """Asked to stop, but not drained within the deadline."""
+
+
+class Stop:
+    """The request to stop, for threads (`wait`, `is_set`) and for one event loop (`wait_async`)."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._async_event: asyncio.Event | None = None
+
+    def set(self) -> None:
+        """Ask everything to stop; may be called from any thread and from a signal handler."""
+        self._event.set()
+        if self._loop is not None and self._async_event is not None:
+            self._loop.call_soon_threadsafe(self._async_event.set)
+
+    def is_set(self) -> bool:
+        """Whether the stop was asked for."""
+        return self._event.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until the stop is asked for or the time is over; True when asked for."""
+        return self._event.wait(timeout_s)
+
+    async def wait_async(self) -> None:
+        """Return when the stop is asked for."""
+        if self._async_event is None:
+            self._loop, self._async_event = asyncio.get_running_loop(), asyncio.Event()
+            if self._event.is_set():
+                self._async_event.set()
+        await self._async_event.wait()
+
+
+def collect_rarely(new_objects: int = 100_000) -> None:
+    """Let the garbage collector look after so many new containers, and never again at what the program is made of.
+
+    For services whose records hold no cycles: it finds nothing in them, yet walks through all that wait, over and over.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(new_objects, 20, 20)
+
+
+def run(main: Callable[[Stop], int], *, shutdown_timeout_ms: int) -> int:
+    """Run `main` in the main thread until it returns; SIGTERM and SIGINT set its `Stop`.
+
+    When `main` has not returned `shutdown_timeout_ms` after the first signal, or on a second signal, the process ends
+    at once with Exit.DEADLINE: an unclean end is always survivable here, a hanging one is not.
+    """
+    stop = Stop()
+
+    def on_signal(number: int, _frame: object) -> None:
+        if stop.is_set():
+            os._exit(Exit.DEADLINE)
+        # No logging here: the signal may have interrupted the logging lock's owner.
+        stop.set()
+        overdue = threading.Timer(shutdown_timeout_ms / 1000, _end_overdue, [signal.Signals(number).name])
+        overdue.daemon = True
+        overdue.start()
+
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return main(stop)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def run_async(
+    main: Callable[[Stop], Awaitable[int]],
+    *,
+    shutdown_timeout_ms: int,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> int:
+    """As `run`, for a coroutine function; `loop_factory` may be uvloop's."""
+
+    async def started(stop: Stop) -> int:
+        return await main(stop)
+
+    def threaded(stop: Stop) -> int:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            # Our handlers were set before the Runner's; keep them: they know the deadline.
+            return runner.run(started(stop))
+
+    return run(threaded, shutdown_timeout_ms=shutdown_timeout_ms)
+
+
+def _end_overdue(signal_name: str) -> None:
+    _log.error("not drained within the deadline, ending now", signal=signal_name)
+    os._exit(Exit.DEADLINE)

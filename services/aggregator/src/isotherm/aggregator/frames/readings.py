@@ -1,0 +1,148 @@
+"""From records of Kafka to readings, and what becomes of those that are not on time. Pure: columns in, columns out.
+
+The verdict is a property of the record alone, the time at which the broker appended it included (architecture 7.3), so
+every query that reads a record comes to the same one, whenever it reads it.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampType
+
+from isotherm.aggregator.frames import confluent_avro
+from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.watermark.timeliness import Timeliness
+from isotherm.connector.errors.dead_letters import PREFIX
+from isotherm.schemas import schema
+
+READER = schema("SensorReading", 1)
+FIELDS = ("device_id", "metric", "value", "event_time", "ingest_time")
+SHAPE = StructType(
+    [
+        StructField("device_id", StringType()),
+        StructField("metric", StringType()),
+        StructField("value", DoubleType()),
+        StructField("event_time", TimestampType()),
+        StructField("ingest_time", TimestampType()),
+    ]
+)
+
+LATE = "late"
+DEAD_LETTER_REASONS = (
+    "no-value",
+    "not-framed",
+    "unknown-schema",
+    "corrupt",
+    "out-of-range",
+    "not-finite",
+    "too-large",
+    "future",
+)
+REASONS = (LATE, *DEAD_LETTER_REASONS)
+
+LATEST_TIME_MS = 253_402_300_799_999
+"""The end of the year 9999: times outside 1970 to then overflow the window arithmetic instead of being in a window."""
+
+LARGEST_VALUE = 1e100
+"""Beyond it lies no measurement. The sum of as many values as a topic can hold, and of their squares, stays finite."""
+
+_DEAD_LETTER_OFFSET_HEADERS = ("topic", "partition", "offset")
+
+
+def decode(records: DataFrame, ids: SchemaIds) -> DataFrame:
+    """Add the column `reading` to Kafka records: a struct of SHAPE, all null when the value cannot be read."""
+    reading = confluent_avro.decode(F.col("value"), ids, confluent_avro.projected(READER, FIELDS), SHAPE)
+    return records.withColumn("reading", reading)
+
+
+def verdict(ids: SchemaIds, timeliness: Timeliness) -> Column:
+    """Why a decoded record is not aggregated, one of REASONS; null when it is.
+
+    Its `timestamp` is the broker's time of appending it, where the topic has `message.timestamp.type=LogAppendTime`.
+    """
+    value = F.col("value")
+    event_ms, ingest_ms = F.unix_millis("reading.event_time"), F.unix_millis("reading.ingest_time")
+    appended_ms = F.unix_millis("timestamp")
+    measured = F.col("reading.value")
+    return (
+        F.when(value.isNull(), "no-value")
+        .when(~confluent_avro.is_framed(value), "not-framed")
+        .when(F.col("reading.device_id").isNull() & ~confluent_avro.is_known(value, ids), "unknown-schema")
+        .when(F.col("reading.device_id").isNull(), "corrupt")
+        .when(~event_ms.between(0, LATEST_TIME_MS) | ~ingest_ms.between(0, LATEST_TIME_MS), "out-of-range")
+        .when(F.isnan(measured) | (F.abs(measured) == float("inf")), "not-finite")
+        .when(F.abs(measured) > LARGEST_VALUE, "too-large")
+        .when(event_ms > ingest_ms + timeliness.max_skew_ms, "future")
+        .when(
+            (event_ms < ingest_ms - timeliness.allowed_lateness_ms)
+            | (appended_ms > ingest_ms + timeliness.publish_delay_ms),
+            LATE,
+        )
+    )
+
+
+def on_time(decoded: DataFrame, verdict: Column) -> DataFrame:
+    """The readings without a verdict, as columns, and `appended_time`.
+
+    A generator and not a filter: Spark would push a filter below the projection that decodes, and decode twice.
+    """
+    row = F.struct("reading.*", F.col("timestamp").alias("appended_time"))
+    return decoded.select(F.inline(F.when(verdict.isNull(), F.array(row))))
+
+
+def refused(decoded: DataFrame, verdict: Column) -> DataFrame:
+    """The records with a verdict, in a column `reason`. A generator, as in `on_time`."""
+    return decoded.select("*", F.explode(F.when(verdict.isNotNull(), F.array(verdict))).alias("reason"))
+
+
+def to_reject_topics(refused: DataFrame, late_topic: str, dead_letter_topic: str, timeliness: Timeliness) -> DataFrame:
+    """Rows for the Kafka sink: key, value and headers as they came; dead letters say why in Kafka Connect's headers."""
+    is_late = F.col("reason") == LATE
+    original = F.coalesce(F.col("headers"), F.array().cast("array<struct<key:string,value:binary>>"))
+    kept = F.filter(original, lambda header: ~header["key"].startswith(PREFIX))
+    said = {name: F.col(name).cast("string") for name in _DEAD_LETTER_OFFSET_HEADERS} | {
+        "connector.name": F.lit("aggregator"),
+        "task.id": F.lit("0"),
+        "stage": F.lit("VALUE_CONVERTER"),
+        "class.name": F.lit("aggregator.readings"),
+        "exception.class.name": F.concat(F.lit("aggregator.readings."), F.col("reason")),
+        "exception.message": _message(timeliness),
+    }
+    errors = F.array(
+        *(F.struct(F.lit(PREFIX + k).alias("key"), F.encode(v, "UTF-8").alias("value")) for k, v in said.items())
+    )
+    return refused.select(
+        F.when(is_late, F.lit(late_topic)).otherwise(F.lit(dead_letter_topic)).alias("topic"),
+        "key",
+        "value",
+        F.when(is_late, F.col("headers")).otherwise(F.concat(kept, errors)).alias("headers"),
+    )
+
+
+def _message(timeliness: Timeliness) -> Column:
+    value, reason = F.col("value"), F.col("reason")
+    times = [
+        F.lit("event_time "),
+        F.unix_millis("reading.event_time"),
+        F.lit(", ingest_time "),
+        F.unix_millis("reading.ingest_time"),
+    ]
+    length = F.length(value).cast("string")
+    return (
+        F.when(reason == "no-value", "the record has no value")
+        .when(reason == "not-framed", F.concat(length, F.lit(" bytes do not begin with magic byte 0 and a schema id")))
+        .when(
+            reason == "unknown-schema",
+            F.concat(F.lit("the registry has no schema with id "), confluent_avro.schema_id(value)),
+        )
+        .when(reason == "corrupt", F.concat(F.lit("the body does not fit schema id "), confluent_avro.schema_id(value)))
+        .when(reason == "out-of-range", F.concat(*times, F.lit(" (epoch ms): not within the years 1970 to 9999")))
+        .when(reason == "not-finite", F.concat(F.lit("the value is "), F.col("reading.value").cast("string")))
+        .when(
+            reason == "too-large",
+            F.concat(F.lit("the value is "), F.col("reading.value").cast("string"), F.lit(f", beyond {LARGEST_VALUE}")),
+        )
+        # Late readings carry no message.
+        .otherwise(F.concat(*times, F.lit(f" (epoch ms): more than {timeliness.max_skew_ms} ms ahead")))
+    )

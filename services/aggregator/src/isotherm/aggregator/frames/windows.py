@@ -1,0 +1,135 @@
+"""From readings to windows, groups and the records that say so. Pure: data frames in, data frames out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+from isotherm.aggregator.frames import confluent_avro
+from isotherm.schemas import schema
+
+AGGREGATE = schema("TemperatureAggregate", 1)
+GROUP = schema("TemperatureGroup", 1)
+
+IS_KNOWN = "is_known"
+
+_READING_COLUMNS = ("device_id", "metric", "value", "event_time")
+
+
+def with_clock(readings: DataFrame, clock: DataFrame, watermark_delay_ms: int) -> DataFrame:
+    """The readings, on a watermark that `clock` alone moves.
+
+    `clock` has a column `event_time`; its rows pass the watermark and end there. It comes first in the union, because
+    a union takes the watermark of its first part. Readings do not pass it: how far they have come says nothing about
+    what is still unread in another partition.
+    """
+    ticks = clock.select(
+        F.lit(None).cast("string").alias("device_id"),
+        F.lit(None).cast("string").alias("metric"),
+        F.lit(None).cast("double").alias("value"),
+        "event_time",
+    ).withWatermark("event_time", f"{watermark_delay_ms} milliseconds")
+    # A condition on the event time is not pushed below the watermark, any other would be.
+    nothing = ticks.where(F.col("event_time") < F.timestamp_millis(F.lit(0)))
+    return nothing.unionByName(readings.select(*_READING_COLUMNS))
+
+
+def aggregate(readings: DataFrame, window_ms: int, slide_ms: int | None = None) -> DataFrame:
+    """Aggregates by device, metric and window, with the columns of TemperatureAggregate.
+
+    The revision is the time of the micro-batch, which Spark keeps in the checkpoint: a batch that is run again after
+    a crash has the same.
+    """
+    length, slide = f"{window_ms} milliseconds", f"{slide_ms or window_ms} milliseconds"
+    value = F.col("value")
+    return (
+        readings.groupBy("device_id", "metric", F.window("event_time", length, slide))
+        .agg(
+            F.count(F.lit(1)).alias("count"),
+            F.sum(value).alias("sum"),
+            F.min(value).alias("min"),
+            F.max(value).alias("max"),
+            F.stddev_pop(value).alias("stddev"),
+        )
+        .select(
+            "device_id",
+            "metric",
+            F.col("window.start").alias("window_start"),
+            F.col("window.end").alias("window_end"),
+            "count",
+            "sum",
+            (F.col("sum") / F.col("count")).alias("mean"),
+            "min",
+            "max",
+            "stddev",
+            F.unix_millis(F.current_timestamp()).alias("revision"),
+        )
+    )
+
+
+def with_devices(aggregates: DataFrame, devices: DataFrame) -> DataFrame:
+    """The aggregates with the attributes of their devices, and IS_KNOWN, which is null for a device without metadata.
+
+    `devices` has `device_id` and a column for each attribute.
+    """
+    return aggregates.join(devices.withColumn(IS_KNOWN, F.lit(True)), "device_id", "left")
+
+
+def group(aggregates: DataFrame, attributes: Sequence[str], unknown_group: str) -> DataFrame:
+    """The windows of devices that share an attribute, with the columns of TemperatureGroup.
+
+    `aggregates` come from `with_devices`. A device of which the attribute is not known is in the group
+    `unknown_group`; with an empty `unknown_group` it is left out.
+    """
+    pairs = F.array(*(F.struct(F.lit(name).alias("attribute"), F.col(name).alias("group")) for name in attributes))
+    members = aggregates.select(
+        "metric", "window_start", "window_end", "count", "sum", "min", "max", "revision", F.inline(pairs)
+    )
+    named = (
+        members.withColumn("group", F.coalesce("group", F.lit(unknown_group)))
+        if unknown_group
+        else members.where(F.col("group").isNotNull())
+    )
+    # Sorted before it is added up: floating point sums depend on the order, and rows come in any.
+    total = F.aggregate(F.sort_array(F.collect_list("sum")), F.lit(0.0), lambda left, right: left + right)
+    return (
+        named.groupBy("attribute", "group", "metric", "window_start", "window_end")
+        .agg(
+            F.count(F.lit(1)).alias("device_count"),
+            F.sum("count").alias("count"),
+            total.alias("total"),
+            F.min("min").alias("min"),
+            F.max("max").alias("max"),
+            F.max("revision").alias("revision"),
+        )
+        .withColumn("mean", F.col("total") / F.col("count"))
+        .drop("total")
+    )
+
+
+def to_aggregate_topic(aggregates: DataFrame, schema_id: int) -> DataFrame:
+    """Key and value of each aggregate, for the Kafka sink."""
+    return _to_topic(aggregates, AGGREGATE, schema_id, ("device_id", "metric"))
+
+
+def to_group_topic(groups: DataFrame, schema_id: int) -> DataFrame:
+    """Key and value of each group, for the Kafka sink."""
+    return _to_topic(groups, GROUP, schema_id, ("attribute", "group", "metric"))
+
+
+def _to_topic(rows: DataFrame, writer: Mapping[str, Any], schema_id: int, names: Sequence[str]) -> DataFrame:
+    key = F.concat_ws(
+        "|",
+        *(_percent_encoded(F.col(name)) for name in names),
+        F.unix_millis("window_start").cast("string"),
+        F.unix_millis("window_end").cast("string"),
+    )
+    record = F.struct(*(field["name"] for field in writer["fields"]))
+    return rows.select(key.alias("key"), confluent_avro.encode(record, writer, schema_id).alias("value"))
+
+
+def _percent_encoded(text: Column) -> Column:
+    return F.replace(F.replace(text, F.lit("%"), F.lit("%25")), F.lit("|"), F.lit("%7C"))

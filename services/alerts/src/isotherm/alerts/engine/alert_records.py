@@ -1,0 +1,70 @@
+"""The records that leave: alerts, and what is known of a device by now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isotherm.alerts.engine.conditions import Change
+from isotherm.alerts.engine.device_state import AlertRecord, DeviceMemory, alert_id
+
+
+def record(device_id: str, rule_key: str, severity: str, kind: str, change: Change, unit: str) -> AlertRecord:
+    """One state of an alert, as plain values of an Alert record."""
+    metric, _, name = rule_key.rpartition(".")
+    closed = change.state == "closed"
+    return {
+        "alert_id": alert_id(device_id, rule_key, change.opened_ms),
+        "device_id": device_id,
+        "rule": name,
+        "severity": severity,
+        "state": change.state,
+        "opened_at": change.opened_ms,
+        "updated_at": change.at_ms,
+        "closed_at": change.at_ms if closed else None,
+        "metric": metric or None,
+        "value": change.finding.measured,
+        "threshold": change.finding.threshold,
+        "message": _sentence(kind, metric, change, unit),
+    }
+
+
+def state_record(device_id: str, memory: DeviceMemory, now_ms: int) -> dict[str, Any]:
+    """The device's DeviceState record."""
+    return {
+        "device_id": device_id,
+        "last_seen": max(memory.last_seen_ms, 0),
+        "latest": {
+            name: {
+                "value": metric.value,
+                "unit": metric.unit,
+                "event_time": metric.event_time_ms,
+                "sequence": metric.sequence,
+                "trend_per_hour": metric.trend_per_hour,
+            }
+            for name, metric in sorted(memory.metrics.items())
+            if metric.event_time_ms >= 0
+        },
+        "open_alerts": memory.open_alerts(device_id),
+        "updated_at": now_ms,
+    }
+
+
+def _sentence(kind: str, metric: str, change: Change, unit: str) -> str:
+    opened = change.state == "opened"
+    value, threshold = change.finding.measured, change.finding.threshold
+    unit = f" {unit}" if unit else ""
+    if kind == "above":
+        return f"{metric} {value}{unit} is {'above' if opened else 'no longer above'} {threshold}{unit}"
+    if kind == "below":
+        return f"{metric} {value}{unit} is {'below' if opened else 'no longer below'} {threshold}{unit}"
+    if kind == "rate":
+        return (
+            f"{metric} has changed by {value:g}{unit}, {'more' if opened else 'no longer more'} than {threshold}{unit}"
+        )
+    if kind == "flat":
+        return f"{metric} {'has stayed at' if opened else 'moves again:'} {value}{unit}"
+    if kind == "silent":
+        return "no reading when one was due" if opened else "readings come again"
+    if kind == "unknown-device":
+        return "nothing is known of this device" if opened else "the device is known now"
+    return "the rule is configured no more"

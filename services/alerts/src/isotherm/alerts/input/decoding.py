@@ -1,0 +1,63 @@
+"""From the bytes of a record of the input to a reading, whichever of the two kinds it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import isotherm.schemas
+from isotherm.alerts.engine.reading import Reading, reading_of, reading_of_window
+from isotherm.kcql.projection.dates import epoch_ms
+from isotherm.servicekit.avro import (
+    Decoder,
+    SchemaRegistry,
+    WireFormatError,
+    split,
+)
+
+READER = isotherm.schemas.schema("SensorReading", 1)
+WINDOW_READER = isotherm.schemas.schema("TemperatureAggregate", 1)
+
+
+class NoValueError(WireFormatError):
+    """The record has no value: a topic of readings has nothing to delete."""
+
+
+class ReadingDecoder:
+    """Decodes SensorReading and TemperatureAggregate, told apart by the name of the schema they were written with."""
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self._registry = registry
+        self._readings, self._windows = Decoder(registry, READER), Decoder(registry, WINDOW_READER)
+        self._is_window: dict[int, bool] = {}
+
+    def knows(self, value: bytes) -> bool:
+        """Whether `value` can be decoded without asking the registry. Raises WireFormatError."""
+        return split(value) in self._is_window
+
+    def __call__(self, value: bytes | None, recorded_ms: int) -> Reading:
+        """The reading in a record; `recorded_ms` is Kafka's time of it: that is when an aggregate was taken in.
+
+        Raises WireFormatError (NoValueError, UnknownSchemaError among them) and RegistryUnavailableError.
+        """
+        if value is None:
+            raise NoValueError("the record has no value")
+        schema_id = split(value)
+        is_window = self._is_window.get(schema_id)
+        if is_window is None:
+            is_window = _name(self._registry.schema(schema_id).json) == _name(WINDOW_READER)
+        if is_window:
+            record = self._windows(value).record
+            reading = reading_of_window(record | {"window_end": epoch_ms(record["window_end"])}, recorded_ms)
+        else:
+            record = self._readings(value).record
+            reading = reading_of(record | {name: epoch_ms(record[name]) for name in ("event_time", "ingest_time")})
+        self._is_window[schema_id] = is_window
+        return reading
+
+
+def _name(schema: Any) -> str | None:
+    """The full name of a record's schema; None for any other schema."""
+    if not isinstance(schema, dict) or "name" not in schema:
+        return None
+    name = str(schema["name"])
+    return f"{schema['namespace']}.{name}" if "." not in name and schema.get("namespace") else name

@@ -1,0 +1,23 @@
+"""Waiting that is no sign of death: whoever waits for a server says meanwhile that the service lives."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from isotherm.servicekit.health import Health
+
+_BEAT_S = 1.0
+
+
+async def is_done_within(health: Health, limit_s: float, *tasks: asyncio.Future[Any]) -> bool:
+    """Wait until one of the tasks has ended, `limit_s` at most, and beat; whether one has. Cancels none."""
+    give_up = time.monotonic() + limit_s
+    while not any(task.done() for task in tasks):
+        left_s = give_up - time.monotonic()
+        if left_s <= 0:
+            return False
+        health.beat()
+        await asyncio.wait(tasks, timeout=min(left_s, _BEAT_S), return_when=asyncio.FIRST_COMPLETED)
+    return True

@@ -1,0 +1,172 @@
+"""Posts alerts to a webhook: a reader of the alerts topic with a group of its own, so that nothing waits for it.
+
+An alert is posted at least once; `Idempotency-Key` is the same for a repeat. What may yet succeed is repeated, what
+cannot is a dead letter, and only then the next alert has its turn.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+
+import isotherm.schemas
+from isotherm.alerts.input.dead_letters import letter_of, origin_of
+from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.settings import AlertsSettings
+from isotherm.connector.errors.dead_letters import DeadLetters, producer_overrides
+from isotherm.servicekit import kafka, logs
+from isotherm.servicekit.avro import (
+    Decoder,
+    RegistryUnavailableError,
+    SchemaRegistry,
+    WireFormatError,
+)
+from isotherm.servicekit.backoff import Backoff
+from isotherm.servicekit.health import Health
+
+READER = isotherm.schemas.schema("Alert", 1)
+
+PART = "webhook"
+
+_POLL_S = 0.5
+_JOIN_S = 5.0
+_MARGIN_MS = 300_000
+_MAX_ANSWER_BYTES = 65_536
+_REPEATABLE = (408, 425, 429)
+"""Answers below 500 that ask for a repeat (RFC 9110, RFC 8470, RFC 6585)."""
+
+_log = logs.logger(__name__)
+
+
+class RefusedError(Exception):
+    """The webhook does not want this alert, or has not wanted it for too long."""
+
+
+class Webhook:
+    """Posts alerts from a thread until it is closed."""
+
+    def __init__(self, settings: AlertsSettings, metrics: Metrics, health: Health) -> None:
+        self._settings, self._metrics, self._health = settings, metrics, health
+        self._name = f"{settings.name}-webhook"
+        self._decode = Decoder(SchemaRegistry(settings.registry), READER)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
+
+    def start(self) -> None:
+        """Begin to post."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Post no more; what is not committed is posted by the next one."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        backoff = Backoff(base_ms=200, cap_ms=30_000)
+        while not self._ended.is_set():
+            try:
+                self._follow(backoff)
+            except Exception as error:
+                self._health.not_ready(PART, f"posts nothing: {error}")
+                _log.error("the webhook begins anew", exc_info=error)
+                self._ended.wait(backoff.next_ms() / 1000)
+
+    def _follow(self, backoff: Backoff) -> None:
+        """Read and post until the end comes, or anything but the webhook itself fails."""
+        settings = self._settings
+        patience_ms = settings.webhook.retry_for_ms + settings.webhook.timeout_ms + _MARGIN_MS
+        producer = kafka.producer(settings.kafka, f"{self._name}-dead-letters", **producer_overrides())
+        dead_letters = DeadLetters(producer, settings.dead_letter_topic)
+        token = settings.webhook.authorization_token
+        headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
+        with ExitStack() as at_end:
+            client = at_end.enter_context(httpx.Client(headers=headers, timeout=settings.webhook.timeout_ms / 1000))
+            consumer = kafka.consumer(
+                settings.kafka, self._name, self._name, max_poll_interval_ms=patience_ms, enable_partition_eof=True
+            )
+            at_end.callback(consumer.close)
+            consumer.subscribe([settings.alerts_topic], on_assign=lambda *_: self._health.ready(PART))
+            while not self._ended.is_set():
+                message = consumer.poll(_POLL_S)
+                if message is not None and self._is_alert(message) and self._deliver(client, dead_letters, message):
+                    self._commit(consumer, message)
+                    backoff.reset()
+
+    def _is_alert(self, message: Message) -> bool:
+        """Whether a message is a record and no event. Raises KafkaException for an error of the consumer."""
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        self._health.ready(PART)
+        return error is None
+
+    def _commit(self, consumer: Consumer, message: Message) -> None:
+        try:
+            consumer.commit(message=message, asynchronous=False)
+        except KafkaException as error:
+            # Nothing is lost: the alert is posted again, or the next commit covers it.
+            _log.warning("the offset is not committed", offset=message.offset(), reason=str(error))
+
+    def _deliver(self, client: httpx.Client, dead_letters: DeadLetters, message: Message) -> bool:
+        """Post an alert or bury it; False when the end came first."""
+        try:
+            posted = self._post(client, message.value() or b"")
+        except (RefusedError, WireFormatError) as error:
+            letter = letter_of(
+                origin_of(message), error, stage="TASK_PUT", name=self._name, class_name=f"{__name__}.Webhook"
+            )
+            dead_letters.send([letter])
+            self._metrics.webhook.labels("dead-lettered").inc()
+            _log.warning("dead letter", topic=message.topic(), offset=message.offset(), reason=str(error))
+            return True
+        return posted
+
+    def _post(self, client: httpx.Client, value: bytes) -> bool:
+        backoff = Backoff(base_ms=200, cap_ms=30_000)
+        give_up = time.monotonic() + self._settings.webhook.retry_for_ms / 1000
+        while not self._ended.is_set():
+            problem = self._attempt(client, value)
+            if problem is None:
+                self._metrics.webhook.labels("posted").inc()
+                return True
+            if time.monotonic() >= give_up:
+                raise RefusedError(problem)
+            self._metrics.webhook.labels("repeated").inc()
+            self._ended.wait(backoff.next_ms() / 1000)
+        return False
+
+    def _attempt(self, client: httpx.Client, value: bytes) -> str | None:
+        """Post once; returns why it has to be repeated. Raises RefusedError, WireFormatError."""
+        try:
+            alert = self._decode(value).record
+        except RegistryUnavailableError as error:
+            return str(error)
+        key, body = post_of(alert)
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+        try:
+            with client.stream("POST", str(self._settings.webhook.url), content=body, headers=headers) as answer:
+                status = answer.status_code
+                # Read to its end, or the connection could not be used again; undecoded, for nobody looks at it.
+                for _part in answer.iter_raw():
+                    if answer.num_bytes_downloaded > _MAX_ANSWER_BYTES:
+                        break
+        except httpx.HTTPError as error:
+            return f"no answer: {error!r}"
+        if 200 <= status < 300:
+            return None
+        if status >= 500 or status in _REPEATABLE:
+            return f"answered {status}"
+        raise RefusedError(f"answered {status}")
+
+
+def post_of(alert: Mapping[str, Any]) -> tuple[str, bytes]:
+    """The idempotency key and the body of a post; times are in ISO 8601."""
+    return f"{alert['alert_id']}/{alert['state']}", json.dumps(alert, default=lambda at: at.isoformat()).encode()

@@ -1,0 +1,258 @@
+"""KCQL statements as routes: which record a notification of which resource becomes in which topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import isotherm.schemas
+from isotherm import kcql, payloads
+from isotherm.coap_ingest.coap.notification import Notification
+from isotherm.coap_ingest.coap.resource import (
+    AddressError,
+    Resource,
+    Server,
+    parse_resource,
+)
+from isotherm.coap_ingest.ingest.records import Project, ReadingRules
+from isotherm.coap_ingest.observe.discovery import Pattern, is_pattern
+from isotherm.connector.config.validation import Problem
+
+SERVICE = "coap-ingest"
+_ANY_SERVER = Server("coap", "any", 0)
+MESSAGE, READING = "CoapMessage", "SensorReading"
+
+Encode = Callable[[Mapping[str, Any]], bytes]
+
+
+class Values(Enum):
+    """How values are written."""
+
+    AVRO = "AVRO"
+    JSON = "JSON"
+    JSON_WITH_SCHEMA = "JSON with schemas"
+
+
+class MessageKey(Enum):
+    """What keys whole messages, where WITHKEY names no fields of the payload."""
+
+    RESOURCE = "resource"
+    DEVICE = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A topic and what goes into it."""
+
+    name: str
+    record: str
+    version: int
+    values: Values = Values.AVRO
+    units: Mapping[str, str] = field(default_factory=dict)
+    """Units of metrics that the topic declares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One statement: from a resource to a topic. `rules` is None for the message as it is."""
+
+    statement: kcql.Statement
+    resource: Resource
+    topic: Target
+    rules: ReadingRules | None
+    message_key: MessageKey = MessageKey.RESOURCE
+    limits: payloads.Limits = field(default_factory=payloads.Limits)
+
+    def key(self, notification: Notification) -> str:
+        """The key of a whole message.
+
+        Raises PayloadError when WITHKEY names a field that the payload does not have, or has differently in several
+        items.
+        """
+        if self.statement.with_key:
+            return _payload_key(self.statement, notification, self.limits)
+        if self.message_key is MessageKey.RESOURCE:
+            return notification.resource.uri
+        return notification.device_id or notification.resource.server.authority
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One statement, checked: it becomes routes of the resources that its FROM names."""
+
+    statement: kcql.Statement
+    topic: Target
+    units: Mapping[str, str]
+    limits: payloads.Limits
+    message_key: MessageKey = MessageKey.RESOURCE
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """Which resources, when FROM names many; None when it names one."""
+        return Pattern(self.statement.source) if is_pattern(self.statement.source) else None
+
+    def named(self, server: Server) -> Route:
+        """The route of the one resource of `server` that FROM names."""
+        return self.route(parse_resource(server, self.statement.source))
+
+    def matches(self, resource: Resource) -> bool:
+        """Whether FROM names this resource, alone or among others; one that is named alone with its queries."""
+        pattern = self.pattern
+        if pattern is not None:
+            return pattern.matches(resource.path)
+        named = parse_resource(resource.server, self.statement.source)
+        return named.path == resource.path and named.query in ((), resource.query)
+
+    def route(self, resource: Resource) -> Route:
+        """From this resource to the statement's topic."""
+        is_message = self.topic.record == MESSAGE
+        rules = None if is_message else _rules(self.statement, resource, self.topic, self.units, self.limits)
+        return Route(self.statement, resource, self.topic, rules, self.message_key, self.limits)
+
+
+def compile_rules(
+    statements: Iterable[kcql.Statement],
+    *,
+    key: str,
+    units: Mapping[str, str],
+    limits: payloads.Limits,
+    values: Values = Values.AVRO,
+    message_key: MessageKey = MessageKey.RESOURCE,
+) -> tuple[list[Rule], list[Problem]]:
+    """The rules of `statements`, and what is wrong with the others; `key` is the configuration key they stand in."""
+    rules, problems = [], []
+    for statement in statements:
+        try:
+            _check_source(statement)
+            target = _target(statement, values)
+            _check_fields(statement, target)
+        except (AddressError, _UnusableError) as error:
+            problems.append(Problem(key, f"{error} (in {statement.text!r})"))
+        else:
+            rules.append(Rule(statement, target, units, limits, message_key))
+    return rules, problems
+
+
+class _UnusableError(ValueError):
+    """What is wrong with a statement."""
+
+
+def _check_source(statement: kcql.Statement) -> None:
+    if is_pattern(statement.source) and "?" in statement.source:
+        raise _UnusableError(f"{statement.source!r}: a pattern has no query")
+    parse_resource(_ANY_SERVER, statement.source)
+
+
+def _target(statement: kcql.Statement, values: Values) -> Target:
+    if statement.target is None or statement.target_from is not None:
+        raise _UnusableError("the target must be the name of a topic")
+    expected = "AVRO" if values is Values.AVRO else "JSON"
+    if statement.format not in (None, expected):
+        raise _UnusableError(f"WITHFORMAT {statement.format}: values are {expected}, by value.converter")
+    return _declared(statement.target) if values is Values.AVRO else _undeclared(statement.target, statement, values)
+
+
+def _declared(name: str) -> Target:
+    try:
+        topic = isotherm.schemas.topic(name)
+    except LookupError:
+        own = ", ".join(_own_topics())
+        raise _UnusableError(f"topic {name} is not declared; declared for {SERVICE}: {own}") from None
+    if SERVICE not in topic.writers:
+        raise _UnusableError(f"topic {name} is not written by {SERVICE}; it writes {', '.join(_own_topics())}")
+    if topic.record is None or topic.version is None:
+        raise _UnusableError(f"topic {name} has no schema")
+    return Target(name, topic.record, topic.version, units=topic.semantics.get("units", {}))
+
+
+def _undeclared(name: str, statement: kcql.Statement, values: Values) -> Target:
+    """A topic for JSON: it takes whole messages from SELECT *, readings from selected fields."""
+    if any(topic.name == name for topic in isotherm.schemas.topics()):
+        raise _UnusableError(
+            f"topic {name} is declared with AVRO values, and its readers count on them: JSON goes into another topic"
+        )
+    record = MESSAGE if _is_everything(statement) and not statement.ignore else READING
+    return Target(name, record, 1, values)
+
+
+def _check_fields(statement: kcql.Statement, target: Target) -> None:
+    is_message = target.record == MESSAGE
+    if is_message and (statement.ignore or not _is_everything(statement)):
+        raise _UnusableError(f"topic {target.name} holds whole messages: it takes SELECT * only")
+    if statement.with_key and not is_message:
+        raise _UnusableError("WITHKEY: readings are keyed by device, so that those of a device stay in order")
+    if any(path.part is not kcql.Part.VALUE or not path.segments for path in statement.with_key):
+        raise _UnusableError("WITHKEY takes fields of the payload")
+    other = next((field for field in statement.fields if field.path.part is not kcql.Part.VALUE), None)
+    if other is not None:
+        raise _UnusableError(
+            f"a CoAP payload has no {other.path.part.value}: only fields of the payload can be selected"
+        )
+
+
+def _payload_key(statement: kcql.Statement, notification: Notification, limits: payloads.Limits) -> str:
+    rows = payloads.decode(
+        notification.payload, notification.content_format, limits=limits, now_ms=notification.arrived_ms
+    )
+    paths = [path.segments for path in statement.with_key]
+    found = {statement.key_delimiter.join(_key_part(row, segments) for segments in paths) for row in rows}
+    if len(found) != 1:
+        raise payloads.PayloadError(f"WITHKEY: the payload has {len(found)} different keys, one message has one")
+    return found.pop()
+
+
+def _key_part(row: Mapping[str, Any], segments: tuple[str, ...]) -> str:
+    value: Any = row
+    for name in segments:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if type(value) not in (str, int, float, bool):
+        raise payloads.PayloadError(f"WITHKEY: {'.'.join(segments)} is no text, number or truth value")
+    return str(value)
+
+
+def _own_topics() -> list[str]:
+    return [topic.name for topic in isotherm.schemas.topics() if SERVICE in topic.writers]
+
+
+def _is_everything(statement: kcql.Statement) -> bool:
+    return all(field.wildcard and not field.path.segments for field in statement.fields)
+
+
+def _rules(
+    statement: kcql.Statement,
+    resource: Resource,
+    topic: Target,
+    units: Mapping[str, str],
+    limits: payloads.Limits,
+) -> ReadingRules:
+    known = {**topic.units, **units}
+    return ReadingRules(default_metric(statement, resource, topic.name, known), known, _project(statement), limits)
+
+
+def default_metric(statement: kcql.Statement, resource: Resource, topic: str, units: Mapping[str, str]) -> str | None:
+    """What a reading measures when its payload does not say.
+
+    The name of the field that is selected AS value, else the topic's name where that is a metric with a known unit
+    (`temperature`), else the last segment of the resource's path; None for the root, which has no segment.
+    """
+    for selected in statement.fields:
+        if selected.alias == "value" and selected.path.segments and selected.path.segments[-1] != "value":
+            return selected.path.segments[-1]
+    if topic in units:
+        return topic
+    return resource.path[-1] if resource.path else None
+
+
+def _project(statement: kcql.Statement) -> Project:
+    row_of = kcql.compile_projection(statement).row
+
+    def project(row: dict[str, Any]) -> Mapping[str, Any]:
+        try:
+            projected: Mapping[str, Any] = row_of(kcql.Record(value=row))
+        except kcql.ProjectionError as error:
+            raise payloads.PayloadError(str(error)) from error
+        return projected
+
+    return project

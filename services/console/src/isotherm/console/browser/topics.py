@@ -1,0 +1,135 @@
+"""Topics of Kafka for somebody to look at: what there is, and their records, read without a group.
+
+Readers are kept for the next request, few of them: a new one asks Kafka for everything anew, and each holds memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from isotherm.connector.offsets import replay
+from isotherm.connector.offsets.topic_sizes import OWN, TopicSize, topic_sizes
+from isotherm.console.browser.consuming import answering, messages
+from isotherm.console.browser.paging import (
+    Bounds,
+    Fetched,
+    Positions,
+    Span,
+    TooLargeError,
+    TopicReader,
+)
+from isotherm.console.browser.records import Record
+from isotherm.console.errors import BadRequestError, NotFoundError, UnavailableError
+from isotherm.servicekit import kafka
+from isotherm.servicekit.settings import KafkaSettings
+
+_NAME = "console-browser"
+_READERS = 4
+_FETCHING = {
+    "enable_partition_eof": True,
+    "enable_auto_offset_store": False,
+    # A page is small and somebody waits for it: Kafka is not to wait for more, nor much be fetched that nobody sees.
+    "fetch_wait_max_ms": 20,
+    "queued_max_messages_kbytes": 16_384,
+    "fetch_queue_backoff_ms": 5,
+}
+
+
+class Topics(Protocol):
+    """Kafka's topics. Everything raises UnavailableError."""
+
+    def listed(self) -> list[TopicSize]:
+        """All topics but Kafka's own, by name."""
+
+    def reader(self, topic: str) -> AbstractContextManager[TopicReader]:
+        """A reader of a topic. Raises NotFoundError, and BadRequestError for a topic of Kafka's own."""
+
+
+class KafkaTopics:
+    """The topics as they are in Kafka."""
+
+    def __init__(self, settings: KafkaSettings, admin: AdminClient, *, timeout_ms: int) -> None:
+        self._settings, self._admin, self._timeout_s = settings, admin, timeout_ms / 1000
+        self._free = threading.Semaphore(_READERS)
+        self._idle: list[Consumer] = []
+
+    def listed(self) -> list[TopicSize]:
+        """As `Topics.listed`."""
+        with answering():
+            return topic_sizes(self._admin, self._timeout_s)
+
+    def close(self) -> None:
+        """Keep no reader any more."""
+        while self._idle:
+            self._idle.pop().close()
+
+    @contextmanager
+    def reader(self, topic: str) -> Iterator[TopicReader]:
+        """As `Topics.reader`."""
+        if topic.startswith(OWN):
+            raise BadRequestError(f"{topic} is a topic of Kafka's own, with records that only Kafka reads")
+        with answering():
+            known = self._admin.list_topics(timeout=self._timeout_s).topics
+            if topic not in known:
+                raise NotFoundError(f"There is no topic {topic}")
+            places = [TopicPartition(topic, number) for number in sorted(known[topic].partitions)]
+            bounds = {number: Bounds(*of) for (_, number), of in replay.bounds(self._admin, places).items()}
+            with self._consumer() as consumer:
+                yield _Reader(consumer, topic, bounds, self._timeout_s)
+
+    @contextmanager
+    def _consumer(self) -> Iterator[Consumer]:
+        if not self._free.acquire(timeout=self._timeout_s):
+            raise UnavailableError(f"{_READERS} others are reading topics; try again in a moment")
+        try:
+            consumer = self._idle.pop() if self._idle else kafka.consumer(self._settings, _NAME, _NAME, **_FETCHING)
+            is_sound = False
+            try:
+                yield consumer
+                consumer.unassign()
+                is_sound = True
+            finally:
+                if is_sound:
+                    self._idle.append(consumer)
+                else:
+                    consumer.close()
+        finally:
+            self._free.release()
+
+
+class _Reader:
+    """As `TopicReader`."""
+
+    def __init__(self, consumer: Consumer, topic: str, bounds: Mapping[int, Bounds], timeout_s: float) -> None:
+        self._consumer, self._topic, self._timeout_s = consumer, topic, timeout_s
+        self.bounds = bounds
+
+    def read(self, spans: Mapping[int, Span], key_prefix: bytes, most_bytes: int | None) -> Fetched:
+        """As `TopicReader.read`."""
+        records: dict[int, list[Record]] = {}
+        first_ms: dict[int, int] = {}
+        last_ms: dict[int, int] = {}
+        looked_at = read_bytes = 0
+        for message in messages(self._consumer, self._topic, spans, self._timeout_s):
+            partition, time_ms, key = message.partition() or 0, message.timestamp()[1], message.key()
+            first_ms.setdefault(partition, time_ms)
+            last_ms[partition] = time_ms
+            looked_at, read_bytes = looked_at + 1, read_bytes + len(message)
+            if most_bytes is not None and read_bytes > most_bytes:
+                raise TooLargeError(read_bytes)
+            if not key_prefix or (isinstance(key, bytes) and key.startswith(key_prefix)):
+                records.setdefault(partition, []).append(Record.of(message))
+        return Fetched(records, first_ms, last_ms, looked_at, read_bytes)
+
+    def at_time(self, time_ms: int) -> Positions:
+        """As `TopicReader.at_time`."""
+        asked = [TopicPartition(self._topic, number, time_ms) for number in self.bounds]
+        with answering():
+            found = self._consumer.offsets_for_times(asked, timeout=self._timeout_s)
+        return {one.partition: one.offset if one.offset >= 0 else self.bounds[one.partition].high for one in found}

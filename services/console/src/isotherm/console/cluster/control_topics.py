@@ -1,0 +1,153 @@
+"""The control topics: followed into the fleet from a thread, and written so that the writer sees its own change."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from isotherm.connector.distributed import publishing, worker_status
+from isotherm.connector.errors.dead_letters import Headers
+from isotherm.connector.state import status, target_follower
+from isotherm.console.cluster.state import Fleet
+from isotherm.console.cluster.topic_follower import (
+    Counters,
+    Follower,
+    avro,
+    key_of,
+)
+from isotherm.console.errors import UnavailableError
+from isotherm.servicekit import logs
+from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
+from isotherm.servicekit.health import Health
+from isotherm.servicekit.settings import KafkaSettings
+
+_log = logs.logger(__name__)
+
+CONNECTORS, PLUGINS, STATUS = publishing.CONNECTORS, publishing.PLUGINS, status.TOPIC
+_WRITE_ID = "console-write-id"
+_SEEN_S = 5.0
+_NAME = "console"
+
+
+class Writes:
+    """Changes of this console that its follower has not read back yet."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[str, threading.Event] = {}
+
+    def expect(self, write_id: str) -> threading.Event:
+        """The event that is set when the write was read back."""
+        with self._lock:
+            return self._waiting.setdefault(write_id, threading.Event())
+
+    def done(self, write_id: str) -> None:
+        """It was read back, or nobody waits for it any more."""
+        with self._lock:
+            event = self._waiting.pop(write_id, None)
+        if event is not None:
+            event.set()
+
+
+def follower(
+    settings: KafkaSettings,
+    schemas: SchemaRegistry,
+    fleet: Fleet,
+    writes: Writes,
+    health: Health,
+    counters: Counters,
+) -> Follower:
+    """What reads the control topics into a fleet."""
+
+    def take_connector(message: Message, record: Any) -> None:
+        try:
+            fleet.take_connector(key_of(message), record, message.timestamp()[1])
+        finally:
+            _tell_writer(message, writes)
+
+    def take_plugin(message: Message, record: Any) -> None:
+        fleet.take_plugin(key_of(message), record)
+
+    def take_status(message: Message, record: Any) -> None:
+        fleet.take_status(key_of(message), record)
+
+    topics = {
+        CONNECTORS: avro(schemas, target_follower.READER, take_connector),
+        PLUGINS: avro(schemas, publishing.PLUGIN_SCHEMA, take_plugin),
+        STATUS: avro(schemas, worker_status.SCHEMA, take_status),
+    }
+    return Follower(settings, _NAME, topics, health, counters)
+
+
+def _tell_writer(message: Message, writes: Writes) -> None:
+    headers: Headers = list(message.headers() or [])  # type: ignore[arg-type]  # always pairs when read
+    for name, value in headers:
+        if name == _WRITE_ID and isinstance(value, bytes):
+            writes.done(value.decode(errors="replace"))
+
+
+class KafkaJournal:
+    """Writes the control topics; a change is done when Kafka has it and the follower has read it back."""
+
+    def __init__(
+        self,
+        producer: Callable[[], Producer],
+        schemas: SchemaRegistry,
+        writes: Writes,
+        *,
+        timeout_ms: int,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        """`producer` is called at the first write; its `delivery.timeout.ms` should be `timeout_ms`."""
+        self._make, self._schemas, self._writes = producer, schemas, writes
+        self._timeout_s, self._new_id = timeout_ms / 1000, new_id
+        self._lock = threading.Lock()
+        self._producer: Producer | None = None
+        self._encode: Callable[[Mapping[str, Any]], bytes] | None = None
+
+    def write(self, name: str, record: Mapping[str, Any] | None) -> None:
+        """As `isotherm.console.connect_api.control.Journal.write`."""
+        value = None if record is None else self._encoded(record)
+        write_id = self._new_id()
+        seen = self._writes.expect(write_id)
+        try:
+            self._produce(CONNECTORS, name, value, [(_WRITE_ID, write_id.encode())])
+            if not seen.wait(_SEEN_S):
+                # Kafka has it, so it is done; only what is shown is older for a while.
+                _log.warning("a change was written but not read back yet", connector=name)
+        finally:
+            self._writes.done(write_id)
+
+    def forget_statuses(self, keys: list[str]) -> None:
+        """Remove these statuses from their topic. Raises UnavailableError."""
+        for key in keys:
+            self._produce(STATUS, key, None, [])
+
+    def _encoded(self, record: Mapping[str, Any]) -> bytes:
+        try:
+            with self._lock:
+                if self._encode is None:
+                    self._encode = self._schemas.encoder(CONNECTORS, target_follower.READER)
+            return self._encode(record)
+        except (RegistryUnavailableError, SchemaNotRegisteredError) as error:
+            raise UnavailableError(f"the schema registry: {error}") from error
+
+    def _produce(self, topic: str, key: str, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
+        outcome: list[KafkaError | None] = []
+        with self._lock:
+            self._producer = self._producer or self._make()
+        try:
+            self._producer.produce(
+                topic, key=key, value=value, headers=list(headers), on_delivery=lambda error, _: outcome.append(error)
+            )
+        except (BufferError, KafkaException) as error:
+            raise UnavailableError(f"Kafka did not take the change: {error}") from error
+        # The delivery time-out ends the wait: every record is reported, well or failed.
+        while not outcome:
+            self._producer.poll(0.05)
+        if outcome[0] is not None:
+            raise UnavailableError(f"Kafka did not take the change in {self._timeout_s:.0f} s: {outcome[0].str()}")

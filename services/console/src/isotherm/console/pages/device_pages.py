@@ -1,0 +1,93 @@
+"""Pages of devices: their newest values, their windows as charts, and alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import urlencode
+
+from fastapi import FastAPI, Response
+
+from isotherm.connector.offsets.replay import time_ms_of
+from isotherm.console.devices.browser import DeviceBrowser, WindowsView
+from isotherm.console.devices.latest import DeviceView
+from isotherm.console.errors import BadRequestError, RestError
+from isotherm.console.pages import chart
+from isotherm.console.pages.templating import Templates
+
+PAGE_DEVICES = 50
+_PAGE_ALERTS = 200
+_SPANS_MIN = {"15": "15 minutes", "60": "an hour", "360": "six hours", "1440": "a day"}
+_SPAN_MIN = "60"
+
+
+def add(app: FastAPI, templates: Templates, browser: DeviceBrowser, now_ms: Callable[[], int]) -> None:
+    """Serve them below `/devices`, and at `/alerts`."""
+
+    @app.get("/devices")
+    def devices(text: str = "", after: str = "") -> Response:
+        found = browser.find(text.strip(), after, PAGE_DEVICES + 1)
+        shown = found[:PAGE_DEVICES]
+        following = {"text": text, "after": shown[-1].device_id} if len(found) > PAGE_DEVICES else {}
+        return templates.page(
+            "devices.html",
+            devices=shown,
+            text=text,
+            after=after,
+            more="?" + urlencode(following) if following else "",
+            kept=browser.known,
+            silent=browser.silent,
+            is_full=browser.is_full,
+            condition=browser.problem,
+        )
+
+    @app.get("/devices/{device_id:path}")
+    def device(device_id: str, minutes: str = _SPAN_MIN, until: str = "") -> Response:
+        known = browser.device(device_id)
+        alerts = browser.alerts.of_device(device_id)
+        windows, problem = None, ""
+        try:
+            windows = _windows(browser, device_id, minutes, until.strip())
+        except RestError as error:
+            problem = str(error)
+        is_known = known is not None or bool(alerts) or (windows is not None and bool(windows.metrics))
+        return templates.page(
+            "device.html",
+            200 if is_known else 404,
+            device=known or DeviceView(device_id),
+            is_known=known is not None,
+            open_alerts=[one for one in alerts if one.is_open],
+            closed_alerts=[one for one in alerts if not one.is_open][:_PAGE_ALERTS],
+            windows=windows,
+            charts={metric: chart.draw(of) for metric, of in windows.metrics.items()} if windows else {},
+            frame=chart,
+            problem=problem,
+            minutes=minutes,
+            until=until,
+            spans=_SPANS_MIN,
+            earlier="?" + urlencode({"minutes": minutes, "until": f"@{windows.from_ms}"}) if windows else "",
+            condition=browser.problem,
+        )
+
+    @app.get("/alerts")
+    def alerts(text: str = "") -> Response:
+        still_open, closed = browser.alerts.open(text.strip()), browser.alerts.closed(text.strip())
+        return templates.page(
+            "alerts.html",
+            text=text,
+            open_alerts=still_open[:_PAGE_ALERTS],
+            open_count=len(still_open),
+            closed_alerts=closed[:_PAGE_ALERTS],
+            closed_count=len(closed),
+            is_full=browser.alerts.is_full,
+            condition=browser.problem,
+        )
+
+
+def _windows(browser: DeviceBrowser, device_id: str, minutes: str, until: str) -> WindowsView:
+    if minutes not in _SPANS_MIN:
+        raise BadRequestError(f"{minutes!r} is no choice of minutes; expected one of {', '.join(_SPANS_MIN)}")
+    try:
+        until_ms = time_ms_of(until) if until else None
+    except ValueError:
+        raise BadRequestError(f"{until!r} is no time; expected one such as 2026-01-31T12:00:00Z") from None
+    return browser.windows(device_id, int(minutes) * 60_000, until_ms)

@@ -1,0 +1,56 @@
+"""Bridges as the tasks of a distributed worker: `isotherm-mqtt-proxy run --set role=worker`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from prometheus_client import CollectorRegistry
+
+from isotherm.connector.config.files import ConfigError
+from isotherm.connector.config.masking import mask_of
+from isotherm.connector.distributed.task_launch import Handover, run_handed_over, tell
+from isotherm.connector.standalone.reporting import Reporter, counts_of
+from isotherm.mqtt_proxy.bridge.connector_class import planned
+from isotherm.mqtt_proxy.bridge.service import bridge_service
+from isotherm.mqtt_proxy.metrics import PREFIX
+from isotherm.mqtt_proxy.server.desired_state import state_of
+from isotherm.mqtt_proxy.settings import ProxySettings
+from isotherm.servicekit import logs
+from isotherm.servicekit.health import Health
+from isotherm.servicekit.lifecycle import Stop
+from isotherm.servicekit.settings import SettingsError
+
+_log = logs.logger(__name__)
+
+
+def run_handed_over_task(settings: ProxySettings) -> int:
+    """In a task's process: bridge what the worker hands over."""
+
+    def work(handover: Handover, stop: Stop) -> int:
+        validated, bridged = planned(handover.config.resolved(os.environ), settings)
+        for notice in validated.notices:
+            _log.warning("configuration", key=notice.key, notice=notice.message)
+        chosen = bridged.model_copy(update={"ordinal": handover.task})
+
+        def report(health: Health, registry: CollectorRegistry) -> Reporter:
+            return Reporter(
+                chosen.kafka,
+                chosen.registry,
+                connector=handover.config.name,
+                task=handover.task,
+                worker=handover.worker,
+                worker_group=handover.worker_group,
+                state=lambda: state_of(health),
+                counts=lambda: counts_of(registry, f"{PREFIX}_"),
+                mask=mask_of(handover.config, os.environ),
+            )
+
+        try:
+            service = bridge_service(chosen, stop, report=report, on_port=lambda port: tell(http_port=port))
+        except SettingsError as error:
+            raise ConfigError(error.problems) from None
+        with asyncio.Runner() as runner:
+            return runner.run(service.run(None))
+
+    return run_handed_over(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)

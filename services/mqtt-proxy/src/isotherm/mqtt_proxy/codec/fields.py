@@ -1,0 +1,160 @@
+"""The data types of MQTT packets: integers, texts, binary data (3.1.1 section 1.5, 5.0 section 1.5)."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from isotherm.mqtt_proxy.codec.errors import PacketError
+from isotherm.mqtt_proxy.codec.reasons import Reason
+
+MAX_REMAINING_LENGTH = 268_435_455
+_CACHED_TOPIC_BYTES = 256
+
+_CONTROL = re.compile(
+    "[\x01-\x1f\x7f-\x9f\ufdd0-\ufdef"
+    + "".join(chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF))
+    + "]"
+)
+
+
+class Reader:
+    """Reads fields one after the other from a packet's body; every method raises PacketError past its end."""
+
+    __slots__ = ("_at", "_data", "_end")
+
+    def __init__(self, data: bytes, at: int, end: int) -> None:
+        self._data = data
+        self._at = at
+        self._end = end
+
+    @property
+    def left(self) -> int:
+        """How many bytes are left."""
+        return self._end - self._at
+
+    def _take(self, length: int) -> int:
+        at = self._at
+        if length > self._end - at:
+            raise PacketError(Reason.MALFORMED_PACKET, "the packet ends inside a field")
+        self._at = at + length
+        return at
+
+    def byte(self) -> int:
+        """One byte as an integer."""
+        return self._data[self._take(1)]
+
+    def two_bytes(self) -> int:
+        """A two byte integer."""
+        at = self._take(2)
+        return self._data[at] << 8 | self._data[at + 1]
+
+    def four_bytes(self) -> int:
+        """A four byte integer."""
+        at = self._take(4)
+        return int.from_bytes(self._data[at : at + 4], "big")
+
+    def varint(self) -> int:
+        """A variable byte integer (5.0 section 1.5.5)."""
+        value = shift = 0
+        while True:
+            byte = self.byte()
+            value |= (byte & 0x7F) << shift
+            if not byte & 0x80:
+                if shift and not byte:
+                    raise PacketError(Reason.MALFORMED_PACKET, "an integer is encoded longer than it has to be")
+                return value
+            shift += 7
+            if shift > 21:
+                raise PacketError(Reason.MALFORMED_PACKET, "a variable byte integer has more than four bytes")
+
+    def binary(self) -> bytes:
+        """Bytes with a two byte length in front."""
+        length = self.two_bytes()
+        at = self._take(length)
+        return self._data[at : at + length]
+
+    def text(self) -> str:
+        """A UTF-8 text with a two byte length in front."""
+        return decode_text(self.binary())
+
+    def part(self, length: int) -> Reader:
+        """A reader of the next `length` bytes."""
+        at = self._take(length)
+        return Reader(self._data, at, at + length)
+
+    def rest(self) -> bytes:
+        """All that is left."""
+        at = self._take(self.left)
+        return self._data[at : self._end]
+
+    def finish(self) -> None:
+        """Raise PacketError when something is left over."""
+        if self.left:
+            raise PacketError(Reason.MALFORMED_PACKET, f"{self.left} bytes too many")
+
+
+def decode_text(data: bytes) -> str:
+    """A UTF-8 text: no surrogates, no U+0000 (MQTT-1.5.3-1, -2). Raises PacketError."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise PacketError(Reason.MALFORMED_PACKET, "a text is not UTF-8") from None
+    if "\0" in text:
+        raise PacketError(Reason.MALFORMED_PACKET, "a text contains U+0000")
+    return text
+
+
+def has_control_characters(text: str) -> bool:
+    """Whether `text` has a control character (U+0001..U+001F, U+007F..U+009F) or a Unicode non-character.
+
+    A sender SHOULD NOT use them and a receiver MAY refuse them (5.0 section 1.5.4).
+    """
+    # None of them is printable, and nearly every text is.
+    return not text.isprintable() and _CONTROL.search(text) is not None
+
+
+def check_topic_name(topic: str) -> str:
+    """`topic`, if one can publish to it (section 4.7: not empty, no wildcards). Raises PacketError."""
+    if not topic or "+" in topic or "#" in topic:
+        raise PacketError(Reason.TOPIC_NAME_INVALID, "a topic name is empty or has a wildcard")
+    return topic
+
+
+def _decode_any_topic(data: bytes) -> str:
+    return check_topic_name(decode_text(data))
+
+
+def _decode_topic(data: bytes) -> str:
+    return check_no_control_characters(_decode_any_topic(data))
+
+
+def check_no_control_characters(topic: str) -> str:
+    """`topic`, if it has no control characters. Raises PacketError."""
+    if has_control_characters(topic):
+        raise PacketError(Reason.TOPIC_NAME_INVALID, "a topic name has control characters")
+    return topic
+
+
+_decode_topic_cached = lru_cache(maxsize=8192)(_decode_topic)
+_decode_any_topic_cached = lru_cache(maxsize=8192)(_decode_any_topic)
+
+
+def decode_topic(data: bytes) -> str:
+    """The topic name in `data`; short ones are remembered, since devices repeat themselves. Raises PacketError."""
+    return _decode_topic_cached(data) if len(data) <= _CACHED_TOPIC_BYTES else _decode_topic(data)
+
+
+def decode_any_topic(data: bytes) -> str:
+    """As `decode_topic`, with control characters allowed."""
+    return _decode_any_topic_cached(data) if len(data) <= _CACHED_TOPIC_BYTES else _decode_any_topic(data)
+
+
+def encode_varint(value: int) -> bytes:
+    """`value` as a variable byte integer."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,0 +1,300 @@
+"""The transactional producer: writes one batch at a time and knows how each transaction ended (ADR 0010, ADR 0016)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum, auto
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from isotherm.mqtt_proxy.delivery.transaction_batcher import OutRecord
+from isotherm.servicekit import logs
+from isotherm.servicekit.kafka import error_of
+from isotherm.servicekit.lifecycle import Stop
+
+_log = logs.logger(__name__)
+
+_CALL_TIMEOUT_S = 5.0
+_POLL_S = 0.05
+
+RETRY_BACKOFF_MS = 500
+"""librdkafka's `retry.backoff.ms` of the transactional producer; no configuration may change it.
+
+librdkafka sends an EndTxn again by itself when a connection breaks, and reports success when the second one is
+answered. The first one may still be on its way and would end the next transaction of this producer (jepsen.io,
+bufstream-0.1.0; KIP-890). It is seen by the time alone: before each retry librdkafka waits this long, less 20 %.
+"""
+
+_RETRIED_AFTER_S = RETRY_BACKOFF_MS / 1000 * 0.8 * 0.9
+"""An EndTxn that took so long may have been sent twice. A tenth is taken off for the clocks."""
+
+RECORDS_AT_FAULT = frozenset(
+    (
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    )
+)
+"""Errors that the same record would meet again."""
+
+FENCED = frozenset((KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH))
+"""Errors that say: somebody initialised our transactional id after us."""
+
+
+class FatalTransactionError(Exception):
+    """The process cannot learn how its last transaction ended, or cannot write any more: it must end."""
+
+
+class FencedError(FatalTransactionError):
+    """Another process has our transactional id: this one must end, or each would fence the other for ever."""
+
+
+class Written(Enum):
+    """How a transaction ended."""
+
+    COMMITTED = auto()
+    ABORTED = auto()
+    ABORTED_RECORD_AT_FAULT = auto()
+
+
+class TransactionalWriter:
+    """Writes batches of records, each in a transaction of its own. Blocks; used by one thread only.
+
+    `make_producer` gives a producer whenever one is needed, always with the same transactional id and with
+    RETRY_BACKOFF_MS; Kafka itself fences a producer whose transaction was open for `timeout_s`. An EndTxn that is not
+    answered within `end_timeout_s` has an unknown outcome. `is_committed` tells of a topic, partition and offset
+    whether a read_committed reader finds the record there, and raises FatalTransactionError when nobody can tell.
+    `on_replacing` is called with the reason when a producer is given up, `on_replaced` when the next one is ready; both
+    in the writer's thread.
+    """
+
+    def __init__(
+        self,
+        make_producer: Callable[[], Producer],
+        *,
+        timeout_s: float,
+        end_timeout_s: float = _CALL_TIMEOUT_S,
+        is_committed: Callable[[str, int, int], bool],
+        on_replacing: Callable[[str], None],
+        on_replaced: Callable[[], None],
+    ) -> None:
+        self._make_producer = make_producer
+        self._timeout_s = timeout_s
+        self._end_timeout_s = end_timeout_s
+        self._is_committed = is_committed
+        self._on_replacing, self._on_replaced = on_replacing, on_replaced
+        self._producer: Producer
+        self._refused: KafkaError | None = None
+        self._witness: tuple[str, int, int] | None = None
+        self._begun_s = time.monotonic()
+        self._given_up = threading.Event()
+
+    @property
+    def fault(self) -> str:
+        """Why Kafka refused a record in the last `write`, in its words; empty when it refused none."""
+        return "" if self._refused is None else str(self._refused.str())
+
+    def open(self, stop: Stop) -> None:
+        """Fence every predecessor with this transactional id and decide what it left open.
+
+        Waits for Kafka until `stop`. Raises FatalTransactionError when it can never work.
+        """
+        self._initialise(stop.is_set)
+
+    def give_up(self) -> None:
+        """Wait for Kafka no longer: the process ends. May be called from any thread."""
+        self._given_up.set()
+
+    def is_given_up(self) -> bool:
+        """Whether `give_up` was called."""
+        return self._given_up.is_set()
+
+    def write(self, records: Sequence[OutRecord]) -> Written:
+        """Store all of `records` or none, and return when that is decided.
+
+        After an EndTxn that may be on its way still, another producer is initialised before this returns: that raises
+        the epoch, so the broker refuses the late request. The last of `records` is the witness: whether it can be read
+        tells how a transaction ended whose EndTxn was not answered; it must not be deleted or compacted meanwhile.
+        Raises FatalTransactionError.
+        """
+        self._refused, self._witness = None, None
+        self._begun_s = time.monotonic()
+        try:
+            try:
+                self._fill(records)
+                self._end(self._producer.commit_transaction)
+            except _AbortError as reason:
+                return self._abort(reason, len(records))
+        except _UnansweredError as reason:
+            return self._decided_by_kafka(str(reason))
+        except _LateAnswerError as reason:
+            self._replace(str(reason))
+        return Written.COMMITTED
+
+    def _fill(self, records: Sequence[OutRecord]) -> None:
+        """Have Kafka hold all records in an open transaction. Raises _AbortError when that failed."""
+        try:
+            with _as_kafka_exception():
+                self._producer.begin_transaction()
+                for record in records[:-1]:
+                    self._produce(record, self._on_delivery)
+                self._produce(records[-1], self._on_witness)
+                # Before the commit, so that its time is the time of its EndTxn, and that only a whole batch has one.
+                while self._producer.flush(_CALL_TIMEOUT_S):
+                    self._check_given_up()
+        except KafkaException as failure:
+            # A fatal error is raised by whichever call serves librdkafka's event of it.
+            raise self._aborting(failure) from failure
+        if self._refused is not None:
+            raise _AbortError(str(self._refused))
+
+    def _produce(self, record: OutRecord, on_delivery: Callable[[KafkaError | None, Message], None]) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    record.topic, value=record.value, key=record.key, headers=record.headers, on_delivery=on_delivery
+                )
+            except BufferError:
+                self._producer.poll(_POLL_S)
+            except KafkaException as failure:
+                self._refused = self._refused or error_of(failure)
+                raise
+            else:
+                return
+
+    def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
+        # The first error is the cause, unless a record was refused for its own sake; the rest is purged because of it.
+        if error is not None and (self._refused is None or error.code() in RECORDS_AT_FAULT):
+            self._refused = error
+
+    def _on_witness(self, error: KafkaError | None, message: Message) -> None:
+        self._on_delivery(error, message)
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        if error is None and topic is not None and partition is not None and offset is not None and offset >= 0:
+            self._witness = topic, partition, offset
+
+    def _aborting(self, failure: KafkaException) -> Exception:
+        """What to raise for a failure before any EndTxn: the transaction can only be aborted."""
+        error = error_of(failure)
+        if error is not None and error.code() in FENCED:
+            fatal = self._fatal(failure)
+            if isinstance(fatal, FencedError):
+                return fatal
+        return _AbortError(str(failure))
+
+    def _abort(self, reason: _AbortError, records: int) -> Written:
+        """Nothing was committed, so aborted is certain, however the EndTxn ends."""
+        refused = self._refused
+        _log.warning("transaction aborted", reason=str(refused or reason), records=records)
+        try:
+            self._end(self._producer.abort_transaction)
+        except (_UnansweredError, _LateAnswerError) as failure:
+            self._replace(str(failure))
+        else:
+            if refused is not None:
+                # The broker waits for the sequence numbers of what it refused: the next transaction that writes to
+                # the same partition would fail (OUT_OF_ORDER_SEQUENCE_NUMBER; KIP-360) and take others with it.
+                self._replace("a record was refused, which leaves a gap in the producer's sequence")
+        if refused is not None and refused.code() in RECORDS_AT_FAULT:
+            return Written.ABORTED_RECORD_AT_FAULT
+        return Written.ABORTED
+
+    def _end(self, call: Callable[[float], object]) -> None:
+        """Have the coordinator end the transaction: one call, which sends EndTxn.
+
+        Raises _UnansweredError when it is unknown whether it did, and _LateAnswerError when it did, but another EndTxn
+        for the same transaction may be on its way.
+        """
+        started_s = time.monotonic()
+        try:
+            with _as_kafka_exception():
+                call(self._end_timeout_s)
+        except KafkaException as failure:
+            fatal = self._fatal(failure)
+            if isinstance(fatal, FencedError):
+                raise fatal from failure
+            raise _UnansweredError(str(failure)) from failure
+        took_s = time.monotonic() - started_s
+        if took_s >= _RETRIED_AFTER_S:
+            raise _LateAnswerError(f"the end of a transaction took {took_s:.3f} s: it may have been sent twice")
+
+    def _decided_by_kafka(self, reason: str) -> Written:
+        """How the transaction ended, of which every record had arrived when its commit was sent."""
+        self._replace(reason)
+        if self._witness is None:
+            raise FatalTransactionError(f"Kafka did not say where a record of an undecided transaction is: {reason}")
+        topic, partition, offset = self._witness
+        is_committed = self._is_committed(topic, partition, offset)
+        _log.info("learned how a transaction ended", committed=is_committed)
+        return Written.COMMITTED if is_committed else Written.ABORTED
+
+    def _replace(self, reason: str) -> None:
+        """Go on with another producer: nothing that the old one sent can reach a transaction of the new one."""
+        _log.warning("the transactional producer is given up; making a new one", reason=reason)
+        self._on_replacing(reason)
+        self._initialise(self._given_up.is_set)
+        self._check_given_up()
+        self._on_replaced()
+
+    def _initialise(self, is_over: Callable[[], bool]) -> None:
+        self._producer = self._make_producer()
+        while not is_over():
+            try:
+                self._producer.init_transactions(_CALL_TIMEOUT_S)
+            except KafkaException as failure:
+                error = error_of(failure)
+                if error is None or not error.retriable():
+                    raise self._fatal(failure) from failure
+                _log.warning("waiting for the transaction coordinator", reason=str(failure))
+            else:
+                return
+
+    def _check_given_up(self) -> None:
+        if self._given_up.is_set():
+            raise FatalTransactionError("told to end before Kafka decided a transaction")
+
+    def _fatal(self, failure: KafkaException) -> FatalTransactionError:
+        error = error_of(failure)
+        if error is not None and error.code() in FENCED and time.monotonic() - self._begun_s < self._timeout_s:
+            return FencedError(str(failure))
+        return FatalTransactionError(str(failure))
+
+
+@contextmanager
+def _as_kafka_exception() -> Iterator[None]:
+    """Raise a fatal error as the KafkaException that it is.
+
+    confluent-kafka sets it in the middle of a call that goes on to run delivery callbacks: CPython makes a SystemError
+    of the first that calls anything.
+    """
+    try:
+        yield
+    except SystemError as failure:
+        cause: BaseException | None = failure
+        while cause is not None and not isinstance(cause, KafkaException):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise cause from None
+
+
+class _AbortError(Exception):
+    """The transaction cannot commit any more, and no EndTxn was sent for it."""
+
+
+class _UnansweredError(Exception):
+    """An EndTxn was sent, perhaps; what it did, if anything, is known to Kafka only."""
+
+
+class _LateAnswerError(Exception):
+    """An EndTxn was answered, but a copy of it may be on its way."""

@@ -1,0 +1,268 @@
+"""Several processes on one port: starts and restarts them, passes claims of sessions on, drains them (ADR 0012)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from isotherm.mqtt_proxy.processes.link import Link, to_state
+from isotherm.mqtt_proxy.processes.metric_totals import Totals
+from isotherm.mqtt_proxy.sessions.arbiter import (
+    Arbiter,
+    Grant,
+    Order,
+    Yield,
+)
+from isotherm.mqtt_proxy.settings import ProxySettings
+from isotherm.servicekit import logs
+from isotherm.servicekit.backoff import Backoff
+from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.lifecycle import Exit, Stop, run_async
+from isotherm.servicekit.settings import SettingsError
+
+_log = logs.logger(__name__)
+
+_BEAT_S = 1.0
+_SILENCE_LIMIT_S = 30.0
+_STEADY_S = 10.0
+_GRACE_MS = 2_000
+
+
+def supervise(settings: ProxySettings, arguments: Sequence[str]) -> int:
+    """Run `settings.processes` processes with the command line `arguments` until told to stop; returns the exit code.
+
+    Raises SettingsError when the port cannot be had.
+    """
+    port = _reserve(settings)
+    return run_async(
+        lambda stop: Supervisor(settings, arguments, port, stop).run(),
+        # The processes have their own deadline and are given the time to keep it.
+        shutdown_timeout_ms=settings.shutdown_timeout_ms + _GRACE_MS,
+    )
+
+
+def _reserve(settings: ProxySettings) -> socket.socket | None:
+    """A socket that keeps the port for our processes; it never listens, so no connection ends up in it."""
+    listener = settings.listener
+    if settings.role != "front-door":
+        return None
+    try:
+        family, _, _, _, address = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)[0]
+        # With SO_REUSEPORT alone, a second proxy on the same port would take half of the connections unnoticed.
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            address = probe.getsockname()
+        kept = socket.socket(family, socket.SOCK_STREAM)
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind(address)
+    except OSError as error:
+        raise SettingsError([f"listener.host, listener.port: {listener.host}:{listener.port}: {error}"]) from None
+    return kept
+
+
+class Supervisor(Collector):
+    """Watches processes; does nothing that devices wait for but to pass claims of sessions on."""
+
+    def __init__(
+        self, settings: ProxySettings, arguments: Sequence[str], port: socket.socket | None, stop: Stop
+    ) -> None:
+        self._settings = settings
+        self._port = port
+        self._stop = stop
+        self._command = [sys.executable, "-m", "isotherm.mqtt_proxy", *arguments]
+        self._health = Health()
+        self._totals = Totals()
+        self._arbiter = Arbiter(range(settings.processes))
+        self._links: dict[int, Link] = {}
+        self._running: dict[int, asyncio.subprocess.Process] = {}
+        self._restarts = 0
+        self._exit = Exit.OK
+
+    async def run(self) -> int:
+        """Start all, watch until told to stop, drain all."""
+        registry = CollectorRegistry()
+        registry.register(self._totals)
+        registry.register(self)
+        monitoring = MonitoringServer(self._settings.http, self._health, registry)
+        monitoring.start()
+        _log.info("monitoring", port=monitoring.port)
+        if self._port is not None:
+            host, port = self._port.getsockname()[:2]
+            _log.info("several processes", host=host, port=port, processes=self._settings.processes)
+        for index in range(self._settings.processes):
+            self._health.not_ready(_part(index), "starting")
+        self._health.ready()
+        beats = asyncio.create_task(self._beat())
+        try:
+            keepers = [asyncio.create_task(self._keep(index)) for index in range(self._settings.processes)]
+            await self._stop.wait_async()
+            self._health.not_ready("start", "stopping")
+            for process in self._running.values():
+                _signal(process, signal.SIGTERM)
+            await asyncio.gather(*keepers)
+            _log.info("all processes ended")
+        finally:
+            beats.cancel()
+            monitoring.stop()
+            if self._port is not None:
+                self._port.close()
+        return self._exit
+
+    def collect(self) -> Iterable[Metric]:
+        """What the supervisor itself counts."""
+        yield GaugeMetricFamily("isotherm_mqtt_proxy_processes", "Processes that run.", value=len(self._running))
+        yield GaugeMetricFamily(
+            "isotherm_mqtt_proxy_session_claims", "Clients whose session is being handed over.", self._arbiter.claims
+        )
+        yield CounterMetricFamily(
+            "isotherm_mqtt_proxy_process_restarts", "Processes started again.", value=self._restarts
+        )
+
+    async def _beat(self) -> None:
+        while True:
+            self._health.beat()
+            await asyncio.sleep(_BEAT_S)
+
+    async def _keep(self, index: int) -> None:
+        """Start a process and start it again when it ends, until told to stop."""
+        backoff = Backoff(base_ms=200, cap_ms=10_000)
+        loop = asyncio.get_running_loop()
+        while not self._stop.is_set():
+            started_s = loop.time()
+            code = await self._run_once(index)
+            if self._stop.is_set():
+                self._exit = max(self._exit, _as_exit(code))
+                return
+            if code == Exit.CONFIGURATION:
+                _log.error("a process cannot use the settings; ending", process=index)
+                self._exit = Exit.CONFIGURATION
+                self._stop.set()
+                return
+            if loop.time() - started_s > _STEADY_S:
+                backoff.reset()
+            wait_ms = backoff.next_ms()
+            self._restarts += 1
+            self._health.not_ready(_part(index), f"ended with code {code}; is started again")
+            _log.error("a process ended; starting it again", process=index, code=code, in_ms=round(wait_ms))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait_async(), wait_ms / 1000)
+
+    async def _run_once(self, index: int) -> int:
+        """Run a process to its end; returns its exit code, negative for a signal."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            place = ["--process", str(index), "--link", str(theirs.fileno()), "--port", str(self._port_number())]
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                *place,
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+                # Ctrl-C in a terminal reaches the supervisor only, which then drains all.
+                start_new_session=True,
+            )
+        link = await Link.over(ours)
+        link.send("hello", self._arbiter.interrupted(index))
+        self._links[index], self._running[index] = link, process
+        if self._stop.is_set():
+            _signal(process, signal.SIGTERM)
+        try:
+            await self._hear(index, link, process)
+            return await process.wait()
+        finally:
+            del self._links[index], self._running[index]
+            link.close()
+            self._totals.ended(index)
+            self._carry_out(self._arbiter.left(index))
+
+    def _port_number(self) -> int:
+        return 0 if self._port is None else int(self._port.getsockname()[1])
+
+    async def _hear(self, index: int, link: Link, process: asyncio.subprocess.Process) -> None:
+        while True:
+            try:
+                message = await asyncio.wait_for(link.receive(), _SILENCE_LIMIT_S)
+            except TimeoutError:
+                _log.error("a process is silent; killing it", process=index, silent_s=_SILENCE_LIMIT_S)
+                _signal(process, signal.SIGKILL)
+                return
+            if message is None:
+                return
+            kind, values = message
+            self._heard(index, kind, values)
+
+    def _heard(self, index: int, kind: str, values: Sequence[object]) -> None:
+        arbiter = self._arbiter
+        if kind == "report":
+            problems, metrics = values
+            assert isinstance(problems, dict)
+            assert isinstance(metrics, str)
+            self._totals.report(index, metrics)
+            if problems:
+                self._health.not_ready(_part(index), "; ".join(f"{part}: {text}" for part, text in problems.items()))
+            else:
+                self._health.ready(_part(index))
+        elif kind == "joined":
+            self._carry_out(arbiter.joined(index))
+        else:
+            client_id, *state = values
+            assert isinstance(client_id, str)
+            if kind == "claim":
+                username, is_bound = state
+                assert username is None or isinstance(username, str)
+                self._carry_out(arbiter.claim(index, client_id, username, is_bound=bool(is_bound)))
+            elif kind == "denied":
+                self._carry_out(arbiter.denied(index, client_id))
+            elif kind == "kept":
+                self._carry_out(arbiter.kept(index, client_id))
+            else:
+                (stored,) = state
+                assert stored is None or isinstance(stored, list)
+                self._carry_out(arbiter.released(index, client_id, to_state(stored)))
+
+    def _carry_out(self, orders: Sequence[Order]) -> None:
+        for order in orders:
+            link = self._links.get(order.process)
+            if link is None:
+                continue
+            if isinstance(order, Yield):
+                # A process' ordinal, not its place: that is what the sessions topic names.
+                link.send(
+                    "yield",
+                    order.client_id,
+                    self._settings.ordinal + order.claimant,
+                    order.username,
+                    order.is_bound,
+                )
+            elif isinstance(order, Grant):
+                link.send("grant", order.client_id, order.state)
+            else:
+                link.send("refuse", order.client_id, order.is_denied)
+
+
+def _part(index: int) -> str:
+    return f"process {index}"
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    if process.returncode is None:
+        process.send_signal(number)
+
+
+def _as_exit(code: int) -> Exit:
+    if code == -signal.SIGTERM:
+        # It was told to stop before it had begun with anything.
+        return Exit.OK
+    try:
+        return Exit(code)
+    except ValueError:
+        return Exit.FAILED

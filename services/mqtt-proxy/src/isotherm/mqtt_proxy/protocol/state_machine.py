@@ -1,0 +1,394 @@
+"""One client's connection as a sans-IO state machine: bytes in, events out, bytes to send.
+
+It knows the order of packets, the limits and both versions; it knows no socket, no clock, no Kafka and no session
+that outlives the connection.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Any, NamedTuple, TypeAlias
+
+from isotherm.mqtt_proxy.codec import packets
+from isotherm.mqtt_proxy.codec.errors import PacketError
+from isotherm.mqtt_proxy.codec.fields import (
+    Reader,
+    check_no_control_characters,
+    decode_any_topic,
+    decode_topic,
+)
+from isotherm.mqtt_proxy.codec.packets import (
+    V5,
+    V311,
+    Connect,
+    PacketType,
+    Publish,
+)
+from isotherm.mqtt_proxy.codec.properties import Properties, Property
+from isotherm.mqtt_proxy.codec.reasons import Reason, return_code
+
+
+class Release(NamedTuple):
+    """A PUBREL."""
+
+    packet_id: int
+
+
+class Disconnect(NamedTuple):
+    """The client said goodbye; `with_will` unless its reason is 0x00, which alone removes the will (MQTT-3.1.2-8)."""
+
+    with_will: bool
+    session_expiry_s: int | None
+
+
+class Failure(NamedTuple):
+    """The connection must end, after what is left to send was sent."""
+
+    reason: Reason
+    detail: str
+
+
+Event: TypeAlias = Connect | Publish | Release | Disconnect | Failure
+
+
+class State(Enum):
+    """Where the connection stands."""
+
+    NEW = auto()
+    CONNECTING = auto()
+    """CONNECT came, the server has not answered: what follows waits unread."""
+    CONNECTED = auto()
+    CLOSED = auto()
+
+
+_SMALLEST_MAXIMUM = 5
+"""Bytes of a CONNACK without properties and of an acknowledgement with a reason: a client that takes less than this
+cannot be answered.
+"""
+
+_DISPENSABLE = (
+    Property.WILDCARD_SUBSCRIPTION_AVAILABLE,
+    Property.SUBSCRIPTION_IDS_AVAILABLE,
+    Property.SHARED_SUBSCRIPTION_AVAILABLE,
+)
+"""What a CONNACK is sent without when it is too large for the client: every SUBSCRIBE is refused anyway."""
+
+# Python 3.11 takes a function call to get a member from its class, which the path of every publish feels.
+_NEW, _CONNECTED = State.NEW, State.CONNECTED
+
+
+class ServerProtocol:
+    """What one client may say next, and what it is answered.
+
+    `feed` takes bytes; then `next_event` gives one event at a time until None. Whoever stops asking leaves the rest
+    as bytes. `take_outgoing` gives what is to be sent. `max_packet_bytes` bounds a packet before it is buffered,
+    `max_connect_bytes` a CONNECT, `topic_alias_maximum` the aliases of MQTT 5.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_packet_bytes: int,
+        max_connect_bytes: int | None = None,
+        topic_alias_maximum: int = 0,
+        allow_control_characters: bool = False,
+    ) -> None:
+        self.state = State.NEW
+        self.version = V311
+        self.packets_received = 0
+        self.was_accepted = False
+        self._max_packet_bytes = max_packet_bytes
+        self._max_bytes_now = min(max_connect_bytes or max_packet_bytes, max_packet_bytes)
+        self._client_max_bytes: int | None = None
+        self._allow_control_characters = allow_control_characters
+        self._topic_of = decode_any_topic if allow_control_characters else decode_topic
+        self._topic_alias_maximum = topic_alias_maximum
+        self._aliases: dict[int, str] = {}
+        self._data = b""
+        self._at = 0
+        # An incomplete packet, and how many bytes it needs before a look at it is worth while.
+        self._partial = bytearray()
+        self._needed = 0
+        self._outgoing: list[bytes] = []
+        self._session_expiry_s = 0
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes wait to be understood."""
+        return len(self._partial) + len(self._data) - self._at
+
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether `take_outgoing` has something."""
+        return bool(self._outgoing)
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes from the client."""
+        if self.state is State.CLOSED:
+            return
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._needed:
+                return
+            data = bytes(self._partial)
+            self._partial = bytearray()
+        elif self._at < len(self._data):
+            data = self._data[self._at :] + data
+        self._data = data
+        self._at = 0
+
+    def take_outgoing(self) -> bytes:
+        """What is to be sent to the client now."""
+        data = b"".join(self._outgoing)
+        self._outgoing.clear()
+        return data
+
+    def next_event(self) -> Event | None:
+        """The next event in what was fed; None when more bytes are needed or the CONNECT is not answered yet."""
+        try:
+            while self.state is _CONNECTED or self.state is _NEW:
+                data, at = self._data, self._at
+                left = len(data) - at
+                if not left:
+                    return None
+                if left < 2:
+                    # What can never be right must not wait for its end, here and below.
+                    self._check_first_byte(data[at])
+                    self._wait_for(2)
+                    return None
+                length, body = data[at + 1], at + 2
+                if length & 0x80:
+                    known = self._long_length(data, at)
+                    if known is None:
+                        self._check_first_byte(data[at])
+                        self._wait_for(left + 1)
+                        return None
+                    length, body = known
+                end = body + length
+                if end - at > self._max_bytes_now:
+                    raise PacketError(
+                        Reason.PACKET_TOO_LARGE, f"{end - at} bytes, at most {self._max_bytes_now} are allowed"
+                    )
+                if end > len(data):
+                    self._check_first_byte(data[at])
+                    self._wait_for(end - at)
+                    return None
+                self._at = end
+                event = self._packet(data[at], data, body, end)
+                self.packets_received += 1
+                if event is not None:
+                    return event
+        except PacketError as error:
+            return self._fail(error)
+        return None
+
+    def _wait_for(self, needed: int) -> None:
+        self._partial += self._data[self._at :]
+        self._needed = needed
+        self._data, self._at = b"", 0
+
+    def _long_length(self, data: bytes, at: int) -> tuple[int, int] | None:
+        """Remaining length of more than one byte and where the body begins; None when bytes are missing."""
+        value = shift = 0
+        for index in range(at + 1, min(at + 5, len(data))):
+            byte = data[index]
+            value |= (byte & 0x7F) << shift
+            if not byte & 0x80:
+                return value, index + 1
+            shift += 7
+        if len(data) - at >= 5:
+            raise PacketError(Reason.MALFORMED_PACKET, "the remaining length has more than four bytes")
+        return None
+
+    def _check_first_byte(self, first: int) -> PacketType:
+        number = first >> 4
+        if self.state is State.NEW:
+            if number != PacketType.CONNECT:
+                raise PacketError(Reason.PROTOCOL_ERROR, "the first packet is not CONNECT")
+        elif number == PacketType.CONNECT:
+            raise PacketError(Reason.PROTOCOL_ERROR, "a second CONNECT")
+        if number == PacketType.PUBLISH:
+            if first & 0b0110 == 0b0110 or first & 0b1110 == 0b1000:
+                raise PacketError(Reason.MALFORMED_PACKET, "QoS 3, or DUP at QoS 0")
+            return PacketType.PUBLISH
+        flags = packets.FLAGS.get(number)  # type: ignore[call-overload]  # an IntEnum key is found by its integer
+        if flags is None or (number == PacketType.AUTH and self.version != V5):
+            raise PacketError(Reason.PROTOCOL_ERROR, f"packet type {number} is not a client's")
+        if first & 0x0F != flags:
+            raise PacketError(Reason.MALFORMED_PACKET, "wrong flags in the fixed header")
+        return PacketType(number)
+
+    def _packet(self, first: int, data: bytes, body: int, end: int) -> Event | None:
+        if first >> 4 == 3 and self.state is _CONNECTED:
+            publish = packets.decode_publish(first, data, body, end, self.version, self._topic_of)
+            return publish if self.version != V5 else self._resolve_alias(publish)
+        packet_type = self._check_first_byte(first)
+        reader = Reader(data, body, end)
+        if packet_type is PacketType.PUBREL:
+            return Release(packets.decode_acknowledgement(reader, self.version, packet_type)[0])
+        if packet_type is PacketType.CONNECT:
+            return self._connect(reader)
+        if packet_type is PacketType.PINGREQ:
+            reader.finish()
+            self._outgoing.append(packets.PINGRESP)
+        elif packet_type is PacketType.DISCONNECT:
+            return self._disconnect(reader)
+        elif packet_type is PacketType.SUBSCRIBE:
+            packet_id, filters = packets.decode_subscribe(
+                reader, self.version, allow_control_characters=self._allow_control_characters
+            )
+            refusal = Reason.NOT_AUTHORIZED if self.version == V5 else Reason.UNSPECIFIED_ERROR
+            self._send_if_taken(
+                packets.encode_suback(PacketType.SUBACK, packet_id, self.version, bytes((refusal,)) * filters)
+            )
+        elif packet_type is PacketType.UNSUBSCRIBE:
+            packet_id, filters = packets.decode_unsubscribe(
+                reader, self.version, allow_control_characters=self._allow_control_characters
+            )
+            reasons = bytes((Reason.NO_SUBSCRIPTION_EXISTED,)) * filters if self.version == V5 else b""
+            self._send_if_taken(packets.encode_suback(PacketType.UNSUBACK, packet_id, self.version, reasons))
+        elif packet_type is PacketType.AUTH:
+            raise PacketError(Reason.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
+        else:
+            self._leftover(packet_type, reader)
+        return None
+
+    def _leftover(self, packet_type: PacketType, reader: Reader) -> None:
+        # We publish nothing, so this answers a publish of another server; PUBREC must be answered (4.3.3).
+        packet_id, reason = packets.decode_acknowledgement(reader, self.version, packet_type)
+        if packet_type is PacketType.PUBREC and reason < Reason.UNSPECIFIED_ERROR:
+            answer = Reason.PACKET_IDENTIFIER_NOT_FOUND if self.version == V5 else 0
+            self._outgoing.append(packets.encode_acknowledgement(PacketType.PUBREL, packet_id, answer))
+
+    def _connect(self, reader: Reader) -> Connect:
+        connect = packets.decode_connect(reader)
+        self.version = connect.version
+        self._client_max_bytes = connect.properties.get(Property.MAXIMUM_PACKET_SIZE)
+        self._max_bytes_now = self._max_packet_bytes
+        if self._client_max_bytes is not None and self._client_max_bytes < _SMALLEST_MAXIMUM:
+            raise PacketError(Reason.PACKET_TOO_LARGE, "no answer is as small as the client's Maximum Packet Size")
+        if not self._allow_control_characters:
+            packets.check_connect_texts(connect)
+        self._session_expiry_s = connect.properties.get(Property.SESSION_EXPIRY, 0)
+        if Property.AUTHENTICATION_METHOD in connect.properties:
+            raise PacketError(Reason.BAD_AUTHENTICATION_METHOD, "no extended authentication is offered")
+        if not connect.client_id and not connect.clean_start and connect.version == V311:
+            raise PacketError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "an empty client identifier with a kept session")
+        self.state = State.CONNECTING
+        return connect
+
+    def _disconnect(self, reader: Reader) -> Disconnect:
+        reason, properties = packets.decode_disconnect(reader, self.version)
+        expiry_s = properties.get(Property.SESSION_EXPIRY)
+        if expiry_s and not self._session_expiry_s:
+            raise PacketError(Reason.PROTOCOL_ERROR, "a session without expiry cannot be given one at its end")
+        self.close()
+        return Disconnect(reason != Reason.SUCCESS, expiry_s)
+
+    def _resolve_alias(self, publish: Publish) -> Publish:
+        if publish.properties and not self._allow_control_characters:
+            check_no_control_characters(publish.properties.get(Property.RESPONSE_TOPIC, ""))
+        alias = publish.properties.get(Property.TOPIC_ALIAS)
+        if alias is None:
+            if not publish.topic:
+                raise PacketError(Reason.PROTOCOL_ERROR, "neither topic name nor topic alias")
+            return publish
+        if not 0 < alias <= self._topic_alias_maximum:
+            raise PacketError(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias}")
+        if publish.topic:
+            self._aliases[alias] = publish.topic
+            return publish
+        topic = self._aliases.get(alias)
+        if topic is None:
+            raise PacketError(Reason.PROTOCOL_ERROR, f"topic alias {alias} was not set")
+        return publish._replace(topic=topic)
+
+    def _fail(self, error: PacketError) -> Failure:
+        if self.state is State.NEW:
+            self._refuse(error.reason)
+        else:
+            self.disconnect(error.reason)
+        return Failure(error.reason, error.detail)
+
+    def accept(self, *, session_present: bool, properties: Properties = packets.NO_PROPERTIES) -> bool:
+        """Answer the CONNECT: the client is connected; `properties` go to MQTT 5 clients only.
+
+        False when the answer is larger than the client takes (MQTT-3.1.2-24), even without what it can do without:
+        then nothing is sent, and the CONNECT is to be refused.
+        """
+        connack = self._connack(session_present, properties)
+        if not self._is_taken(connack):
+            needed = {name: value for name, value in properties.items() if name not in _DISPENSABLE}
+            connack = self._connack(session_present, needed)
+            if not self._is_taken(connack):
+                return False
+        self._outgoing.append(connack)
+        self.state = State.CONNECTED
+        self.was_accepted = True
+        return True
+
+    def _connack(self, session_present: bool, properties: Properties) -> bytes:
+        return packets.encode_connack(
+            self.version, session_present=session_present, reason=Reason.SUCCESS, properties=properties
+        )
+
+    def _is_taken(self, packet: bytes) -> bool:
+        return self._client_max_bytes is None or len(packet) <= self._client_max_bytes
+
+    def _send_if_taken(self, packet: bytes) -> None:
+        """Send a packet whose size the client's own packet determines. Raises PacketError when it takes none as large.
+
+        All others are at most as large as the smallest maximum that a CONNECT may have.
+        """
+        if not self._is_taken(packet):
+            raise PacketError(Reason.PACKET_TOO_LARGE, "the answer exceeds the client's Maximum Packet Size")
+        self._outgoing.append(packet)
+
+    def refuse(self, reason: Reason) -> None:
+        """Answer the CONNECT with a refusal; with 3.1.1 nothing is sent when there is no return code for it."""
+        self._refuse(reason)
+
+    def _refuse(self, reason: Reason) -> None:
+        if self.version == V5 or return_code(reason) is not None:
+            connack = packets.encode_connack(
+                self.version, session_present=False, reason=reason, properties=packets.NO_PROPERTIES
+            )
+            if self._is_taken(connack):
+                self._outgoing.append(connack)
+        self.close()
+
+    def disconnect(self, reason: Reason) -> None:
+        """End the connection from our side; only MQTT 5 clients can be told why."""
+        if self.state is State.CONNECTED and self.version == V5:
+            self._outgoing.append(packets.encode_disconnect(reason))
+        self.close()
+
+    def close(self) -> None:
+        """Nothing that comes is read any more; what is to be sent stays."""
+        self.state = State.CLOSED
+        self._data, self._at, self._partial = b"", 0, bytearray()
+
+    def acknowledge(self, packet_type: PacketType, packet_id: int, reason: Reason = Reason.SUCCESS) -> None:
+        """Send a PUBACK, PUBREC or PUBCOMP; `reason` other than success needs an MQTT 5 client."""
+        if self.state is _CONNECTED:
+            self._outgoing.append(packets.encode_acknowledgement(packet_type, packet_id, reason))
+
+
+def connack_properties(
+    connect: Connect, *, client_id: str, receive_maximum: int, max_packet_bytes: int, **more: Any
+) -> dict[Property, Any]:
+    """What an MQTT 5 client is told at CONNACK: our limits, and its client id when we chose it.
+
+    `more` gives further properties by their name in lower case; None values are left out.
+    """
+    told: dict[Property, Any] = {
+        Property.RECEIVE_MAXIMUM: receive_maximum,
+        Property.MAXIMUM_PACKET_SIZE: max_packet_bytes,
+        Property.WILDCARD_SUBSCRIPTION_AVAILABLE: 0,
+        Property.SUBSCRIPTION_IDS_AVAILABLE: 0,
+        Property.SHARED_SUBSCRIPTION_AVAILABLE: 0,
+    }
+    if not connect.client_id:
+        told[Property.ASSIGNED_CLIENT_ID] = client_id
+    told.update({Property[name.upper()]: value for name, value in more.items() if value is not None})
+    return told

@@ -1,0 +1,155 @@
+"""Finds other processes that live under our name, before we would fence them (ADR 0017).
+
+On one host a socket tells at once. Elsewhere every process says each five seconds on `isotherm.status` how it is: one
+that says so while we look, and is not us, is alive. What it last said before does not count, so no clocks are compared.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from isotherm.connector.state.status import (
+    INTERVAL_MS,
+    TOPIC,
+    State,
+    this_process,
+)
+from isotherm.servicekit import logs
+from isotherm.servicekit.avro import Decoder, WireFormatError
+
+_log = logs.logger(__name__)
+
+_LOOK_S = 2.5 * INTERVAL_MS / 1000
+_TOO_OLD_MS = 120_000
+"""Not worth a look: nobody's clock and Kafka's differ by so much."""
+_REQUEST_TIMEOUT_S = 10.0
+_POLL_S = 0.5
+_HOLDS_ITS_ID = frozenset((State.RUNNING, State.PAUSED, State.STOPPED, State.RESTARTING))
+
+
+class NameInUseError(Exception):
+    """Another process lives under the name that this one has."""
+
+
+class LivingServers:
+    """Looks for processes of the server that is `connector` on the control topics.
+
+    `consumer` is a new one with partition ends reported.
+    """
+
+    def __init__(self, admin: AdminClient, consumer: Callable[[], Consumer], decoder: Decoder, connector: str) -> None:
+        self._admin, self._consumer, self._decoder = admin, consumer, decoder
+        self._connector = connector
+        self._lock: socket.socket | None = None
+
+    def hold(self, ordinal: int, is_over: Callable[[], bool]) -> None:
+        """Make sure that nobody else is process `ordinal`, and be it from now on for others on this host.
+
+        Raises NameInUseError, KafkaException.
+        """
+        if self._lock is None and sys.platform == "linux":
+            cluster = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S).cluster_id
+            lock = socket.socket(socket.AF_UNIX)
+            try:
+                # A name in the abstract namespace: it is gone with its process, however that ends (unix(7)).
+                lock.bind(f"\0isotherm/{cluster}/{self._connector}/{ordinal}")
+            except OSError as error:
+                lock.close()
+                raise NameInUseError(self._words({ordinal: "a process on this host"})) from error
+            self._lock = lock
+        self.check([ordinal], is_over)
+
+    def check(self, ordinals: Iterable[int], is_over: Callable[[], bool]) -> None:
+        """Make sure that nobody holds one of `ordinals`. Raises NameInUseError, KafkaException."""
+        others = self.others(ordinals, is_over)
+        if others:
+            raise NameInUseError(self._words(others))
+
+    def _words(self, others: Mapping[int, str]) -> str:
+        who = ", ".join(f"{worker} is its process {ordinal}" for ordinal, worker in sorted(others.items()))
+        return (
+            f"another server on this Kafka is called {self._connector}, too: {who}. Give each server a `name` of its "
+            "own. This one waits until the other ends"
+        )
+
+    def others(self, ordinals: Iterable[int], is_over: Callable[[], bool]) -> dict[int, str]:
+        """Of `ordinals`, those that another process holds now, and the name of that process.
+
+        Takes as long as reading the topic when nobody seems to hold one, else up to two heartbeats. Ends early when
+        `is_over`. Raises KafkaException.
+        """
+        partitions = self._admin.list_topics(TOPIC, timeout=_REQUEST_TIMEOUT_S).topics[TOPIC]
+        if partitions.error is not None:
+            _log.warning("no status topic: cannot tell whether another server has our name", topic=TOPIC)
+            return {}
+        wanted = set(ordinals)
+        suspects: dict[tuple[int, str], None] = {}
+        found: dict[int, str] = {}
+        consumer = self._consumer()
+        try:
+            consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in partitions.partitions])
+            behind = set(partitions.partitions)
+            until_s = time.monotonic() + _LOOK_S
+            while not is_over() and (behind or (suspects and time.monotonic() < until_s)):
+                for message in consumer.consume(1_000, _POLL_S):
+                    error = message.error()
+                    if error is not None:
+                        if error.code() == KafkaError._PARTITION_EOF:
+                            # An end is reached again after each record: only the first time begins the wait, or the
+                            # heartbeats of others would prolong it for ever.
+                            if behind == {message.partition()}:
+                                until_s = time.monotonic() + _LOOK_S
+                            behind.discard(message.partition())
+                        elif error.fatal() or not error.retriable():
+                            raise KafkaException(error)
+                        continue
+                    said = self._said(message, wanted)
+                    if said is None:
+                        continue
+                    ordinal, worker, is_holding = said
+                    if not is_holding:
+                        suspects.pop((ordinal, worker), None)
+                    elif behind:
+                        suspects[ordinal, worker] = None
+                    else:
+                        suspects.pop((ordinal, worker), None)
+                        found[ordinal] = worker
+        finally:
+            consumer.close()
+        return found
+
+    def _said(self, message: Message, wanted: set[int]) -> tuple[int, str, bool] | None:
+        """Which process of ours the record is of, and whether it may hold its transactional id."""
+        key, value = message.key(), message.value()
+        if key is None or not key.startswith(f"{self._connector}/".encode()):
+            return None
+        _, ordinal, worker = key.decode("utf-8").split("/", 2)
+        if int(ordinal) not in wanted or worker == this_process():
+            return None
+        if value is None or time.time() * 1000 - message.timestamp()[1] > _TOO_OLD_MS or _is_dead(worker):
+            return int(ordinal), worker, False
+        with suppress(WireFormatError):
+            return int(ordinal), worker, State(self._decoder(value).record["state"]) in _HOLDS_ITS_ID
+        return None
+
+
+def _is_dead(worker: str) -> bool:
+    """Whether a process of this host has ended for certain."""
+    host, _, number = worker.rpartition(":")
+    if host != socket.gethostname() or not number.isdecimal():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

@@ -1,0 +1,74 @@
+"""Sessions whose clients were away when we started, as the sessions topic holds them: bytes, until somebody needs them.
+
+A million sessions are restored at the start; as objects they would take a gigabyte, and few of them are used soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from isotherm.mqtt_proxy.sessions.store import StoredState, begin_to_expire
+
+_STEP_MS = 10_000
+"""Sessions that expire within the same step are looked at together."""
+
+
+class DormantSessions:
+    """Encoded states by client id; `decode` makes a state of one. `restored_ms` is when they were read."""
+
+    def __init__(self, decode: Callable[[bytes], StoredState], restored_ms: int) -> None:
+        self._decode = decode
+        self._restored_ms = restored_ms
+        self._values: dict[str, bytes] = {}
+        self._due: dict[int, list[str]] = {}
+        self.with_will: list[str] = []
+        """Clients whose session has a will, at the start."""
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, client_id: str) -> bool:
+        return client_id in self._values
+
+    def take_over(self, values: dict[str, bytes], takes: Callable[[StoredState], bool]) -> set[int]:
+        """Keep those of `values`, which is emptied, that `takes` accepts; returns the owners of all of them.
+
+        Raises what `decode` raises.
+        """
+        owners = set()
+        while values:
+            client_id, value = values.popitem()
+            state = self._decode(value)
+            if state.owner is not None:
+                owners.add(state.owner)
+            if takes(state):
+                self._values[client_id] = value
+                due_ms = begin_to_expire(state, self._restored_ms)
+                self._due.setdefault(due_ms // _STEP_MS, []).append(client_id)
+                if state.will is not None:
+                    self.with_will.append(client_id)
+        return owners
+
+    def pop(self, client_id: str) -> StoredState | None:
+        """The state of a client, which is dormant no longer; None when there is none."""
+        value = self._values.pop(client_id, None)
+        if value is None:
+            return None
+        state = self._decode(value)
+        begin_to_expire(state, self._restored_ms)
+        return state
+
+    def due(self, now_ms: int, most: int) -> list[str]:
+        """At most `most` clients whose session has expired; each is named once."""
+        clients: list[str] = []
+        for step in sorted(self._due):
+            if step >= now_ms // _STEP_MS or len(clients) >= most:
+                break
+            waiting = self._due[step]
+            while waiting and len(clients) < most:
+                client_id = waiting.pop()
+                if client_id in self._values:
+                    clients.append(client_id)
+            if not waiting:
+                del self._due[step]
+        return clients

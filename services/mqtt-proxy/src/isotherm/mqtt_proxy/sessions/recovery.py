@@ -1,0 +1,105 @@
+"""Reads the sessions topic to its end, when every transaction on it is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+    AdminClient,
+    OffsetSpec,
+)
+
+from isotherm.servicekit import kafka, logs
+from isotherm.servicekit.lifecycle import Stop
+from isotherm.servicekit.settings import KafkaSettings
+
+_log = logs.logger(__name__)
+
+_REQUEST_TIMEOUT_S = 10.0
+_BATCH = 1_000
+_WAIT_S = 0.5
+
+
+def end_offsets(admin: AdminClient, topic: str) -> dict[int, int]:
+    """Where each partition of `topic` ends, open transactions included. Raises KafkaException."""
+    metadata = admin.list_topics(topic, timeout=_REQUEST_TIMEOUT_S).topics[topic]
+    if metadata.error is not None:
+        raise KafkaException(metadata.error)
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library leaves it untyped
+    wanted = {TopicPartition(topic, partition): latest for partition in metadata.partitions}
+    found = admin.list_offsets(
+        wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_REQUEST_TIMEOUT_S
+    )
+    return {partition.partition: future.result().offset for partition, future in found.items()}
+
+
+def fence(settings: KafkaSettings, transactional_id: str) -> None:
+    """Make sure that whoever had this transactional id cannot write any more, and decide what it left open.
+
+    Raises KafkaException.
+    """
+    kafka.producer(settings, transactional_id, transactional_id=transactional_id).init_transactions(_REQUEST_TIMEOUT_S)
+    _log.info("took over from a process that does not exist any more", transactional_id=transactional_id)
+
+
+def read_to_end(consumer: Consumer, topic: str, ends: dict[int, int], stop: Stop) -> Iterator[Message]:
+    """Every committed record before `ends`; the consumer must report partition ends.
+
+    A read_committed consumer stops before an open transaction; its end is reached when that transaction is decided,
+    at the latest when Kafka's transaction timeout aborts it. Ends early at `stop`. Raises KafkaException.
+    """
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
+    behind = {partition for partition, end in ends.items() if end > 0}
+    while behind and not stop.is_set():
+        messages = consumer.consume(_BATCH, _WAIT_S)
+        if not messages:
+            _log.info("not at the end yet; a transaction may be open", topic=topic, partitions=sorted(behind))
+        for message in messages:
+            error = message.error()
+            partition, offset = message.partition(), message.offset()
+            if error is None:
+                yield message
+                if partition is not None and offset is not None and offset + 1 >= ends[partition]:
+                    # Others go on writing: the end that is reported may always be a later one.
+                    behind.discard(partition)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                if partition is not None and offset is not None and offset >= ends[partition]:
+                    behind.discard(partition)
+            elif error.fatal() or not error.retriable():
+                raise KafkaException(error)
+
+
+def is_committed(settings: KafkaSettings, name: str, place: tuple[str, int, int], is_over: Callable[[], bool]) -> bool:
+    """Whether a read_committed reader finds a record at `place` (topic, partition, offset).
+
+    Its transaction must be decided already, which the `init_transactions` of its producer's successor sees to. Asks
+    until Kafka answers or `is_over`. Raises KafkaException when Kafka has deleted the record, and when it is over.
+    """
+    topic, partition, offset = place
+    # An aborted record gives an empty answer: do not wait for more bytes than none.
+    # A record that is not there any more is no aborted one.
+    consumer = kafka.consumer(
+        settings, name, name, enable_partition_eof=True, fetch_wait_max_ms=20, auto_offset_reset="error"
+    )
+    try:
+        consumer.assign([TopicPartition(topic, partition, offset)])
+        while not is_over():
+            for message in consumer.consume(1, _WAIT_S):
+                error, found = message.error(), message.offset()
+                if error is None or error.code() == KafkaError._PARTITION_EOF:
+                    if found is not None and (error is None or found > offset):
+                        return error is None and found == offset
+                elif error.fatal() or not error.retriable():
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+    raise KafkaException(KafkaError(KafkaError._DESTROY, "told to end before Kafka answered"))

@@ -1,0 +1,341 @@
+"""Settings of the MQTT proxy."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from isotherm.connector.distributed.hosting import HostSettings
+from isotherm.mqtt_proxy.access.rates import RateText
+from isotherm.servicekit.settings import Settings
+
+SERVICE = "mqtt-proxy"
+
+
+class ListenerSettings(Settings):
+    """Where devices connect."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(1883, ge=0, le=65535, description="Port to listen on; 0 picks a free one and logs it.")
+    backlog: int = Field(1024, ge=1, description="Connections that may wait to be accepted.")
+    reuse_port: bool = Field(False, description="Let several processes listen on the port (SO_REUSEPORT).")
+    allow_control_characters: bool = Field(
+        False,
+        description="Take control characters (U+0001 to U+001F, U+007F to U+009F) and Unicode non-characters in client "
+        "ids, user names, topics and filters; otherwise they end the connection.",
+    )
+    tcp_keep_alive_s: int = Field(
+        60,
+        ge=0,
+        le=7_200,
+        description="A connection whose peer is silent for so long is probed by TCP, and closed after as long again "
+        "without an answer; 0 for never.",
+    )
+
+
+class TlsSettings(Settings):
+    """TLS on the listener, when `certfile` is set."""
+
+    certfile: str | None = Field(None, description="PEM file of the server's certificate chain.")
+    keyfile: str | None = Field(None, description="PEM file of its key.")
+    cafile: str | None = Field(
+        None, description="PEM file of the authorities whose client certificates are accepted; then one is required."
+    )
+    use_identity_as_username: bool = Field(
+        False, description="The common name of the client's certificate is its user name; no password is asked for."
+    )
+
+
+class LimitSettings(Settings):
+    """Bounds on what devices can make us hold."""
+
+    connections: int = Field(10_000, ge=1, description="Connections at a time; more are closed at once.")
+    tls_handshakes: int = Field(
+        500, ge=1, description="TLS handshakes at a time; more wait, at most `limits.connect_timeout_ms`."
+    )
+    connections_per_address: int | None = Field(
+        None, ge=1, description="The same for one client address; devices behind a NAT or a load balancer share one."
+    )
+    messages_per_client: RateText = Field(
+        "", description="Publishes of one connection, `n:seconds`; beyond it the connection is not read."
+    )
+    bytes_per_client: RateText = Field("", description="Payload bytes of one connection, `n:seconds`.")
+    messages_total: RateText = Field("", description="Publishes of all connections, `n:seconds`.")
+    bytes_total: RateText = Field("", description="Payload bytes of all connections, `n:seconds`.")
+    failed_logins: RateText = Field(
+        "10:60", description="Wrong passwords for one user from one address, `n:seconds`; then none is tried for it."
+    )
+    failed_logins_per_address: RateText = Field(
+        "1000:60",
+        description="Wrong passwords from one address, whatever the user, `n:seconds`; devices behind a NAT share one.",
+    )
+    keep_alive_s: int | None = Field(
+        None,
+        ge=1,
+        le=65_535,
+        description="Longest keep-alive: clients that ask for more, or none, are held to it; MQTT 5 clients are told.",
+    )
+    connect_bytes: int = Field(
+        16_384, ge=64, le=900_000, description="Largest CONNECT; its sender is not known yet when it is held."
+    )
+    packet_bytes: int = Field(65_536, ge=64, le=900_000, description="Largest packet; larger ones end the connection.")
+    topic_bytes: int = Field(1_024, ge=1, le=65_535, description="Longest topic; longer ones are dead letters.")
+    will_bytes: int = Field(
+        8_192,
+        ge=512,
+        le=900_000,
+        description="Largest will with its properties; it is stored with the session. A CONNECT with a larger one is "
+        "refused.",
+    )
+    wills_bytes: int = Field(
+        67_108_864, ge=65_536, description="Memory of all wills; a CONNECT whose will exceeds it is refused."
+    )
+    buffered_bytes: int = Field(
+        33_554_432,
+        ge=65_536,
+        description="Bytes received of all connections and not handled: incomplete packets, CONNECTs that are not "
+        "answered, publishes that wait. Beyond it waiting connections are not read, and one that begins a packet "
+        "above 2 KB and does not end it is closed.",
+    )
+    receive_maximum: int = Field(
+        1_000,
+        ge=1,
+        le=65_535,
+        description="Publishes of QoS 1 and 2 per client that are not finished. Beyond it a 3.1.1 client is not read "
+        "(QoS 1) or closed (QoS 2); an MQTT 5 client, which is told, is closed.",
+    )
+    outstanding_records: int = Field(
+        50_000, ge=1, description="Records between PUBLISH and Kafka's report; at the bound sockets are not read."
+    )
+    outstanding_bytes: int = Field(
+        64 * 1024 * 1024,
+        ge=1_000_000,
+        description="The same bound in the bytes that these records take: payload, key, value, headers and overhead.",
+    )
+    readings_per_publish: int = Field(
+        1_000, ge=1, le=10_000, description="Readings in one payload; more make it a dead letter."
+    )
+    user_properties: int = Field(
+        32,
+        ge=0,
+        le=1_000,
+        description="User properties of one publish (MQTT 5), which become headers of each of its records; more make "
+        "it a dead letter.",
+    )
+    property_bytes: int = Field(
+        4_096,
+        ge=0,
+        le=65_535,
+        description="Bytes of all properties of one publish that become headers; more make it a dead letter.",
+    )
+    connect_timeout_ms: int = Field(10_000, ge=100, description="A connection without CONNECT is closed after it.")
+    topic_aliases: int = Field(32, ge=0, le=65_535, description="Topic aliases per connection (MQTT 5).")
+
+
+class SessionSettings(Settings):
+    """What is kept of a client between its connections."""
+
+    expiry_s: int = Field(
+        86_400, ge=1, description="A kept session is forgotten this long after its connection; the cap for MQTT 5."
+    )
+    maximum: int = Field(100_000, ge=1, description="Sessions at a time; a CONNECT beyond it is refused.")
+    topic: str = Field("isotherm.mqtt.sessions", description="The compacted topic that holds them.")
+
+
+class TransactionSettings(Settings):
+    """How QoS 2 publishes of all clients are grouped."""
+
+    linger_ms: float = Field(5.0, ge=0, le=1_000, description="A transaction waits this long for more to join it.")
+    max_records: int = Field(5_000, ge=1, description="Records in one transaction.")
+    timeout_ms: int = Field(
+        120_000, ge=10_000, le=900_000, description="Kafka aborts a transaction that was open this long."
+    )
+
+
+class IdentitySettings(Settings):
+    """Who may speak for which device."""
+
+    device_id: Literal["payload", "topic", "user"] | None = Field(
+        None,
+        description="Where a reading's device comes from: `user`, the verified user (or the certificate's name); "
+        "`topic`, the level that the route names as the device, else the user; `payload`, what the payload says, else "
+        "the topic, else the client id. Under the first two a reading that names another device is a dead letter. "
+        "Default: `payload` without authentication, with it `topic` where there is an acl_file, else `user`.",
+    )
+
+
+class DeadLetterSettings(Settings):
+    """Bounds on the dead letters that devices can cause."""
+
+    rate: RateText = Field(
+        "10000:100",
+        description="Dead letters of one process, `n:seconds`; beyond it publishes that do not fit are only counted, "
+        "and refused where the client can be told. Empty for no limit.",
+    )
+    retention_ms: int = Field(
+        1_209_600_000, ge=-1, description="How long the topic keeps a dead letter (two weeks); -1 for ever."
+    )
+    retention_bytes: int = Field(
+        4 * 1024**3, ge=-1, description="How much of them it keeps; the oldest go first. -1 for all."
+    )
+
+
+class BridgeSettings(Settings):
+    """The broker that the bridge subscribes to."""
+
+    host: str = Field("127.0.0.1", description="Address of the broker.")
+    port: int = Field(1883, ge=1, le=65535, description="Its port.")
+    client_id: str = Field(
+        "isotherm-bridge", min_length=1, max_length=200, description="Our name there; `-N` with `ordinal` is added."
+    )
+    username: str | None = Field(None, description="User name at the broker.")
+    password: SecretStr | None = Field(None, description="Its password.")
+    cafile: str | None = Field(None, description="PEM file of the authorities to trust; set, the connection is TLS.")
+    certfile: str | None = Field(None, description="PEM file of our client certificate.")
+    keyfile: str | None = Field(None, description="PEM file of its key.")
+    filters: list[str] = Field(
+        default_factory=list, description="What to subscribe to; default: the sources of `routes`."
+    )
+    group: str = Field(
+        "isotherm",
+        pattern=r"^[^/+#]*$",
+        description="Shared subscription `$share/group/filter`, so that processes share the messages; empty for none.",
+    )
+    session_expiry_s: int = Field(
+        86_400, ge=0, le=0xFFFFFFFF, description="How long the broker keeps messages for us while we are away."
+    )
+    receive_maximum: int = Field(
+        1_000, ge=1, le=65_535, description="Messages of QoS 1 that the broker sends ahead of our acknowledgement."
+    )
+    packet_bytes: int = Field(
+        900_000, ge=64, le=900_000, description="Largest packet; the broker does not send larger ones."
+    )
+    keep_alive_s: int = Field(30, ge=5, le=65_535, description="A silent connection is closed after twice this time.")
+    connect_timeout_ms: int = Field(10_000, ge=100, description="How long connecting and subscribing may take.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> BridgeSettings:
+        if (self.certfile or self.keyfile) and not self.cafile:
+            raise ValueError("bridge.cafile is needed as soon as bridge.certfile or bridge.keyfile is set")
+        if self.password is not None and self.username is None:
+            raise ValueError("bridge.username is needed with bridge.password")
+        return self
+
+
+class ProxySettings(HostSettings):
+    """Everything that can be set."""
+
+    role: Literal["front-door", "bridge", "worker"] = Field(
+        "front-door",
+        description="Whether devices connect to us, or we subscribe to their broker (`bridge.*`), or run bridges as "
+        "the connectors of `worker_group`.",
+    )
+    name: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._-]{0,60}$",
+        description="Tells this server from others on the same Kafka, which share neither sessions nor transactions "
+        "with it; at most one of them has no name.",
+    )
+    processes: int = Field(
+        1, ge=1, le=64, description="Processes on the port, each with its own bounds; they use one ordinal each."
+    )
+    listener: ListenerSettings = ListenerSettings()
+    tls: TlsSettings = TlsSettings()
+    limits: LimitSettings = LimitSettings()
+    session: SessionSettings = SessionSettings()
+    transactions: TransactionSettings = TransactionSettings()
+    bridge: BridgeSettings = BridgeSettings()
+    identity: IdentitySettings = IdentitySettings()
+    dead_letters: DeadLetterSettings = DeadLetterSettings()
+    allow_anonymous: bool = Field(
+        False,
+        description="Let clients in that show nothing; otherwise `password_file` or client certificates are needed.",
+    )
+    password_file: str | None = Field(
+        None, description="Users and their passwords, as `mosquitto_passwd` writes them; read again when it changes."
+    )
+    acl_file: str | None = Field(
+        None, description="Who may publish where, in mosquitto's format; read again when it changes."
+    )
+    unauthorized: Literal["acknowledge", "close"] = Field(
+        "acknowledge",
+        description="What happens to a publish that acl_file does not allow where the client cannot be told (3.1.1, "
+        "QoS 0): it is acknowledged, dropped and counted, or the connection is closed.",
+    )
+    ordinal: int = Field(
+        0,
+        ge=0,
+        description="Number of this process, or of the first of several: `transactional.id` is isotherm-mqtt-proxy-N, "
+        "with a `name` isotherm-mqtt-proxy-NAME-N.",
+    )
+    routes: str = Field("", description="KCQL statements, `INSERT INTO topic SELECT fields FROM mqtt/filter; ...`.")
+    topic_regex_list: str = Field(
+        "", description="The old form: `kafka-topic:regular expression of MQTT topics`, separated by commas."
+    )
+    match: Literal["all", "first"] = Field("all", description="Whether every matching route takes a publish.")
+    device_level: int | None = Field(
+        None,
+        ge=0,
+        description="Topic level (from 0) that names the device; default: the filter's only `+`, else the client id.",
+    )
+    units: dict[str, str] = Field(
+        default={"temperature": "Cel", "brightness": "lx"},
+        description="Unit (SenML) by metric, for payloads that do not say it.",
+    )
+    no_route: Literal["dead-letter", "drop"] = Field(
+        "dead-letter", description="What happens to a publish that no route takes (it is counted and acknowledged)."
+    )
+    misfit: Literal["dead-letter", "refuse"] = Field(
+        "dead-letter",
+        description="What happens to a publish that does not fit: a dead letter, acknowledged; or, for MQTT 5 at QoS 1 "
+        "and 2, refused with 0x99 (0x90 when it is the topic) and not stored.",
+    )
+    dead_letter_topic: str = Field(f"{SERVICE}.dead-letters", description="Where publishes go that do not fit.")
+    delivery_timeout_ms: int = Field(
+        30_000, ge=1_000, description="Kafka must have a record within this time, or its publish is not acknowledged."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ProxySettings:
+        if self.name in ("bridge", "worker"):
+            raise ValueError(f"name: {self.name!r} is taken: the bridge is called {SERVICE}-{self.name}")
+        if self.identity.device_id == "user" and not self._authenticates:
+            raise ValueError(
+                "identity.device_id=user needs password_file or tls.cafile"
+                if self.role == "front-door"
+                else "identity.device_id=user: a broker does not tell who published; allowed here: payload, topic"
+            )
+        if self.role == "worker":
+            # Its connectors bring their own.
+            return self
+        if not self.routes.strip() and not self.topic_regex_list.strip():
+            raise ValueError("routes or topic_regex_list must say which publishes go where; both are empty")
+        shown = (self.allow_anonymous, self.tls.cafile, self.password_file)
+        if self.role == "front-door" and not any(shown):
+            raise ValueError(
+                "allow_anonymous is false, and neither password_file nor tls.cafile is set, so no client could ever "
+                "connect; set allow_anonymous=true, password_file, or tls.cafile for client certificates"
+            )
+        if self.tls.use_identity_as_username and self.tls.cafile is None:
+            raise ValueError("tls.use_identity_as_username needs tls.cafile: without it nobody shows a certificate")
+        if self.tls.use_identity_as_username and self.password_file is not None:
+            raise ValueError("tls.use_identity_as_username and password_file exclude each other")
+        if (self.tls.cafile or self.tls.keyfile) and self.tls.certfile is None:
+            raise ValueError("tls.certfile is needed as soon as tls.keyfile or tls.cafile is set")
+        if self.delivery_timeout_ms > self.transactions.timeout_ms:
+            raise ValueError("delivery_timeout_ms must not exceed transactions.timeout_ms")
+        return self
+
+    @property
+    def _authenticates(self) -> bool:
+        return self.role == "front-door" and (self.password_file is not None or self.tls.cafile is not None)
+
+    @property
+    def device_policy(self) -> Literal["payload", "topic", "user"]:
+        """`identity.device_id`, or its default."""
+        if self.identity.device_id is not None:
+            return self.identity.device_id
+        if not self._authenticates:
+            return "payload"
+        return "user" if self.acl_file is None else "topic"

@@ -1,0 +1,67 @@
+"""The sinks as connector classes of a distributed worker: `isotherm-persisters run` without a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+from isotherm.connector.config.definitions import Definition
+from isotherm.connector.config.files import ConfigError, ConnectorConfig
+from isotherm.connector.distributed.controller import TaskPlan, task_plan
+from isotherm.connector.distributed.task_launch import Handover, run_handed_over
+from isotherm.persisters.service import VERSION, Assignment, run_task
+from isotherm.persisters.settings import PersistersSettings
+from isotherm.persisters.sinks.catalog import (
+    KINDS,
+    MissingExtraError,
+    SinkKind,
+    check,
+)
+from isotherm.servicekit.lifecycle import Stop
+
+
+class SinkClasses:
+    """The sinks whose clients are installed, or the one of them that was asked for."""
+
+    version = VERSION
+
+    def __init__(self, sink: str | None) -> None:
+        """Raises MissingExtraError when no sink can be run."""
+        wanted = [KINDS[sink]] if sink else list(KINDS.values())
+        missing: list[str] = []
+        self._kinds: list[SinkKind] = []
+        for kind in wanted:
+            try:
+                kind.load()
+                self._kinds.append(kind)
+            except MissingExtraError as error:
+                missing.append(str(error))
+        if not self._kinds:
+            raise MissingExtraError("; ".join(missing))
+        self.definitions: Sequence[Definition] = [kind.definition for kind in self._kinds]
+
+    def check(self, config: ConnectorConfig) -> TaskPlan:
+        """Everything that can be said without asking a server. Raises ConfigError."""
+        validated = check(_kind_of(config, self._kinds), config.resolved(os.environ))
+        return task_plan(validated, validated.integer("tasks.max"))
+
+
+def _kind_of(config: ConnectorConfig, kinds: Iterable[SinkKind]) -> SinkKind:
+    kinds = list(kinds)
+    for kind in kinds:
+        if kind.definition.answers_to(config.klass):
+            return kind
+    known = ", ".join(kind.definition.klass for kind in kinds)
+    raise ConfigError([f"connector.class: {config.klass!r} is none of this worker's classes ({known})"])
+
+
+def run_handed_over_task(settings: PersistersSettings, prepare: Callable[[], None]) -> int:
+    """In a task's process: run what the worker hands over, after `prepare`."""
+
+    def work(handover: Handover, stop: Stop) -> int:
+        prepare()
+        kind = _kind_of(handover.config, KINDS.values())
+        validated = check(kind, handover.config.resolved(os.environ))
+        return run_task(settings, Assignment(kind, handover.config, validated, handover.task, handover), stop)
+
+    return run_handed_over(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)

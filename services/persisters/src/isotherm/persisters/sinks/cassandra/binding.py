@@ -1,0 +1,246 @@
+"""Rows of one table as bound statements: every value in its column, the write time, the time to live."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+from cassandra.query import UNSET_VALUE, BoundStatement, PreparedStatement
+
+from isotherm.kcql.model import Statement
+from isotherm.persisters.records.decoding import BAD_RECORD
+from isotherm.persisters.records.plan import Plan
+from isotherm.persisters.records.projection import null_behaviour
+from isotherm.persisters.sinks.cassandra import cells, cql
+from isotherm.persisters.sinks.cassandra.write_times import WriteTimes
+from isotherm.persisters.sinks.sink import Row, SinkConfigError
+
+TTL_FIELD, WRITE_TIME_FIELD = "message_internal_ttl", "message_internal_timestamp"
+NO_COLUMNS = (TTL_FIELD, WRITE_TIME_FIELD)
+"""Fields that are no columns: what is selected under these names is the row's TTL (s) and its write time (us)."""
+
+_US_PER_MS = 1_000
+_HEADER_BYTES = 100
+"""About what a statement costs in a batch besides its values."""
+_MOST_LAYOUTS = 1_000
+
+
+class Write(NamedTuple):
+    """One row, bound, and its place in the batch."""
+
+    place: int
+    statement: BoundStatement
+    partition: tuple[Any, ...]
+    """The statement and the cells of the partition key: what has the same may go together."""
+    size_bytes: int
+    binder: Binder
+    """What bound it: what is known of its table."""
+
+
+class Binder:
+    """Binds the rows of one table."""
+
+    def __init__(
+        self,
+        table: cql.Table,
+        *,
+        insert: PreparedStatement,
+        insert_with_ttl: PreparedStatement,
+        delete: PreparedStatement,
+        times: WriteTimes,
+    ) -> None:
+        """The statements as `cql.insert` and `cql.delete` word them."""
+        self.table = table
+        self._name = table.qualified
+        self._insert = insert
+        self._insert_with_ttl = insert_with_ttl
+        self._delete = delete
+        self._times = times
+        names = list(table.columns)
+        self._partition = [names.index(column) for column in table.partition_key]
+        self._key_of = cells.all_of([names.index(column) for column in table.primary_key])
+        self._time_place = len(names)
+        self._converters = {
+            column: convert for column, type_ in table.columns.items() if (convert := cql.converter(type_)) is not None
+        }
+        self._layouts: dict[tuple[str, ...], cells.Layout | None] = {}
+        """By the names of a row's fields; None where the driver binds."""
+        self._key_orders: dict[Plan, Sequence[int]] = {}
+
+    def check(self, statement: Statement) -> None:
+        """Raise SinkConfigError when rows cannot be deleted as the statement wants it."""
+        if statement.primary_key and null_behaviour(statement) == "DELETE":
+            try:
+                key_order(self.table, statement)
+            except cql.NotAColumnError as error:
+                raise SinkConfigError(f"{error} (in {statement.text!r})") from error
+
+    def bind(self, place: int, row: Row, source: Hashable = None) -> Write:
+        """Bind a row that comes from the partition `source`.
+
+        Raises cql.NotAColumnError and, for values of other types, ValueError, TypeError, OverflowError.
+        """
+        values, time_us = row.values, write_time_us(row)
+        partition: Sequence[int]
+        if values is None:
+            statement = self._deletion(row, time_us)
+            # Behind the write time comes the primary key, which begins with the partition's.
+            time_place, partition = 0, range(1, 1 + len(self._partition))
+        else:
+            statement = self._serialized(row, values, time_us) or self._bound(row, values, time_us)
+            time_place, partition = self._time_place, self._partition
+        if row.revision is None and (values is None or values.get(WRITE_TIME_FIELD) is None):
+            bound = statement.values
+            key = (source, self._name, *(bound[1:] if values is None else self._key_of(bound)))
+            settled_us = self._times.behind_earlier(key, row.event_time_ms, row.offset, time_us)
+            if settled_us != time_us:
+                bound[time_place] = cells.pack_long(settled_us)
+        return self._write(place, statement, partition)
+
+    def _write(self, place: int, statement: BoundStatement, partition: Sequence[int]) -> Write:
+        values = statement.values
+        size_bytes = _HEADER_BYTES + cells.size_bytes(values)
+        together = (statement.prepared_statement.query_id, *[values[each] for each in partition])
+        return Write(place, statement, together, size_bytes, self)
+
+    def _deletion(self, row: Row, time_us: int) -> BoundStatement:
+        order = self._key_orders.get(row.plan)
+        if order is None:
+            order = self._key_orders[row.plan] = key_order(self.table, row.plan.statement)
+        key = zip(self.table.primary_key, order, strict=True)
+        values = [self._converted(column, row.pk[place]) for column, place in key]
+        return _by_driver(self._delete, [time_us, *values])
+
+    def _converted(self, column: str, value: Any) -> Any:
+        convert = self._converters.get(column)
+        return value if value is None or convert is None else convert(value)
+
+    def _serialized(self, row: Row, values: dict[str, Any], time_us: int) -> BoundStatement | None:
+        """The row with its values serialized here; None when the driver has to do that."""
+        names = tuple(values)
+        if names not in self._layouts:
+            if len(self._layouts) >= _MOST_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[names] = self._layout(names)
+        layout = self._layouts[names]
+        if layout is None:
+            return None
+        try:
+            found = layout.cells(values, _absent(row))
+            found.append(cells.pack_long(time_us))
+            left_s = _left_s(row)
+            if left_s is None:
+                return cells.Serialized(self._insert, found)
+            found.append(cells.pack_int(left_s))
+            return cells.Serialized(self._insert_with_ttl, found)
+        except cells.UNUSUAL:
+            return None
+
+    def _layout(self, names: tuple[str, ...]) -> cells.Layout | None:
+        try:
+            fields = {cql.column_of(self.table, field): field for field in names}
+        except cql.NotAColumnError:
+            return None
+        is_plain = len(fields) == len(names) and not set(NO_COLUMNS) & set(names)
+        return cells.layout(self.table.columns, self.table.primary_key, fields) if is_plain else None
+
+    def _bound(self, row: Row, values: dict[str, Any], time_us: int) -> BoundStatement:
+        absent = _absent(row)
+        bound: dict[str, Any] = dict.fromkeys(self.table.columns, UNSET_VALUE)
+        for field, value in values.items():
+            if field in NO_COLUMNS:
+                continue
+            column = cql.column_of(self.table, field)
+            bound[column] = absent if value is None else self._converted(column, value)
+        for column in self.table.primary_key:
+            if bound[column] is None or bound[column] is UNSET_VALUE:
+                raise cql.NotAColumnError(
+                    f"no value for {column!r}, a part of the primary key of {self.table.qualified}"
+                )
+        left_s = _left_s(row)
+        if left_s is None:
+            return _by_driver(self._insert, [*bound.values(), time_us])
+        return _by_driver(self._insert_with_ttl, [*bound.values(), time_us, left_s])
+
+
+def pk_names(statement: Statement) -> list[str]:
+    """The names of the PK paths in a row: the alias that a field gives them, else their last segment."""
+    aliases = {field.path: field.alias for field in statement.fields if field.alias is not None}
+    return [
+        aliases.get(path, path.segments[-1] if path.segments else path.part.value) for path in statement.primary_key
+    ]
+
+
+def key_order(table: cql.Table, statement: Statement) -> Sequence[int]:
+    """For each column of the primary key, which PK path holds its value in a record that deletes a row.
+
+    The one of its name, also in lower case; by position only where no path has the name of any key column.
+
+    Raises cql.NotAColumnError when there are more or fewer paths than columns, or only some have a column's name.
+    """
+    names, key = pk_names(statement), table.primary_key
+    if len(names) != len(key):
+        raise cql.NotAColumnError(f"PK has {len(names)} parts, the primary key of {table.qualified} has {key}")
+    places = {name if name in key else name.lower(): place for place, name in enumerate(names)}
+    missing = [column for column in key if column not in places]
+    if len(missing) == len(key):
+        return range(len(key))
+    if missing:
+        raise cql.NotAColumnError(
+            f"PK {', '.join(names)}: no part is named {' or '.join(missing)}, as the primary key of "
+            f"{table.qualified} ({', '.join(key)}) is; select the path AS its column"
+        )
+    return [places[column] for column in key]
+
+
+def _by_driver(prepared: PreparedStatement, values: Sequence[Any]) -> BoundStatement:
+    try:
+        return prepared.bind(values)
+    except (ValueError, TypeError, OverflowError):
+        raise
+    except BAD_RECORD as error:
+        # The driver trusts some values to be what their columns take.
+        raise TypeError(f"a value does not fit its column: {error}") from error
+
+
+def _absent(row: Row) -> Any:
+    # A null of a revisioned record is data: it must hide what a lower revision wrote there.
+    return UNSET_VALUE if row.revision is None else None
+
+
+def write_time_us(row: Row) -> int:
+    """CQL's write time as far as the record alone says it, for inserts and deletes alike: the field for it, else the
+    revision, else the event time with the last three digits of the offset as its microseconds.
+
+    Raises ValueError for a field that holds no whole number.
+    """
+    given = _number(row, WRITE_TIME_FIELD)
+    if given is not None:
+        return given
+    if row.revision is not None:
+        return row.revision * _US_PER_MS
+    return row.event_time_ms * _US_PER_MS + row.offset % _US_PER_MS
+
+
+def ttl_s(row: Row) -> int | None:
+    """How long the row lives from its event time on: as its field says, else as TTL does; None for ever.
+
+    Raises ValueError for a field that holds no whole number from 1 on.
+    """
+    given = _number(row, TTL_FIELD)
+    if given is not None and given < 1:
+        raise ValueError(f"{TTL_FIELD}: {given} is not allowed; expected seconds from 1 on")
+    return row.plan.statement.ttl if given is None else given
+
+
+def _left_s(row: Row) -> int | None:
+    lifetime_s = ttl_s(row)
+    return None if lifetime_s is None else max(1, row.event_time_ms // 1000 + lifetime_s - int(time.time()))
+
+
+def _number(row: Row, field: str) -> int | None:
+    value = (row.values or {}).get(field)
+    if value is not None and type(value) is not int:
+        raise ValueError(f"{field}: {value!r} is not allowed; expected a whole number")
+    return value

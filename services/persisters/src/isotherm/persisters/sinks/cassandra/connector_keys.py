@@ -1,0 +1,91 @@
+"""What the Cassandra and Scylla connector understands."""
+
+from __future__ import annotations
+
+from isotherm.connector.config.converters import converter_keys
+from isotherm.connector.config.definitions import (
+    Definition,
+    Importance,
+    Type,
+    common_keys,
+    consumer_keys,
+    error_keys,
+    with_short_names,
+)
+from isotherm.persisters.sinks.common_keys import KeysUnder
+
+PREFIX = "connect.cassandra"
+_CLASS = "isotherm.persisters.ScyllaSink"
+_LOW = Importance.LOW
+_of_sink = KeysUnder(PREFIX)
+_key = _of_sink.key
+_LEVELS = ("ANY", "ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "EACH_QUORUM", "LOCAL_ONE")
+
+_OF_OLD_CONNECTOR = (
+    ("threadpool.size", "partitions are written in parallel and each in order; tasks.max adds processes"),
+    ("default.value", "a null is left unset; with a revision it is written"),
+    ("delete.enabled", "a statement says it: PROPERTIES('behavior.on.null.values'='DELETE')"),
+    ("delete.statement", "rows are deleted by their primary key, the statement's PK"),
+)
+
+
+_OWN = (
+    _of_sink.kcql(),
+    _key("contact.points", Type.LIST, "localhost", "Hosts to begin with.", Importance.HIGH),
+    _key("port", Type.INT, "9042", "CQL port.", minimum=1),
+    _key("key.space", Type.STRING, "", "Keyspace of targets that name none.", Importance.HIGH),
+    _key(
+        "key.space.replication.factor",
+        Type.INT,
+        "0",
+        "With more than 0, create a missing keyspace with as many replicas in every data centre.",
+        minimum=0,
+    ),
+    _key("username", Type.STRING, "", "User."),
+    _key("password", Type.PASSWORD, "", "Password."),
+    _key("ssl.enabled", Type.BOOLEAN, "false", "Use TLS."),
+    *_of_sink.pem_files(),
+    _key("consistency.level", Type.STRING, "LOCAL_QUORUM", "Replicas that must have a row.", allowed=_LEVELS),
+    _key("load.balancing.local.dc", Type.STRING, "", "Data centre to write to; empty takes the first contact's."),
+    _key(
+        "load.balancing.policy",
+        Type.STRING,
+        "TOKEN_AWARE",
+        "Which server gets a row: TOKEN_AWARE a replica of it in the data centre, DC_AWARE any in it, ROUND_ROBIN any.",
+        _LOW,
+        allowed=("TOKEN_AWARE", "DC_AWARE", "ROUND_ROBIN"),
+    ),
+    _key("connect.timeout.ms", Type.INT, "10000", "How long to wait for a connection.", _LOW, minimum=1),
+    _key(
+        "query.timeout.ms",
+        Type.INT,
+        "20000",
+        "How long one write may take.",
+        minimum=1,
+        aliases=(f"{PREFIX}.read.timeout.ms",),
+    ),
+    _key("max.concurrent.requests", Type.INT, "256", "Requests in flight at once.", minimum=1),
+    _key("max.batch.size", Type.INT, "30", "Most rows of one partition in one unlogged batch.", _LOW, minimum=1),
+    *_of_sink.batches(1_000),
+    *[key for name, why in _OF_OLD_CONNECTOR for key in _of_sink.accepted(name, why=why)],
+)
+
+DEFINITION = Definition(
+    klass=_CLASS,
+    kind="sink",
+    keys=with_short_names(
+        PREFIX, (*common_keys(_CLASS), *consumer_keys(), *converter_keys(), *_OWN, *error_keys(PREFIX))
+    ),
+    aliases=(
+        "scylla",
+        "cassandra",
+        "com.datamountaineer.streamreactor.connect.cassandra.sink.CassandraSinkConnector",
+        "io.lenses.streamreactor.connect.cassandra.sink.CassandraSinkConnector",
+        "io.lenses.streamreactor.connect.cassandra.CassandraSinkConnector",
+    ),
+    kcql_key=f"{PREFIX}.kcql",
+    kcql_clauses=frozenset(
+        ("IGNORE", "AUTOCREATE", "PK", "WITHTIMESTAMP", "TIMESTAMPUNIT", "TTL", "WITHSTRUCTURE", "PROPERTIES")
+    ),
+    open_prefixes=("consumer.override.",),
+)

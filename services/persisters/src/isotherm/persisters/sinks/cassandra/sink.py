@@ -1,0 +1,292 @@
+"""The Cassandra and Scylla sink: prepared statements, grouped by partition, bounded in flight."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+from cassandra import (
+    AuthenticationFailed,
+    ConsistencyLevel,
+    InvalidRequest,
+    OperationTimedOut,
+    RequestExecutionException,
+    Unauthorized,
+)
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
+from cassandra.connection import ConnectionException
+from cassandra.policies import (
+    ConstantReconnectionPolicy,
+    DCAwareRoundRobinPolicy,
+    LoadBalancingPolicy,
+    RoundRobinPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.query import BatchStatement, BatchType
+
+from isotherm.connector.config.validation import Problem, Validated
+from isotherm.kcql.model import Statement
+from isotherm.persisters.records.projection import null_behaviour
+from isotherm.persisters.sinks import tls
+from isotherm.persisters.sinks.cassandra import cql
+from isotherm.persisters.sinks.cassandra.binding import Write
+from isotherm.persisters.sinks.cassandra.connector_keys import PREFIX
+from isotherm.persisters.sinks.cassandra.tables import Tables, told
+from isotherm.persisters.sinks.sink import (
+    Batch,
+    RefusedRowError,
+    Rejected,
+    Row,
+    SinkConfigError,
+    Unavailable,
+)
+
+_BATCH_BYTES = 32 * 1024
+"""Cassandra refuses batches above 50 KiB (batch_size_fail_threshold) by default."""
+
+
+class CassandraSink:
+    """Rows by primary key; the write time makes the highest revision, else the latest event, win."""
+
+    def __init__(self, config: Validated) -> None:
+        self._config = config
+        self._largest_batch = config.integer(f"{PREFIX}.max.batch.size")
+        self._slots = threading.BoundedSemaphore(config.integer(f"{PREFIX}.max.concurrent.requests"))
+        self._cluster: Cluster | None = None
+        self._session: Session | None = None
+        self._tables = Tables(config)
+
+    def open(self) -> None:
+        """Connect, and check that the tables of static targets are there or may be created."""
+        if self._session is None:
+            self._connect()
+        for statement in self._config.statements:
+            if statement.target_from is None and statement.target is not None and not statement.autocreate:
+                self._tables.binder(self._session, statement.target, None).check(statement)
+
+    def write(self, batch: Batch) -> Sequence[Rejected]:
+        """Write the rows, those of one partition together."""
+        rejected: list[Rejected] = []
+        writes = self._all_bound(range(len(batch.rows)), batch, self._bound, rejected)
+        for group, failure in self._execute(self._groups(writes)):
+            if isinstance(failure, InvalidRequest) and not _is_transient(failure):
+                try:
+                    rejected += self._refused(group, failure, batch)
+                except RefusedRowError as error:
+                    rejected += [Rejected(write.place, error.reason, error) for write in group]
+            else:
+                rejected += [_rejected(write.place, failure) for write in group]
+        return rejected
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._cluster is not None:
+            self._cluster.shutdown()
+        self._cluster = self._session = None
+
+    def _connect(self) -> None:
+        config = self._config
+        level = getattr(ConsistencyLevel, config.text(f"{PREFIX}.consistency.level").upper())
+        profile = ExecutionProfile(
+            load_balancing_policy=load_balancing(config),
+            consistency_level=level,
+            request_timeout=config.integer(f"{PREFIX}.query.timeout.ms") / 1000,
+        )
+        user = config.text(f"{PREFIX}.username")
+        cluster = Cluster(
+            config.items(f"{PREFIX}.contact.points"),
+            port=config.integer(f"{PREFIX}.port"),
+            auth_provider=PlainTextAuthProvider(user, config.text(f"{PREFIX}.password")) if user else None,
+            ssl_context=tls.context(config, PREFIX) if config.flag(f"{PREFIX}.ssl.enabled") else None,
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            connect_timeout=config.integer(f"{PREFIX}.connect.timeout.ms") / 1000,
+            # A restarted server is met again within a second, not after the driver's minutes.
+            reconnection_policy=ConstantReconnectionPolicy(1.0, None),
+        )
+        try:
+            self._session = cluster.connect()
+        except NoHostAvailable as error:
+            cluster.shutdown()
+            if any(isinstance(one, AuthenticationFailed) for one in error.errors.values()):
+                raise SinkConfigError(f"Cassandra: {told(error)}") from error
+            raise Unavailable(f"Cassandra: {told(error)}") from error
+        except (OSError, OperationTimedOut, ConnectionException) as error:
+            cluster.shutdown()
+            raise Unavailable(f"Cassandra: {error}") from error
+        self._cluster = cluster
+
+    def _bound(self, index: int, row: Row, source: Hashable) -> Write:
+        binder = self._tables.binder(self._session, row.target, row)
+        try:
+            return binder.bind(index, row, source)
+        except cql.NotAColumnError:
+            # The table may have got the column since it was looked up.
+            newer = self._tables.newer(self._session, row, binder)
+            if newer is None:
+                raise
+            return newer.bind(index, row, source)
+
+    def _all_bound(
+        self, places: Iterable[int], batch: Batch, bind: Callable[[int, Row, Hashable], Write], rejected: list[Rejected]
+    ) -> list[Write]:
+        """The rows at these places that can be bound; the others are added to `rejected`."""
+        rows, source = batch.rows, (batch.topic, batch.partition)
+        writes: list[Write] = []
+        for index in places:
+            try:
+                writes.append(bind(index, rows[index], source))
+            except RefusedRowError as error:
+                rejected.append(Rejected(index, error.reason, error))
+            except (ValueError, TypeError, OverflowError) as error:
+                reason = "column" if isinstance(error, cql.NotAColumnError) else "type"
+                rejected.append(Rejected(index, reason, error))
+        return writes
+
+    def _refused(self, group: Sequence[Write], why: InvalidRequest, batch: Batch) -> list[Rejected]:
+        """What to do with rows of one partition that the server does not take: their table may have changed.
+
+        Where it has not, one of them is to blame: each is asked for alone.
+        """
+        places = [write.place for write in group]
+        rejected: list[Rejected] = []
+        newer = self._tables.newer(self._session, batch.rows[places[0]], group[0].binder, why)
+        writes: Sequence[Write] = group
+        if newer is not None:
+            writes = self._all_bound(places, batch, newer.bind, rejected)
+        elif len(group) == 1:
+            return [_rejected(places[0], why)]
+        alone = [[write] for write in writes]
+        return rejected + [_rejected(one[0].place, failure) for one, failure in self._execute(alone)]
+
+    def _groups(self, writes: Sequence[Write]) -> list[list[Write]]:
+        """Rows that go together: of one partition, as many as one batch may hold."""
+        open_groups: dict[tuple[Any, ...], list[Write]] = {}
+        sizes: dict[tuple[Any, ...], int] = {}
+        groups: list[list[Write]] = []
+        for write in writes:
+            place = write.partition
+            group = open_groups.get(place)
+            is_full = group is not None and (
+                len(group) >= self._largest_batch or sizes[place] + write.size_bytes > _BATCH_BYTES
+            )
+            if group is None or is_full:
+                group = open_groups[place] = []
+                sizes[place] = 0
+                groups.append(group)
+            group.append(write)
+            sizes[place] += write.size_bytes
+        return groups
+
+    def _execute(self, groups: Sequence[list[Write]]) -> list[tuple[list[Write], Exception]]:
+        """Write all groups, a bounded number at once; those that failed with their errors.
+
+        Raises Unavailable when no server could be asked.
+        """
+        session = self._session
+        if session is None:
+            raise Unavailable("Cassandra: not connected")
+        answers = _Answers(groups, self._slots)
+        for number, group in enumerate(groups):
+            self._slots.acquire()
+            future = session.execute_async(_statement(group))
+            future.add_callbacks(answers.done, answers.failed, callback_args=(number,), errback_args=(number,))
+        failed = answers.wait()
+        for _, failure in failed:
+            if isinstance(failure, NoHostAvailable):
+                raise Unavailable(f"Cassandra: {told(failure)}") from failure
+            if isinstance(failure, Unauthorized):
+                raise SinkConfigError(f"Cassandra: {failure}") from failure
+            if not isinstance(failure, (*_TRANSIENT, InvalidRequest)):
+                raise failure
+        return failed
+
+
+class _Answers:
+    """Waits for the answers to some requests; each of them frees a slot.
+
+    Counted in the driver's thread: whoever waits for one future after the other is woken up for each of them.
+    """
+
+    def __init__(self, groups: Sequence[list[Write]], slots: threading.BoundedSemaphore) -> None:
+        self._groups = groups
+        self._slots = slots
+        self._waiting = set(range(len(groups)))
+        self._failures: list[tuple[list[Write], Exception]] = []
+        self._lock = threading.Lock()
+        self._all_there = threading.Event()
+
+    def done(self, _answer: object, number: int) -> None:
+        """The request for a group is over."""
+        with self._lock:
+            if number not in self._waiting:
+                # Known already: nothing may be counted twice.
+                return
+            self._waiting.remove(number)
+            is_last = not self._waiting
+        self._slots.release()
+        if is_last:
+            self._all_there.set()
+
+    def failed(self, error: Exception, number: int) -> None:
+        """The request for a group has failed."""
+        self._failures.append((self._groups[number], error))
+        self.done(error, number)
+
+    def wait(self) -> list[tuple[list[Write], Exception]]:
+        """Block until all are answered; what failed and why."""
+        if self._groups:
+            self._all_there.wait()
+        return self._failures
+
+
+_TRANSIENT = (OperationTimedOut, ConnectionException, RequestExecutionException)
+
+
+def _is_transient(error: Exception) -> bool:
+    """Whether the same row may be taken later. Cassandra's guardrail of full disks calls the request invalid."""
+    return isinstance(error, _TRANSIENT) or "disk usage exceeds" in str(error)
+
+
+def load_balancing(config: Validated) -> LoadBalancingPolicy:
+    """The driver's policy for `load.balancing.policy`."""
+    by_data_centre = DCAwareRoundRobinPolicy(config.text(f"{PREFIX}.load.balancing.local.dc"))
+    named = config.text(f"{PREFIX}.load.balancing.policy").upper()
+    if named == "ROUND_ROBIN":
+        return RoundRobinPolicy()
+    return by_data_centre if named == "DC_AWARE" else TokenAwarePolicy(by_data_centre)
+
+
+def check(config: Validated) -> list[Problem]:
+    """What only this sink knows to be wrong in a configuration."""
+    problems = tls.problems(config, PREFIX)
+    for statement in config.statements:
+        wrong = _wrong(statement, config.text(f"{PREFIX}.key.space"))
+        problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in wrong]
+    return problems
+
+
+def _wrong(statement: Statement, keyspace: str) -> list[str]:
+    wrong = []
+    if not keyspace and statement.target_from is None and "." not in (statement.target or ""):
+        wrong.append(f"no keyspace: set {PREFIX}.key.space or write `keyspace.table`")
+    behaviour = null_behaviour(statement)
+    if behaviour not in ("IGNORE", "DELETE", "FAIL"):
+        wrong.append(f"behavior.on.null.values={behaviour} is not allowed; expected IGNORE, DELETE or FAIL")
+    return wrong
+
+
+def _statement(group: Sequence[Write]) -> Any:
+    if len(group) == 1:
+        return group[0].statement
+    batch = BatchStatement(BatchType.UNLOGGED)
+    for write in group:
+        batch.add(write.statement)
+    batch.is_idempotent = True
+    return batch
+
+
+def _rejected(index: int, error: Exception) -> Rejected:
+    is_transient = _is_transient(error)
+    return Rejected(index, "overloaded" if is_transient else "rejected", error, transient=is_transient)

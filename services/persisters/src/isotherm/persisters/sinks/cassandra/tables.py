@@ -1,0 +1,190 @@
+"""The tables that a connector writes to: what is known of each, and when the server is asked for it again."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from cassandra import DriverException, InvalidRequest, OperationTimedOut, RequestExecutionException, Unauthorized
+from cassandra.cluster import NoHostAvailable, Session
+from cassandra.connection import ConnectionException
+from cassandra.protocol import ConfigurationException, SyntaxException
+
+from isotherm.connector.config.validation import Validated
+from isotherm.persisters.sinks.cassandra import cql
+from isotherm.persisters.sinks.cassandra.binding import NO_COLUMNS, Binder, pk_names
+from isotherm.persisters.sinks.cassandra.connector_keys import PREFIX
+from isotherm.persisters.sinks.cassandra.write_times import WriteTimes
+from isotherm.persisters.sinks.sink import (
+    RefusedRowError,
+    Row,
+    SinkConfigError,
+    Unavailable,
+    is_derived,
+)
+
+_LOOK_AGAIN_S = 1.0
+"""Rows that fit no column ask the server for their table at most so often, however many of them a topic holds."""
+_OF_THE_TABLE = re.compile(
+    r"unconfigured table|(table|keyspace) \S+ does not exist|unknown (keyspace|table)|can't find a column family",
+    re.IGNORECASE,
+)
+"""In what Cassandra and Scylla say of a request when the table or its keyspace is gone."""
+
+T = TypeVar("T")
+
+
+class Tables:
+    """Safe to share between the writers' threads."""
+
+    def __init__(self, config: Validated) -> None:
+        self._config = config
+        self._keyspace = config.text(f"{PREFIX}.key.space")
+        self._times = WriteTimes()
+        self._binders: dict[str, Binder] = {}
+        self._looked_s: dict[str, float] = {}
+        """By target, when the server was asked for the table again."""
+        self._lock = threading.Lock()
+
+    def binder(self, session: Session | None, target: str, row: Row | None) -> Binder:
+        """What binds the rows of a target; its table is looked up, or made, with the first of them.
+
+        Raises RefusedRowError when there is no table and the row alone names it, SinkConfigError when the statement
+        names it, Unavailable.
+        """
+        known = self._binders.get(target)
+        if known is not None:
+            return known
+        with self._lock:
+            if target not in self._binders:
+                self._binders[target] = self._asked(session, target, row)
+            return self._binders[target]
+
+    def newer(
+        self, session: Session | None, row: Row, outdated: Binder, refused: InvalidRequest | None = None
+    ) -> Binder | None:
+        """What binds the row now, if its table is another one than `outdated` knows; None when it is still the same.
+
+        Args:
+            session: to ask with.
+            row: what did not fit, or was refused.
+            outdated: what bound it, or tried to.
+            refused: the server's answer to the bound row.
+
+        Raises what `binder` raises: when the table is gone, no row is to blame.
+        """
+        target = row.target
+        is_gone = refused is not None and _OF_THE_TABLE.search(str(refused)) is not None
+        with self._lock:
+            known = self._binders.get(target)
+            if known is not None and known is not outdated:
+                return known
+            now_s = time.monotonic()
+            if known is not None and not is_gone and now_s - self._looked_s.get(target, -_LOOK_AGAIN_S) < _LOOK_AGAIN_S:
+                return None
+            # Taken out first: while the table cannot be had, every row of it has to ask.
+            self._binders.pop(target, None)
+            found = self._asked(session, target, row, again=True)
+            self._looked_s[target] = time.monotonic()
+            is_same = found.table == outdated.table
+            self._binders[target] = outdated if is_same else found
+            if is_same and is_gone:
+                # A server that lags behind the schema, or a table that was made anew: the next attempt tells.
+                raise Unavailable(f"Cassandra: {refused}")
+            return None if is_same else found
+
+    def _asked(self, session: Session | None, target: str, row: Row | None, *, again: bool = False) -> Binder:
+        if session is None:
+            raise Unavailable("Cassandra: not connected")
+        try:
+            return asked(lambda: self._look_up(session, target, row, again=again))
+        except SinkConfigError as error:
+            if row is None or not is_derived(row.plan.statement):
+                raise
+            raise RefusedRowError("target", str(error)) from error
+
+    def _look_up(self, session: Session, target: str, row: Row | None, *, again: bool) -> Binder:
+        keyspace, name = cql.split_target(target, self._keyspace)
+        known = _table(session, keyspace, name)
+        if again:
+            session.cluster.refresh_table_metadata(keyspace, name if known is None else known.name)
+            known = _table(session, keyspace, name)
+        table = known
+        if table is None and row is not None and row.plan.statement.autocreate:
+            self._create(session, keyspace, name, row)
+            table = _table(session, keyspace, name)
+        if table is None:
+            raise SinkConfigError(f"there is no table {keyspace}.{name}; create it, or say AUTOCREATE with PK")
+        texts = {
+            "insert": cql.insert(table, ttl=False),
+            "insert_with_ttl": cql.insert(table, ttl=True),
+            "delete": cql.delete(table),
+        }
+        statements = {name: session.prepare(text) for name, text in texts.items()}
+        for one in statements.values():
+            one.is_idempotent = True
+        return Binder(table, **statements, times=self._times)
+
+    def _create(self, session: Session, keyspace: str, name: str, row: Row) -> None:
+        if not row.plan.columns:
+            raise RefusedRowError("document", f"AUTOCREATE of {keyspace}.{name} needs a value with an Avro schema")
+        if session.cluster.metadata.keyspaces.get(keyspace) is None:
+            factor = self._config.integer(f"{PREFIX}.key.space.replication.factor")
+            if not factor:
+                raise SinkConfigError(
+                    f"there is no keyspace {keyspace}; create it, or set {PREFIX}.key.space.replication.factor"
+                )
+            session.execute(cql.create_keyspace(keyspace, factor))
+        try:
+            columns = {field: avro for field, avro in row.plan.columns.items() if field not in NO_COLUMNS}
+            session.execute(cql.create_table(keyspace, name, columns, primary_key_columns(row)))
+        except cql.NotAColumnError as error:
+            raise SinkConfigError(f"AUTOCREATE of {keyspace}.{name}: {error}") from error
+        session.cluster.refresh_table_metadata(keyspace, name)
+
+
+def asked(request: Callable[[], T]) -> T:
+    """The answer to a request about tables. Raises Unavailable, SinkConfigError for what is missing or not allowed."""
+    try:
+        return request()
+    except (NoHostAvailable, OperationTimedOut, ConnectionException) as error:
+        raise Unavailable(f"Cassandra: {told(error)}") from error
+    except (InvalidRequest, Unauthorized, ConfigurationException, SyntaxException) as error:
+        raise SinkConfigError(f"Cassandra: {error}") from error
+    except (RequestExecutionException, DriverException) as error:
+        raise Unavailable(f"Cassandra: {error}") from error
+
+
+def told(error: Exception) -> str:
+    """The driver's text without its addresses of objects."""
+    inner = getattr(error, "errors", None)
+    if isinstance(inner, dict) and inner:
+        return "; ".join(f"{host}: {why}" for host, why in inner.items())
+    return str(error)
+
+
+def primary_key_columns(row: Row) -> list[str]:
+    """The columns of a table to be created: those of PK under the names that the row gives them, else the identity."""
+    statement = row.plan.statement
+    if not statement.primary_key:
+        return list(row.plan.identity)
+    return pk_names(statement)
+
+
+def _table(session: Session, keyspace: str, name: str) -> cql.Table | None:
+    described = session.cluster.metadata.keyspaces.get(keyspace)
+    found = None if described is None else described.tables.get(name)
+    if found is None and described is not None:
+        found = described.tables.get(name.lower())
+    if found is None:
+        return None
+    return cql.Table(
+        keyspace,
+        found.name,
+        {column.name: column.cql_type for column in found.columns.values()},
+        [column.name for column in found.partition_key],
+        [column.name for column in found.clustering_key],
+    )

@@ -1,0 +1,68 @@
+"""How sinks write down their configuration keys, and those keys that all of them have."""
+
+from __future__ import annotations
+
+from isotherm.connector.config.definitions import Importance, Key, Type
+
+_LOW = Importance.LOW
+
+
+class KeysUnder:
+    """Makes keys under `prefix` (`connect.elastic`) that are also accepted under `old_prefixes`."""
+
+    def __init__(self, prefix: str, *old_prefixes: str) -> None:
+        self._prefix = prefix
+        self._old_prefixes = old_prefixes
+
+    def key(
+        self,
+        name: str,
+        type_: Type,
+        default: str | None,
+        doc: str,
+        importance: Importance = Importance.MEDIUM,
+        *,
+        allowed: tuple[str, ...] = (),
+        minimum: float | None = None,
+        required: bool = False,
+        aliases: tuple[str, ...] = (),
+        without_effect: str | None = None,
+    ) -> Key:
+        """The key `name` under the prefix; `aliases` are whole names."""
+        return Key(
+            f"{self._prefix}.{name}",
+            type_,
+            default,
+            doc,
+            importance,
+            aliases=(*(f"{old}.{name}" for old in self._old_prefixes), *aliases),
+            allowed=allowed,
+            required=required,
+            minimum=minimum,
+            without_effect=without_effect,
+        )
+
+    def kcql(self) -> Key:
+        """The statements."""
+        return self.key("kcql", Type.STRING, None, "Statements, separated by `;`.", Importance.HIGH, required=True)
+
+    def batches(self, records: int) -> tuple[Key, ...]:
+        """The bounds of a batch, of so many records unless told otherwise."""
+        return (
+            self.key("batch.size", Type.INT, str(records), "Most records handed over at once.", minimum=1),
+            self.key("batch.bytes", Type.INT, "4194304", "Most bytes of records handed over at once.", _LOW, minimum=1),
+            self.key("linger.ms", Type.INT, "0", "How long records may wait for a batch to fill.", _LOW, minimum=0),
+        )
+
+    def pem_files(self) -> tuple[Key, ...]:
+        """The files of TLS; see `tls`."""
+        return (
+            self.key("ssl.certificate.authorities", Type.STRING, "", "PEM file of the authorities to trust."),
+            self.key("ssl.certificate", Type.STRING, "", "PEM file of the client's certificate."),
+            self.key("ssl.key", Type.STRING, "", "PEM file of the client's key."),
+        )
+
+    def accepted(self, *names: str, why: str) -> tuple[Key, ...]:
+        """Old keys that do nothing."""
+        doc = "Accepted for the old connector's sake."
+        return tuple(self.key(name, Type.STRING, None, doc, _LOW, without_effect=why) for name in names)

@@ -1,0 +1,87 @@
+"""What the Elasticsearch connector understands."""
+
+from __future__ import annotations
+
+from isotherm.connector.config.converters import converter_keys
+from isotherm.connector.config.definitions import (
+    Definition,
+    Importance,
+    Type,
+    common_keys,
+    consumer_keys,
+    error_keys,
+    with_short_names,
+)
+from isotherm.persisters.sinks.common_keys import KeysUnder
+
+PREFIX = "connect.elastic"
+_CLASS = "isotherm.persisters.ElasticsearchSink"
+_LOW = Importance.LOW
+_of_sink = KeysUnder(PREFIX)
+_key = _of_sink.key
+
+_OWN = (
+    _of_sink.kcql(),
+    _key(
+        "url",
+        Type.LIST,
+        "",
+        "`elasticsearch://host:port`, `http://..` or `https://..`; a user has keys of its own.",
+        Importance.HIGH,
+    ),
+    _key("hosts", Type.LIST, "localhost", "Hosts, where there is no url.", Importance.HIGH),
+    _key("port", Type.INT, "9200", "HTTP port of the hosts.", minimum=1),
+    _key("protocol", Type.STRING, "http", "http or https, for the hosts.", allowed=("http", "https")),
+    _key("cluster.name", Type.STRING, "", "When given, the cluster must say that this is its name."),
+    _key("index.auto.create", Type.BOOLEAN, "true", "Create what is missing, mapped by the topic's Avro schema."),
+    _key("use.http.username", Type.STRING, "", "User of basic authentication."),
+    _key("use.http.password", Type.PASSWORD, "", "Password of basic authentication."),
+    _key("api.key", Type.PASSWORD, "", "API key, in place of user and password."),
+    *_of_sink.pem_files(),
+    *_of_sink.batches(2_000),
+    _key("write.timeout", Type.INT, "30000", "How long one request may take, ms.", minimum=1),
+    _key("pk.separator", Type.STRING, "-", "Between the values of a PK in a document's id.", _LOW),
+    _key(
+        "retention.days",
+        Type.INT,
+        "0",
+        "Retire indices of WITHINDEXSUFFIX that are older; 0: never.",
+        minimum=0,
+    ),
+    _key("retention.dry.run", Type.BOOLEAN, "false", "Only tell which indices are past their time; close none.", _LOW),
+    _key("retention.interval.ms", Type.INT, "3600000", "Between two looks at the indices.", _LOW, minimum=100),
+    _key("tableprefix", Type.STRING, "", "Prefix of every index.", _LOW),
+)
+
+DEFINITION = Definition(
+    klass=_CLASS,
+    kind="sink",
+    keys=with_short_names(
+        PREFIX, (*common_keys(_CLASS), *consumer_keys(), *converter_keys(), *_OWN, *error_keys(PREFIX))
+    ),
+    aliases=(
+        "elasticsearch",
+        "elastic",
+        "com.datamountaineer.streamreactor.connect.elastic.ElasticSinkConnector",
+        "com.datamountaineer.streamreactor.connect.elastic6.ElasticSinkConnector",
+        "com.datamountaineer.streamreactor.connect.elastic7.ElasticSinkConnector",
+        "io.lenses.streamreactor.connect.elastic6.ElasticSinkConnector",
+        "io.lenses.streamreactor.connect.elastic7.ElasticSinkConnector",
+    ),
+    kcql_key=f"{PREFIX}.kcql",
+    kcql_clauses=frozenset(
+        (
+            "IGNORE",
+            "AUTOCREATE",
+            "WITHSTRUCTURE",
+            "PK",
+            "WITHTIMESTAMP",
+            "TIMESTAMPUNIT",
+            "WITHINDEXSUFFIX",
+            "WITHPIPELINE",
+            "PROPERTIES",
+        )
+    ),
+    clause_reasons=(("WITHDOCTYPE", "Elasticsearch has had no document types since version 7"),),
+    open_prefixes=("consumer.override.",),
+)

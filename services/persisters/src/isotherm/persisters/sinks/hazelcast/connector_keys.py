@@ -1,0 +1,98 @@
+"""What the Hazelcast connector understands."""
+
+from __future__ import annotations
+
+from isotherm.connector.config.converters import converter_keys
+from isotherm.connector.config.definitions import (
+    Definition,
+    Importance,
+    Type,
+    common_keys,
+    consumer_keys,
+    error_keys,
+    with_short_names,
+)
+from isotherm.persisters.sinks.common_keys import KeysUnder
+
+PREFIX = "connect.hazelcast"
+OLD_PREFIX = "connect.hazelcast.sink"
+_CLASS = "isotherm.persisters.HazelcastSink"
+_LOW = Importance.LOW
+_of_sink = KeysUnder(PREFIX, OLD_PREFIX)
+_key = _of_sink.key
+_OF_JAVA_CLIENT = "a socket option of the Java client of Hazelcast 3"
+
+
+_OWN = (
+    _of_sink.kcql(),
+    _key("cluster.members", Type.LIST, "localhost", "`host` or `host:port` of members.", Importance.HIGH),
+    _key(
+        "group.name",
+        Type.STRING,
+        "dev",
+        "Name of the cluster (the group name of Hazelcast 3).",
+        Importance.HIGH,
+        aliases=(f"{PREFIX}.cluster.name", "cluster.name"),
+    ),
+    _key(
+        "group.password",
+        Type.PASSWORD,
+        "",
+        "Password of the group in Hazelcast 3.",
+        _LOW,
+        without_effect="since Hazelcast 4 a cluster has no group password; see username and password",
+    ),
+    _key("username", Type.STRING, "", "User, where the cluster has security enabled."),
+    _key("password", Type.PASSWORD, "", "Password of that user."),
+    _key("ssl.enabled", Type.BOOLEAN, "false", "Use TLS."),
+    *_of_sink.pem_files(),
+    _key("timeout", Type.INT, "5000", "How long to wait for a connection, ms.", minimum=1),
+    _key("write.timeout", Type.INT, "20000", "How long one operation may take, ms.", minimum=1000),
+    _key("transaction.size", Type.INT, "500", "Most items in one transaction.", _LOW, minimum=1),
+    _key(
+        "queue.full",
+        Type.STRING,
+        "BLOCK",
+        "What a full bounded queue does: BLOCK waits and slows the reader, POLICY refuses the record.",
+        allowed=("BLOCK", "POLICY"),
+    ),
+    *_of_sink.batches(1_000),
+    _key("pk.separator", Type.STRING, "-", "Between the values of a PK in a key.", _LOW),
+    *_of_sink.accepted(
+        "retries", "keep.alive", "tcp.no.delay", "reuse.address", "linger.seconds", "buffer.size", why=_OF_JAVA_CLIENT
+    ),
+    *_of_sink.accepted(
+        "parallel.write",
+        "threadpool.size",
+        why="partitions are written in parallel and each in order; tasks.max adds processes",
+    ),
+)
+
+DEFINITION = Definition(
+    klass=_CLASS,
+    kind="sink",
+    keys=with_short_names(
+        PREFIX, (*common_keys(_CLASS), *consumer_keys(), *converter_keys(), *_OWN, *error_keys(PREFIX, OLD_PREFIX))
+    ),
+    aliases=(
+        "hazelcast",
+        "com.datamountaineer.streamreactor.connect.hazelcast.sink.HazelCastSinkConnector",
+        "io.lenses.streamreactor.connect.hazelcast.sink.HazelCastSinkConnector",
+    ),
+    kcql_key=f"{PREFIX}.kcql",
+    kcql_clauses=frozenset(
+        (
+            "IGNORE",
+            "PK",
+            "WITHSTRUCTURE",
+            "WITHTIMESTAMP",
+            "TIMESTAMPUNIT",
+            "WITHFORMAT",
+            "STOREAS",
+            "TTL",
+            "PROPERTIES",
+        )
+    ),
+    clause_reasons=(("AUTOCREATE", "Hazelcast makes every structure on first use"),),
+    open_prefixes=("consumer.override.",),
+)

@@ -1,0 +1,311 @@
+"""The Hazelcast sink: which structure each statement means, and its items."""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hazelcast.client import HazelcastClient
+from hazelcast.config import ReconnectMode, ReliableTopicConfig, TopicOverloadPolicy
+from hazelcast.errors import (
+    AccessControlError,
+    AuthenticationError,
+    HazelcastError,
+    SecurityError,
+)
+
+from isotherm.connector.config.validation import Problem, Validated
+from isotherm.kcql.model import Statement
+from isotherm.persisters.consuming.ownership import Ownership
+from isotherm.persisters.records.decoding import BAD_RECORD, Decode
+from isotherm.persisters.records.plan import Plan
+from isotherm.persisters.records.projection import null_behaviour
+from isotherm.persisters.sinks import tls
+from isotherm.persisters.sinks.hazelcast.append_writer import AppendingWriter
+from isotherm.persisters.sinks.hazelcast.connector_keys import PREFIX
+from isotherm.persisters.sinks.hazelcast.items import FORMATS, encoder
+from isotherm.persisters.sinks.hazelcast.structures import (
+    APPENDED,
+    REFUSED,
+    TRANSACTIONAL,
+    TYPES,
+    Entry,
+    MapWriter,
+    QueueFullError,
+    Source,
+    TransactionalWriter,
+)
+from isotherm.persisters.sinks.sink import (
+    Batch,
+    Rejected,
+    SinkConfigError,
+    Unavailable,
+)
+from isotherm.servicekit import logs
+
+_log = logs.logger(__name__)
+
+DEFAULT_TYPE = "RING_BUFFER"
+_KEYED = ("IMAP", "MULTI_MAP")
+_FULL_RETRY_MS = 500.0
+_NOT_ALLOWED = (AuthenticationError, AccessControlError, SecurityError)
+_AMPLE_ROOM = 1_000_000
+"""A queue with more room than all writers together fill at once."""
+
+
+class HazelcastSink:
+    """INSERT and UPSERT into the structure that STOREAS names; a ring buffer without it."""
+
+    def __init__(self, config: Validated, decode: Decode, topic_id: Callable[[str], str]) -> None:
+        """`topic_id` tells the id that a topic has now, or raises Unavailable."""
+        self._config = config
+        self._decode = decode
+        self._topic_id = topic_id
+        self._counts_offsets = any(structure_of(statement) != "IMAP" for statement in config.statements)
+        self._lanes: dict[tuple[str, int], tuple[Ownership, str, int]] = {}
+        """By partition, the topic's id and the last offset that was written, and under which ownership."""
+        self._timeout_s = config.integer(f"{PREFIX}.write.timeout") / 1000
+        self._blocks_when_full = config.text(f"{PREFIX}.queue.full").upper() == "BLOCK"
+        self._client: HazelcastClient | None = None
+        self._maps: MapWriter | None = None
+        self._transactional: TransactionalWriter | None = None
+        self._appending: AppendingWriter | None = None
+        self._lock = threading.Lock()
+        self._bounded_queues: dict[str, threading.Lock] = {}
+
+    def open(self) -> None:
+        """Connect, unless the client is connected already or reconnecting by itself."""
+        with self._lock:
+            if self._client is not None and self._client.lifecycle_service.is_running():
+                return
+            self._client = client = self._connect()
+            self._maps = MapWriter(client, self._decode)
+            size = self._config.integer(f"{PREFIX}.transaction.size")
+            self._transactional = TransactionalWriter(client, size, self._timeout_s)
+            self._appending = AppendingWriter(client)
+
+    def write(self, batch: Batch) -> Sequence[Rejected]:
+        """Write the rows of each statement to its structure."""
+        self.open()
+        source = self._source(batch)
+        rejected: list[Rejected] = []
+        groups: dict[tuple[str, str], list[Entry]] = {}
+        plan, target = None, None
+        for index, row in enumerate(batch.rows):
+            if row.plan is not plan:
+                plan, target = row.plan, None
+                kind, encode = _checked_structure(plan), encoder(plan.statement.format or "JSON")
+            if row.target != target:
+                target = row.target
+                members = groups.setdefault((kind, target), [])
+            try:
+                item = None if row.values is None else encode(row)
+                # Names and keys are UTF-8, which not every text of a JSON key is.
+                (row.target + row.id).encode()
+            except BAD_RECORD as error:
+                rejected.append(Rejected(index, "document", error))
+                continue
+            members.append(Entry(row, item, index))
+        for (kind, name), members in groups.items():
+            if members:
+                rejected += self._write(kind, name, batch, source, members)
+        self._lanes[batch.topic, batch.partition] = batch.ownership, source.topic_id, batch.rows[-1].offset
+        return rejected
+
+    def _source(self, batch: Batch) -> Source:
+        """Where the rows come from. Kafka is asked for the topic's id where rows may be there already.
+
+        Those that go on behind the last ones, without another owner in between, are of the same topic.
+        """
+        if not self._counts_offsets:
+            return Source(self._config.name, batch.topic, batch.partition)
+        known = self._lanes.get((batch.topic, batch.partition))
+        goes_on = known is not None and known[0] is batch.ownership and batch.rows[0].offset > known[2]
+        topic_id = known[1] if known is not None and goes_on else self._topic_id(batch.topic)
+        return Source(self._config.name, batch.topic, batch.partition, topic_id)
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._lock:
+            if self._client is not None:
+                self._client.shutdown()
+            self._client = None
+
+    def _write(self, kind: str, target: str, batch: Batch, source: Source, members: Sequence[Entry]) -> list[Rejected]:
+        assert self._maps is not None
+        assert self._transactional is not None
+        assert self._appending is not None
+        batch.ownership.check()
+        try:
+            if kind == "IMAP":
+                self._maps.write(target, members, batch.ownership)
+            elif kind in APPENDED:
+                self._appending.write(kind, target, source, members)
+            elif kind == "QUEUE":
+                return self._offer(target, source, members)
+            else:
+                self._transactional.write(kind, target, source, members)
+        except tuple(REFUSED) as error:
+            return self._refused(kind, target, batch, source, members, error)
+        except _NOT_ALLOWED as error:
+            raise SinkConfigError(f"Hazelcast: {error}") from error
+        except (HazelcastError, OSError) as error:
+            # The client raises OSError where it finds its connection broken.
+            # Whether the write happened or not: markers, intents and keys make it safe to offer it again.
+            raise Unavailable(f"Hazelcast: {error}") from error
+        return []
+
+    def _refused(
+        self,
+        kind: str,
+        target: str,
+        batch: Batch,
+        source: Source,
+        members: Sequence[Entry],
+        error: HazelcastError,
+    ) -> list[Rejected]:
+        """The one record that the cluster refuses; of several, each half is written by itself to find it."""
+        offsets = sorted({entry.row.offset for entry in members})
+        if len(offsets) == 1:
+            return [Rejected(entry.place, REFUSED[type(error)], error) for entry in members]
+        # The rows of one record stay together, since a marker knows only offsets.
+        middle = offsets[len(offsets) // 2]
+        halves = (
+            [entry for entry in members if entry.row.offset < middle],
+            [entry for entry in members if entry.row.offset >= middle],
+        )
+        return [rejected for half in halves for rejected in self._write(kind, target, batch, source, half)]
+
+    def _offer(self, target: str, source: Source, members: Sequence[Entry]) -> list[Rejected]:
+        assert self._transactional is not None
+        if self._transactional.room(target) > _AMPLE_ROOM:
+            return self._offer_what_fits(target, source, members)
+        # A member checks a transaction's offers against the bound without those of other transactions.
+        with self._bounded_queues.setdefault(target, threading.Lock()):
+            return self._offer_what_fits(target, source, members)
+
+    def _offer_what_fits(self, target: str, source: Source, members: Sequence[Entry]) -> list[Rejected]:
+        assert self._transactional is not None
+        # What is there already needs no room, and is not to blame for a full queue.
+        last = self._transactional.last_offset("QUEUE", target, source)
+        missing = [entry for entry in members if entry.row.offset > last]
+        room = self._transactional.room(target)
+        fitting = missing[:room]
+        while fitting and len(fitting) < len(missing) and missing[len(fitting)].row.offset == fitting[-1].row.offset:
+            # The rows of one record go together or not at all.
+            fitting.pop()
+        full = QueueFullError(f"queue {target} is full")
+        try:
+            if fitting:
+                self._transactional.write("QUEUE", target, source, fitting)
+        except QueueFullError as error:
+            raise Unavailable(str(error), _FULL_RETRY_MS) from error
+        rest = missing[len(fitting) :]
+        if rest and self._blocks_when_full:
+            raise Unavailable(str(full), _FULL_RETRY_MS)
+        return [Rejected(entry.place, "queue_full", full) for entry in rest]
+
+    def _connect(self) -> HazelcastClient:
+        config = self._config
+        user, pem = config.text(f"{PREFIX}.username"), tls.files(config, PREFIX)
+        options: dict[str, Any] = {
+            "cluster_name": config.text(f"{PREFIX}.group.name"),
+            "cluster_members": config.items(f"{PREFIX}.cluster.members"),
+            "client_name": f"isotherm-{config.name}",
+            "connection_timeout": config.integer(f"{PREFIX}.timeout") / 1000,
+            # Also the bound after which a client that lost its cluster gives up; `open` then makes a new one.
+            "cluster_connect_timeout": config.integer(f"{PREFIX}.timeout") / 1000,
+            "invocation_timeout": self._timeout_s,
+            # The client gives up waiting for an answer only when the connection breaks: a frozen member must break it.
+            "heartbeat_timeout": self._timeout_s,
+            "heartbeat_interval": min(5.0, self._timeout_s / 4),
+            "reconnect_mode": ReconnectMode.ASYNC,
+            "reliable_topics": _topics_that_discard_oldest(config.statements),
+            "ssl_enabled": config.flag(f"{PREFIX}.ssl.enabled"),
+            "ssl_cafile": pem.authorities or None,
+            "ssl_certfile": pem.certificate or None,
+            "ssl_keyfile": pem.key or None,
+            "ssl_check_hostname": config.flag(f"{PREFIX}.ssl.enabled") or None,
+        }
+        if user:
+            options |= {"creds_username": user, "creds_password": config.text(f"{PREFIX}.password")}
+        try:
+            return HazelcastClient(**{name: value for name, value in options.items() if value is not None})
+        except AuthenticationError as error:
+            raise SinkConfigError(f"Hazelcast: {error}") from error
+        except (HazelcastError, OSError) as error:
+            members = ", ".join(options["cluster_members"])
+            raise Unavailable(f"Hazelcast cluster {options['cluster_name']!r} at {members}: {error}") from error
+
+
+def _checked_structure(plan: Plan) -> str:
+    kind = structure_of(plan.statement)
+    if kind == "IMAP" and plan.revision is not None and plan.revision_column is None:
+        raise SinkConfigError(
+            f"{plan.statement.text!r}: the topic's schema declares the revision {plan.revision!r}; "
+            "select it, or the map could not tell which entry is newer"
+        )
+    return kind
+
+
+def structure_of(statement: Statement) -> str:
+    """The structure that a statement writes to."""
+    return DEFAULT_TYPE if statement.store_as is None else statement.store_as.type
+
+
+def check(config: Validated) -> list[Problem]:
+    """What only this sink knows to be wrong in a configuration."""
+    problems = tls.problems(config, PREFIX)
+    has_tasks = config.is_resolved("tasks.max") and config.integer("tasks.max") > 1
+    for statement in config.statements:
+        problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in _wrong(statement)]
+        if structure_of(statement) in APPENDED and has_tasks:
+            why = f"{structure_of(statement)} is written by one task, or each record could not be held once"
+            problems.append(Problem("tasks.max", f"expected 1: {why} (in {statement.text!r})"))
+    return problems
+
+
+def notices(config: Validated) -> list[Problem]:
+    """What this sink assumes and should say so."""
+    return [
+        Problem(f"{PREFIX}.kcql", f"no STOREAS: stored in a {DEFAULT_TYPE} (in {statement.text!r})")
+        for statement in config.statements
+        if statement.store_as is None
+    ]
+
+
+def _wrong(statement: Statement) -> list[str]:
+    kind = structure_of(statement)
+    if kind == "ICACHE":
+        return ["STOREAS ICACHE: Hazelcast's Python client has no JCache; use IMAP, which serves the same keys"]
+    if kind not in TYPES:
+        near = difflib.get_close_matches(kind, TYPES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return [f"STOREAS {kind} is not allowed; expected one of {', '.join(TYPES)}{hint}"]
+    wrong = []
+    if statement.store_as is not None and statement.store_as.parameters:
+        wrong.append(f"STOREAS {kind} takes no parameters: a structure is configured on the cluster")
+    if (statement.format or "JSON") not in FORMATS:
+        wrong.append(f"WITHFORMAT {statement.format} is not allowed; expected one of {', '.join(FORMATS)}")
+    if statement.ttl is not None and kind != "IMAP":
+        wrong.append(f"TTL has no effect on a {kind}, only on an IMAP")
+    if statement.primary_key and kind not in _KEYED:
+        wrong.append(f"PK has no effect on a {kind}, which has no keys")
+    if statement.mode == "UPSERT" and kind in (*TRANSACTIONAL, *APPENDED):
+        wrong.append(f"UPSERT has no meaning for a {kind}; use INSERT")
+    behaviour = null_behaviour(statement)
+    if behaviour not in ("IGNORE", "DELETE", "FAIL"):
+        wrong.append(f"behavior.on.null.values={behaviour} is not allowed; expected IGNORE, DELETE or FAIL")
+    if behaviour == "DELETE" and kind != "IMAP":
+        wrong.append(f"behavior.on.null.values=DELETE has no effect on a {kind}, only on an IMAP")
+    return wrong
+
+
+def _topics_that_discard_oldest(statements: Sequence[Statement]) -> dict[str, Any]:
+    """A full reliable topic drops its oldest messages, as a ring buffer does, instead of blocking."""
+    config = ReliableTopicConfig()  # type: ignore[no-untyped-call]  # the client leaves its constructor untyped
+    config.overload_policy = TopicOverloadPolicy.DISCARD_OLDEST
+    names = [one.target for one in statements if structure_of(one) == "RELIABLE_TOPIC" and one.target is not None]
+    return dict.fromkeys(names, config)

@@ -1,0 +1,55 @@
+"""The keys of TLS, which every sink has: authorities to trust, the client's certificate and its key, as PEM files."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import NamedTuple
+
+from isotherm.connector.config.validation import Problem, Validated
+from isotherm.persisters.sinks.sink import SinkConfigError
+
+
+class PemFiles(NamedTuple):
+    """Paths; empty where a key is not given."""
+
+    authorities: str
+    certificate: str
+    key: str
+
+
+def keys(prefix: str) -> PemFiles:
+    """The names of the keys under `prefix` (`connect.elastic`)."""
+    return PemFiles(f"{prefix}.ssl.certificate.authorities", f"{prefix}.ssl.certificate", f"{prefix}.ssl.key")
+
+
+def files(config: Validated, prefix: str) -> PemFiles:
+    """The files that a configuration names. Raises SinkConfigError for one that is not there."""
+    for key in keys(prefix):
+        if config.text(key) and not Path(config.text(key)).is_file():
+            raise SinkConfigError(f"{key}: there is no file {config.text(key)!r}")
+    return PemFiles(*(config.text(key) for key in keys(prefix)))
+
+
+def problems(config: Validated, prefix: str) -> list[Problem]:
+    """What is wrong with the keys, without looking at the files."""
+    names = keys(prefix)
+    if config.text(names.key) and not config.text(names.certificate):
+        return [Problem(names.key, f"{names.certificate} is missing")]
+    return []
+
+
+def context(config: Validated, prefix: str) -> ssl.SSLContext:
+    """A client's context that checks the server's certificate and its name.
+
+    Raises SinkConfigError for a file that is not there or holds something else.
+    """
+    given = files(config, prefix)
+    try:
+        made = ssl.create_default_context(cafile=given.authorities or None)
+        if given.certificate:
+            made.load_cert_chain(given.certificate, given.key or None)
+    except OSError as error:
+        # ssl.SSLError is one of them.
+        raise SinkConfigError(f"{prefix}.ssl: {error}") from error
+    return made

@@ -1,0 +1,37 @@
+"""`isotherm-simulators`: devices that are not there, and the record of what they did."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from isotherm.simulators.coap import relay, server
+from isotherm.simulators.mqtt import fleet
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one simulator; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="isotherm-simulators", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, add_arguments, run, text in (
+        ("mqtt", fleet.add_arguments, fleet.run, "thermostats that publish over MQTT"),
+        ("coap", server.add_arguments, server.run, "a CoAP server with observable sensors"),
+        ("relay", relay.add_arguments, relay.run, "a UDP path that loses, doubles and reorders datagrams"),
+        (
+            "devices",
+            fleet.add_device_arguments,
+            fleet.print_devices,
+            "the fleet's devices as JSON lines for `isotherm devices import -`",
+        ),
+    ):
+        command = commands.add_parser(name, help=text)
+        add_arguments(command)
+        command.set_defaults(run=run)
+    arguments = parser.parse_args(argv)
+    code: int = arguments.run(arguments)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

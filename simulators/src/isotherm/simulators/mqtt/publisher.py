@@ -1,0 +1,187 @@
+"""One MQTT connection that several devices share: bounded in flight, and nothing forgotten over a reconnect."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags
+from paho.mqtt.enums import CallbackAPIVersion, MessageState, MQTTErrorCode
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from isotherm.simulators.mqtt.access import Access
+from isotherm.simulators.mqtt.devices import Reading
+
+_KEEPALIVE_S = 30
+_RECONNECT_MIN_S = 1
+_RECONNECT_MAX_S = 4
+_FAILURE = 0x80
+
+
+class ResumingClient(Client):
+    """paho's client, but faithful to a QoS 2 handshake through several attempts to connect.
+
+    paho prepares the resending anew with every attempt, and takes a message that already waits for its PUBREL to be
+    resent for one to be published again: after the second attempt it would PUBLISH what the server has long released,
+    which makes a copy (MQTT 3.1.1, 4.3.3: after PUBREC the sender must not re-send the PUBLISH).
+    """
+
+    def _messages_reconnect_reset_out(self) -> None:
+        with self._out_message_mutex:
+            released = [m for m in self._out_messages.values() if m.state == MessageState.MQTT_MS_RESEND_PUBREL]
+            super()._messages_reconnect_reset_out()
+            for message in released:
+                message.state = MessageState.MQTT_MS_RESEND_PUBREL
+
+    def _handle_pubrec(self) -> MQTTErrorCode:
+        """A PUBREC with a reason of failure ends the handshake (MQTT 5, 4.3.3); paho would go on with PUBREL."""
+        packet = bytes(self._in_packet["packet"])
+        if len(packet) > 2 and packet[2] >= _FAILURE:
+            (packet_id,) = struct.unpack_from("!H", packet)
+            with self._out_message_mutex:
+                if packet_id in self._out_messages:
+                    reason = ReasonCode(PacketTypes.PUBREC, identifier=packet[2])
+                    return self._do_on_publish(packet_id, reason, Properties(PacketTypes.PUBREC))  # type: ignore[no-untyped-call]  # paho leaves it untyped
+            return MQTTErrorCode.MQTT_ERR_SUCCESS
+        return super()._handle_pubrec()
+
+
+class Publisher:
+    """Publishes readings in the order given, at most `window` unacknowledged at once; the others wait here.
+
+    The session is persistent (clean session false): after a lost connection paho resends every unacknowledged QoS 1
+    and QoS 2 publish with its packet id, or its PUBREL, as MQTT 3.1.1 section 4.4 asks. What an MQTT 5 server refuses
+    with a reason is refused for good, and not published again. paho's callbacks come on paho's own thread and only
+    `post` what is to be done: everything else happens on the caller's thread.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        host: str,
+        port: int,
+        *,
+        window: int,
+        max_waiting: int,
+        post: Callable[[Callable[[], None]], None],
+        on_published: Callable[[Reading], None],
+        on_acknowledged: Callable[[Reading], None],
+        on_refused: Callable[[Reading], None] = lambda _reading: None,
+        access: Access = Access(),  # noqa: B008  # it is frozen
+    ) -> None:
+        self.client_id = client_id
+        self.is_connected = False
+        self.connections = 0
+        self.dropped = 0
+        self._waiting: deque[Reading] = deque(maxlen=max_waiting)
+        self._in_flight: dict[int, Reading] = {}
+        self._window = window
+        self._post = post
+        self._on_published = on_published
+        self._on_acknowledged = on_acknowledged
+        self._on_refused = on_refused
+        self._publish_arguments = access.publish_arguments()
+        self._not_let_in: set[str] = set()
+        self._client = ResumingClient(CallbackAPIVersion.VERSION2, client_id, **access.client_arguments())
+        if access.username is not None:
+            self._client.username_pw_set(access.username, access.password)
+        if access.tls is not None:
+            self._client.tls_set_context(access.tls)
+        # The window is kept here; paho must neither queue nor hold back anything of its own.
+        self._client.max_inflight_messages_set(0)
+        self._client.reconnect_delay_set(_RECONNECT_MIN_S, _RECONNECT_MAX_S)
+        self._client.on_connect = self._connected
+        self._client.on_disconnect = self._disconnected
+        self._client.on_publish = self._acknowledged
+        self._client.connect_async(host, port, _KEEPALIVE_S, **access.connect_arguments())
+
+    def start(self) -> None:
+        """Connect, and connect again whenever the connection is lost."""
+        self._client.loop_start()
+
+    def offer(self, reading: Reading) -> None:
+        """Publish as soon as there is a connection and room; when too many wait, the oldest is given up."""
+        if len(self._waiting) == self._waiting.maxlen:
+            self.dropped += 1
+        self._waiting.append(reading)
+        self._publish_waiting()
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many published readings wait for their acknowledgement."""
+        return len(self._in_flight)
+
+    def discard_waiting(self) -> int:
+        """Give up what was never published; how many those were."""
+        discarded = len(self._waiting)
+        self._waiting.clear()
+        return discarded
+
+    def disconnect(self) -> None:
+        """Disconnect in good order; `join` waits until that is done."""
+        self._client.disconnect()
+
+    def join(self) -> None:
+        """Wait for the end of paho's thread."""
+        self._client.loop_stop()
+
+    def _publish_waiting(self) -> None:
+        while self._waiting and self.is_connected and len(self._in_flight) < self._window:
+            reading = self._waiting.popleft()
+            # Before the bytes leave: what may have arrived must be in the ledger.
+            self._on_published(reading)
+            payload = json.dumps(reading.payload(), separators=(",", ":"))
+            info = self._client.publish(reading.topic, payload, qos=reading.qos, **self._publish_arguments)
+            if reading.qos == 0 and info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS:
+                # The connection went a moment ago and paho keeps no QoS 0 publish for the next one.
+                self._waiting.appendleft(reading)
+                return
+            self._in_flight[info.mid] = reading
+
+    def _connected(
+        self, _client: Client, _data: Any, _flags: ConnectFlags, reason: ReasonCode, _properties: Properties | None
+    ) -> None:
+        if not reason.is_failure:
+            self._post(self._note_connected)
+        else:
+            self._post(lambda: self._note_not_let_in(str(reason)))
+
+    def _note_not_let_in(self, reason: str) -> None:
+        if reason not in self._not_let_in:
+            self._not_let_in.add(reason)
+            sys.stderr.write(f"{self.client_id} is not let in: {reason}\n")
+
+    def _note_connected(self) -> None:
+        self.is_connected = True
+        self.connections += 1
+        self._publish_waiting()
+
+    def _disconnected(
+        self, _client: Client, _data: Any, _flags: DisconnectFlags, _reason: ReasonCode, _properties: Properties | None
+    ) -> None:
+        self._post(self._note_disconnected)
+
+    def _note_disconnected(self) -> None:
+        self.is_connected = False
+        # A QoS 0 publish that had not left with its connection never will.
+        for packet_id in [mid for mid, reading in self._in_flight.items() if reading.qos == 0]:
+            del self._in_flight[packet_id]
+
+    def _acknowledged(
+        self, _client: Client, _data: Any, packet_id: int, reason: ReasonCode, _properties: Properties | None
+    ) -> None:
+        # A PUBCOMP that knows no such packet identifier answers a PUBREL that was sent twice: the message is released.
+        is_refused = reason.is_failure and reason.packetType != PacketTypes.PUBCOMP
+        self._post(lambda: self._note_answered(packet_id, is_refused=is_refused))
+
+    def _note_answered(self, packet_id: int, *, is_refused: bool) -> None:
+        reading = self._in_flight.pop(packet_id, None)
+        if reading is not None:
+            (self._on_refused if is_refused else self._on_acknowledged)(reading)
+        self._publish_waiting()

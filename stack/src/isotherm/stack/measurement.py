@@ -1,0 +1,93 @@
+"""What the benches and soaks print with every figure: processor time, memory, metrics, and where a run took place."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from isotherm.stack.ports import LOOPBACK
+
+_TIMEOUT_S = 5.0
+_Number = TypeVar("_Number", int, float)
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time in seconds, user and system, that a process and its living children have spent.
+
+    Each process is counted in steps of 10 ms. Raises psutil.NoSuchProcess.
+    """
+    return sum(_of_tree(pid, lambda process: sum(process.cpu_times()[:2])))
+
+
+def fine_cpu_s(pids: Iterable[int]) -> float:
+    """Processor time in seconds of many short-lived or idle processes, for which steps of 10 ms are too coarse.
+
+    In nanoseconds, of the threads that live now (Linux, scheduler statistics): not for processes whose threads end.
+    """
+    files = [file for pid in pids for file in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(int(file.read_text(encoding="ascii").split()[0]) for file in files) / 1e9
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process and its children. Raises psutil.NoSuchProcess."""
+    return sum(_of_tree(pid, lambda process: int(process.memory_info().rss)))
+
+
+def metrics(port: int) -> dict[str, float]:
+    """Samples of `/metrics` on 127.0.0.1, by name and labels as they stand there; empty while nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=_TIMEOUT_S) as answer:
+            lines = answer.read().decode().splitlines()
+    except OSError:
+        return {}
+    pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}
+
+
+def load_average() -> str:
+    """The load averages of 1, 5 and 15 minutes."""
+    return " ".join(f"{load:.1f}" for load in os.getloadavg())
+
+
+def environment(*packages: str) -> list[str]:
+    """Lines that say where a run took place, with the versions of these Python packages.
+
+    Raises importlib.metadata.PackageNotFoundError.
+    """
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+    memory_gib = psutil.virtual_memory().total / 2**30
+    return [
+        f"commit    {_commit()}",
+        f"machine   {os.cpu_count()} cores ({_processor()}), {memory_gib:.0f} GiB, {platform.platform()}",
+        f"python    {platform.python_version()}; {', '.join(versions)}",
+        f"load      {load_average()}",
+    ]
+
+
+def _of_tree(pid: int, measure: Callable[[psutil.Process], _Number]) -> list[_Number]:
+    """What is measured of a process and of each of its children; a child that ends meanwhile is left out."""
+    leader = psutil.Process(pid)
+    found = [measure(leader)]
+    for child in leader.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(measure(child))
+    return found
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty= with uncommitted changes"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent).stdout.strip()

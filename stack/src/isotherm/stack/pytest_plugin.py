@@ -1,0 +1,198 @@
+"""Pytest fixtures: real servers, started on first use, shared by the whole session, stopped at its end.
+
+Register with ``pytest_plugins = ["isotherm.stack.pytest_plugin"]`` in the root ``conftest.py``. A test may kill, pause
+or stop a shared server; one that is found dead or paused when a later test asks for it is brought back first.
+``ISOTHERM_STACK_KEEP=1`` keeps the servers' data and logs after the session.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isotherm.stack import ports
+from isotherm.stack.java import JavaNotFound, find_java
+from isotherm.stack.ports import Ports
+from isotherm.stack.servers.cassandra import Cassandra
+from isotherm.stack.servers.connect import Connect
+from isotherm.stack.servers.elasticsearch import Elasticsearch
+from isotherm.stack.servers.hazelcast import Hazelcast
+from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.registry import Registry
+from isotherm.stack.servers.server import Server
+from isotherm.stack.stack import Stack
+
+DOCUMENTED_HAZELCAST_PORT = 5701
+
+_started_stack: pytest.StashKey[Stack] = pytest.StashKey()
+_used_servers: pytest.StashKey[set[str]] = pytest.StashKey()
+_repairs: pytest.StashKey[list[str]] = pytest.StashKey()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let everything that the tests start (Spark among others) use the Java that the servers use."""
+    config.stash[_used_servers] = set()
+    config.stash[_repairs] = []
+    try:
+        os.environ["JAVA_HOME"] = str(find_java().home)
+    except JavaNotFound:
+        return  # a test that needs Java fails with this very error; the others need none
+
+
+@pytest.fixture(scope="session")
+def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
+    """A stack of its own: free ports, a folder of its own, no server started yet."""
+    folder = Path(tempfile.mkdtemp(prefix="isotherm-stack-"))
+    session_stack = Stack(folder, Ports.free())
+    pytestconfig.stash[_started_stack] = session_stack
+    yield session_stack
+    session_stack.down()
+    del pytestconfig.stash[_started_stack]
+    if os.environ.get("ISOTHERM_STACK_KEEP") != "1":
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _up(stack: Stack, config: pytest.Config, name: str) -> None:
+    config.stash[_used_servers].add(name)
+    stack.up([name])
+
+
+@pytest.fixture(scope="session")
+def kafka(stack: Stack, pytestconfig: pytest.Config) -> Kafka:
+    """The session's Kafka, ready; ``.bootstrap_servers``."""
+    _up(stack, pytestconfig, "kafka")
+    return stack.kafka
+
+
+@pytest.fixture(scope="session")
+def registry(stack: Stack, pytestconfig: pytest.Config) -> Registry:
+    """The session's schema registry, ready; ``.url``."""
+    _up(stack, pytestconfig, "registry")
+    return stack.registry
+
+
+@pytest.fixture(scope="session")
+def elasticsearch(stack: Stack, pytestconfig: pytest.Config) -> Elasticsearch:
+    """The session's Elasticsearch, ready; ``.url``."""
+    _up(stack, pytestconfig, "elasticsearch")
+    return stack.elasticsearch
+
+
+@pytest.fixture(scope="session")
+def cassandra(stack: Stack, pytestconfig: pytest.Config) -> Cassandra:
+    """The session's Cassandra, ready; ``.contact_points`` and ``.port``."""
+    _up(stack, pytestconfig, "cassandra")
+    return stack.cassandra
+
+
+@pytest.fixture(scope="session")
+def hazelcast(stack: Stack, pytestconfig: pytest.Config) -> Hazelcast:
+    """The session's Hazelcast member, ready; ``.address`` and ``.cluster_name``."""
+    _up(stack, pytestconfig, "hazelcast")
+    return stack.hazelcast
+
+
+@pytest.fixture(scope="module")
+def connect(stack: Stack, kafka: Kafka) -> Iterator[Connect]:
+    """A Kafka Connect worker with the file connectors for the tests of one module, ready; ``.url``."""
+    stack.up(["connect"])
+    yield stack.connect
+    stack.connect.stop()
+
+
+@pytest.fixture
+def hazelcast_second(stack: Stack, hazelcast: Hazelcast) -> Iterator[Hazelcast]:
+    """A second member of the session's cluster, for this test only; it has joined when the test starts."""
+    stack.up(["hazelcast-second"])
+    yield stack.hazelcast_second
+    stack.hazelcast_second.stop()
+
+
+@pytest.fixture(scope="module")
+def hazelcast_default_port(stack: Stack) -> Iterator[Hazelcast]:
+    """A member of its own on 5701 for the tests of one module; they fail when another process has that port.
+
+    One documented example says `localhost` without a port. Tests that run side by side cannot all have it, so the
+    session's member is on another.
+    """
+    port = DOCUMENTED_HAZELCAST_PORT
+    if not ports.hold(port):
+        pytest.fail(f"port {port} is taken by another process; this test needs it", pytrace=False)
+    folder, runtime = stack.folder / "hazelcast-default-port", stack.hazelcast.runtime
+    member = Hazelcast(folder, runtime, port=port, member_ports=(port,))
+    member.start()
+    try:
+        member.wait_ready()
+        yield member
+    finally:
+        member.stop()
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """A function that returns a port free for TCP and UDP on 127.0.0.1, never the same one twice."""
+
+    def choose() -> int:
+        port = ports.hold_free_port()
+        ports.release(port)
+        return port
+
+    return choose
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Bring back shared servers that an earlier test left dead or paused."""
+    session_stack = item.config.stash.get(_started_stack, None)
+    if session_stack is None or not isinstance(item, pytest.Function):
+        return
+    for server in _used_by(item, session_stack):
+        if server.alive():
+            server.resume()
+        else:
+            item.config.stash[_repairs].append(f"{server.name} was started again for {item.nodeid}")
+            server.start()
+        server.wait_ready()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the last log lines of servers that do not run any more to the report of a failed test."""
+    report = yield
+    session_stack = item.config.stash.get(_started_stack, None)
+    if report.failed and session_stack is not None and isinstance(item, pytest.Function):
+        for server in _used_by(item, session_stack):
+            if not server.alive():
+                report.sections.append((f"{server.name} does not run, its last log lines", server.log_tail()))
+    return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over from one of pytest-xdist's processes what it has to tell."""
+    node.config.stash[_repairs] += getattr(node, "workeroutput", {}).get("stack_repairs", [])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that leads what this one, of several, has found."""
+    told = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["stack_repairs"] = session.config.stash[_repairs]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name the servers that a test left dead, so that none of these deaths goes unnoticed."""
+    for line in config.stash[_repairs]:
+        terminalreporter.write_line(f"stack: {line}")
+
+
+def _used_by(item: pytest.Function, session_stack: Stack) -> list[Server]:
+    used = item.config.stash[_used_servers]
+    return [server for name, server in session_stack.servers.items() if name in used & set(item.fixturenames)]

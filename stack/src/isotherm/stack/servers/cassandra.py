@@ -1,0 +1,151 @@
+"""Apache Cassandra as a single node; it speaks the same CQL as Scylla."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any, ClassVar
+
+from isotherm.stack.ports import LOOPBACK
+from isotherm.stack.servers.server import (
+    Launch,
+    Runtime,
+    Server,
+    java_command,
+)
+
+_CONFIG_FILES = Path(__file__).parents[1] / "config" / "cassandra"
+_PROBE_TIMEOUT_S = 5.0
+
+# Frames of the native protocol, version 4 (specification sections 2 and 4.1.2): OPTIONS, answered by SUPPORTED.
+_OPTIONS_FRAME = bytes([0x04, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x00])
+_HEADER_BYTES = 9
+_OPCODE_INDEX = 4
+_OPCODE_SUPPORTED = 0x06
+
+
+class Cassandra(Server):
+    """One Cassandra node without authentication."""
+
+    name: ClassVar[str] = "cassandra"
+    stop_timeout_s: ClassVar[float] = 30.0
+
+    def __init__(
+        self,
+        folder: Path,
+        runtime: Runtime,
+        *,
+        port: int,
+        storage_port: int,
+        jmx_port: int,
+    ) -> None:
+        super().__init__(folder, runtime)
+        self.port = port
+        self.storage_port = storage_port
+        self.jmx_port = jmx_port
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return (self.port, self.storage_port, self.jmx_port)
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def contact_points(self) -> list[str]:
+        """Value for a client's contact points; the port goes separately."""
+        return [LOOPBACK]
+
+    def prepare(self) -> Launch:
+        jars = self.runtime.artifacts.folder("cassandra")
+        config = self.conf_folder / "cassandra.yaml"
+        config.write_text(json.dumps(self.render_config(), indent=2), encoding="utf-8")  # JSON is YAML too
+        agent = next(jars.glob("jamm-*.jar"))
+        options = [
+            "-Xms256m",
+            "-Xmx512m",
+            "-Xss256k",
+            "-XX:MaxDirectMemorySize=256m",
+            "-XX:+UseSerialGC",
+            *self.runtime.jit_options(),
+        ]
+        options += [f"@{_CONFIG_FILES / 'jvm17.args'}", f"-javaagent:{agent}"]
+        settings = {
+            "cassandra.config": config.as_uri(),
+            "cassandra.storagedir": str(self.data_folder),
+            "logback.configurationFile": str(_CONFIG_FILES / "logback.xml"),
+            "cassandra.jmx.local.port": str(self.jmx_port),
+            "cassandra.skip_wait_for_gossip_to_settle": "0",
+            "cassandra.ring_delay_ms": "1",
+            "cassandra.superuser_setup_delay_ms": "0",
+            "cassandra-foreground": "yes",
+            "jna.tmpdir": str(self.conf_folder),
+        }
+        options += [f"-D{key}={value}" for key, value in settings.items()]
+        options += ["-cp", f"{self.conf_folder}:{jars}/*"]
+        main = ["org.apache.cassandra.service.CassandraDaemon"]
+        return Launch(java_command(self.conf_folder, options, main))
+
+    def render_config(self) -> dict[str, Any]:
+        """Return the content of ``cassandra.yaml``."""
+        data = self.data_folder
+        return {
+            "cluster_name": "isotherm",
+            "num_tokens": 1,
+            "allocate_tokens_for_local_replication_factor": 1,
+            "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
+            "endpoint_snitch": "SimpleSnitch",
+            "seed_provider": [
+                {
+                    "class_name": "org.apache.cassandra.locator.SimpleSeedProvider",
+                    "parameters": [{"seeds": f"{LOOPBACK}:{self.storage_port}"}],
+                }
+            ],
+            "listen_address": LOOPBACK,
+            "storage_port": self.storage_port,
+            "rpc_address": LOOPBACK,
+            "start_native_transport": True,
+            "native_transport_port": self.port,
+            "authenticator": "AllowAllAuthenticator",
+            "authorizer": "AllowAllAuthorizer",
+            # An acknowledged write is on disk: with `periodic` a killed node may forget the newest ones.
+            "commitlog_sync": "batch",
+            "commitlog_segment_size": "8MiB",
+            "data_file_directories": [f"{data}/data"],
+            "commitlog_directory": f"{data}/commitlog",
+            "saved_caches_directory": f"{data}/saved_caches",
+            "hints_directory": f"{data}/hints",
+            "cdc_raw_directory": f"{data}/cdc_raw",
+            "memtable_heap_space": "128MiB",
+            "memtable_offheap_space": "128MiB",
+            "memtable_allocation_type": "heap_buffers",
+            "memtable": {
+                "configurations": {
+                    "skiplist": {"class_name": "SkipListMemtable"},
+                    "default": {"inherits": "skiplist"},
+                }
+            },
+            "file_cache_size": "64MiB",
+            "networking_cache_size": "32MiB",
+            "key_cache_size": "16MiB",
+            "row_cache_size": "0MiB",
+            "counter_cache_size": "0MiB",
+            "disk_access_mode": "mmap_index_only",
+            "concurrent_compactors": 1,
+            "compaction_throughput": "64MiB/s",
+            "auto_bootstrap": False,
+            "auto_snapshot": False,
+            "storage_compatibility_mode": "NONE",
+            "trickle_fsync": True,
+        }
+
+    def is_ready(self) -> bool:
+        try:
+            with socket.create_connection((LOOPBACK, self.port), timeout=_PROBE_TIMEOUT_S) as connection:
+                connection.sendall(_OPTIONS_FRAME)
+                header = connection.recv(_HEADER_BYTES, socket.MSG_WAITALL)
+        except OSError:
+            return False
+        return len(header) == _HEADER_BYTES and header[_OPCODE_INDEX] == _OPCODE_SUPPORTED

@@ -1,0 +1,94 @@
+"""A Kafka Connect worker with the file connectors: the control plane whose behaviour ours is compared with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import httpx
+
+from isotherm.stack.ports import LOOPBACK
+from isotherm.stack.servers.kafka import CONSOLE_LOGGING
+from isotherm.stack.servers.server import (
+    Launch,
+    Runtime,
+    Server,
+    java_command,
+)
+
+_PROBE_TIMEOUT_S = 5.0
+
+# One worker: no delay before the tasks of a lost one are given to others, and topics without replicas.
+_PROPERTIES = """\
+bootstrap.servers={bootstrap_servers}
+group.id=connect
+listeners=http://{host}:{port}
+plugin.path={plugins}
+key.converter=org.apache.kafka.connect.storage.StringConverter
+value.converter=org.apache.kafka.connect.storage.StringConverter
+config.storage.topic=connect-configs
+offset.storage.topic=connect-offsets
+status.storage.topic=connect-status
+config.storage.replication.factor=1
+offset.storage.replication.factor=1
+status.storage.replication.factor=1
+offset.storage.partitions=1
+status.storage.partitions=1
+offset.flush.interval.ms=1000
+scheduled.rebalance.max.delay.ms=0
+"""
+
+_LOGGING = f"{CONSOLE_LOGGING}rootLogger.level=WARN\n"
+
+
+class Connect(Server):
+    """One distributed worker of Apache Kafka Connect; its state is in Kafka's topics `connect-*`."""
+
+    name: ClassVar[str] = "connect"
+
+    def __init__(self, folder: Path, runtime: Runtime, *, port: int, bootstrap_servers: str) -> None:
+        super().__init__(folder, runtime)
+        self.port = port
+        self.bootstrap_servers = bootstrap_servers
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return (self.port,)
+
+    @property
+    def url(self) -> str:
+        """Base address of the REST API."""
+        return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def address(self) -> str:
+        return self.url
+
+    def prepare(self) -> Launch:
+        jars = self.runtime.artifacts.folder("kafka")
+        properties = self.conf_folder / "connect.properties"
+        properties.write_text(
+            _PROPERTIES.format(
+                bootstrap_servers=self.bootstrap_servers,
+                host=LOOPBACK,
+                port=self.port,
+                plugins=self.runtime.artifacts.folder("connect"),
+            ),
+            encoding="utf-8",
+        )
+        logging = self.conf_folder / "log4j2.properties"
+        logging.write_text(_LOGGING, encoding="utf-8")
+        options = ["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", *self.runtime.jit_options()]
+        options += [f"-Dlog4j2.configurationFile={logging}", "-cp", f"{jars}/*"]
+        return Launch(
+            java_command(
+                self.conf_folder, options, ["org.apache.kafka.connect.cli.ConnectDistributed", str(properties)]
+            )
+        )
+
+    def is_ready(self) -> bool:
+        """Tell whether the worker has joined its group: before, the list of connectors is refused."""
+        try:
+            return httpx.get(f"{self.url}/connectors", timeout=_PROBE_TIMEOUT_S).status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False

@@ -1,0 +1,79 @@
+"""Apicurio Registry with Confluent's schema registry API, its data in an H2 file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import httpx
+
+from isotherm.stack.ports import LOOPBACK
+from isotherm.stack.servers.server import (
+    Launch,
+    Runtime,
+    Server,
+    java_command,
+)
+
+BASE_PATH = "/apis/ccompat/v7"
+COMPATIBILITY = "FULL_TRANSITIVE"
+_JAR = "apicurio-registry-app-2.6.13.Final-runner.jar"
+_PROBE_TIMEOUT_S = 5.0
+_CONFIGURE_TIMEOUT_S = 60.0
+
+# The stock URL is an in-memory database. H2 answers a commit up to 500 ms before it writes it, unless told
+# not to: a kill would lose schemas whose ids producers have already used.
+_H2_OPTIONS = "DB_CLOSE_ON_EXIT=FALSE;WRITE_DELAY=0"
+
+
+class Registry(Server):
+    """One schema registry; its global compatibility is FULL_TRANSITIVE from the start."""
+
+    name: ClassVar[str] = "registry"
+
+    def __init__(self, folder: Path, runtime: Runtime, *, port: int) -> None:
+        super().__init__(folder, runtime)
+        self.port = port
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return (self.port,)
+
+    @property
+    def url(self) -> str:
+        """Value for a client's ``schema.registry.url``, base path included."""
+        return f"http://{LOOPBACK}:{self.port}{BASE_PATH}"
+
+    @property
+    def address(self) -> str:
+        return self.url
+
+    def prepare(self) -> Launch:
+        jar = self.runtime.artifacts.folder("registry") / _JAR
+        options = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", *self.runtime.jit_options()]
+        settings = {
+            "quarkus.http.host": LOOPBACK,
+            "quarkus.http.port": str(self.port),
+            "quarkus.datasource.jdbc.url": f"jdbc:h2:file:{self.data_folder}/registry;{_H2_OPTIONS}",
+            "quarkus.datasource.jdbc.initial-size": "2",
+            "quarkus.datasource.jdbc.min-size": "2",
+            "quarkus.datasource.jdbc.max-size": "10",
+        }
+        options += [f"-D{key}={value}" for key, value in settings.items()]
+        return Launch(java_command(self.conf_folder, options, ["-jar", str(jar)]))
+
+    def is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/subjects", timeout=_PROBE_TIMEOUT_S).status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    def after_ready(self) -> None:
+        """Set the global compatibility, which is NONE in a fresh registry. Raises ServerFailed."""
+        body = {"compatibility": COMPATIBILITY}
+        try:
+            response = httpx.put(f"{self.url}/config", json=body, timeout=_CONFIGURE_TIMEOUT_S)
+            response.raise_for_status()
+        except httpx.HTTPError as error:
+            raise self.failure(f"refused compatibility {COMPATIBILITY} ({error})") from error
+        super().after_ready()
