@@ -21,7 +21,7 @@ from isotherm.connector.config import files
 from isotherm.connector.errors.policies import ErrorPolicy
 from isotherm.contracts.bench import plain
 from isotherm.contracts.compatibility import gate
-from isotherm.contracts.compatibility import versions as books
+from isotherm.contracts import schema_versions as books
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes
 from isotherm.mqtt_proxy.ingest.translation import Arrival, Rules, Translator

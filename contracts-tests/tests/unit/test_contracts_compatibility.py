@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import isotherm.schemas
-from isotherm.contracts.compatibility import versions as books
+from isotherm.contracts import schema_versions as books
 from isotherm.contracts.compatibility.gate import (
     check,
     counterexample,

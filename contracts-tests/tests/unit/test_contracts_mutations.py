@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from isotherm.contracts.bench import Bench, Message
-from isotherm.contracts.compatibility.versions import JsonSchema
+from isotherm.contracts.schema_versions import JsonSchema
 from isotherm.contracts.pact import pacts, scenario
 from isotherm.contracts.paths import PACTS
 from isotherm.contracts.providers import Messages

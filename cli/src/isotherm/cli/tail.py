@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
-from isotherm.kcql.projection.dates import epoch_ms
+from isotherm.kcql.dates import epoch_ms
 from isotherm.servicekit.avro import Decoder, WireFormatError
 
 

@@ -21,8 +21,8 @@ from pyspark.sql import SparkSession
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
 from isotherm.connector.state.status import Heartbeat, State
-from isotherm.contracts.compatibility.versions import Book, JsonSchema
-from isotherm.kcql.projection.dates import epoch_ms
+from isotherm.contracts.schema_versions import Book, JsonSchema
+from isotherm.kcql.dates import epoch_ms
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.settings import RegistrySettings
 from isotherm.stack.artifacts import Artifacts

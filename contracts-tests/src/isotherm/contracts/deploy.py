@@ -17,8 +17,8 @@ from pathlib import Path
 
 from isotherm.contracts.bench import Bench
 from isotherm.contracts.compatibility import gate as compatibility
-from isotherm.contracts.compatibility import versions as books
-from isotherm.contracts.compatibility.versions import Book
+from isotherm.contracts import schema_versions as books
+from isotherm.contracts.schema_versions import Book
 from isotherm.contracts.consumers import NEEDS
 from isotherm.contracts.pact import pacts, recordings
 from isotherm.contracts.pact.needs import Need

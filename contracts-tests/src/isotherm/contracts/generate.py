@@ -7,7 +7,7 @@ from pathlib import Path
 
 from isotherm.contracts import asyncapi
 from isotherm.contracts.bench import Bench
-from isotherm.contracts.compatibility import versions
+from isotherm.contracts import schema_versions
 from isotherm.contracts.consumers import NEEDS
 from isotherm.contracts.pact import pacts, recordings
 from isotherm.contracts.paths import DOCS, PACTS, RECORDINGS
@@ -18,7 +18,7 @@ def update() -> Iterator[Path]:
     """Write all of it anew; the paths that were written."""
     pacts.write(NEEDS, PACTS)
     yield PACTS
-    with Bench(versions.current()) as bench:
+    with Bench(schema_versions.current()) as bench:
         for provider in sorted({need.provider for need in NEEDS}):
             yield recordings.write(RECORDINGS, provider, PROVIDERS[provider](bench), bench)
     for path, text in ((DOCS / "asyncapi.json", asyncapi.text()), (DOCS / "messages.md", asyncapi.page())):

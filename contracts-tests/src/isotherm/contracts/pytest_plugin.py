@@ -21,10 +21,10 @@ _bench: pytest.StashKey[Bench] = pytest.StashKey()
 def bench(pytestconfig: pytest.Config) -> Iterator[Bench]:
     """A bench with the book of this working tree."""
     from isotherm.contracts.bench import Bench
-    from isotherm.contracts.compatibility import versions
+    from isotherm.contracts import schema_versions
 
     os.environ["PACT_DO_NOT_TRACK"] = "true"
-    with Bench(versions.current()) as opened:
+    with Bench(schema_versions.current()) as opened:
         pytestconfig.stash[_bench] = opened
         yield opened
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.kcql import BadPattern, format_suffix
-from isotherm.kcql.projection.dates import epoch_ms, suffix_formatter
+from isotherm.kcql.dates import epoch_ms, suffix_formatter
 
 MOMENT_MS = 1_769_868_309_123  # 2026-01-31T14:05:09.123Z
 

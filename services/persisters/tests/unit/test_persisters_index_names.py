@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm import kcql
-from isotherm.kcql.projection.dates import format_suffix
+from isotherm.kcql.dates import format_suffix
 from isotherm.persisters.sinks.elasticsearch.index_names import (
     BadIndexNameError,
     dated_family,

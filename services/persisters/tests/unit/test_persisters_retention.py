@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from isotherm.connector.config import files
 from isotherm.connector.config.validation import InvalidConfigError, Validated
-from isotherm.kcql.projection.dates import format_suffix
+from isotherm.kcql.dates import format_suffix
 from isotherm.persisters.sinks.catalog import KINDS, check
 from isotherm.persisters.sinks.elasticsearch.retention import (
     Family,

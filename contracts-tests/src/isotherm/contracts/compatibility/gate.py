@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import isotherm.schemas
 from isotherm.contracts.compatibility.generated_records import values
-from isotherm.contracts.compatibility.versions import Book, JsonSchema
+from isotherm.contracts.schema_versions import Book, JsonSchema
 from isotherm.contracts.pact.needs import Need
 from isotherm.servicekit.avro import parse
 

@@ -18,7 +18,7 @@ from typing import Any
 from pact import Pact, Verifier, types
 
 from isotherm.contracts.bench import Bench, Message
-from isotherm.contracts.compatibility.versions import Book
+from isotherm.contracts.schema_versions import Book
 from isotherm.contracts.pact.needs import Need
 from isotherm.servicekit.avro import WireFormatError
 

@@ -12,7 +12,7 @@ from isotherm.kcql.model import (
     StoreAs,
     Tag,
 )
-from isotherm.kcql.projection.dates import BadPattern, format_suffix
+from isotherm.kcql.dates import BadPattern, format_suffix
 from isotherm.kcql.projection.projection import Projection, compile_projection
 from isotherm.kcql.projection.record import Record
 from isotherm.kcql.syntax.parser import parse

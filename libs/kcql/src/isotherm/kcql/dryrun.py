@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from isotherm.kcql.errors import ProjectionError
 from isotherm.kcql.filters import matches_filter
 from isotherm.kcql.model import Statement
-from isotherm.kcql.projection.dates import compile_pattern
+from isotherm.kcql.dates import compile_pattern
 from isotherm.kcql.projection.projection import Projection, compile_projection
 from isotherm.kcql.projection.record import Record
 from isotherm.kcql.syntax.parser import parse

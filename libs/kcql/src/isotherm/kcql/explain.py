@@ -12,7 +12,7 @@ from isotherm.kcql.model import (
     Path,
     Statement,
 )
-from isotherm.kcql.projection.dates import compile_pattern, format_suffix
+from isotherm.kcql.dates import compile_pattern, format_suffix
 from isotherm.kcql.syntax.names import write_field, write_path
 
 _EXAMPLE_TIME = datetime(2026, 1, 31, 14, 5, 9, tzinfo=UTC)

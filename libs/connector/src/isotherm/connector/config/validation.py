@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from isotherm import kcql
+from isotherm.connector.config import dead_letter_topics
 from isotherm.connector.config.definitions import Definition, Key, Type
 from isotherm.connector.config.files import ConfigError, ConnectorConfig
 from isotherm.connector.config.masking import MASK, without_userinfo
 from isotherm.connector.config.overrides import broken_overrides
-from isotherm.connector.errors import dead_letter_topics
 from isotherm.kcql.model import Statement
 
 _REFERENCE = re.compile(r"\$\{(env|file):")

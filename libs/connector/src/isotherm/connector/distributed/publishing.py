@@ -10,7 +10,7 @@ import isotherm.schemas
 from isotherm.connector.config.definitions import Definition
 from isotherm.connector.config.files import ConnectorConfig
 from isotherm.connector.config.masking import IsSecret, shown
-from isotherm.connector.distributed import connector_topic
+from isotherm.connector.state import connector_topic
 from isotherm.connector.state.target_follower import READER, Target, target_of
 from isotherm.servicekit import secrets
 from isotherm.servicekit.avro import SchemaRegistry

@@ -17,7 +17,6 @@ from prometheus_client import CollectorRegistry
 from isotherm.connector.config.definitions import Definition
 from isotherm.connector.config.files import ConnectorConfig
 from isotherm.connector.config.masking import mask_of
-from isotherm.connector.distributed.connector_topic import ConnectorTopic
 from isotherm.connector.distributed.controller import (
     Controller,
     End,
@@ -31,6 +30,7 @@ from isotherm.connector.distributed.task_launch import Handover
 from isotherm.connector.distributed.task_metrics import TaskMetricsCollector, WorkerMetrics
 from isotherm.connector.distributed.task_process import TaskProcess
 from isotherm.connector.distributed.worker_status import SCHEMA, WorkerStatus
+from isotherm.connector.state.connector_topic import ConnectorTopic
 from isotherm.connector.state.desired_state import PARTITIONS, wanted_of
 from isotherm.connector.state.status import TOPIC, this_process
 from isotherm.connector.state.target_follower import READER

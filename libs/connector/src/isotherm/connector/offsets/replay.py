@@ -23,7 +23,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # there, not in its __all__
 
 from isotherm.connector.config.topic_patterns import matching
-from isotherm.kcql.projection.dates import epoch_ms
+from isotherm.kcql.dates import epoch_ms
 from isotherm.servicekit import kafka
 
 EXPECTED = "earliest, latest, an offset, a time (2026-01-31T12:00:00Z) or @ and epoch milliseconds"

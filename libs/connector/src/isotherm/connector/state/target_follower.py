@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 import isotherm.schemas
-from isotherm.connector.distributed.connector_topic import TOPIC, Change, ConnectorTopic
+from isotherm.connector.state.connector_topic import TOPIC, Change, ConnectorTopic
 from isotherm.servicekit import logs
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 

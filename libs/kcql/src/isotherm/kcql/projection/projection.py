@@ -15,7 +15,7 @@ from isotherm.kcql.model import (
     Path,
     Statement,
 )
-from isotherm.kcql.projection.dates import compile_pattern, epoch_ms, suffix_formatter
+from isotherm.kcql.dates import compile_pattern, epoch_ms, suffix_formatter
 from isotherm.kcql.projection.ids import joiner
 from isotherm.kcql.projection.paths import (
     MISSING,

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from isotherm.kcql.errors import ProjectionError
-from isotherm.kcql.projection.dates import EPOCH, epoch_ms, utc
+from isotherm.kcql.dates import EPOCH, epoch_ms, utc
 from isotherm.kcql.projection.paths import MISSING
 
 UNIT_IN_MS: Mapping[str, Fraction] = {

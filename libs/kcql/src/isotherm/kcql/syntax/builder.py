@@ -17,8 +17,8 @@ from isotherm.kcql.model import (
     StoreAs,
     Tag,
 )
-from isotherm.kcql.projection.dates import EXPECTED as EXPECTED_DATE
-from isotherm.kcql.projection.dates import BadPattern, compile_pattern
+from isotherm.kcql.dates import EXPECTED as EXPECTED_DATE
+from isotherm.kcql.dates import BadPattern, compile_pattern
 from isotherm.kcql.syntax.names import (
     BARE_FIELD,
     Lexeme,

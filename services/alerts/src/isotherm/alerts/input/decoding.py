@@ -6,7 +6,7 @@ from typing import Any
 
 import isotherm.schemas
 from isotherm.alerts.engine.reading import Reading, reading_of, reading_of_window
-from isotherm.kcql.projection.dates import epoch_ms
+from isotherm.kcql.dates import epoch_ms
 from isotherm.servicekit.avro import (
     Decoder,
     SchemaRegistry,

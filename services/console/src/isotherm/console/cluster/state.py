@@ -16,7 +16,7 @@ from isotherm.connector.state.desired_state import CONNECTOR_ITSELF, DISTRIBUTED
 from isotherm.connector.state.status import INTERVAL_MS, State, key_of
 from isotherm.connector.state.target_follower import TargetState
 from isotherm.console.connect_api.plugins import Plugin, plugin_of
-from isotherm.kcql.projection.dates import epoch_ms
+from isotherm.kcql.dates import epoch_ms
 
 STALE_MS = 3 * int(INTERVAL_MS)
 """A status that is older says nothing any more: the worker is gone or cannot reach Kafka."""

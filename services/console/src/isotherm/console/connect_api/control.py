@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from isotherm.connector.config import dead_letter_topics
 from isotherm.connector.config import files as config_files
-from isotherm.connector.errors import dead_letter_topics
 from isotherm.connector.state.desired_state import CONNECTOR_ITSELF
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import TargetState

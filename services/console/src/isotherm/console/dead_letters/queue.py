@@ -17,7 +17,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from isotherm.connector.errors.dead_letter_topics import may_hold_letters
+from isotherm.connector.config.dead_letter_topics import may_hold_letters
 from isotherm.connector.errors.dead_letters import DeadLetters, DeadLettersUnavailableError, producer_overrides
 from isotherm.connector.offsets.replay import TIMEOUT_S
 from isotherm.console.browser.consuming import answering, messages

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import isotherm.schemas
-from isotherm.kcql.projection.dates import epoch_ms
+from isotherm.kcql.dates import epoch_ms
 
 TOPIC = "alerts"
 SCHEMA = isotherm.schemas.schema("Alert", 1)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import isotherm.schemas
 from isotherm.console.devices.provisioned import Provisioned
-from isotherm.kcql.projection.dates import epoch_ms
+from isotherm.kcql.dates import epoch_ms
 
 TOPIC = "devices.latest"
 SCHEMA = isotherm.schemas.schema("DeviceState", 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import isotherm.schemas
-from isotherm.kcql.projection.dates import epoch_ms
+from isotherm.kcql.dates import epoch_ms
 
 TOPIC = "temperatures.aggregated"
 SCHEMA = isotherm.schemas.schema("TemperatureAggregate", 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from isotherm.kcql.projection.dates import epoch_ms
+from isotherm.kcql.dates import epoch_ms
 
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from isotherm import kcql
 from isotherm.kcql.model import SYS_TIME, Part, Statement
-from isotherm.kcql.projection.dates import epoch_ms
+from isotherm.kcql.dates import epoch_ms
 from isotherm.persisters.records.decoding import (
     BAD_RECORD,
     AvroDecoder,

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 from isotherm.kcql.model import Statement
-from isotherm.kcql.projection.dates import compile_pattern, format_suffix
+from isotherm.kcql.dates import compile_pattern, format_suffix
 from isotherm.persisters.sinks.elasticsearch.mapping import index_pattern
 from isotherm.persisters.sinks.elasticsearch.retention import Family
 from isotherm.persisters.sinks.sink import is_derived

@@ -10,7 +10,7 @@ from functools import cached_property
 from string import Formatter
 from typing import NamedTuple
 
-from isotherm.kcql.projection.dates import compile_pattern, epoch_ms
+from isotherm.kcql.dates import compile_pattern, epoch_ms
 
 _UNITS = ("year", "month", "day", "hour", "minute", "second")
 _STEPS = {unit: timedelta(**{f"{unit}s": 1}) for unit in _UNITS[2:]}
