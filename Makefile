@@ -43,8 +43,8 @@ wipe: setup ## Delete the data of the stopped servers
 format: setup ## Format the code and fix what the linter can fix
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-lint: setup ## Check style and formatting
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+lint: setup ## Check style, formatting and the layers of imports
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-cache
 
 types: setup ## Check types, sources and tests in one strict run
 	@find $(SOURCES) -name '*.py' -not -path '*/build/*' -print0 | xargs -0 -n 100000 $(BIN)/mypy --strict
