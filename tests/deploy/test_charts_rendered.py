@@ -89,7 +89,7 @@ def conform(objects: list[Object]) -> str:
 
 
 def pod_problems(name: str, pod: Object, once: bool) -> list[str]:
-    """Which rules of docs/deploy.md a pod breaks."""
+    """Which rules of docs/how-to/deploy.md a pod breaks."""
     (container,) = pod["containers"]
     security, own = pod["securityContext"], container["securityContext"]
     found = []
@@ -353,7 +353,7 @@ def test_a_new_version_of_one_service_touches_no_other(folder: Path, rendered: C
 def test_a_newer_chart_replaces_only_pods_whose_tag_is_not_pinned(
     folder: Path, tmp_path: Path, rendered: Callable[[str], list[Object]]
 ) -> None:
-    """docs/upgrade.md: the umbrella's next version, every tag pinned where it was but the aggregator's."""
+    """docs/how-to/upgrade.md: the umbrella's next version, every tag pinned where it was but the aggregator's."""
     source = Path(shutil.copytree(CHARTS, tmp_path / "source"))
     for file in source.glob("*/Chart.yaml"):
         text = file.read_text(encoding="utf-8")

@@ -136,8 +136,8 @@ def test_versions_are_those_of_the_packages() -> None:
 
 
 def test_a_new_job_is_five_lines() -> None:
-    """The entry that docs/deploy.md shows, added to a fleet's values."""
-    text = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+    """The entry that docs/how-to/deploy.md shows, added to a fleet's values."""
+    text = (ROOT / "docs/how-to/deploy.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\npersisters:\n  jobs:\n(.*?)```", text, re.DOTALL)
     assert len(block.splitlines()) == 5
     fleet = (EXAMPLES / "smart-home.values.yaml").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""docker-compose.yml keeps the rules of docs/deploy.md; no engine needed. Each check is shown a broken copy."""
+"""docker-compose.yml keeps the rules of docs/how-to/deploy.md; no engine needed. Each check is shown a broken copy."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_simulated_devices_have_one_switch(compose: Compose) -> None:
 
 
 def test_the_documentation_states_the_memory_limits(compose: Compose) -> None:
-    text = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/how-to/deploy.md").read_text(encoding="utf-8")
     services = compose["services"]
     default = sum(
         mebibytes(services[name]["mem_limit"])

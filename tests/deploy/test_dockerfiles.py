@@ -1,4 +1,4 @@
-"""The Dockerfiles keep the rules of docs/deploy.md; no engine needed. Each check is shown a broken copy."""
+"""The Dockerfiles keep the rules of docs/how-to/deploy.md; no engine needed. Each check is shown a broken copy."""
 
 from __future__ import annotations
 
