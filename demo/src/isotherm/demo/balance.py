@@ -1,6 +1,6 @@
 """The balance: does everything that went in come out, exactly as often as it should?
 
-Pure counting over identities. What a line asks for is written in architecture 6 and 7.8 and in `docs/promises.md`;
+Pure counting over identities. What a line asks for is written in `docs/explanation/promises.md`;
 where the identities come from is `evidence`'s business.
 """
 

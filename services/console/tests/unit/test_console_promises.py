@@ -1,4 +1,4 @@
-"""What docs/promises.md says of Kafka Connect is what the comparison with a real worker knows."""
+"""What docs/explanation/promises.md says of Kafka Connect is what the comparison with a real worker knows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_promise_counts_the_calls_and_the_differences() -> None:
     differences = json.loads((Path(__file__).parents[1] / "integration/differences.json").read_text(encoding="utf-8"))
     promised = re.findall(
         r"(\d+) calls get the status codes and keys of a real Connect worker, but for (\w+) that say why not",
-        (ROOT / "docs/promises.md").read_text(encoding="utf-8"),
+        (ROOT / "docs/explanation/promises.md").read_text(encoding="utf-8"),
     )
 
     assert promised == [(str(calls), WORDS[len(differences)])]

@@ -1,7 +1,7 @@
 """librdkafka properties on which a promise of the suite rests, so that no configuration may change them.
 
 A change of one of them breaks the promise silently: with auto-commit, offsets run ahead of what was written; with
-`read_uncommitted`, aborted records are stored. See docs/promises.md.
+`read_uncommitted`, aborted records are stored. See docs/explanation/promises.md.
 """
 
 from __future__ import annotations

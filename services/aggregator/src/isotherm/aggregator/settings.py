@@ -171,7 +171,7 @@ class AggregatorSettings(ServiceSettings):
 
     @property
     def watermark_delay_ms(self) -> int:
-        """How far the watermark stays behind the furthest reading that may have come (architecture 7.3)."""
+        """How far the watermark stays behind the furthest reading that may have come, in milliseconds."""
         return self.allowed_lateness_ms + self.max_skew_ms + self.read_slack_ms + self.read_margin_ms
 
     @property

@@ -1,7 +1,7 @@
 """From records of Kafka to readings, and what becomes of those that are not on time. Pure: columns in, columns out.
 
-The verdict is a property of the record alone, the time at which the broker appended it included (architecture 7.3), so
-every query that reads a record comes to the same one, whenever it reads it.
+The verdict is a property of the record alone, the time at which the broker appended it included, so every query that
+reads a record comes to the same one, whenever it reads it (`docs/explanation/watermarks.md`).
 """
 
 from __future__ import annotations

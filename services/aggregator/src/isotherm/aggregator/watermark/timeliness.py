@@ -1,4 +1,4 @@
-"""The bounds by which a reading's own times say whether it is on time (architecture 7.3)."""
+"""The bounds by which a reading's own times say whether it is on time (`docs/explanation/watermarks.md`)."""
 
 from __future__ import annotations
 
