@@ -363,7 +363,7 @@ def test_a_newer_chart_replaces_only_pods_whose_tag_is_not_pinned(
     own = values.of_services(values.read(EXAMPLES / "demo.values.yaml"))
     images = [f"{chart}.image" for chart, given in own.items() if "image" in given]
     images += [f"persisters.sinks.{sink}.image" for sink in own["persisters"]["sinks"]]
-    pinned = [f"{image}.tag={'99.0.0' if image == 'aggregator.image' else '0.1.0'}" for image in images]
+    pinned = [f"{image}.tag={'99.0.0' if image == 'aggregator.image' else '0.9.0'}" for image in images]
     example = ("--values", str(EXAMPLES / "demo.values.yaml"))
 
     before = templates(rendered("demo.values.yaml"))

@@ -68,7 +68,7 @@ def _of_itself(bench: Bench) -> Mapping[str, Message]:
     written = files.read(EXAMPLES / "demo" / "coap-source.properties")
     counted = CollectorRegistry()
     Metrics(counted)
-    owned, plugin = announcements(bench.registry, written, DEFINITION, version="0.1.0")
+    owned, plugin = announcements(bench.registry, written, DEFINITION, version="0.9.0")
     return {
         scenario.HEARTBEAT: heartbeat(bench, written.name, State.RUNNING, lambda: counts_of(counted, f"{PREFIX}_")),
         scenario.CONNECTOR: message(*owned),

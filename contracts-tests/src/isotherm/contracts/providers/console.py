@@ -38,7 +38,7 @@ def messages(bench: Bench) -> Mapping[str, Message]:
     )
     control = Control(fleet, journal, lambda: scenario.START_MS)
     definition = KINDS["hazelcast"].definition
-    fleet.take_plugin(definition.klass, plugin_record(definition, "0.1.0"))
+    fleet.take_plugin(definition.klass, plugin_record(definition, "0.9.0"))
     for name, task, classes in ((EVERY_CONNECTOR, CONNECTOR_ITSELF, [definition.klass]), (_SERVICE, 0, [])):
         fleet.take_status(f"{name}/{task}/host:1", _status(name, task, classes))
     given = files.read(EXAMPLES / "demo" / "coap-to-hazelcast.properties")

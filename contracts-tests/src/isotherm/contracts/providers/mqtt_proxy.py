@@ -75,7 +75,7 @@ def _session(bench: Bench) -> Message:
 
 def _plugin(bench: Bench) -> Message:
     """What a worker says of its class."""
-    ((topic, key, value),) = plugin_messages(bench.registry, [DEFINITION], "0.1.0")
+    ((topic, key, value),) = plugin_messages(bench.registry, [DEFINITION], "0.9.0")
     return message(topic, key, value)
 
 

@@ -24,7 +24,7 @@ def messages(bench: Bench) -> Mapping[str, Message]:
     beat = heartbeat(
         bench, connector.name, State.RUNNING, lambda: {"read": 3, "written": 3}, lambda: {"coap_sensor_topic-0": 0}
     )
-    owned, plugin = announcements(bench.registry, connector, KINDS["hazelcast"].definition, version="0.1.0")
+    owned, plugin = announcements(bench.registry, connector, KINDS["hazelcast"].definition, version="0.9.0")
     return {
         scenario.HEARTBEAT: beat,
         scenario.CONNECTOR: message(*owned),

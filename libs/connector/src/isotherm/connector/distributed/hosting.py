@@ -33,12 +33,12 @@ class HostSettings(ServiceSettings):
 def run_worker(service: str, settings: HostSettings, classes: Classes, given: Sequence[str]) -> int:
     """Run the connectors of the worker group until told to stop; the exit code.
 
-    `service` is the command, its module has the same name; `given` is the rest of the command line, which the
-    processes of tasks get too. Raises SettingsError without a group.
+    `service` is the service's name with dashes (`mqtt-proxy`, the package `isotherm.mqtt_proxy`); `given` is the rest of
+    the command line, which the processes of tasks get too. Raises SettingsError without a group.
     """
     if not settings.worker_group:
         raise SettingsError(["worker_group: missing; without a connector's file it says whose connectors are to run"])
-    module = service.replace("-", "_")
+    module = f"isotherm.{service.replace('-', '_')}"
     # The worker's page shows the metrics of all: a task answers to it alone.
     own = ("--set", "http.host=127.0.0.1", "--set", "http.port=0")
     worker = WorkerSettings(
