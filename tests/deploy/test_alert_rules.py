@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from isotherm.connector.distributed.task_metrics import WorkerMetrics
-from isotherm.console.cluster.topic_follower import Counters, Followed, Follower
+from isotherm.console.records.topic_follower import Counters, Followed, Follower
 from isotherm.deploy import rules
 from isotherm.deploy.definitions import Definition
 from isotherm.deploy.services import SERVICES, WORKER_COUNTS

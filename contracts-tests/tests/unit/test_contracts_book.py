@@ -23,7 +23,7 @@ from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.distributed import publishing, worker_status
 from isotherm.connector.state import target_follower
 from isotherm.console.devices import alerts as console_alerts
-from isotherm.console.devices import latest as console_devices
+from isotherm.console.devices import device_states as console_devices
 from isotherm.console.devices import provisioned as console_provisioned
 from isotherm.console.devices import windows as console_windows
 from isotherm.contracts.consumers import NEEDS

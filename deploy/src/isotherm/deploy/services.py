@@ -15,7 +15,7 @@ from isotherm.cli.options import CliSettings
 from isotherm.coap_ingest.metrics import Metrics as CoapMetrics
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.distributed.task_metrics import WorkerMetrics
-from isotherm.console.cluster.topic_follower import Counters
+from isotherm.console.records.topic_follower import Counters
 from isotherm.console.settings import ConsoleSettings
 from isotherm.deploy.definitions import Definition, definitions
 from isotherm.mqtt_proxy.metrics import GAUGES

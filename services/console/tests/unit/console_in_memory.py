@@ -16,26 +16,26 @@ from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
 from isotherm.connector.offsets import replay
 from isotherm.connector.offsets.topic_sizes import TopicSize
 from isotherm.console.app import Parts, application
-from isotherm.console.browser.masked_records import Showing
-from isotherm.console.browser.paging import (
+from isotherm.console.browser.record_masking import Showing
+from isotherm.console.browser.topic_browser import TopicBrowser
+from isotherm.console.cluster.state import Fleet
+from isotherm.console.connectors.control import Control
+from isotherm.console.connectors.offsets import Committed, answering
+from isotherm.console.dead_letters.queue import Box, Handled, Where
+from isotherm.console.dead_letters.record import Letter, OpenLetters, first_of
+from isotherm.console.devices.alerts import Alerts
+from isotherm.console.devices.browser import DeviceBrowser
+from isotherm.console.devices.device_states import LatestStates
+from isotherm.console.errors import ConflictError, NotFoundError, UnavailableError
+from isotherm.console.records.decoding import reader
+from isotherm.console.records.paging import (
     Bounds,
     Fetched,
     Span,
     TooLargeError,
     TopicReader,
 )
-from isotherm.console.browser.readable import reader
-from isotherm.console.browser.records import Record
-from isotherm.console.browser.topic_browser import TopicBrowser
-from isotherm.console.cluster.state import Fleet
-from isotherm.console.connect_api.control import Control
-from isotherm.console.connect_api.offsets import Committed, answering
-from isotherm.console.dead_letters.queue import Box, Handled, Where
-from isotherm.console.dead_letters.work_list import Letter, OpenLetters, first_of
-from isotherm.console.devices.alerts import Alerts
-from isotherm.console.devices.browser import DeviceBrowser
-from isotherm.console.devices.latest import LatestStates
-from isotherm.console.errors import ConflictError, NotFoundError, UnavailableError
+from isotherm.console.records.record import Record
 from isotherm.console.settings import AuthSettings, ConsoleSettings
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.health import Health

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from isotherm.console.access.access import Access, Request, Role
+from isotherm.console.access.policy import Access, Request, Role
 from isotherm.console.settings import AuthSettings, ConsoleSettings, ListenSettings
 
 AUTH = AuthSettings(

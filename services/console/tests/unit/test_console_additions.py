@@ -10,7 +10,7 @@ import pytest
 from console_in_memory import CONFIG, KLASS, NOW, World, world_of
 
 from isotherm.console.dead_letters.queue import Where
-from isotherm.console.dead_letters.work_list import MOST_BYTES, Letter
+from isotherm.console.dead_letters.record import MOST_BYTES, Letter
 
 
 @pytest.fixture

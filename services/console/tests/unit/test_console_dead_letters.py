@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.console.dead_letters.work_list import (
+from isotherm.console.dead_letters.record import (
     Letter,
     Open,
     Progress,

@@ -10,10 +10,10 @@ import pytest
 from console_in_memory import NOW, MemoryReader, World, world_of
 
 import isotherm.schemas
-from isotherm.console.browser.records import Record
 from isotherm.console.devices.alerts import Alert, Alerts, alert_of
-from isotherm.console.devices.latest import LatestStates
+from isotherm.console.devices.device_states import LatestStates
 from isotherm.console.devices.windows import TOPIC as WINDOWS
+from isotherm.console.records.record import Record
 
 DEVICE = "kitchen/|1"
 

@@ -9,14 +9,14 @@ from console_in_memory import MemoryReader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isotherm.console.browser.paging import (
+from isotherm.console.records.paging import (
     Budget,
     Page,
     Search,
     positions_of,
     positions_text,
 )
-from isotherm.console.browser.records import Record
+from isotherm.console.records.record import Record
 
 Place = tuple[int, int]
 

@@ -6,8 +6,8 @@ from console_in_memory import NOW, world_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.console.cluster import flows as console_flows
-from isotherm.console.pages.flow_picture import NODE_WIDTH, Flow, draw
+from isotherm.console.connectors import flows as console_flows
+from isotherm.console.pages.flow_diagram import NODE_WIDTH, Flow, draw
 
 TOPICS = st.lists(st.sampled_from("abcdef"), unique=True, max_size=3).map(tuple)
 FLOWS = st.lists(st.tuples(TOPICS, TOPICS), max_size=8).map(

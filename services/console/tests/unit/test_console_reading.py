@@ -12,13 +12,13 @@ from console_in_memory import MemoryRegistry, World, world_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.console.browser.readable import (
+from isotherm.console.records.decoding import (
     DEEPEST,
     MOST_SHOWN,
     Read,
     reader,
 )
-from isotherm.console.browser.records import Record
+from isotherm.console.records.record import Record
 from isotherm.servicekit.avro import (
     Decoder,
     WriterSchema,

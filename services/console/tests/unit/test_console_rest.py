@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
-from isotherm.console.connect_api.offsets import Committed
+from isotherm.console.connectors.offsets import Committed
 from isotherm.console.settings import AuthSettings
 
 

@@ -12,8 +12,8 @@ from isotherm.connector.distributed.worker_status import SCHEMA as STATUS_SCHEMA
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import READER as CONNECTOR_READER
 from isotherm.console.cluster.control_topics import CONNECTORS, PLUGINS, STATUS
+from isotherm.console.cluster.plugins import find, plugin_of
 from isotherm.console.cluster.state import Fleet
-from isotherm.console.connect_api.plugins import find, plugin_of
 from isotherm.contracts.bench import Bench, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect

@@ -6,12 +6,7 @@ from typing import Any
 
 from pact import match
 
-from isotherm.console.devices import (
-    alerts,
-    latest,
-    provisioned,
-    windows,
-)
+from isotherm.console.devices import alerts, device_states, provisioned, windows
 from isotherm.contracts.bench import Bench, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
@@ -21,7 +16,7 @@ _END_MS = scenario.START_MS + scenario.WINDOW_MS
 
 
 def _is_device(bench: Bench, found: Message) -> None:
-    device = latest.device_of(Decoder(bench.registry, latest.SCHEMA)(found.value).record)
+    device = device_states.device_of(Decoder(bench.registry, device_states.SCHEMA)(found.value).record)
     expect("device", device.device_id, found.key)
     expect("metrics", [one.metric for one in device.latest], ["temperature"])
 
@@ -86,7 +81,7 @@ NEEDS = (
         "console",
         "alerts",
         scenario.DEVICE_STATE,
-        latest.TOPIC,
+        device_states.TOPIC,
         "DeviceState",
         1,
         key=scenario.DEVICE,

@@ -12,7 +12,7 @@ from isotherm.connector.state.desired_state import CONNECTOR_ITSELF
 from isotherm.connector.state.target_follower import TargetState
 from isotherm.console.cluster.control_topics import KafkaJournal, Writes
 from isotherm.console.cluster.state import Fleet
-from isotherm.console.connect_api.control import Control
+from isotherm.console.connectors.control import Control
 from isotherm.contracts.bench import Bench, Message, RecordingProducer
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES

@@ -13,19 +13,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from isotherm.console.access.access import Access, Guard
+from isotherm.console.access.policy import Access, Guard
 from isotherm.console.api import connectors, topics
 from isotherm.console.api import devices as device_additions
-from isotherm.console.browser.readable import Read
 from isotherm.console.browser.topic_browser import TopicBrowser
 from isotherm.console.cluster.state import Fleet
 from isotherm.console.connect_api import router
-from isotherm.console.connect_api.control import Control
-from isotherm.console.connect_api.offsets import Offsets
+from isotherm.console.connectors.control import Control
+from isotherm.console.connectors.offsets import Offsets
 from isotherm.console.dead_letters.queue import Letters
 from isotherm.console.devices.browser import DeviceBrowser
 from isotherm.console.errors import RestError
-from isotherm.console.pages import pages
+from isotherm.console.pages import app as pages
+from isotherm.console.records.decoding import Read
 from isotherm.console.settings import ConsoleSettings
 from isotherm.servicekit import logs
 from isotherm.servicekit.health import Health

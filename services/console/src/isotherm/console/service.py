@@ -14,22 +14,22 @@ from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
 from isotherm.console.app import Parts, application
-from isotherm.console.browser.masked_records import Showing
-from isotherm.console.browser.readable import reader
+from isotherm.console.browser.record_masking import Showing
 from isotherm.console.browser.topic_browser import TopicBrowser
-from isotherm.console.browser.topics import KafkaTopics
 from isotherm.console.cluster import control_topics
 from isotherm.console.cluster.control_topics import KafkaJournal, Writes
 from isotherm.console.cluster.state import Fleet
-from isotherm.console.cluster.topic_follower import Counters
-from isotherm.console.connect_api.control import Control
-from isotherm.console.connect_api.offsets import KafkaOffsets
+from isotherm.console.connectors.control import Control
+from isotherm.console.connectors.offsets import KafkaOffsets
 from isotherm.console.dead_letters.queue import KafkaLetters
 from isotherm.console.devices import browser
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser
-from isotherm.console.devices.latest import LatestStates
+from isotherm.console.devices.device_states import LatestStates
 from isotherm.console.errors import UnavailableError
+from isotherm.console.records.decoding import reader
+from isotherm.console.records.topic_follower import Counters
+from isotherm.console.records.topics import KafkaTopics
 from isotherm.console.settings import ConsoleSettings
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.avro import Decoder, SchemaRegistry

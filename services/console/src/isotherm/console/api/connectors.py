@@ -15,7 +15,7 @@ from isotherm.connector.config import files as config_files
 from isotherm.connector.config.files import ConfigError, group_of
 from isotherm.connector.offsets import replay
 from isotherm.connector.state.target_follower import TargetState
-from isotherm.console.access.access import begin_change
+from isotherm.console.access.policy import begin_change
 from isotherm.console.api.models import (
     BoxAnswer,
     CheckedAnswer,
@@ -35,15 +35,16 @@ from isotherm.console.api.models import (
     Worker,
     Written,
 )
-from isotherm.console.browser.readable import Read
+from isotherm.console.cluster import plugins
 from isotherm.console.cluster.state import ConnectorView, Fleet, Status
-from isotherm.console.connect_api import plugins, shapes
+from isotherm.console.connect_api import shapes
 from isotherm.console.connect_api.bodies import json_body
-from isotherm.console.connect_api.control import Control
-from isotherm.console.connect_api.offsets import Offsets
+from isotherm.console.connectors.control import Control
+from isotherm.console.connectors.offsets import Offsets
 from isotherm.console.dead_letters.queue import Handled, Letters, Where
-from isotherm.console.dead_letters.work_list import Letter, OpenLetters
+from isotherm.console.dead_letters.record import Letter, OpenLetters
 from isotherm.console.errors import BadRequestError, ConflictError
+from isotherm.console.records.decoding import Read
 
 _MOST_LISTED = 2_000
 """Characters of any text in a list of letters."""

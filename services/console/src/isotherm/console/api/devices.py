@@ -12,7 +12,7 @@ from isotherm.connector.offsets.replay import time_ms_of
 from isotherm.console.api.models import Answer
 from isotherm.console.devices.alerts import Alert
 from isotherm.console.devices.browser import DeviceBrowser
-from isotherm.console.devices.latest import DeviceView
+from isotherm.console.devices.device_states import DeviceView
 from isotherm.console.devices.windows import Window
 from isotherm.console.errors import BadRequestError, NotFoundError
 

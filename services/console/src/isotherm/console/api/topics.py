@@ -9,10 +9,10 @@ from pydantic import Field
 
 from isotherm.connector.offsets import replay
 from isotherm.console.api.models import Answer
-from isotherm.console.browser.masked_records import ShownRecord
-from isotherm.console.browser.paging import positions_text
+from isotherm.console.browser.record_masking import ShownRecord
 from isotherm.console.browser.topic_browser import Query as RecordQuery
 from isotherm.console.browser.topic_browser import TopicBrowser
+from isotherm.console.records.paging import positions_text
 
 _POSITIONS = r"^[0-9]{1,9}:[0-9]{1,18}(,[0-9]{1,9}:[0-9]{1,18})*$"
 

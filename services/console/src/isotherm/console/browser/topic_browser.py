@@ -10,8 +10,12 @@ import isotherm.schemas
 from isotherm.connector.offsets import replay
 from isotherm.connector.offsets.replay import To
 from isotherm.connector.offsets.topic_sizes import TopicSize
-from isotherm.console.browser.masked_records import Showing, ShownRecord
-from isotherm.console.browser.paging import (
+from isotherm.console.browser.record_masking import Showing, ShownRecord
+from isotherm.console.cluster.state import Fleet
+from isotherm.console.connectors import flows
+from isotherm.console.connectors.control import Control
+from isotherm.console.errors import BadRequestError, NotFoundError
+from isotherm.console.records.paging import (
     Bounds,
     Budget,
     Page,
@@ -21,12 +25,8 @@ from isotherm.console.browser.paging import (
     TopicReader,
     positions_of,
 )
-from isotherm.console.browser.records import Record
-from isotherm.console.browser.topics import Topics
-from isotherm.console.cluster import flows
-from isotherm.console.cluster.state import Fleet
-from isotherm.console.connect_api.control import Control
-from isotherm.console.errors import BadRequestError, NotFoundError
+from isotherm.console.records.record import Record
+from isotherm.console.records.topics import Topics
 from isotherm.console.settings import SearchSettings
 
 _BOOK: Mapping[str, isotherm.schemas.Topic] = {topic.name: topic for topic in isotherm.schemas.topics()}

@@ -13,13 +13,13 @@ from isotherm.connector.distributed import publishing, worker_status
 from isotherm.connector.errors.dead_letters import Headers
 from isotherm.connector.state import status, target_follower
 from isotherm.console.cluster.state import Fleet
-from isotherm.console.cluster.topic_follower import (
+from isotherm.console.errors import UnavailableError
+from isotherm.console.records.topic_follower import (
     Counters,
     Follower,
     avro,
     key_of,
 )
-from isotherm.console.errors import UnavailableError
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.health import Health
@@ -110,7 +110,7 @@ class KafkaJournal:
         self._encode: Callable[[Mapping[str, Any]], bytes] | None = None
 
     def write(self, name: str, record: Mapping[str, Any] | None) -> None:
-        """As `isotherm.console.connect_api.control.Journal.write`."""
+        """As `isotherm.console.connectors.control.Journal.write`."""
         value = None if record is None else self._encoded(record)
         write_id = self._new_id()
         seen = self._writes.expect(write_id)

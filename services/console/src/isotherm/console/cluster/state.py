@@ -15,7 +15,7 @@ from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
 from isotherm.connector.state.desired_state import CONNECTOR_ITSELF, DISTRIBUTED, STANDALONE
 from isotherm.connector.state.status import INTERVAL_MS, State, key_of
 from isotherm.connector.state.target_follower import TargetState
-from isotherm.console.connect_api.plugins import Plugin, plugin_of
+from isotherm.console.cluster.plugins import Plugin, plugin_of
 from isotherm.kcql.dates import epoch_ms
 
 STALE_MS = 3 * int(INTERVAL_MS)

@@ -14,10 +14,9 @@ from starlette.exceptions import HTTPException
 
 from isotherm.connector.config.files import group_of
 from isotherm.connector.state.target_follower import TargetState
-from isotherm.console.browser.records import NUMBER
+from isotherm.console.cluster import plugins
 from isotherm.console.cluster.state import ConnectorView, Fleet
-from isotherm.console.connect_api import offsets as positions
-from isotherm.console.connect_api import plugins, shapes
+from isotherm.console.connect_api import shapes
 from isotherm.console.connect_api.bodies import (
     JsonBody,
     as_changes,
@@ -25,9 +24,11 @@ from isotherm.console.connect_api.bodies import (
     as_object,
     is_true,
 )
-from isotherm.console.connect_api.control import Control
-from isotherm.console.connect_api.offsets import Offsets
+from isotherm.console.connectors import offsets as positions
+from isotherm.console.connectors.control import Control
+from isotherm.console.connectors.offsets import Offsets
 from isotherm.console.errors import BadRequestError, NotFoundError
+from isotherm.console.records.record import NUMBER
 
 VERSION = version("isotherm-console")
 _CREATION = ("name", "config", "initial_state", "initial_offsets")

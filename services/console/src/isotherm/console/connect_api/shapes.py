@@ -9,7 +9,7 @@ from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import TargetState
 from isotherm.console.access.masking import masked, without_secrets
 from isotherm.console.cluster.state import ConnectorView, Status
-from isotherm.console.connect_api.control import Control
+from isotherm.console.connectors.control import Control
 
 Json = dict[str, Any]
 _UNKNOWN = "unknown"

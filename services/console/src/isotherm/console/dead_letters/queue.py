@@ -20,8 +20,7 @@ from confluent_kafka.admin import AdminClient
 from isotherm.connector.config.dead_letter_topics import may_hold_letters
 from isotherm.connector.errors.dead_letters import DeadLetters, DeadLettersUnavailableError, producer_overrides
 from isotherm.connector.offsets.replay import TIMEOUT_S
-from isotherm.console.browser.consuming import answering, messages
-from isotherm.console.dead_letters.work_list import (
+from isotherm.console.dead_letters.record import (
     GROUP,
     SUFFIX,
     Letter,
@@ -35,6 +34,7 @@ from isotherm.console.dead_letters.work_list import (
     without_copies,
 )
 from isotherm.console.errors import ConflictError, NotFoundError, UnavailableError
+from isotherm.console.records.consumer import answering, messages
 from isotherm.servicekit import kafka
 from isotherm.servicekit.settings import KafkaSettings
 

@@ -11,22 +11,12 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from isotherm.console.browser.paging import Budget, Search
-from isotherm.console.browser.records import Record
-from isotherm.console.browser.topics import Topics
-from isotherm.console.cluster.topic_follower import (
-    Counters,
-    Followed,
-    Follower,
-    avro,
-    key_of,
-)
 from isotherm.console.devices import alerts as alert_topic
-from isotherm.console.devices import latest as latest_topic
+from isotherm.console.devices import device_states as latest_topic
 from isotherm.console.devices import provisioned as provisioned_topic
 from isotherm.console.devices import windows as window_topic
 from isotherm.console.devices.alerts import Alerts, alert_of
-from isotherm.console.devices.latest import DeviceView, LatestStates, device_of
+from isotherm.console.devices.device_states import DeviceView, LatestStates, device_of
 from isotherm.console.devices.provisioned import Provisioned, provisioned_of
 from isotherm.console.devices.windows import (
     Window,
@@ -35,6 +25,16 @@ from isotherm.console.devices.windows import (
     window_of,
 )
 from isotherm.console.errors import UnavailableError
+from isotherm.console.records.paging import Budget, Search
+from isotherm.console.records.record import Record
+from isotherm.console.records.topic_follower import (
+    Counters,
+    Followed,
+    Follower,
+    avro,
+    key_of,
+)
+from isotherm.console.records.topics import Topics
 from isotherm.console.settings import SearchSettings
 from isotherm.servicekit.avro import (
     Decoder,

@@ -15,9 +15,9 @@ from isotherm.connector.distributed.publishing import CONNECTORS
 from isotherm.connector.state.status import TOPIC as STATUS
 from isotherm.connector.state.target_follower import READER
 from isotherm.console.access.masking import masked, without_secrets
-from isotherm.console.browser.readable import MOST_SHOWN, Read
-from isotherm.console.browser.records import Record
-from isotherm.console.connect_api.control import Control
+from isotherm.console.connectors.control import Control
+from isotherm.console.records.decoding import MOST_SHOWN, Read
+from isotherm.console.records.record import Record
 
 WITHHELD = "withheld"
 """The format of a value that may hold secrets and cannot be masked."""

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Response
 
 from isotherm.connector.offsets.replay import time_ms_of
 from isotherm.console.devices.browser import DeviceBrowser, WindowsView
-from isotherm.console.devices.latest import DeviceView
+from isotherm.console.devices.device_states import DeviceView
 from isotherm.console.errors import BadRequestError, RestError
 from isotherm.console.pages import chart
 from isotherm.console.pages.templating import Templates

@@ -8,8 +8,8 @@ import isotherm.schemas
 from isotherm.connector.state.status import State
 from isotherm.console.cluster.state import ConnectorView, Fleet
 from isotherm.console.connect_api import shapes
-from isotherm.console.connect_api.control import Control
-from isotherm.console.pages.flow_picture import Flow
+from isotherm.console.connectors.control import Control
+from isotherm.console.pages.flow_diagram import Flow
 
 _CONTROL = "isotherm."
 _SERVICE_PREFIX = "isotherm-"

@@ -15,8 +15,9 @@ from confluent_kafka.admin import AdminClient
 
 from isotherm.connector.offsets import replay
 from isotherm.connector.offsets.topic_sizes import OWN, TopicSize, topic_sizes
-from isotherm.console.browser.consuming import answering, messages
-from isotherm.console.browser.paging import (
+from isotherm.console.errors import BadRequestError, NotFoundError, UnavailableError
+from isotherm.console.records.consumer import answering, messages
+from isotherm.console.records.paging import (
     Bounds,
     Fetched,
     Positions,
@@ -24,8 +25,7 @@ from isotherm.console.browser.paging import (
     TooLargeError,
     TopicReader,
 )
-from isotherm.console.browser.records import Record
-from isotherm.console.errors import BadRequestError, NotFoundError, UnavailableError
+from isotherm.console.records.record import Record
 from isotherm.servicekit import kafka
 from isotherm.servicekit.settings import KafkaSettings
 

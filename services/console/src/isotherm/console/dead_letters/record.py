@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from isotherm.connector.errors.dead_letters import PREFIX, DeadLetter, Headers
-from isotherm.console.browser.records import NUMBER, Record
+from isotherm.console.records.record import NUMBER, Record
 
 GROUP = "isotherm-dead-letters"
 SUFFIX = ".dead-letters"

@@ -8,12 +8,12 @@ from urllib.parse import urlencode
 from fastapi import FastAPI, Response
 
 from isotherm.connector.offsets import replay
-from isotherm.console.browser.masked_records import ShownRecord
-from isotherm.console.browser.paging import Page, Positions, positions_text
-from isotherm.console.browser.records import NUMBER
+from isotherm.console.browser.record_masking import ShownRecord
 from isotherm.console.browser.topic_browser import Query, TopicBrowser
 from isotherm.console.errors import BadRequestError
 from isotherm.console.pages.templating import Templates
+from isotherm.console.records.paging import Page, Positions, positions_text
+from isotherm.console.records.record import NUMBER
 
 
 def add(app: FastAPI, templates: Templates, browser: TopicBrowser, page_records: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from isotherm.console.browser.records import NUMBER, Record
+from isotherm.console.records.record import NUMBER, Record
 
 Positions = Mapping[int, int]
 """An offset for each partition."""

@@ -17,8 +17,7 @@ from isotherm.connector.state.desired_state import CONNECTOR_ITSELF
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import TargetState
 from isotherm.console.access.masking import restored, still_masked
-from isotherm.console.cluster.state import Connector, ConnectorView, Fleet
-from isotherm.console.connect_api.plugins import (
+from isotherm.console.cluster.plugins import (
     TOPICS,
     TOPICS_REGEX,
     WORKER_GROUP,
@@ -27,6 +26,7 @@ from isotherm.console.connect_api.plugins import (
     check,
     find,
 )
+from isotherm.console.cluster.state import Connector, ConnectorView, Fleet
 from isotherm.console.errors import BadRequestError, ConflictError, NotFoundError
 
 _VALIDATE = "/connector-plugins/{connectorType}/config/validate"

@@ -18,7 +18,7 @@ from isotherm import kcql
 from isotherm.connector.config import files as config_files
 from isotherm.connector.config.files import ConfigError
 from isotherm.connector.state.target_follower import TargetState
-from isotherm.console.access.access import begin_change
+from isotherm.console.access.policy import begin_change
 from isotherm.console.api.connectors import (
     letter_answer,
     listed_letter,
@@ -27,20 +27,22 @@ from isotherm.console.api.connectors import (
     replay_of,
 )
 from isotherm.console.api.models import OffsetNumber, PartitionNumber, Replay
-from isotherm.console.browser.readable import Read
 from isotherm.console.browser.topic_browser import TopicBrowser
-from isotherm.console.cluster import flows
+from isotherm.console.cluster import plugins
 from isotherm.console.cluster.reconciliation import balance_of, total
 from isotherm.console.cluster.state import ConnectorView, Fleet
-from isotherm.console.connect_api import plugins, shapes
-from isotherm.console.connect_api.control import Control
-from isotherm.console.connect_api.offsets import Offsets
+from isotherm.console.connect_api import shapes
+from isotherm.console.connectors import flows
+from isotherm.console.connectors.control import Control
+from isotherm.console.connectors.offsets import Offsets
 from isotherm.console.dead_letters.queue import Letters, Where
 from isotherm.console.devices.browser import DeviceBrowser
 from isotherm.console.errors import BadRequestError, NotFoundError, RestError
-from isotherm.console.pages import device_pages, topic_pages
-from isotherm.console.pages.flow_picture import NODE_HEIGHT, NODE_WIDTH, draw
+from isotherm.console.pages import devices as device_pages
+from isotherm.console.pages import topics
+from isotherm.console.pages.flow_diagram import NODE_HEIGHT, NODE_WIDTH, draw
 from isotherm.console.pages.templating import Templates
+from isotherm.console.records.decoding import Read
 
 FAILED = "This failed for a reason that the console's log tells."
 _SPARK_WIDTH, _SPARK_HEIGHT = 480, 60
@@ -90,7 +92,7 @@ def application(ui: Ui) -> FastAPI:
     _add_editor(app, ui)
     _add_actions(app, ui)
     _add_letters(app, ui)
-    topic_pages.add(app, ui.templates, ui.browser, ui.page_records)
+    topics.add(app, ui.templates, ui.browser, ui.page_records)
     device_pages.add(app, ui.templates, ui.devices, ui.now_ms)
 
     def refused(_request: Request, error: Exception) -> Response:
