@@ -20,21 +20,26 @@ class Rate(NamedTuple):
     seconds: int
 
 
-def parse_rate(text: str) -> Rate | None:
-    """Parse `n:seconds`.
-
-    Returns None for the empty text, which means no limit. Raises ValueError that names the form.
-    """
-    if not text:
-        return None
-    match = _FORM.fullmatch(text)
+def parse_rate(text: str) -> Rate:
+    """Parse `n:seconds`, two whole numbers such as `100:1`. Raises ValueError that names the form."""
+    match = _FORM.fullmatch(text.strip())
     if match is None:
-        raise ValueError("expected n:seconds, two whole numbers such as 100:1, or nothing for no limit")
+        raise ValueError(f"{text!r} is not a rate; expected n:seconds, two whole numbers such as 100:1")
     return Rate(int(match[1]), int(match[2]))
 
 
+def parse_optional_rate(text: str) -> Rate | None:
+    """Parse `n:seconds`; the empty text gives None, no limit. Raises ValueError that names the form."""
+    if not text.strip():
+        return None
+    try:
+        return parse_rate(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or nothing for no limit") from None
+
+
 def _checked(text: str) -> str:
-    parse_rate(text.strip())
+    parse_optional_rate(text)
     return text.strip()
 
 
@@ -64,7 +69,7 @@ class TokenBucket:
             self._at_s = now_s
         return 0.0 if self._tokens >= 1.0 else (1.0 - self._tokens) / self._per_s
 
-    def available(self, now_s: float) -> int:
+    def left(self, now_s: float) -> int:
         """Return the number of whole tokens that the bucket holds."""
         self.wait_s(now_s)
         return max(0, int(self._tokens))
