@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
@@ -63,34 +62,8 @@ def logger(name: str) -> structlog.stdlib.BoundLogger:
     return bound
 
 
-class SparseLog:
-    """A warning about something that devices can cause as often as they like.
-
-    It logs at most one line in `interval_s` seconds. The line says how often the event happened since the last line,
-    and the values of its last occurrence, each under `last_<name>`.
-    """
-
-    def __init__(self, message: str, *, interval_s: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._message = message
-        self._interval_s = interval_s
-        self._clock = clock
-        self._times = 0
-        self._logged_s = float("-inf")
-
-    def __call__(self, **last: Any) -> None:
-        """Count one occurrence with the values `last`, and log it unless a line was logged within the interval."""
-        self._times += 1
-        now_s = self._clock()
-        if now_s - self._logged_s >= self._interval_s:
-            _log.warning(self._message, times=self._times, **{f"last_{name}": value for name, value in last.items()})
-            self._times, self._logged_s = 0, now_s
-
-
 def _mask_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     for key in event:
         if secrets.is_secret(key) and event[key] is not None:
             event[key] = "******"
     return event
-
-
-_log = logger(__name__)
