@@ -1,28 +1,15 @@
-"""Rates `n:seconds`: what they let through, and what they refuse to be."""
+"""The rates of one client: messages and bytes."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.mqtt_proxy.access.rates import (
-    Meter,
-    Rate,
-    meter,
-    parse_rate,
-)
+from isotherm.mqtt_proxy.access.rates import Meter, meter
+from isotherm.servicekit.rates import Rate
 
 
-@pytest.mark.parametrize("text", ["5", "0:1", "1:0", "-1:1", "1:1:1", "1.5:1", "a:b", ":", "100:1 s"])
-def test_other_forms_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected n:seconds"):
-        parse_rate(text)
-
-
-def test_the_form() -> None:
-    assert parse_rate("100:60") == Rate(100, 60)
-    assert parse_rate("") is None
+def test_two_empty_settings_need_no_meter() -> None:
     assert meter("", "", 0.0) == ()
 
 
@@ -35,7 +22,7 @@ def test_the_form() -> None:
 def test_never_more_than_the_rate_and_one_burst(
     amount: int, seconds: int, pauses: list[float], sizes: list[int]
 ) -> None:
-    """A sender that obeys, of messages and of bytes: in any time, the rate times it, one full bucket, one message."""
+    """A sender that waits as told sends, in any time, at most the rate times that time, one full bucket and one message."""
     measured = Meter(Rate(amount, seconds), Rate(100 * amount, seconds), 0.0)
     now_s, messages, payload_bytes = 0.0, 0, 0
     for pause_s, size in zip(pauses, sizes, strict=False):

@@ -12,7 +12,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from isotherm.mqtt_proxy.access.rates import Rate
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.codec.reasons import Reason
@@ -33,6 +32,7 @@ from isotherm.mqtt_proxy.ingest.translation import (
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.schemas import schema
 from isotherm.servicekit.avro import encoder, parse
+from isotherm.servicekit.rates import Rate
 
 READING = schema("SensorReading", 1)
 UNITS = {"temperature": "Cel", "brightness": "lx"}

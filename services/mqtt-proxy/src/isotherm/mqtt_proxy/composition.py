@@ -7,13 +7,13 @@ from confluent_kafka.admin import AdminClient
 
 from isotherm import kcql
 from isotherm.connector.errors.dead_letters import ensure_topic
-from isotherm.mqtt_proxy.access.rates import parse_rate
 from isotherm.mqtt_proxy.codec.errors import RouteError
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes, regex_routes
 from isotherm.mqtt_proxy.ingest.translation import Rules
 from isotherm.mqtt_proxy.settings import SERVICE, ProxySettings
 from isotherm.servicekit import kafka
 from isotherm.servicekit.delivery import LoopProducer
+from isotherm.servicekit.rates import parse_optional_rate
 from isotherm.servicekit.settings import SettingsError
 
 _SPARE_RECORDS = 100_000
@@ -64,7 +64,7 @@ def rules_of(settings: ProxySettings) -> Rules:
         user_properties=settings.limits.user_properties,
         property_bytes=settings.limits.property_bytes,
         device_id=settings.device_policy,
-        dead_letters=parse_rate(settings.dead_letters.rate),
+        dead_letters=parse_optional_rate(settings.dead_letters.rate),
         # Pods are told apart by it, too, not only the processes of one.
         number=settings.ordinal,
     )

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, SecretStr, model_validator
 
 from isotherm.connector.distributed.hosting import HostSettings
-from isotherm.mqtt_proxy.access.rates import RateText
+from isotherm.servicekit.rates import RateText
 from isotherm.servicekit.settings import Settings
 
 SERVICE = "mqtt-proxy"

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from isotherm.mqtt_proxy.access.acl import Acl, AclLineError, parse_acl
 from isotherm.mqtt_proxy.access.login_throttle import LoginLimit, TooManyFailuresError
 from isotherm.mqtt_proxy.access.passwords import PasswordLineError, parse_passwords
-from isotherm.mqtt_proxy.access.rates import parse_rate
 from isotherm.mqtt_proxy.codec.packets import Connect
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.metrics import Metrics
-from isotherm.mqtt_proxy.server.sparse_log import SparseLog
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.servicekit import logs
+from isotherm.servicekit.rates import parse_optional_rate
 from isotherm.servicekit.settings import SettingsError
+from isotherm.servicekit.sparse_log import SparseLog
 
 if TYPE_CHECKING:
     from isotherm.mqtt_proxy.server.connection import Connection
@@ -96,8 +96,8 @@ class Access:
         self._metrics = metrics
         self._failures_of_user = _limit(settings.limits.failed_logins)
         self._failures_of_address = _limit(settings.limits.failed_logins_per_address)
-        self._refused = SparseLog("logins were refused")
-        self._denied = SparseLog("publishes were denied by acl_file")
+        self._refused = SparseLog(_log, "logins were refused")
+        self._denied = SparseLog(_log, "publishes were denied by acl_file")
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="passwords")
 
     @property
@@ -203,7 +203,7 @@ class Access:
 
 
 def _limit(rate_text: str) -> LoginLimit | None:
-    rate = parse_rate(rate_text)
+    rate = parse_optional_rate(rate_text)
     return LoginLimit(rate, time.monotonic) if rate else None
 
 

@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from isotherm.mqtt_proxy.access.rates import Bucket, Rate
+from isotherm.servicekit.rates import Rate, TokenBucket
 
 
 class TooManyFailuresError(Exception):
@@ -42,7 +42,7 @@ class LoginLimit:
         """Make an attempt, after waiting for those that decide whether it may be made. Raises TooManyFailuresError."""
         state = self._keys.get(key)
         if state is None:
-            state = self._keys[key] = _Key(Bucket(self._rate, self._clock()))
+            state = self._keys[key] = _Key(TokenBucket(self._rate, self._clock()))
         self._keys.move_to_end(key)
         state.users += 1
         try:
@@ -88,7 +88,7 @@ class LoginLimit:
 class _Key:
     __slots__ = ("failures", "under_way", "users", "waiting")
 
-    def __init__(self, failures: Bucket) -> None:
+    def __init__(self, failures: TokenBucket) -> None:
         self.failures = failures
         self.under_way = 0
         self.users = 0

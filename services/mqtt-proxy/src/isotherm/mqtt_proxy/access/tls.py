@@ -9,13 +9,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from isotherm.mqtt_proxy.metrics import Metrics
-from isotherm.mqtt_proxy.server.sparse_log import SparseLog
 from isotherm.mqtt_proxy.settings import TlsSettings
+from isotherm.servicekit import logs
 from isotherm.servicekit.settings import SettingsError
+from isotherm.servicekit.sparse_log import SparseLog
 
 if TYPE_CHECKING:
     from isotherm.mqtt_proxy.server.connection import Connection
     from isotherm.mqtt_proxy.server.server import FrontDoor
+
+
+_log = logs.logger(__name__)
 
 
 def server_context(tls: TlsSettings) -> ssl.SSLContext | None:
@@ -35,7 +39,7 @@ def server_context(tls: TlsSettings) -> ssl.SSLContext | None:
 
 def watch_handshakes(context: ssl.SSLContext, metrics: Metrics) -> None:
     """Count and log the handshakes that fail: the event loop closes their sockets without a word."""
-    log = SparseLog("TLS handshakes failed")
+    log = SparseLog(_log, "TLS handshakes failed")
 
     class Watched(ssl.SSLObject):
         def do_handshake(self) -> None:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 from isotherm import payloads
 from isotherm.connector.errors.dead_letters import PREFIX
 from isotherm.kcql import ProjectionError, Record
-from isotherm.mqtt_proxy.access.rates import Bucket, Rate
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.codec.reasons import Reason
@@ -30,6 +29,7 @@ from isotherm.mqtt_proxy.ingest.headers import (
 from isotherm.mqtt_proxy.ingest.routes import Resolved, Router
 from isotherm.mqtt_proxy.ingest.sequences import Sequences
 from isotherm.servicekit.avro import WireFormatError
+from isotherm.servicekit.rates import Rate, TokenBucket
 
 Encode = Callable[[Mapping[str, Any]], bytes]
 DevicePolicy = Literal["payload", "topic", "user"]
@@ -143,7 +143,7 @@ class Translator:
         self._rules = rules
         self._is_bound = rules.device_id != "payload"
         self._sequences = Sequences(rules.number)
-        self._dead_letters = Bucket(rules.dead_letters, 0.0) if rules.dead_letters else None
+        self._dead_letters = TokenBucket(rules.dead_letters, 0.0) if rules.dead_letters else None
         self._dead_letter_headers: Headers = [
             (f"{PREFIX}connector.name", rules.connector.encode()),
             (f"{PREFIX}task.id", str(rules.ordinal).encode()),

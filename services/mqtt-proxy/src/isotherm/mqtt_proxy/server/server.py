@@ -17,13 +17,13 @@ from isotherm.mqtt_proxy.delivery.transactions import Transactions
 from isotherm.mqtt_proxy.ingest.translation import Translated, Translator, reason_of
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.server.connect_handler import Accepting
-from isotherm.mqtt_proxy.server.sparse_log import SparseLog
 from isotherm.mqtt_proxy.server.wills import Wills, now_ms
 from isotherm.mqtt_proxy.sessions.migration import Handover
 from isotherm.mqtt_proxy.sessions.store import Session, SessionStore
 from isotherm.mqtt_proxy.settings import LimitSettings
 from isotherm.servicekit import logs
 from isotherm.servicekit.delivery import LoopProducer
+from isotherm.servicekit.sparse_log import SparseLog
 
 if TYPE_CHECKING:
     from isotherm.mqtt_proxy.server.connection import Connection
@@ -86,7 +86,7 @@ class FrontDoor:
         self._to_flush: dict[Connection, None] = {}
         self._to_pump: dict[Connection, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._not_stored = SparseLog("publishes were not stored")
+        self._not_stored = SparseLog(_log, "publishes were not stored")
         self.wills = Wills(
             limits=limits,
             sessions=sessions,
