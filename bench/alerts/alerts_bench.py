@@ -23,12 +23,12 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 import thermostats
-from isotherm.alerts.devices.known_devices import KnownDevices
 from isotherm.alerts.engine.device_state import DeviceMemory, encode
-from isotherm.alerts.engine.engine import Engine
 from isotherm.alerts.engine.reading import reading_of
+from isotherm.alerts.engine.rule_engine import Engine
+from isotherm.alerts.rules.device_table import KnownDevices
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.alerts.stream.preparation import prepare
+from isotherm.alerts.stream.topic_setup import prepare
 from isotherm.cli.apply import apply
 from isotherm.schemas import schema
 from isotherm.servicekit import kafka

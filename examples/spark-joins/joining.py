@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from isotherm.aggregator.broker import Broker
 from isotherm.aggregator.frames import readings, windows
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.kafka.broker import Broker
 from isotherm.aggregator.recompute import corrections
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import queries, session

@@ -16,8 +16,7 @@ from isotherm import schemas as book
 from isotherm.aggregator.frames import devices, readings
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.alerts import webhook
-from isotherm.alerts.devices import follower
-from isotherm.alerts.input import decoding
+from isotherm.alerts.input import decoding, device_table_follower
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.distributed import publishing, worker_status
@@ -58,7 +57,7 @@ PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("aggregator", "isotherm.connectors"): target_follower.READER,
     ("alerts", "thermostat.data"): decoding.READER,
     ("alerts", "temperatures.aggregated"): decoding.WINDOW_READER,
-    ("alerts", "devices"): follower.READER,
+    ("alerts", "devices"): device_table_follower.READER,
     ("alerts", "alerts"): webhook.READER,
     ("alerts", "isotherm.connectors"): target_follower.READER,
     ("console", "isotherm.connectors"): target_follower.READER,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isotherm.aggregator.broker import Broker
+from isotherm.aggregator.kafka.broker import Broker
 from isotherm.aggregator.watermark.clock import Unread
 from isotherm.connector.errors.dead_letters import ensure_topic
 from isotherm.servicekit import kafka as clients

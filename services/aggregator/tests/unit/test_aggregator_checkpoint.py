@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from isotherm.aggregator.frames.confluent_avro import SchemaIds
-from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark.checkpoint import (
+from isotherm.aggregator.checkpoint.folder import (
     CheckpointFolder,
     CheckpointHeldError,
     CheckpointMismatchError,
     fingerprint,
 )
+from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.settings import AggregatorSettings
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.checkpoint.writer_schema_cache import MAX_UNKNOWN_IDS, SchemaBook
 from isotherm.aggregator.frames.readings import READER
-from isotherm.aggregator.spark.checkpoint import CheckpointFolder
-from isotherm.aggregator.spark.writer_schema_cache import MAX_UNKNOWN_IDS, SchemaBook
 from isotherm.schemas import schema, versions
 from isotherm.servicekit import avro
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaRegistry, UnknownSchemaError

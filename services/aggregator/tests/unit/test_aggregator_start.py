@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isotherm.aggregator.checkpoint.folder import CheckpointFolder
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark.checkpoint import CheckpointFolder
 from isotherm.aggregator.watermark.start_position import (
     Found,
     StartPosition,

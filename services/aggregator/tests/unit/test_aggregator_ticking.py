@@ -9,13 +9,13 @@ from typing import cast
 
 import pytest
 
-from isotherm.aggregator.broker import Broker
+from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.checkpoint.writer_schema_cache import SchemaBook
+from isotherm.aggregator.kafka.broker import Broker
 from isotherm.aggregator.metrics import Partition, Progress
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark.checkpoint import CheckpointFolder
 from isotherm.aggregator.spark.supervised_query import SupervisedQuery
-from isotherm.aggregator.spark.writer_schema_cache import SchemaBook
-from isotherm.aggregator.watermark.advancer import Ticking
+from isotherm.aggregator.supervision.watermark_advancer import Ticking
 from isotherm.aggregator.watermark.clock import BrokerTime, Unread
 
 BATCH = 7

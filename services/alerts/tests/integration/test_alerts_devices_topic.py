@@ -6,9 +6,9 @@ import pytest
 from alerts_world import until
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # re-exported, but not in its __all__
 
-from isotherm.alerts.devices.follower import READER, KnownFollower
-from isotherm.alerts.devices.known_devices import KnownDevices
+from isotherm.alerts.input.device_table_follower import READER, KnownFollower
 from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.rules.device_table import KnownDevices
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.cli.apply import apply
 from isotherm.cli.plan import DeclaredSubject, DeclaredTopic

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.alerts.devices.known_devices import KnownDevice, KnownDevices
 from isotherm.alerts.engine.device_state import DeviceMemory, encode
-from isotherm.alerts.engine.engine import Engine
 from isotherm.alerts.engine.reading import Reading
-from isotherm.alerts.engine.rules import Refusal, RuleBook
+from isotherm.alerts.engine.rule_engine import Engine
+from isotherm.alerts.rules.device_table import KnownDevice, KnownDevices
+from isotherm.alerts.rules.rule_book import Refusal, RuleBook
 from isotherm.alerts.settings import AlertsSettings
 
 RULES: list[dict[str, Any]] = [

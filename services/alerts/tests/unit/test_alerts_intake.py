@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from isotherm.alerts.input.decoding import READER
-from isotherm.alerts.input.intake import Intake
+from isotherm.alerts.input.reading_converter import Intake
 from isotherm.alerts.metrics import Metrics
 from isotherm.connector.errors.dead_letters import PREFIX
 from isotherm.servicekit.avro import (

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.alerts.devices.known_devices import KnownDevices
 from isotherm.alerts.engine import device_state as changelog
 from isotherm.alerts.engine.device_state import AlertRecord, DeviceMemory
-from isotherm.alerts.engine.engine import Engine
 from isotherm.alerts.engine.reading import Reading, RefusedReadingError
+from isotherm.alerts.engine.rule_engine import Engine
 from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.rules.device_table import KnownDevices
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.device_state_store import Fleet
 from isotherm.alerts.stream.processor import MAX_LEAVING, Processor

@@ -7,7 +7,6 @@ import copy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isotherm.alerts.devices.known_devices import KnownDevices
 from isotherm.alerts.engine import reorder
 from isotherm.alerts.engine.device_state import (
     DeviceMemory,
@@ -16,8 +15,9 @@ from isotherm.alerts.engine.device_state import (
     decode,
     encode,
 )
-from isotherm.alerts.engine.engine import Engine
 from isotherm.alerts.engine.reading import Reading
+from isotherm.alerts.engine.rule_engine import Engine
+from isotherm.alerts.rules.device_table import KnownDevices
 from isotherm.alerts.settings import AlertsSettings
 
 WINDOW_MS = 1_000

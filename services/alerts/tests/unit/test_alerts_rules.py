@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.alerts.devices.known_devices import KnownDevice, KnownDevices
 from isotherm.alerts.engine.conditions import see
 from isotherm.alerts.engine.device_state import (
     AlertRecord,
@@ -18,9 +17,10 @@ from isotherm.alerts.engine.device_state import (
     decode,
     encode,
 )
-from isotherm.alerts.engine.engine import Engine
 from isotherm.alerts.engine.reading import Reading, refusal
-from isotherm.alerts.engine.rules import RateRule
+from isotherm.alerts.engine.rule_engine import Engine
+from isotherm.alerts.rules.device_table import KnownDevice, KnownDevices
+from isotherm.alerts.rules.rule_book import RateRule
 from isotherm.alerts.settings import AlertsSettings
 
 MINUTE = 60_000

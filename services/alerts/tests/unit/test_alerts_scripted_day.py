@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from isotherm.alerts.devices.known_devices import KnownDevices
 from isotherm.alerts.engine import device_state as changelog
-from isotherm.alerts.engine.engine import Engine
 from isotherm.alerts.engine.reading import reading_of
+from isotherm.alerts.engine.rule_engine import Engine
+from isotherm.alerts.rules.device_table import KnownDevices
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.device_state_store import Fleet
 from isotherm.simulators.scripted_day import ScriptedDay

@@ -8,9 +8,9 @@ from pathlib import Path
 import faust
 import pytest
 
-from isotherm.alerts.engine.rules import SilentRule, ThresholdRule
+from isotherm.alerts.rules.rule_book import SilentRule, ThresholdRule
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.alerts.stream.kafka_auth import credentials
+from isotherm.alerts.stream.faust_credentials import credentials
 from isotherm.servicekit import settings as loading
 from isotherm.servicekit.settings import KafkaSettings, SettingsError
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from isotherm.alerts.engine import alert_records, trend
 from isotherm.alerts.engine import device_state as memories
 from isotherm.alerts.engine.device_state import DeviceMemory
-from isotherm.alerts.engine.engine import Engine
 from isotherm.alerts.engine.reading import Reading
-from isotherm.alerts.engine.rules import RuleBook
+from isotherm.alerts.engine.rule_engine import Engine
+from isotherm.alerts.rules.rule_book import RuleBook
 
 START_MS = 1_767_225_600_000
 DISTANCES = st.lists(st.integers(1, trend.HOUR_MS), min_size=1, max_size=50)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from isotherm.alerts.devices.known_devices import KnownDevice, KnownDevices
 from isotherm.alerts.engine import reorder
 from isotherm.alerts.engine.device_state import (
     AlertRecord,
@@ -14,8 +13,9 @@ from isotherm.alerts.engine.device_state import (
     decode,
     encode,
 )
-from isotherm.alerts.engine.engine import Engine
 from isotherm.alerts.engine.reading import Reading
+from isotherm.alerts.engine.rule_engine import Engine
+from isotherm.alerts.rules.device_table import KnownDevice, KnownDevices
 from isotherm.alerts.settings import AlertsSettings
 
 REORDER_MS = 1_000

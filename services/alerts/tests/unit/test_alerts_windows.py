@@ -8,24 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.alerts.devices.known_devices import KnownDevices
 from isotherm.alerts.engine.device_state import (
     AlertRecord,
     DeviceMemory,
     decode,
     encode,
 )
-from isotherm.alerts.engine.engine import Engine
 from isotherm.alerts.engine.reading import Reading, reading_of_window
+from isotherm.alerts.engine.rule_engine import Engine
 from isotherm.alerts.input.decoding import (
     READER,
     WINDOW_READER,
     NoValueError,
     ReadingDecoder,
 )
-from isotherm.alerts.input.merge import ForwardedClock, Merge, Place
+from isotherm.alerts.repartition.time_ordered_merge import ForwardedClock, Merge, Place
+from isotherm.alerts.rules.device_table import KnownDevices
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.alerts.stream.preparation import UnfitTopicsError, has_aggregates
+from isotherm.alerts.stream.topic_setup import UnfitTopicsError, has_aggregates
 from isotherm.servicekit.avro import (
     SchemaNotRegisteredError,
     WireFormatError,

@@ -11,11 +11,11 @@ from typing import Any
 from pact import match
 
 from isotherm.alerts import webhook
-from isotherm.alerts.devices.follower import READER as DEVICE
-from isotherm.alerts.devices.known_devices import KnownDevices
 from isotherm.alerts.engine.reading import Reading
-from isotherm.alerts.input.intake import Intake
+from isotherm.alerts.input.device_table_follower import READER as DEVICE
+from isotherm.alerts.input.reading_converter import Intake
 from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.rules.device_table import KnownDevices
 from isotherm.connector.distributed.publishing import CONNECTORS
 from isotherm.contracts.bench import Bench, Message, RecordingProducer
 from isotherm.contracts.consumers.standalone import obeys

@@ -12,8 +12,8 @@ from isotherm.connector.distributed.worker_status import SCHEMA as STATUS_SCHEMA
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import READER as CONNECTOR_READER
 from isotherm.console.cluster.control_topics import CONNECTORS, PLUGINS, STATUS
-from isotherm.console.cluster.plugins import find, plugin_of
-from isotherm.console.cluster.state import Fleet
+from isotherm.console.cluster.plugins import find_plugin, plugin_of
+from isotherm.console.cluster.state import ClusterState
 from isotherm.contracts.bench import Bench, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
@@ -23,7 +23,7 @@ _NOW_MS = scenario.START_MS
 
 
 def _is_listed(bench: Bench, found: Message) -> None:
-    fleet = Fleet()
+    fleet = ClusterState()
     fleet.take_connector(found.key, Decoder(bench.registry, CONNECTOR_READER)(found.value).record, _NOW_MS)
     view = fleet.view(found.key, _NOW_MS)
     if view is None:
@@ -34,7 +34,7 @@ def _is_listed(bench: Bench, found: Message) -> None:
 
 def _is_shown(bench: Bench, found: Message) -> None:
     record = Decoder(bench.registry, STATUS_SCHEMA)(found.value).record
-    fleet = Fleet()
+    fleet = ClusterState()
     fleet.take_status(found.key, record)
     name = found.key.rsplit("/", 2)[0]
     view = fleet.view(name, _NOW_MS)
@@ -46,7 +46,7 @@ def _is_shown(bench: Bench, found: Message) -> None:
 
 def _is_found(bench: Bench, found: Message) -> None:
     record = Decoder(bench.registry, PLUGIN_SCHEMA)(found.value).record
-    plugin = find([plugin_of(record)], found.key)
+    plugin = find_plugin([plugin_of(record)], found.key)
     if plugin is None:
         raise UnusableError(f"{found.key} is not found by its own name")
     expect("class", plugin.klass, found.key)

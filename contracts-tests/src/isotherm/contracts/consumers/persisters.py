@@ -15,12 +15,12 @@ from isotherm.contracts.bench import Bench, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
 from isotherm.contracts.paths import EXAMPLES
+from isotherm.persisters.api.record import Record
+from isotherm.persisters.api.row import Row
 from isotherm.persisters.records.decoding import key_decoder, value_decoder
 from isotherm.persisters.records.documents import to_json
 from isotherm.persisters.records.projection import Projector
 from isotherm.persisters.sinks.catalog import KINDS, SinkKind, check
-from isotherm.persisters.sinks.sink import Row
-from isotherm.persisters.task.in_flight_batch import Record
 
 ELASTICSEARCH, CASSANDRA, HAZELCAST = "persisters-elasticsearch", "persisters-cassandra", "persisters-hazelcast"
 CONNECTORS: Mapping[str, tuple[str, tuple[str, ...]]] = {

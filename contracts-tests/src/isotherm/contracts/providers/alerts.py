@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from isotherm.alerts.devices.known_devices import KnownDevices
-from isotherm.alerts.engine.engine import Engine
 from isotherm.alerts.engine.reading import Reading
+from isotherm.alerts.engine.rule_engine import Engine
 from isotherm.alerts.metrics import PREFIX, Metrics
+from isotherm.alerts.rules.device_table import KnownDevices
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.device_state_store import Fleet
 from isotherm.alerts.stream.outputs import Outputs

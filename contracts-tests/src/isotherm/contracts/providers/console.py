@@ -10,9 +10,9 @@ from isotherm.connector.distributed.publishing import plugin_record
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
 from isotherm.connector.state.desired_state import CONNECTOR_ITSELF
 from isotherm.connector.state.target_follower import TargetState
-from isotherm.console.cluster.control_topics import KafkaJournal, Writes
-from isotherm.console.cluster.state import Fleet
-from isotherm.console.connectors.control import Control
+from isotherm.console.cluster.control_topics import ControlTopicWriter, PendingWrites
+from isotherm.console.cluster.state import ClusterState
+from isotherm.console.connectors.control import ConnectorControl
 from isotherm.contracts.bench import Bench, Message, RecordingProducer
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
@@ -21,7 +21,7 @@ from isotherm.persisters.sinks.catalog import KINDS
 _SERVICE = "aggregator"
 
 
-class _ReadBack(Writes):
+class _ReadBack(PendingWrites):
     """Nobody follows here: every write counts as read back."""
 
     def expect(self, write_id: str) -> threading.Event:
@@ -32,11 +32,11 @@ class _ReadBack(Writes):
 
 def messages(bench: Bench) -> Mapping[str, Message]:
     """The records of a new connector and of a paused service."""
-    recorder, fleet = RecordingProducer(), Fleet()
-    journal = KafkaJournal(
+    recorder, fleet = RecordingProducer(), ClusterState()
+    journal = ControlTopicWriter(
         recorder.as_producer, bench.registry, _ReadBack(), timeout_ms=1_000, new_id=lambda: "write-1"
     )
-    control = Control(fleet, journal, lambda: scenario.START_MS)
+    control = ConnectorControl(fleet, journal, lambda: scenario.START_MS)
     definition = KINDS["hazelcast"].definition
     fleet.take_plugin(definition.klass, plugin_record(definition, "0.9.0"))
     for name, task, classes in ((EVERY_CONNECTOR, CONNECTOR_ITSELF, [definition.klass]), (_SERVICE, 0, [])):

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from isotherm.aggregator.broker import Broker, BrokerError
+from isotherm.aggregator.checkpoint.folder import CheckpointFolder, CheckpointMismatchError, fingerprint
+from isotherm.aggregator.checkpoint.writer_schema_cache import SchemaBook
 from isotherm.aggregator.frames.windows import AGGREGATE, GROUP
+from isotherm.aggregator.kafka.broker import Broker, BrokerError
+from isotherm.aggregator.kafka.start_search import find_start, spark_offsets
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import queries as streaming
 from isotherm.aggregator.spark import session
-from isotherm.aggregator.spark.checkpoint import CheckpointFolder, CheckpointMismatchError, fingerprint
 from isotherm.aggregator.spark.kafka_options import java_options, redacted
 from isotherm.aggregator.spark.queries import DevicesTable, Queries, WindowSink
-from isotherm.aggregator.spark.query_runner import Operation, QueryFailedError
 from isotherm.aggregator.spark.supervised_query import SupervisedQuery
-from isotherm.aggregator.spark.writer_schema_cache import SchemaBook
 from isotherm.aggregator.status import Status
+from isotherm.aggregator.supervision.query_runner import Operation, QueryFailedError
+from isotherm.aggregator.supervision.watermark_advancer import Ticking
 from isotherm.aggregator.waiting import StopRequested, Waiting
-from isotherm.aggregator.watermark.advancer import Ticking
 from isotherm.aggregator.watermark.start_position import StartPosition
-from isotherm.aggregator.watermark.start_search import find_start, spark_offsets
 from isotherm.connector.standalone.reporting import Reporter, reported
 from isotherm.connector.state.target_follower import TargetFollower
 from isotherm.servicekit import logs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from isotherm.aggregator.broker import BrokerError
-from isotherm.aggregator.spark.checkpoint import CheckpointHeldError
+from isotherm.aggregator.checkpoint.folder import CheckpointHeldError
+from isotherm.aggregator.kafka.broker import BrokerError
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError
 from isotherm.servicekit.backoff import Backoff

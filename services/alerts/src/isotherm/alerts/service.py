@@ -7,25 +7,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from isotherm.alerts.devices.follower import KnownFollower
-from isotherm.alerts.devices.known_devices import KnownDevices
-from isotherm.alerts.engine.engine import Engine
-from isotherm.alerts.input.forwarder import Forwarder
-from isotherm.alerts.input.intake import Intake
+from isotherm.alerts.engine.rule_engine import Engine
+from isotherm.alerts.input.device_table_follower import KnownFollower
+from isotherm.alerts.input.reading_converter import Intake
 from isotherm.alerts.metrics import PREFIX, Metrics
+from isotherm.alerts.repartition.forwarder import Forwarder
+from isotherm.alerts.rules.device_table import KnownDevices
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.alerts.stream import kafka_auth
+from isotherm.alerts.stream import faust_credentials
 from isotherm.alerts.stream.device_state_store import Fleet
 from isotherm.alerts.stream.outputs import Outputs
 from isotherm.alerts.stream.outputs import producer as outputs_producer
-from isotherm.alerts.stream.preparation import (
+from isotherm.alerts.stream.processor import Processor
+from isotherm.alerts.stream.runner import Ended, Operation
+from isotherm.alerts.stream.topic_setup import (
     NotPreparedError,
     UnfitTopicsError,
     has_aggregates,
     prepare,
 )
-from isotherm.alerts.stream.processor import Processor
-from isotherm.alerts.stream.runner import Ended, Operation
 from isotherm.alerts.waiting import is_done_within
 from isotherm.alerts.webhook import Webhook
 from isotherm.connector.errors.dead_letters import producer_overrides
@@ -59,7 +59,7 @@ class Alerts:
     """One run of the service. Raises SettingsError for what can be told without a server."""
 
     def __init__(self, settings: AlertsSettings) -> None:
-        kafka_auth.credentials(settings.kafka)
+        faust_credentials.credentials(settings.kafka)
         self._settings = settings
         self._health, self._metrics = Health(), Metrics()
         rules = settings.rule_book()

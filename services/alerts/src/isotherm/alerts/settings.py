@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, model_validator
 
 from isotherm.alerts.engine.device_state import MAX_METRICS
-from isotherm.alerts.engine.rules import DEFAULT_RULES, Rule, RuleBook
+from isotherm.alerts.rules.rule_book import DEFAULT_RULES, Rule, RuleBook
 from isotherm.servicekit.settings import ServiceSettings, Settings
 
 

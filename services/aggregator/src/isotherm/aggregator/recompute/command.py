@@ -16,8 +16,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-from isotherm.aggregator.broker import Broker, BrokerError
 from isotherm.aggregator.frames import readings, windows
+from isotherm.aggregator.kafka.broker import Broker, BrokerError
+from isotherm.aggregator.kafka.start_search import find_start
 from isotherm.aggregator.recompute import corrections
 from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, GROUP_IDENTITY, Span
 from isotherm.aggregator.settings import AggregatorSettings
@@ -30,7 +31,6 @@ from isotherm.aggregator.spark.queries import (
     read_devices,
 )
 from isotherm.aggregator.watermark.start_position import EARLIEST_COMPLETE
-from isotherm.aggregator.watermark.start_search import find_start
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.lifecycle import Exit

@@ -10,7 +10,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from isotherm.aggregator.broker import Broker
+from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.checkpoint.writer_schema_cache import writer_schema
 from isotherm.aggregator.frames import (
     confluent_avro,
     devices,
@@ -18,10 +19,9 @@ from isotherm.aggregator.frames import (
     windows,
 )
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.kafka.broker import Broker
 from isotherm.aggregator.metrics import READINGS_OBSERVED, REFUSED_OBSERVED, Metrics
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark.checkpoint import CheckpointFolder
-from isotherm.aggregator.spark.writer_schema_cache import writer_schema
 from isotherm.connector.errors.dead_letters import MAX_MESSAGE_BYTES
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaRegistry

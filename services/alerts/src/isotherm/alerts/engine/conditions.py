@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from isotherm.alerts.engine.device_state import MetricMemory, Point, Watch
-from isotherm.alerts.engine.rules import (
+from isotherm.alerts.rules.rule_book import (
     Bounds,
     FlatRule,
     MetricRule,

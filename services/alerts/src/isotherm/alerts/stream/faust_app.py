@@ -21,7 +21,7 @@ from faust.types.tuples import Message
 from yarl import URL
 
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.alerts.stream import kafka_auth
+from isotherm.alerts.stream import faust_credentials
 from isotherm.alerts.stream.device_state_store import Fleet
 from isotherm.servicekit.settings import KafkaSettings
 
@@ -134,7 +134,7 @@ class Streaming(faust.App):
         super().__init__(
             settings.name,
             broker=_broker(settings.kafka),
-            broker_credentials=kafka_auth.credentials(settings.kafka),
+            broker_credentials=faust_credentials.credentials(settings.kafka),
             broker_client_id=settings.name,
             # Committed when the service says so, once a second.
             broker_commit_interval=_NEVER_S,

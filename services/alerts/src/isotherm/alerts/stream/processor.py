@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from isotherm.alerts.devices.known_devices import KnownDevices
 from isotherm.alerts.engine import device_state as changelog
 from isotherm.alerts.engine.device_state import AlertRecord, DeviceMemory
-from isotherm.alerts.engine.engine import Engine
 from isotherm.alerts.engine.reading import (
     TOO_MANY_METRICS,
     Reading,
     RefusedReadingError,
     refusal,
 )
+from isotherm.alerts.engine.rule_engine import Engine
 from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.rules.device_table import KnownDevices
 from isotherm.alerts.stream.device_state_store import Fleet, Partition
 from isotherm.alerts.stream.outputs import Outputs
 

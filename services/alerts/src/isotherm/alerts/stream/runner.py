@@ -8,17 +8,17 @@ from enum import StrEnum
 
 from faust.types.tuples import Message
 
-from isotherm.alerts.devices.follower import KnownFollower
 from isotherm.alerts.engine.reading import Reading, RefusedReadingError
-from isotherm.alerts.input.forwarder import Forwarder
-from isotherm.alerts.input.intake import Intake
+from isotherm.alerts.input.device_table_follower import KnownFollower
+from isotherm.alerts.input.reading_converter import Intake
 from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.repartition.forwarder import Forwarder
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.device_state_store import Fleet
+from isotherm.alerts.stream.end_offsets import Ends
 from isotherm.alerts.stream.faust_app import Streaming
 from isotherm.alerts.stream.outputs import OutputRefusedError, Outputs, OutputsClosedError
 from isotherm.alerts.stream.processor import Processor
-from isotherm.alerts.stream.topic_ends import Ends
 from isotherm.alerts.waiting import is_done_within
 from isotherm.connector.errors.dead_letters import DeadLettersUnavailableError
 from isotherm.connector.state.target_follower import TargetFollower, TargetState

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from isotherm.alerts.devices.known_devices import KnownDevice
 from isotherm.alerts.engine import alert_records, reorder, trend
 from isotherm.alerts.engine.conditions import (
     Change,
@@ -27,7 +26,8 @@ from isotherm.alerts.engine.device_state import (
     Watch,
 )
 from isotherm.alerts.engine.reading import Reading
-from isotherm.alerts.engine.rules import BaseRule, Bounds, RuleBook
+from isotherm.alerts.rules.device_table import KnownDevice
+from isotherm.alerts.rules.rule_book import BaseRule, Bounds, RuleBook
 
 _LEARNED_FROM = 5
 """Distances between readings that have to be known before a device can be silent."""

@@ -9,9 +9,9 @@ from collections import deque
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 import isotherm.schemas
-from isotherm.alerts.devices.known_devices import KnownDevices
-from isotherm.alerts.engine.rules import Refusal
 from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.rules.device_table import KnownDevices
+from isotherm.alerts.rules.rule_book import Refusal
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.avro import (
     Decoder,

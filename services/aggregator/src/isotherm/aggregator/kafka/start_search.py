@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 
-from isotherm.aggregator.broker import Broker, Partition
+from isotherm.aggregator.kafka.broker import Broker, Partition
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.watermark.start_position import (
     Found,

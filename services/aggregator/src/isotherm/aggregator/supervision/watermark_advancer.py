@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from isotherm.aggregator.broker import Broker
+from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.checkpoint.writer_schema_cache import SchemaBook
+from isotherm.aggregator.kafka.broker import Broker
 from isotherm.aggregator.metrics import Partition
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark.checkpoint import CheckpointFolder
 from isotherm.aggregator.spark.supervised_query import SupervisedQuery
-from isotherm.aggregator.spark.writer_schema_cache import SchemaBook
 from isotherm.aggregator.watermark.clock import BrokerTime, Ticks, reached_ms
 
 

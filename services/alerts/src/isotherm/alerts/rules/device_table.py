@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from isotherm.alerts.engine.rules import Bounds, Refusal, RuleBook
+from isotherm.alerts.rules.rule_book import Bounds, Refusal, RuleBook
 
 LAYERS = ("model", "region", "home")
 """Attributes of a device whose overrides apply to it, the weakest first; the device's own thresholds beat them all."""

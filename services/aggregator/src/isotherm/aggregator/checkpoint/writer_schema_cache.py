@@ -12,9 +12,9 @@ from typing import Any
 from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException
 
+from isotherm.aggregator.checkpoint.folder import CheckpointFolder
 from isotherm.aggregator.frames.confluent_avro import Partition, SchemaIds
 from isotherm.aggregator.frames.readings import READER
-from isotherm.aggregator.spark.checkpoint import CheckpointFolder
 from isotherm.schemas import schema, versions
 from isotherm.servicekit import avro, logs
 from isotherm.servicekit.avro import SchemaNotRegisteredError, SchemaRegistry, UnknownSchemaError

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from isotherm.aggregator.broker import Broker, BrokerError
+from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.checkpoint.writer_schema_cache import SchemaBook
 from isotherm.aggregator.frames import confluent_avro
+from isotherm.aggregator.kafka.broker import Broker, BrokerError
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark.checkpoint import CheckpointFolder
 from isotherm.aggregator.spark.supervised_query import Cause, SupervisedQuery, cause_of
-from isotherm.aggregator.spark.writer_schema_cache import SchemaBook
 from isotherm.aggregator.status import Status
+from isotherm.aggregator.supervision.watermark_advancer import Ticking
 from isotherm.aggregator.waiting import StopRequested, Waiting
-from isotherm.aggregator.watermark.advancer import Ticking
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import Target, TargetFollower, TargetState
 from isotherm.servicekit import logs

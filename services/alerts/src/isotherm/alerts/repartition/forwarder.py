@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from isotherm.alerts.input.dead_letters import letter_of, origin_of
 from isotherm.alerts.input.decoding import ReadingDecoder
-from isotherm.alerts.input.intake import reason_of
-from isotherm.alerts.input.merge import ForwardedClock, Merge, Place
+from isotherm.alerts.input.reading_converter import reason_of
 from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.repartition.time_ordered_merge import ForwardedClock, Merge, Place
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.outputs import OutputRefusedError
 from isotherm.connector.errors.dead_letters import DeadLetters, producer_overrides
