@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from prometheus_client import CollectorRegistry
@@ -36,10 +36,10 @@ from isotherm.connector.state.status import TOPIC, this_process
 from isotherm.connector.state.target_follower import READER
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
-from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.lifecycle import Exit, Stop
 from isotherm.servicekit.settings import HttpSettings, KafkaSettings, RegistrySettings
+from isotherm.servicekit.startup import wait_until_up
 
 _log = logs.logger(__name__)
 
@@ -48,8 +48,6 @@ TASKS = "isotherm.tasks"
 _POLL_S = 0.2
 _CHANGES = 500
 """Changes of connectors that are taken in at once."""
-
-T = TypeVar("T")
 
 
 class Classes(Protocol):
@@ -104,7 +102,9 @@ class DistributedWorker:
         monitoring.start()
         _log.info("worker", worker=self._name, group=self._settings.group, http_port=monitoring.port)
         try:
-            status = self._until_up(self._announce)
+            status = wait_until_up(
+                "registry", self._announce, RegistryUnavailableError, health=self._health, stop=self._stop
+            )
             if status is not None:
                 self._work(status)
             return Exit.OK
@@ -116,22 +116,6 @@ class DistributedWorker:
             return Exit.FAILED
         finally:
             monitoring.stop()
-
-    def _until_up(self, action: Callable[[], T]) -> T | None:
-        """What `action` returns as soon as the registry answers; None when the stop is asked for first."""
-        backoff = Backoff()
-        while not self._stop.is_set():
-            self._health.beat()
-            try:
-                result = action()
-            except RegistryUnavailableError as error:
-                self._health.not_ready("registry", str(error))
-                _log.warning("waiting for the registry", reason=str(error))
-                self._stop.wait(backoff.next_ms() / 1000)
-            else:
-                self._health.ready("registry")
-                return result
-        return None
 
     def _announce(self) -> WorkerStatus:
         """Tell the classes, and begin to tell how the worker is."""
