@@ -55,7 +55,7 @@ def test_the_registry_of_a_converter_goes_before_the_processs() -> None:
         ({"key.converter.basic.auth.credentials.source": "USER_INFO"}, "key.converter.basic.auth.user.info: missing"),
         (
             {"value.converter.schema.registry.url": "http://u:p@r", "value.converter.basic.auth.user.info": "u:p"},
-            "not together with a user in value.converter.schema.registry.url",
+            "not allowed together with a user in value.converter.schema.registry.url",
         ),
     ],
 )

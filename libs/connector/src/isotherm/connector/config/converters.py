@@ -1,6 +1,6 @@
-"""Converters of a sink connector: `value.converter`, `key.converter` and the keys under them, as Kafka Connect has.
+"""Converters of a sink connector: `value.converter`, `key.converter` and the keys below them, as in Kafka Connect.
 
-What Connect's converters read is read here; what they read and a sink has no use for is said in a notice.
+Every key of Connect's converters is accepted. A key without effect in a sink gives a notice.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ CONVERTERS: Mapping[str, str] = {
     "org.apache.kafka.connect.storage.StringConverter": "string",
     "org.apache.kafka.connect.converters.ByteArrayConverter": "bytes",
 }
-"""What `value.converter` and `key.converter` may say, and what each means."""
+"""Allowed values of `value.converter` and `key.converter`, each with its format."""
 
 _WITH_REGISTRY = ("auto", "avro")
 _WITH_ENVELOPES = ("auto", "json")
 _URL, _USER, _SOURCE = "schema.registry.url", "basic.auth.user.info", "basic.auth.credentials.source"
 _ENVELOPES = "schemas.enable"
 _WITHOUT_EFFECT = {
-    "schemas.cache.size": "every schema is kept",
+    "schemas.cache.size": "every schema is cached",
     "auto.register.schemas": "a sink registers no schemas",
-    "use.latest.version": "values are read with the schema that wrote them",
-    "connect.meta.data": "values are read with the schema that wrote them",
-    "enhanced.avro.schema.support": "enums are texts, and names of records are kept",
+    "use.latest.version": "values are read with the writer's schema",
+    "connect.meta.data": "values are read with the writer's schema",
+    "enhanced.avro.schema.support": "enums become texts, and record names are kept",
 }
 
 
@@ -47,22 +47,22 @@ def converter_keys() -> tuple[Key, ...]:
 
 
 def meaning(config: Validated, part: str) -> str:
-    """How keys or values are decoded, one of the values of CONVERTERS; `auto` for a text that is not among them."""
+    """The format of keys or values, one of the values of CONVERTERS; `auto` for an unknown converter."""
     return CONVERTERS.get(config.text(f"{part}.converter"), "auto")
 
 
 def is_enveloped(config: Validated, part: str) -> bool:
-    """Whether JSON is `{"schema": .., "payload": ..}`: what `schemas.enable` says; true for Connect's own converter."""
+    """Whether JSON is `{"schema": .., "payload": ..}`: `schemas.enable`, which defaults to true for Connect's class."""
     name = f"{part}.converter.{_ENVELOPES}"
     return config.flag(name) if config.text(name) else config.text(f"{part}.converter") == JSON_CONVERTER
 
 
 def registry_settings(config: Validated, part: str, of_process: RegistrySettings) -> RegistrySettings:
-    """How to reach the registry of keys or values: the process's settings, with what the connector says instead."""
+    """How to reach the registry of keys or values: the process's settings, overridden by the connector's keys."""
     url, user = (config.text(f"{part}.converter.{name}") for name in (_URL, _USER))
     changed: dict[str, object] = {}
     if url:
-        # The process's user is for the process's registry.
+        # The process's credentials belong to the process's registry and must not go to another one.
         changed = {"url": url, "basic_auth_user_info": None}
     if user:
         changed["basic_auth_user_info"] = user
@@ -70,7 +70,7 @@ def registry_settings(config: Validated, part: str, of_process: RegistrySettings
 
 
 def problems(config: Validated) -> list[Problem]:
-    """What is wrong with the converters' keys."""
+    """Every problem of the converters' keys."""
     found = []
     for part in PARTS:
         name, user = f"{part}.converter", f"{part}.converter.{_USER}"
@@ -83,12 +83,12 @@ def problems(config: Validated) -> list[Problem]:
         if config.is_resolved(url) and not all(one.startswith(("http://", "https://")) for one in config.items(url)):
             found.append(Problem(url, f"{without_userinfo(config.text(url))!r} is not allowed; expected http(s)://.."))
         if config.text(user) and "@" in config.text(f"{name}.{_URL}"):
-            found.append(Problem(user, f"not together with a user in {name}.{_URL}"))
+            found.append(Problem(user, f"not allowed together with a user in {name}.{_URL}"))
     return found
 
 
 def notices(config: Validated) -> list[Problem]:
-    """Keys that are given, and that the chosen converter has no use for."""
+    """A notice for every given key that the chosen converter does not use."""
     found = []
     for part in PARTS:
         name, means = f"{part}.converter", meaning(config, part)
@@ -124,7 +124,7 @@ def _keys(part: str) -> list[Key]:
             f"{name}.{_URL}",
             Type.STRING,
             "",
-            f"Schema registry of the {what}; without it the worker's.",
+            f"Schema registry of the {what}; the worker's registry by default.",
         ),
         Key(
             f"{name}.{_USER}",
@@ -137,12 +137,12 @@ def _keys(part: str) -> list[Key]:
             f"{name}.{_SOURCE}",
             Type.STRING,
             "",
-            f"Where user and password are: USER_INFO in {name}.{_USER}, URL in the registry's address.",
+            f"Where user and password stand: USER_INFO in {name}.{_USER}, URL in the registry's address.",
             low,
             allowed=("USER_INFO", "URL"),
         ),
     ]
-    doc = "Accepted for Connect's sake."
+    doc = "Accepted for compatibility with Kafka Connect."
     return keys + [
         Key(f"{name}.{key}", Type.STRING, None, doc, low, without_effect=why) for key, why in _WITHOUT_EFFECT.items()
     ]

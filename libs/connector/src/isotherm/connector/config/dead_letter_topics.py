@@ -1,4 +1,4 @@
-"""Which topic a connector's dead letters go into, and which never may: letters hold whatever records held. Pure."""
+"""Names of dead-letter topics: the one that a configuration names, and the ones that it must not name. Pure."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from collections.abc import Mapping, Sequence
 NAME_KEYS = ("errors.deadletterqueue.topic.name", "dead.letters.topic")
 ENABLE_KEYS = ("errors.deadletterqueue.enable", "dead.letters")
 _RESERVED = ("isotherm.", "__")
-"""Control topics, which workers obey and which may hold secrets, and Kafka's own."""
+"""Prefixes of the control topics, whose records workers act on, and of Kafka's internal topics."""
 
 
 def may_hold_letters(topic: str) -> bool:
-    """Whether a topic of that name may be a dead-letter topic at all."""
+    """Whether a topic of this name may hold dead-letter records."""
     return not topic.startswith(_RESERVED)
 
 
 def letter_topic(connector: str, config: Mapping[str, str]) -> str:
-    """The topic that a configuration, as written, puts dead letters into; empty when it does not say."""
+    """The dead-letter topic of a connector's configuration as written; empty when dead letters are not enabled."""
     named = next((config[key] for key in NAME_KEYS if config.get(key)), "")
     is_enabled = any(config.get(key, "").lower() == "true" for key in ENABLE_KEYS)
     return named or (f"{connector}.dead-letters" if is_enabled else "")
 
 
 def refusal(topic: str, read: Sequence[str], pattern: str) -> str | None:
-    """Why dead letters may not go into `topic`; `read` and `pattern` are the topics that the connector reads itself."""
+    """Why `topic` must not hold the connector's dead-letter records; None when it may.
+
+    `read` are the topics that the connector reads, `pattern` is its `topics.regex` (empty when it has none).
+    """
     if not may_hold_letters(topic):
         return (
             f"{topic!r} is not allowed: topics {' and '.join(f'{one}*' for one in _RESERVED)} are not for dead letters"

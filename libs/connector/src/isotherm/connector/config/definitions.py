@@ -1,4 +1,4 @@
-"""What a connector class understands: its keys with types, defaults and older names, and the KCQL clauses it uses."""
+"""Definitions of connector classes: their keys with types, defaults and aliases, and the KCQL clauses that they use."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class Key:
     name: str
     type: Type
     default: str | None
-    """As text; None when there is none."""
+    """The default as text; None when the key has none."""
     doc: str
     importance: Importance = Importance.MEDIUM
     aliases: tuple[str, ...] = ()
-    """Older and shorter names that are accepted in its place."""
+    """Older and shorter names of the same key."""
     allowed: tuple[str, ...] = ()
-    """The closed set of values, compared without case; empty when any value of the type will do."""
+    """The allowed values, compared without case; empty when every value of the type is allowed."""
     required: bool = False
     minimum: float | None = None
     maximum: float | None = None
     without_effect: str | None = None
-    """Why an old key is accepted but does nothing; shown as a notice when it is given."""
+    """Why the key is accepted but has no effect; shown as a notice when it is given."""
 
     @property
     def is_secret(self) -> bool:
-        """Whether its value must never be shown."""
+        """Whether the key's value must never be shown."""
         return self.type is Type.PASSWORD or secrets.is_secret(self.name)
 
 
@@ -63,18 +63,18 @@ class Definition:
     """`source` or `sink`."""
     keys: tuple[Key, ...]
     aliases: tuple[str, ...] = ()
-    """Other class names that mean this one, those of the old chain among them."""
+    """Other names of this class, among them those of stream-reactor."""
     kcql_key: str | None = None
     """The key that holds the KCQL statements."""
     kcql_clauses: frozenset[str] = frozenset()
-    """The clauses that the connector uses, by their first word; any other clause is refused."""
+    """The KCQL clauses that the connector uses, by their first word; every other clause is refused."""
     clause_reasons: tuple[tuple[str, str], ...] = ()
-    """Why a clause is refused, where there is more to say than that it has no effect."""
+    """Reasons for refused clauses, where the reason is more than that the clause has no effect."""
     open_prefixes: tuple[str, ...] = ()
-    """Keys that begin with one of these are passed on without being known here."""
+    """Keys with one of these prefixes are passed on without a check."""
 
     def answers_to(self, klass: str) -> bool:
-        """Whether `klass` names this connector (short names without case)."""
+        """Whether `klass` names this connector class; short names are compared without case."""
         return klass in (self.klass, *self.aliases) or klass.lower() in (alias.lower() for alias in self.aliases)
 
     def key(self, name: str) -> Key:
@@ -85,7 +85,7 @@ class Definition:
         raise KeyError(name)
 
     def is_secret(self, name: str) -> bool:
-        """Whether the value of the key called `name` must never be shown; one that is not known says so by its name."""
+        """Whether the value of the key called `name` must never be shown; an unknown key is judged by its name."""
         try:
             return self.key(name).is_secret
         except KeyError:
@@ -93,7 +93,7 @@ class Definition:
 
 
 def common_keys(default_class: str) -> tuple[Key, ...]:
-    """Keys of every connector, as Kafka Connect has them."""
+    """The keys of every connector, as in Kafka Connect."""
     return (
         Key("name", Type.STRING, None, "Name of the connector.", Importance.HIGH, required=True),
         Key(
@@ -109,7 +109,7 @@ def common_keys(default_class: str) -> tuple[Key, ...]:
             "tasks.restart.max",
             Type.INT,
             "0",
-            "How often in a row a distributed worker restarts a task that failed; -1: without end.",
+            "Restarts in a row that a distributed worker gives a failed task; -1: without limit.",
             minimum=-1,
         ),
         Key(
@@ -124,7 +124,7 @@ def common_keys(default_class: str) -> tuple[Key, ...]:
             "tasks.restart.backoff.max.ms",
             Type.LONG,
             "60000",
-            "Longest wait before any such restart, ms; a task that ran longer begins to count anew.",
+            "Longest wait before any such restart, ms; a task that ran longer starts counting from zero.",
             Importance.LOW,
             minimum=1,
         ),
@@ -132,77 +132,89 @@ def common_keys(default_class: str) -> tuple[Key, ...]:
 
 
 def consumer_keys() -> tuple[Key, ...]:
-    """Keys of every sink connector, as Kafka Connect has them; those of its converters are in `converters`."""
-    low = Importance.LOW
+    """The keys of every sink connector, as in Kafka Connect; the converters' keys are in `converters`."""
     return (
         Key("topics", Type.LIST, "", "Topics to read, separated by commas.", Importance.HIGH),
         Key("topics.regex", Type.STRING, "", "Regular expression of the topics to read.", Importance.HIGH),
+        *_dead_letter_keys(),
+        *_failure_limit_keys(),
+        *_retry_keys(),
+    )
+
+
+def _dead_letter_keys() -> tuple[Key, ...]:
+    return (
         Key("errors.tolerance", Type.STRING, "none", "all: bad records never stop the task.", allowed=("none", "all")),
         Key(
             "errors.deadletterqueue.topic.name",
             Type.STRING,
             "",
-            "Dead-letter topic; giving it enables dead letters.",
+            "Dead-letter topic; naming it enables dead letters.",
             aliases=("dead.letters.topic",),
         ),
         Key(
             "errors.deadletterqueue.enable",
             Type.BOOLEAN,
             "false",
-            "Enable dead letters in `<name>.dead-letters`.",
+            "Enables dead letters, in `<name>.dead-letters` by default.",
             aliases=("dead.letters",),
         ),
         Key(
             "errors.deadletterqueue.topic.replication.factor",
             Type.INT,
             "-1",
-            "Replicas of the dead-letter topic when it is created here; -1 is the broker's default.",
-            low,
+            "Replicas of the dead-letter topic when the task creates it; -1 is the broker's default.",
+            Importance.LOW,
             minimum=-1,
         ),
         Key(
             "errors.deadletterqueue.context.headers.enable",
             Type.BOOLEAN,
             "true",
-            "Accepted for Connect's sake.",
-            low,
+            _COMPATIBILITY,
+            Importance.LOW,
             without_effect="dead letters always carry their `__connect.errors.*` headers",
         ),
+    )
+
+
+def _failure_limit_keys() -> tuple[Key, ...]:
+    low = Importance.LOW
+    return (
         Key(
             "errors.limit.consecutive",
             Type.INT,
             "10000",
-            "Stop after so many records in a row that were skipped or dead-lettered; 0: never.",
+            "Stops the task after so many skipped or dead-lettered records in a row; 0: never.",
             minimum=0,
         ),
         Key(
             "errors.limit.percent",
             Type.DOUBLE,
             "0",
-            "Stop when so many of a hundred were skipped or dead-lettered; 0: never.",
+            "Stops the task when this percentage of records was skipped or dead-lettered; 0: never.",
             minimum=0,
             maximum=100,
         ),
         Key("errors.limit.window.records", Type.INT, "1000", "Records that the percentage is of.", low, minimum=1),
-        Key("errors.log.enable", Type.BOOLEAN, "true", "Log every record that is skipped or dead-lettered.", low),
-        Key("errors.log.include.messages", Type.BOOLEAN, "false", "Put the value of such a record into the log.", low),
-        Key("errors.retry.timeout", Type.LONG, "0", "Accepted for Connect's sake.", low, without_effect=_RETRIES),
-        Key(
-            "errors.retry.delay.max.ms",
-            Type.LONG,
-            "60000",
-            "Accepted for Connect's sake.",
-            low,
-            without_effect=_RETRIES,
-        ),
+        Key("errors.log.enable", Type.BOOLEAN, "true", "Logs every record that is skipped or dead-lettered.", low),
+        Key("errors.log.include.messages", Type.BOOLEAN, "false", "Logs the values of these records too.", low),
     )
 
 
-_RETRIES = "retries follow `error.policy`, `max.retries` and `retry.interval`"
+def _retry_keys() -> tuple[Key, ...]:
+    low, why = Importance.LOW, "retries follow `error.policy`, `max.retries` and `retry.interval`"
+    return (
+        Key("errors.retry.timeout", Type.LONG, "0", _COMPATIBILITY, low, without_effect=why),
+        Key("errors.retry.delay.max.ms", Type.LONG, "60000", _COMPATIBILITY, low, without_effect=why),
+    )
+
+
+_COMPATIBILITY = "Accepted for compatibility with Kafka Connect."
 
 
 def error_keys(prefix: str, *old_prefixes: str) -> tuple[Key, ...]:
-    """stream-reactor's error keys under `prefix` (`connect.elastic`), also accepted under `old_prefixes`."""
+    """stream-reactor's error keys below `prefix` (`connect.elastic`), also accepted below `old_prefixes`."""
 
     def key(suffix: str, type_: Type, default: str, doc: str, **more: object) -> Key:
         aliases = tuple(f"{old}.{suffix}" for old in old_prefixes)
@@ -213,17 +225,17 @@ def error_keys(prefix: str, *old_prefixes: str) -> tuple[Key, ...]:
             "error.policy",
             Type.STRING,
             "THROW",
-            "What a bad record does: THROW stops the task, NOOP skips it, RETRY retries what may pass later and "
-            "dead-letters or stops at the rest.",
+            "What happens to a bad record: THROW stops the task, NOOP skips the record, RETRY retries transient "
+            "failures and dead-letters or stops at permanent ones.",
             allowed=("THROW", "NOOP", "RETRY"),
         ),
-        key("max.retries", Type.INT, "20", "Attempts of RETRY after the first; -1 is without end.", minimum=-1),
+        key("max.retries", Type.INT, "20", "Attempts of RETRY after the first; -1: without limit.", minimum=-1),
         key("retry.interval", Type.LONG, "60000", "Longest wait between two attempts, ms.", minimum=1),
     )
 
 
 def with_short_names(prefix: str, keys: tuple[Key, ...]) -> tuple[Key, ...]:
-    """Every key under `prefix` answers also to its name without it: the native form of a configuration."""
+    """The keys, each with its name without `prefix` as another alias: the native form of a configuration."""
     taken = {name for key in keys for name in (key.name, *key.aliases)}
     widened = []
     for key in keys:

@@ -1,7 +1,7 @@
-"""Connector files: Java properties, JSON (flat, or `{"name": .., "config": {..}}` as Connect's REST takes it), TOML.
+"""Connector files: Java properties, JSON (flat, or `{"name": .., "config": {..}}` as in Connect's REST API), TOML.
 
-Values stay texts and references to secrets stay references (`${env:X}`, `${file:path:key}`): a configuration can be
-stored, shown and compared, and only the task that opens the connection resolves it.
+Values stay texts, and references to secrets (`${env:X}`, `${file:path:key}`) stay references. A configuration can
+therefore be stored, shown and compared; only the task that opens the connection resolves the references.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class ConnectorConfig:
     klass: str
     config: dict[str, str] = field(default_factory=dict)
     origin: str = ""
-    """Where it came from, for error texts."""
+    """The file or topic that the configuration came from, for error texts."""
 
     def resolved(self, environ: Mapping[str, str]) -> ConnectorConfig:
-        """The same configuration with every reference replaced by its value; never log or store the result.
+        """The configuration with every reference replaced by its value; never log or store the result.
 
-        Raises ConfigError naming each key whose reference points nowhere.
+        Raises ConfigError, which names each key whose reference cannot be resolved.
         """
         values: dict[str, str] = {}
         problems: list[str] = []
@@ -65,9 +65,9 @@ def group_of(name: str) -> str:
 
 
 def read(path: Path) -> ConnectorConfig:
-    """Read a connector file; the form follows the extension (`.json`, `.toml`, else by the first character).
+    """Read a connector file; the extension decides the form (`.json`, `.toml`, `.properties`), else the first character.
 
-    Raises ConfigError with every problem of the text, each with its line where it has one.
+    Raises ConfigError with every problem of the text and its line, where it has one.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -90,7 +90,7 @@ def parse(text: str, *, form: str | None = None, origin: str = "<stdin>") -> Con
 
 
 def entries(text: str, *, form: str | None = None, origin: str = "<stdin>") -> dict[str, str]:
-    """The keys and values of such a text, which needs to have neither name nor class yet.
+    """The keys and values of a text in one of these forms; name and class may be missing.
 
     Raises ConfigError with every problem found.
     """
@@ -109,9 +109,9 @@ def entries(text: str, *, form: str | None = None, origin: str = "<stdin>") -> d
 
 
 def from_mapping(config: Mapping[str, str], *, origin: str = "<config>") -> ConnectorConfig:
-    """A configuration that arrived as a map (a record of the control topic, a REST body).
+    """A configuration from a map: a record of the control topic or a REST body.
 
-    Raises ConfigError when name or class are missing or the name cannot be one.
+    Raises ConfigError when name or class is missing, or the name is not allowed.
     """
     return _named(dict(config), origin)
 

@@ -1,6 +1,6 @@
-"""Secrets of configurations, kept out of whatever is published, shown or traced.
+"""Masking: keeps the secrets of a configuration out of published records, pages and traces.
 
-A reference (`${env:X}`, `${file:PATH:KEY}`) is no secret: it says only where one is.
+A reference (`${env:X}`, `${file:PATH:KEY}`) is no secret: it only names the place of one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MASK = "******"
 IsSecret = Callable[[str], bool]
 
 _SHORTEST = 3
-"""What is shorter is in every text, and no secret."""
+"""Shorter values are not masked: they occur in every text."""
 
 _REFERENCE = r"\$\{(?:env|file):[^}\n]*\}"
 _OTHER = r"(?!\$\{(?:env|file):)"
@@ -31,34 +31,34 @@ _USERINFO = re.compile(
     rf"|(?P<before_odd>://(?:{_REFERENCE}|{_OTHER}[^/?#@:\s\[])*:)"
     rf"(?!(?:\d*|{_REFERENCE})(?:[/?#\s,;'\")\]]|$))(?P<secret_odd>[^\s,]{{0,200}})@"
 )
-"""`://user:password@` and `://token@`; the user of a password is not hidden."""
+"""Matches `://user:password@` and `://token@`; the user's name stays visible."""
 
 
 def without_userinfo(text: str) -> str:
-    """`text` with the passwords and tokens that stand before the host of any URL in it masked."""
+    """Mask the passwords and tokens that stand before the host of a URL in `text`."""
     return _USERINFO.sub(_hidden, text)
 
 
 def shown(key: str, value: str, is_secret: IsSecret = secrets.is_secret) -> str:
-    """One value of a configuration as anybody may see it; `is_secret` tells more keys than their names do."""
+    """One value of a configuration with its secrets masked; `is_secret` names secret keys beside those known by name."""
     if is_secret(key) or secrets.is_secret(key):
         return value if not value or _ONLY_REFERENCES.fullmatch(value) else MASK
     return without_userinfo(value)
 
 
 def mask_of(config: ConnectorConfig, environ: Mapping[str, str]) -> Callable[[str], str]:
-    """A function that replaces every secret of `config` in a text.
+    """A function that masks every secret of `config` in a text.
 
-    Secret are the values of keys that say so by their name, what references to secrets (by the name of the variable or
-    of the file's key) point to, wherever they stand, and passwords in URLs, written out or in what a reference points
-    to. References that point nowhere are passed over.
+    Secrets are: values of keys with a secret's name, values of references whose variable or file key has a secret's
+    name, and passwords in URLs, whether written out or behind a reference. References that cannot be resolved are
+    ignored.
     """
     found = {one for key, text in config.config.items() for one in _secrets(key, text, environ)}
     return _masking(found)
 
 
 def mask_written(config: Mapping[str, str], is_secret: IsSecret = secrets.is_secret) -> Callable[[str], str]:
-    """As `mask_of`, for a process that must not follow references: of what `config` itself writes out."""
+    """As `mask_of`, for a process that must not resolve references: masks only what `config` writes out."""
     found = {one for key, text in config.items() for one in _written(text, is_secret(key) or secrets.is_secret(key))}
     return _masking(found)
 

@@ -1,4 +1,4 @@
-"""Properties of Kafka clients in a connector's configuration: which it may set. Pure."""
+"""Kafka client properties that a connector's configuration may override. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from isotherm.servicekit.promised_properties import broken_promise
 
 PREFIXES = ("consumer.override.", "producer.override.", "admin.override.")
-"""As Kafka Connect has them (KIP-458)."""
+"""Kafka Connect's prefixes (KIP-458)."""
 
 
 def broken_overrides(values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The keys that would break a promise, each with the reason; a reference is looked at once it is resolved."""
+    """The keys that would break a promise, each with the reason; references are checked after they are resolved."""
     for key, value in values.items():
         prefix = None if value.startswith("${") else next((one for one in PREFIXES if key.startswith(one)), None)
         why = None if prefix is None else broken_promise(key.removeprefix(prefix), value, of_connector=True)

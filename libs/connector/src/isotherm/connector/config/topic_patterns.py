@@ -1,8 +1,8 @@
-"""Which topics a `topics.regex` means, as Kafka Connect has it: those whose whole name matches. Pure.
+"""Topics that a `topics.regex` matches: as in Kafka Connect, the whole name must match. Pure.
 
-The client's own patterns are POSIX expressions, which know no `\\d` and match nothing then, without an error; so the
-names are matched here. Of Java's syntax (java.util.regex.Pattern) everything is taken that Python's `re` has too; the
-rest is an error at the start.
+librdkafka's own patterns are POSIX expressions. They do not know `\\d` and match nothing, without an error. Names are
+therefore matched here. Everything of Java's syntax (java.util.regex.Pattern) that Python's `re` shares is accepted; the
+rest is an error when the task starts.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import re
 from collections.abc import Collection, Iterable
 
 INTERNAL = ("__", "isotherm.")
-"""Beginnings of topics that no pattern means: Kafka's own and the control topics. `topics` may name them."""
+"""Prefixes of topics that no pattern matches: Kafka's internal topics and the control topics. `topics` may name them."""
 
 
 _TOKENS = re.compile(r"\\.|\[\^?|&&|.", re.DOTALL)
-"""Of an expression: what is escaped, the beginning of a set, an intersection, any other character."""
+"""Parts of an expression: an escaped character, the start of a set, an intersection, any other character."""
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern, with classes as Java has them (`\\d` is 0 to 9).
+    """The compiled pattern, with Java's character classes (`\\d` is 0 to 9).
 
-    Raises re.error, also for sets within sets and their intersections, which both take and only Java means.
+    Raises re.error, also for nested sets and intersections of sets: Python accepts them with another meaning.
     """
     _refuse_nested_sets(pattern)
     try:
         return re.compile(pattern, re.ASCII)
     except (ValueError, OverflowError, RecursionError) as error:
-        # What Python says of flags that exclude each other, and of numbers that are too large.
+        # Python raises these for flags that exclude each other and for numbers that are too large.
         raise re.error(str(error)) from error
 
 
 def _refuse_nested_sets(pattern: str) -> None:
-    """`[a-z&&[^b]]` and `[a[bc]]` would be sets of other characters, and a bracket, in Python."""
+    """Refuse `[a-z&&[^b]]` and `[a[bc]]`: in Python they match other characters than in Java."""
     is_in_set = False
     for part in _TOKENS.findall(pattern):
         if is_in_set and (part == "&&" or part[0] == "["):
@@ -41,7 +41,7 @@ def _refuse_nested_sets(pattern: str) -> None:
 
 
 def matching(pattern: str, names: Iterable[str], excluded: Collection[str] = ()) -> list[str]:
-    """The topics among `names` that the pattern means, without internal ones and `excluded`, in order.
+    """The names that the pattern matches, without internal topics and without `excluded`, in order.
 
     Raises re.error.
     """

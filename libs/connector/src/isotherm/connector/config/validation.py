@@ -1,4 +1,4 @@
-"""Checking a configuration against a definition: every problem at once, each naming key, value and what is allowed."""
+"""Validation of a configuration against a definition: all problems at once, with key, value and allowed values."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _REFERENCE = re.compile(r"\$\{(env|file):")
 _NO_REFERENCE = re.compile(r"\$\{(?!(?:env|file):)([^}]*)\}?")
 _DELIMITER = "KEYDELIMITER"
 _TRANSFORMS = ("transforms", "predicates")
-"""Kafka Connect's single message transforms (KIP-66) and what decides for which records they are (KIP-585)."""
+"""Kafka Connect's single message transforms (KIP-66) and their predicates (KIP-585)."""
 _TRUTHS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, and the key it belongs to."""
+    """One problem of a configuration, and the key that it belongs to."""
 
     key: str
     message: str
@@ -35,7 +35,7 @@ class Problem:
 
 
 class InvalidConfigError(ConfigError):
-    """A configuration that its connector cannot run with."""
+    """The connector cannot run with this configuration."""
 
     def __init__(self, found: Iterable[Problem], notices: Iterable[Problem] = ()) -> None:
         self.found = tuple(found)
@@ -45,14 +45,14 @@ class InvalidConfigError(ConfigError):
 
 @dataclass(frozen=True)
 class Validated:
-    """A configuration whose keys all have their canonical names, defaults filled in, and valid values."""
+    """A valid configuration: keys have their canonical names, defaults are filled in."""
 
     name: str
     definition: Definition
     values: Mapping[str, str]
     statements: tuple[Statement, ...] = ()
     notices: tuple[Problem, ...] = ()
-    """What was accepted but deserves a word: unknown keys, keys and clauses without effect."""
+    """Accepted but worth a warning: unknown keys, keys and clauses without effect."""
     given: frozenset[str] = field(default_factory=frozenset)
     """Canonical names of the keys that the configuration sets itself."""
 
@@ -61,7 +61,7 @@ class Validated:
         return self.values.get(key, "")
 
     def is_resolved(self, key: str) -> bool:
-        """Whether the value of `key` holds no reference to a secret any more, so that it can be looked at."""
+        """Whether the value of `key` holds no unresolved reference, so that it can be checked."""
         return not _REFERENCE.search(self.text(key))
 
     def integer(self, key: str) -> int:
@@ -77,14 +77,14 @@ class Validated:
         return [part.strip() for part in self.text(key).split(",") if part.strip()]
 
     def under(self, prefix: str) -> dict[str, str]:
-        """Keys that begin with `prefix`, without it: what is passed on (`consumer.override.`)."""
+        """The keys with `prefix`, without it, and their values: client properties below `consumer.override.`."""
         return {key.removeprefix(prefix): value for key, value in self.values.items() if key.startswith(prefix)}
 
 
 def validate(definition: Definition, config: ConnectorConfig) -> Validated:
     """Check `config` against `definition`.
 
-    References to secrets may still be unresolved; a value that holds one is not checked against its type.
+    References to secrets may be unresolved; a value that holds one is not checked.
 
     Raises InvalidConfigError with every problem found.
     """
@@ -95,10 +95,10 @@ def validate(definition: Definition, config: ConnectorConfig) -> Validated:
 
 
 def examine(definition: Definition, config: ConnectorConfig) -> tuple[Validated, list[Problem]]:
-    """As `validate`, for a caller with checks of its own that wants to tell everything at once.
+    """As `validate`, for a caller with checks of its own that reports all problems at once.
 
-    Where a value is bad, the configuration that is returned holds the key's default (nothing for a key without one),
-    so that the caller can look at all the rest. It must not be run while there are problems.
+    The returned configuration holds the default of each key whose value is bad (nothing for a key without a default),
+    so that the caller can check the other keys. It must not be run while there are problems.
     """
     problems: list[Problem] = []
     notices: list[Problem] = []
@@ -127,7 +127,7 @@ def examine(definition: Definition, config: ConnectorConfig) -> tuple[Validated,
 
 
 def source_problems(statements: Iterable[Statement], topics: Iterable[str]) -> list[Problem]:
-    """What is wrong between the statements' sources and `topics`: each must name the other."""
+    """The mismatches between the statements' sources and `topics`: every source must be a topic, and the reverse."""
     named = list(topics)
     statements = list(statements)
     problems = [
@@ -144,9 +144,9 @@ def source_problems(statements: Iterable[Statement], topics: Iterable[str]) -> l
 
 
 def _transform_problems(given: Mapping[str, str]) -> list[Problem]:
-    """A transform that is left away changes what is stored: a field that was to be masked would be there for all."""
+    """Refuse transforms: without one, the stored records differ, for example hold a field that it would have masked."""
     return [
-        Problem(key, f"{kind} are not supported; records would be stored without them. Remove it, or say it in KCQL")
+        Problem(key, f"{kind} are not supported; records would be stored without them. Remove the key, or use KCQL")
         for key, value in given.items()
         for kind in _TRANSFORMS
         if (key == kind and value.strip()) or key.startswith(f"{kind}.")
@@ -182,7 +182,7 @@ def _check(key: Key, value: str) -> list[Problem]:
     misspelt = None if key.is_secret else _NO_REFERENCE.search(value)
     if misspelt is not None:
         name = misspelt.group(1) or "NAME"
-        hint = f"{misspelt.group()!r} is no reference; write ${{env:{name}}} or ${{file:PATH:KEY}}"
+        hint = f"{misspelt.group()!r} is not a reference; write ${{env:{name}}} or ${{file:PATH:KEY}}"
         return [Problem(key.name, hint)]
     if _REFERENCE.search(value):
         return []
@@ -192,7 +192,7 @@ def _check(key: Key, value: str) -> list[Problem]:
 
 
 def _violated(key: Key, value: str) -> str | None:
-    """What the value should have been, or None when it is fine."""
+    """What is allowed instead of the value; None when the value is valid."""
     if key.required and not value:
         return "a value"
     if key.type is Type.BOOLEAN:
@@ -249,7 +249,7 @@ def _statements(
             problems.append(Problem(key, f"{statement.text!r} has no INSERT INTO or UPSERT INTO"))
         unused = statement.clauses - definition.kcql_clauses
         if _DELIMITER in statement.clauses and "WITHKEY" not in statement.clauses:
-            # The old parser took it; it says nothing about any record.
+            # stream-reactor's parser accepts it, and it changes no record.
             notices.append(Problem(key, f"{_DELIMITER} has no effect without WITHKEY (in {statement.text!r})"))
             unused -= {_DELIMITER}
         for clause in sorted(unused):

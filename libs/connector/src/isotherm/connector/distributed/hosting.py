@@ -33,8 +33,8 @@ class HostSettings(ServiceSettings):
 def run_worker(service: str, settings: HostSettings, classes: Classes, given: Sequence[str]) -> int:
     """Run the connectors of the worker group until told to stop; the exit code.
 
-    `service` is the service's name with dashes (`mqtt-proxy`, the package `isotherm.mqtt_proxy`); `given` is the rest of
-    the command line, which the processes of tasks get too. Raises SettingsError without a group.
+    `service` is the service's name with dashes (`mqtt-proxy`); its package is `isotherm.mqtt_proxy`. `given` is the
+    command line behind the service's name; the task processes get it too. Raises SettingsError without a group.
     """
     if not settings.worker_group:
         raise SettingsError(["worker_group: missing; without a connector's file it says whose connectors are to run"])
