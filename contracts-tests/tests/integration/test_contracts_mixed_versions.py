@@ -19,19 +19,19 @@ from isotherm.cli.apply import RefusedError, apply
 from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
 from isotherm.connector.config import files
 from isotherm.connector.errors.policies import ErrorPolicy
+from isotherm.contracts import schema_versions as books
 from isotherm.contracts.bench import plain
 from isotherm.contracts.compatibility import gate
-from isotherm.contracts import schema_versions as books
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes
 from isotherm.mqtt_proxy.ingest.translation import Arrival, Rules, Translator
 from isotherm.mqtt_proxy.service import READING
+from isotherm.persisters.api.record import FailedRecord
+from isotherm.persisters.api.row import Batch, FailedRow, Row
+from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.records.decoding import key_decoder, value_decoder
 from isotherm.persisters.records.projection import Projector
 from isotherm.persisters.sinks.catalog import KINDS, check
-from isotherm.persisters.sinks.sink import Batch, Rejected, Row
-from isotherm.persisters.task.accounting import Counts
-from isotherm.persisters.task.in_flight_batch import Refusal
 from isotherm.persisters.task.loop import Loop
 from isotherm.persisters.task.loop_settings import LoopSettings
 from isotherm.servicekit import kafka as clients
@@ -130,13 +130,13 @@ class KeptRows:
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
-        self.refusals: list[Refusal] = []
+        self.refusals: list[FailedRecord] = []
 
     def open(self) -> None: ...
 
     def close(self) -> None: ...
 
-    def write(self, batch: Batch) -> Sequence[Rejected]:
+    def write(self, batch: Batch) -> Sequence[FailedRow]:
         self.rows += batch.rows
         return ()
 
@@ -148,7 +148,7 @@ class KeptRows:
 
     def committed(self, seconds: float, failed: bool) -> None: ...
 
-    def refused(self, refusals: Sequence[Refusal]) -> None:
+    def refused(self, refusals: Sequence[FailedRecord]) -> None:
         self.refusals += refusals
 
 

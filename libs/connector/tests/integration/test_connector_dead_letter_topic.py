@@ -12,8 +12,8 @@ import isotherm.schemas
 from isotherm.cli.apply import apply
 from isotherm.connector.errors.dead_letters import (
     MAX_MESSAGE_BYTES,
-    DeadLetter,
-    DeadLetters,
+    DeadLetterQueue,
+    DeadLetterRecord,
     DeadLettersUnavailableError,
     dead_letter_headers,
     ensure_topic,
@@ -47,12 +47,12 @@ def test_the_topic_is_created_once_and_takes_what_its_source_could_hold(settings
     admin = clients.admin(settings, "test")
     assert ensure_topic(admin, topic) is True
     assert ensure_topic(admin, topic) is False
-    letters = DeadLetters(clients.producer(settings, "test", **producer_overrides()), topic)
+    letters = DeadLetterQueue(clients.producer(settings, "test", **producer_overrides()), topic)
     headers = dead_letter_headers(
         ValueError("no"), stage="TASK_PUT", connector="c", class_name="k", original=[("a", b"b")]
     )
     big = bytes(MAX_MESSAGE_BYTES // 4)
-    letters.send([DeadLetter(b"k", big, headers, 1_000), DeadLetter(None, None, headers)])
+    letters.send([DeadLetterRecord(b"k", big, headers, 1_000), DeadLetterRecord(None, None, headers)])
     first, second = read(settings, topic, 2)
     assert (first.key(), first.value(), first.timestamp()[1]) == (b"k", big, 1_000)
     assert dict(first.headers())["__connect.errors.exception.message"] == b"no"
@@ -61,9 +61,9 @@ def test_the_topic_is_created_once_and_takes_what_its_source_could_hold(settings
 
 def test_a_letter_that_is_not_taken_is_an_error(settings: KafkaSettings) -> None:
     producer = clients.producer(settings, "test", delivery_timeout_ms=2_000, linger_ms=0)
-    letters = DeadLetters(producer, f"absent-{uuid.uuid4().hex[:8]}")
+    letters = DeadLetterQueue(producer, f"absent-{uuid.uuid4().hex[:8]}")
     with pytest.raises(DeadLettersUnavailableError, match="dead-letter topic absent-"):
-        letters.send([DeadLetter(b"k", b"v", [])])
+        letters.send([DeadLetterRecord(b"k", b"v", [])])
 
 
 def test_a_heartbeat_says_how_the_task_is(settings: KafkaSettings, registry: Any) -> None:
@@ -78,7 +78,7 @@ def test_a_heartbeat_says_how_the_task_is(settings: KafkaSettings, registry: Any
         heartbeat.beat(State.RUNNING, lambda: {"read": 3}, lambda: {"t-0": 4})
     now_ms[0] = 5_000.0
     heartbeat.beat(State.RUNNING, lambda: {"read": 5}, dict)
-    heartbeat.last_word(State.FAILED, {"read": 6}, "Traceback")
+    heartbeat.publish_final_state(State.FAILED, {"read": 6}, "Traceback")
     decode = Decoder(schemas, isotherm.schemas.schema("TaskStatus", 1))
     consumer = clients.consumer(settings, "test", f"test-{uuid.uuid4().hex}")
     consumer.assign([TopicPartition(TOPIC, 0, 0)])

@@ -15,8 +15,8 @@ from isotherm.connector.offsets.replay import (
     ReplayError,
     To,
     positions,
-    put,
-    rewind,
+    reset_offsets,
+    set_offsets,
 )
 from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.settings import KafkaSettings
@@ -63,16 +63,16 @@ def test_a_group_goes_where_it_is_told_and_keeps_what_its_commits_said(
     assert found == [(7, 0, 10), (None, 0, 10)]
 
     asked = Position(To.TIME, BASE_MS + 2_500)
-    assert after(rewind(admin, group, [topic], asked, dry_run=True)) == [3, 3]
+    assert after(reset_offsets(admin, group, [topic], asked, dry_run=True)) == [3, 3]
     assert positions(admin, group, [topic])[0].committed == 7, "a dry run changes nothing"
     for _ in range(2):
-        assert after(rewind(admin, group, [topic], asked)) == [3, 3]
+        assert after(reset_offsets(admin, group, [topic], asked)) == [3, 3]
         states = positions(admin, group, [topic])
         assert [(one.committed, one.metadata) for one in states] == [(3, told), (3, "")]
-    assert after(rewind(admin, group, [topic], Position(To.TIME, BASE_MS + 60_000))) == [10, 10]
-    assert after(rewind(admin, group, [topic], Position(To.EARLIEST))) == [0, 0]
-    assert after(rewind(admin, group, [topic], Position(To.LATEST))) == [10, 10]
-    assert after(rewind(admin, group, [f"^{topic}$"], Position(To.OFFSET, 5), partition=1)) == [5]
+    assert after(reset_offsets(admin, group, [topic], Position(To.TIME, BASE_MS + 60_000))) == [10, 10]
+    assert after(reset_offsets(admin, group, [topic], Position(To.EARLIEST))) == [0, 0]
+    assert after(reset_offsets(admin, group, [topic], Position(To.LATEST))) == [10, 10]
+    assert after(reset_offsets(admin, group, [f"^{topic}$"], Position(To.OFFSET, 5), partition=1)) == [5]
     assert [one.committed for one in positions(admin, group, [topic])] == [10, 5]
     consumer.assign([TopicPartition(topic, 1, 5)])
     message = consumer.poll(60)
@@ -94,12 +94,12 @@ def test_single_partitions_go_where_they_are_told_all_or_none(
         ((f"^{topic}", 0), r"there is no topic \^"),
     ):
         with pytest.raises(ReplayError, match=expected):
-            put(admin, group, {(topic, 0): 5, wrong: 1})
+            set_offsets(admin, group, {(topic, 0): 5, wrong: 1})
         assert [one.committed for one in positions(admin, group, [topic])] == [7, None]
-    assert after(put(admin, group, {(topic, 1): 99, (topic, 0): 5})) == [10, 5]
+    assert after(set_offsets(admin, group, {(topic, 1): 99, (topic, 0): 5})) == [10, 5]
     states = positions(admin, group, [topic])
     assert [(one.committed, one.metadata) for one in states] == [(5, "m"), (10, "")]
-    assert after(put(admin, group, {(topic, 1): None})) == [0]
+    assert after(set_offsets(admin, group, {(topic, 1): None})) == [0]
 
 
 def test_refusals(settings: KafkaSettings, admin: AdminClient, topic: str) -> None:
@@ -110,13 +110,13 @@ def test_refusals(settings: KafkaSettings, admin: AdminClient, topic: str) -> No
         ([topic], 9, f"there is no partition 9 of {topic}"),
     ):
         with pytest.raises(ReplayError, match=expected):
-            rewind(admin, group, topics, Position(To.EARLIEST), partition=partition)
+            reset_offsets(admin, group, topics, Position(To.EARLIEST), partition=partition)
     consumer = clients.consumer(settings, "the-task", group)
     consumer.subscribe([topic])
     assert consumer.poll(60) is not None
     with pytest.raises(BusyError, match=r"has running tasks \(the-task\)"):
-        rewind(admin, group, [topic], Position(To.EARLIEST))
+        reset_offsets(admin, group, [topic], Position(To.EARLIEST))
     with pytest.raises(BusyError, match=r"has running tasks \(the-task\)"):
-        put(admin, group, {(topic, 0): 1})
+        set_offsets(admin, group, {(topic, 0): 1})
     consumer.close()
-    rewind(admin, group, [topic], Position(To.EARLIEST))
+    reset_offsets(admin, group, [topic], Position(To.EARLIEST))

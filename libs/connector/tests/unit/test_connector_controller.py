@@ -12,17 +12,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from isotherm.connector.config.files import ConfigError, ConnectorConfig
 from isotherm.connector.distributed.controller import (
     Controller,
-    End,
-    Forget,
+    DeleteStatus,
     RestartPolicy,
-    Start,
+    StartTask,
+    StopTask,
     TaskId,
     TaskPlan,
 )
 from isotherm.connector.state.desired_state import (
     CONNECTOR_ITSELF,
     PARTITIONS,
-    Wanted,
+    DesiredState,
     partition_of,
 )
 from isotherm.connector.state.status import State
@@ -53,16 +53,16 @@ def controller(group: str = "g") -> Controller:
     return Controller(group, check, lambda policy: Even(policy.backoff_ms, policy.backoff_max_ms))
 
 
-def wanted(name: str = "c", target: Target | None = None, group: str = "g", **config: str) -> Wanted:
-    return Wanted(name, "x", config, target or Target(), True, group)
+def wanted(name: str = "c", target: Target | None = None, group: str = "g", **config: str) -> DesiredState:
+    return DesiredState(name, "x", config, target or Target(), True, group)
 
 
 def started(actions: Iterable[object]) -> list[TaskId]:
-    return [action.id for action in actions if isinstance(action, Start)]
+    return [action.id for action in actions if isinstance(action, StartTask)]
 
 
 def ended(actions: Iterable[object]) -> list[TaskId]:
-    return [action.id for action in actions if isinstance(action, End)]
+    return [action.id for action in actions if isinstance(action, StopTask)]
 
 
 def states(worker: Controller) -> dict[tuple[str, int], State]:
@@ -107,7 +107,7 @@ def test_a_revocation_is_clear_when_its_processes_have_ended() -> None:
     assert worker.actions(2) == []
     worker.ended(TaskId("c", 1), "told", 3)
     assert worker.is_clear(where)
-    assert worker.actions(4) == [Forget(TaskId("c", 1))]
+    assert worker.actions(4) == [DeleteStatus(TaskId("c", 1))]
 
 
 def test_pause_resume_and_stop() -> None:
@@ -118,7 +118,7 @@ def test_pause_resume_and_stop() -> None:
     assert worker.actions(2) == []
     assert states(worker) == {("c", -1): State.PAUSED, ("c", 0): State.PAUSED}
     worker.configured("c", wanted(target=Target(TargetState.STOPPED), tasks="1", restarts="0"))
-    assert worker.actions(3) == [Forget(TaskId("c", 0))]
+    assert worker.actions(3) == [DeleteStatus(TaskId("c", 0))]
     assert states(worker) == {("c", -1): State.STOPPED}
     worker.configured("c", wanted(tasks="1", restarts="0"))
     assert started(worker.actions(4)) == [TaskId("c", 0)]
@@ -142,17 +142,17 @@ def test_another_configuration_and_fewer_tasks() -> None:
     for task in (0, 1):
         worker.ended(TaskId("c", task), "", 2)
     (start, forget) = worker.actions(2)
-    assert isinstance(start, Start)
+    assert isinstance(start, StartTask)
     assert (start.id, start.config.config["topics"]) == (TaskId("c", 0), "t")
-    assert forget == Forget(TaskId("c", 1))
+    assert forget == DeleteStatus(TaskId("c", 1))
 
 
 def test_a_deleted_connector_leaves_nothing() -> None:
     worker = running(1)
     worker.configured("c", None)
-    assert [type(action) for action in worker.actions(1)] == [End, Forget]
+    assert [type(action) for action in worker.actions(1)] == [StopTask, DeleteStatus]
     worker.ended(TaskId("c", 0), "", 2)
-    assert worker.actions(2) == [Forget(TaskId("c", 0))]
+    assert worker.actions(2) == [DeleteStatus(TaskId("c", 0))]
     assert states(worker) == {}
     assert worker.counts() == dict.fromkeys(("connectors", "tasks", "running", "failed", "restarting", "paused"), 0)
 
@@ -242,19 +242,19 @@ class Worlds(RuleBasedStateMachine):
         self.ending: tuple[set[TaskId], set[TaskId]] = (set(), set())
         self.owner = dict.fromkeys(EVERYTHING, 0)
         self.moving: dict[int, int] = {}
-        self.records: dict[str, Wanted | None] = {}
+        self.records: dict[str, DesiredState | None] = {}
         self.failed: set[TaskId] = set()
         self.now_ms = 0.0
         self.workers[0].assigned(EVERYTHING)
 
     def act(self, number: int) -> None:
         for action in self.workers[number].actions(self.now_ms):
-            if isinstance(action, Start):
+            if isinstance(action, StartTask):
                 assert action.id not in self.processes[0]
                 assert action.id not in self.processes[1]
                 self.processes[number][action.id] = action.config
                 self.failed.discard(action.id)
-            elif isinstance(action, End):
+            elif isinstance(action, StopTask):
                 assert action.id in self.processes[number]
                 assert action.id not in self.ending[number]
                 self.ending[number].add(action.id)
@@ -263,7 +263,7 @@ class Worlds(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), record=RECORDS)
     def configured(self, name: str, record: tuple[Target, dict[str, str], str] | None) -> None:
-        asked = None if record is None else Wanted(name, "x", record[1], record[0], True, record[2])
+        asked = None if record is None else DesiredState(name, "x", record[1], record[0], True, record[2])
         self.records[name] = asked
         for worker in self.workers:
             worker.configured(name, asked)

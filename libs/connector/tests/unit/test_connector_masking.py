@@ -13,7 +13,7 @@ from isotherm.connector.config.masking import (
     MASK,
     mask_of,
     mask_written,
-    shown,
+    masked_value,
     without_userinfo,
 )
 
@@ -99,9 +99,9 @@ def test_what_a_configuration_writes_out_is_masked_without_following_references(
 
 
 def test_values_are_shown_without_secrets() -> None:
-    assert shown("consumer.override.ssl.key.pem", "-----BEGIN PRIVATE KEY-----MIIE") == MASK
-    assert shown("db.password", "${env:A}${env:B}") == "${env:A}${env:B}"
-    assert shown("db.password", "ab${cd") == MASK
-    assert shown("db.password", "ab${env:CD}") == MASK
-    assert shown("url", "http://u:p@ss@h") == "http://u:******@h"
-    assert shown("db.password", "") == ""
+    assert masked_value("consumer.override.ssl.key.pem", "-----BEGIN PRIVATE KEY-----MIIE") == MASK
+    assert masked_value("db.password", "${env:A}${env:B}") == "${env:A}${env:B}"
+    assert masked_value("db.password", "ab${cd") == MASK
+    assert masked_value("db.password", "ab${env:CD}") == MASK
+    assert masked_value("url", "http://u:p@ss@h") == "http://u:******@h"
+    assert masked_value("db.password", "") == ""

@@ -12,18 +12,18 @@ import psutil
 import pytest
 
 from isotherm.connector.config.files import ConfigError, ConnectorConfig
-from isotherm.connector.distributed.task_launch import MAX_BYTES, Fate, Handover
+from isotherm.connector.distributed.task_launch import MAX_BYTES, TaskLaunch, TaskReport
 from isotherm.connector.distributed.task_process import TaskProcess
 
 PATIENCE_S = 120.0
-HANDED = Handover(ConnectorConfig("c", "x", {"name": "c", "password": "${env:P}"}), 3, "host:1", "g")
+HANDED = TaskLaunch(ConnectorConfig("c", "x", {"name": "c", "password": "${env:P}"}), 3, "host:1", "g")
 
 
 def process(body: str, stop_timeout_ms: int = 60_000) -> TaskProcess:
     script = "import sys\nfrom isotherm.connector.config.files import ConfigError\n"
-    script += "from isotherm.connector.distributed.task_launch import run_handed_over, tell\n"
+    script += "from isotherm.connector.distributed.task_launch import report_to_worker, run_launched_task\n"
     script += f"def work(handover, stop):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
-    script += "sys.exit(run_handed_over(work, shutdown_timeout_ms=60_000))\n"
+    script += "sys.exit(run_launched_task(work, shutdown_timeout_ms=60_000))\n"
     return TaskProcess([sys.executable, "-c", script], HANDED, stop_timeout_ms=stop_timeout_ms)
 
 
@@ -58,14 +58,14 @@ def test_a_configuration_that_cannot_be_used_is_told_by_its_problems() -> None:
 
 
 def test_a_task_tells_its_port_and_ends_when_it_is_asked_to() -> None:
-    task = process("tell(http_port=4711)\nprint('a library says something')\nstop.wait()\nreturn 0")
+    task = process("report_to_worker(http_port=4711)\nprint('a library says something')\nstop.wait()\nreturn 0")
     assert until_port(task) == 4711
     task.end()
     assert "exit code 0" in until_over(task)
 
 
 def test_a_task_that_does_not_end_is_killed() -> None:
-    task = process("tell(http_port=1)\nimport threading\nthreading.Event().wait()", stop_timeout_ms=100)
+    task = process("report_to_worker(http_port=1)\nimport threading\nthreading.Event().wait()", stop_timeout_ms=100)
     until_port(task)
     task.end()
     assert "SIGKILL" in until_over(task)
@@ -75,7 +75,7 @@ WORKER = """
 import sys, threading
 sys.path.insert(0, sys.argv[1])
 import test_connector_processes as tests
-task = tests.process("import os; tell(http_port=os.getpid()); stop.wait(); return 0")
+task = tests.process("import os; report_to_worker(http_port=os.getpid()); stop.wait(); return 0")
 with open(sys.argv[2], "w") as told:
     told.write(str(tests.until_port(task)))
 threading.Event().wait()
@@ -96,10 +96,10 @@ def test_a_task_ends_with_its_worker(tmp_path: Path) -> None:
 
 def test_a_configuration_that_no_pipe_takes_is_refused() -> None:
     with pytest.raises(ConfigError, match=f"allowed are {MAX_BYTES}"):
-        Handover(ConnectorConfig("c", "x", {"topics": "t" * MAX_BYTES}), 0, "w", "g").encoded()
+        TaskLaunch(ConnectorConfig("c", "x", {"topics": "t" * MAX_BYTES}), 0, "w", "g").encoded()
 
 
 def test_only_what_was_meant_for_the_worker_is_read() -> None:
     said = b'{"http_port": 1}\nnoise\n[1]\n7\n\xff\n{"trace": "t"}\n'
-    assert Fate.read(said) == Fate(1, "t")
-    assert Fate.read(b"") == Fate()
+    assert TaskReport.read(said) == TaskReport(1, "t")
+    assert TaskReport.read(b"") == TaskReport()

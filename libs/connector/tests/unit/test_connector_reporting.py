@@ -33,7 +33,7 @@ class Told:
         """One beat."""
         self.states.append(state)
 
-    last_word = beat
+    publish_final_state = beat
 
 
 def test_a_heartbeat_that_cannot_be_made_is_tried_again_after_half_a_minute() -> None:
@@ -49,12 +49,12 @@ def test_a_heartbeat_that_cannot_be_made_is_tried_again_after_half_a_minute() ->
     heartbeat = DeferredHeartbeat(make, lambda: now_ms)
     for now_ms in (0.0, 29_999.0, 30_000.0, 90_000.0):  # noqa: B007 - the clock reads it
         heartbeat.beat(State.RUNNING, dict, dict)
-    heartbeat.last_word(State.UNASSIGNED, {})
+    heartbeat.publish_final_state(State.UNASSIGNED, {})
     assert tries == 2
     assert told.states == ["RUNNING", "RUNNING", "UNASSIGNED"]
 
 
 def test_the_last_word_of_a_task_that_fails_at_once_is_said() -> None:
     told = Told()
-    DeferredHeartbeat(lambda: cast(Heartbeat, told)).last_word(State.FAILED, {}, "trace")
+    DeferredHeartbeat(lambda: cast(Heartbeat, told)).publish_final_state(State.FAILED, {}, "trace")
     assert told.states == ["FAILED"]

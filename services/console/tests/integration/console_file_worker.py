@@ -23,7 +23,7 @@ from isotherm.connector.config.definitions import (
 from isotherm.connector.config.files import ConnectorConfig
 from isotherm.connector.config.validation import validate
 from isotherm.connector.distributed.controller import TaskPlan, task_plan
-from isotherm.connector.distributed.task_launch import Handover, run_handed_over
+from isotherm.connector.distributed.task_launch import TaskLaunch, run_launched_task
 from isotherm.connector.distributed.worker import DistributedWorker, WorkerSettings
 from isotherm.connector.state.status import Heartbeat, State
 from isotherm.servicekit import kafka, lifecycle
@@ -58,7 +58,7 @@ class FileClasses:
         return task_plan(validated, validated.integer("tasks.max"))
 
 
-def run_task(bootstrap: str, registry: str, handover: Handover, stop: Stop) -> int:
+def run_task(bootstrap: str, registry: str, handover: TaskLaunch, stop: Stop) -> int:
     """Append every record's value to the file."""
     config = validate(DEFINITION, handover.config.resolved(os.environ))
     heartbeat = Heartbeat(
@@ -83,7 +83,7 @@ def run_task(bootstrap: str, registry: str, handover: Handover, stop: Stop) -> i
             counts["written"] += 1
             consumer.commit(message=message, asynchronous=False)
         consumer.close()
-    heartbeat.last_word(State.UNASSIGNED, counts)
+    heartbeat.publish_final_state(State.UNASSIGNED, counts)
     return Exit.OK
 
 
@@ -96,7 +96,7 @@ def main() -> int:
     parser.add_argument("group", nargs="?", default="")
     given = parser.parse_args()
     if given.role == "task":
-        return run_handed_over(
+        return run_launched_task(
             lambda handover, stop: run_task(given.bootstrap, given.registry, handover, stop),
             shutdown_timeout_ms=_SHUTDOWN_MS,
         )

@@ -15,22 +15,22 @@ import isotherm.schemas
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
 from isotherm.connector.offsets import replay
 from isotherm.connector.offsets.topic_sizes import TopicSize
-from isotherm.console.app import Parts, application
-from isotherm.console.browser.record_masking import Showing
+from isotherm.console.app import Components, application
+from isotherm.console.browser.record_masking import RecordMasker
 from isotherm.console.browser.topic_browser import TopicBrowser
-from isotherm.console.cluster.state import Fleet
-from isotherm.console.connectors.control import Control
-from isotherm.console.connectors.offsets import Committed, answering
-from isotherm.console.dead_letters.queue import Box, Handled, Where
-from isotherm.console.dead_letters.record import Letter, OpenLetters, first_of
+from isotherm.console.cluster.state import ClusterState
+from isotherm.console.connectors.control import ConnectorControl
+from isotherm.console.connectors.offsets import CommittedOffset, translate_kafka_errors
+from isotherm.console.dead_letters.queue import DeadLetterQueue, HandledRecords, RecordPosition
+from isotherm.console.dead_letters.record import DeadLetterRecord, OpenRecords, take_first
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser
-from isotherm.console.devices.device_states import LatestStates
+from isotherm.console.devices.device_states import DeviceRecordCache
 from isotherm.console.errors import ConflictError, NotFoundError, UnavailableError
-from isotherm.console.records.decoding import reader
+from isotherm.console.records.decoding import value_decoder
 from isotherm.console.records.paging import (
     Bounds,
-    Fetched,
+    FetchedRecords,
     Span,
     TooLargeError,
     TopicReader,
@@ -109,10 +109,10 @@ def said(
 class Memory:
     """A journal and offsets, kept here; what is written is read back at once."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ClusterState) -> None:
         self.fleet, self.records = fleet, []
         self.is_away = False
-        self.committed = [Committed("t", 0, 7)]
+        self.committed = [CommittedOffset("t", 0, 7)]
 
     records: list[tuple[str, Mapping[str, Any] | None]]
 
@@ -122,15 +122,15 @@ class Memory:
         self.records.append((name, record))
         self.fleet.take_connector(name, record, NOW)
 
-    def read(self, group: str) -> list[Committed]:
+    def read(self, group: str) -> list[CommittedOffset]:
         assert group == "connect-a"
         return self.committed
 
     def alter(self, group: str, wanted: Sequence[tuple[str, int, int | None]]) -> list[replay.Move]:
         there = [replay.PartitionState("t", number, 7, "", 2, 10) for number in (0, 1)]
-        with answering():
+        with translate_kafka_errors():
             moves = replay.plan_offsets(there, {(topic, partition): offset for topic, partition, offset in wanted})
-        self.committed = [Committed(one.topic, one.partition, one.after) for one in moves]
+        self.committed = [CommittedOffset(one.topic, one.partition, one.after) for one in moves]
         return moves
 
     def delete(self, group: str) -> None:
@@ -154,28 +154,28 @@ class Boxes:
             ("__connect.errors.exception.class.name", b"x.BadError"),
             ("own", b"1"),
         ]
-        self.letters = [Letter("a.dead-letters", 0, n, NOW, b"k", b'{"n":1}', headers) for n in (3, 4)]
+        self.letters = [DeadLetterRecord("a.dead-letters", 0, n, NOW, b"k", b'{"n":1}', headers) for n in (3, 4)]
         self.asked: list[Any] = []
 
-    def boxes(self, also: Collection[str]) -> list[Box]:
-        return [Box("a.dead-letters", 2), *(Box(name, 0) for name in sorted(also))]
+    def boxes(self, also: Collection[str]) -> list[DeadLetterQueue]:
+        return [DeadLetterQueue("a.dead-letters", 2), *(DeadLetterQueue(name, 0) for name in sorted(also))]
 
-    def open(self, topic: str, after: Where | None, limit: int) -> OpenLetters:
-        return first_of((one for one in self.letters if after is None or one.offset > after.offset), limit)
+    def open(self, topic: str, after: RecordPosition | None, limit: int) -> OpenRecords:
+        return take_first((one for one in self.letters if after is None or one.offset > after.offset), limit)
 
-    def letter(self, topic: str, where: Where) -> Letter:
+    def letter(self, topic: str, where: RecordPosition) -> DeadLetterRecord:
         for one in self.letters:
             if (one.topic, one.offset) == (topic, where.offset):
                 return one
         raise NotFoundError(f"{topic} has no letter {where.partition}/{where.offset}")
 
-    def replay(self, topic: str, chosen: Collection[Where] | None) -> Handled:
+    def replay(self, topic: str, chosen: Collection[RecordPosition] | None) -> HandledRecords:
         self.asked.append(("replay", topic, chosen))
-        return Handled(2, 0)
+        return HandledRecords(2, 0)
 
-    def discard(self, topic: str, chosen: Collection[Where] | None) -> Handled:
+    def discard(self, topic: str, chosen: Collection[RecordPosition] | None) -> HandledRecords:
         self.asked.append(("discard", topic, chosen))
-        return Handled(1, 0)
+        return HandledRecords(1, 0)
 
 
 class _MemoryClient(MockSchemaRegistryClient):
@@ -216,7 +216,7 @@ class MemoryReader:
         }
         self.reads = 0
 
-    def read(self, spans: Mapping[int, Span], key_prefix: bytes, most_bytes: int | None) -> Fetched:
+    def read(self, spans: Mapping[int, Span], key_prefix: bytes, most_bytes: int | None) -> FetchedRecords:
         self.reads += 1
         found = {
             number: [one for one in self.partitions[number] if span.start <= one.offset < span.end]
@@ -226,7 +226,7 @@ class MemoryReader:
         size = sum(len(one.value or b"") for of in found.values() for one in of)
         if most_bytes is not None and size > most_bytes:
             raise TooLargeError(size)
-        return Fetched(
+        return FetchedRecords(
             {number: [one for one in of if (one.key or b"").startswith(key_prefix)] for number, of in found.items()},
             {number: of[0].timestamp_ms for number, of in found.items()},
             {number: of[-1].timestamp_ms for number, of in found.items()},
@@ -269,19 +269,19 @@ class MemoryTopics:
 
 class World:
     def __init__(self, auth: AuthSettings | None = None) -> None:
-        self.fleet, self.boxes, self.health = Fleet(), Boxes(), Health()
+        self.fleet, self.boxes, self.health = ClusterState(), Boxes(), Health()
         self.memory, self.topics = Memory(self.fleet), MemoryTopics()
-        self.control = Control(self.fleet, self.memory, lambda: NOW)
+        self.control = ConnectorControl(self.fleet, self.memory, lambda: NOW)
         self.schemas = MemoryRegistry()
-        self.latest, self.provisioned = LatestStates(1_000), LatestStates(1_000)
+        self.latest, self.provisioned = DeviceRecordCache(1_000), DeviceRecordCache(1_000)
         self.alerts, self.condition = Alerts(1_000), Health()
         self.condition.ready()
-        settings, read = ConsoleSettings(auth=auth or AuthSettings()), reader(Decoder(self.schemas))
+        settings, read = ConsoleSettings(auth=auth or AuthSettings()), value_decoder(Decoder(self.schemas))
         self.health.ready("start")
         self.fleet.take_plugin(KLASS, PLUGIN)
         self.say(EVERY_CONNECTOR, -1, classes=[KLASS])
         app = application(
-            Parts(
+            Components(
                 settings=settings,
                 fleet=self.fleet,
                 control=self.control,
@@ -289,7 +289,7 @@ class World:
                 letters=self.boxes,
                 browser=TopicBrowser(
                     self.topics,
-                    Showing(self.control, read),
+                    RecordMasker(self.control, read),
                     self.control,
                     self.fleet,
                     lambda: NOW,

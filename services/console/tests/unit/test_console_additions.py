@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from console_in_memory import CONFIG, KLASS, NOW, World, world_of
 
-from isotherm.console.dead_letters.queue import Where
-from isotherm.console.dead_letters.record import MOST_BYTES, Letter
+from isotherm.console.dead_letters.queue import RecordPosition
+from isotherm.console.dead_letters.record import MAX_BYTES, DeadLetterRecord
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_dead_letters_are_listed_replayed_and_discarded(world: World) -> None:
     world.http.post(f"{box}/discard", json={"letters": [{"partition": 0, "offset": 4}]})
     assert world.boxes.asked == [
         ("replay", "a.dead-letters", None),
-        ("discard", "a.dead-letters", {Where(0, 4)}),
+        ("discard", "a.dead-letters", {RecordPosition(0, 4)}),
     ]
     both = {"all": True, "letters": [{"partition": 0, "offset": 1}]}
     for wrong in ("{}", json.dumps(both), '{"letters": [{"partition": -1, "offset": 1}]}'):
@@ -68,20 +68,20 @@ def test_a_list_of_large_letters_is_bounded_and_goes_on_where_it_ended(world: Wo
     ]
     values = (b"\xff" * LARGE, b"t" * LARGE, b"[" + b"1," * LARGE + b"2]")
     world.boxes.letters = [
-        Letter("a.dead-letters", 0, n, NOW, b"k" * LARGE, values[n % 3], headers) for n in range(300)
+        DeadLetterRecord("a.dead-letters", 0, n, NOW, b"k" * LARGE, values[n % 3], headers) for n in range(300)
     ]
     seen: list[int] = []
     path: str | None = f"{box}?limit=1000"
     while path is not None:
         answer = world.http.get(path)
-        assert len(answer.content) < MOST_BYTES
+        assert len(answer.content) < MAX_BYTES
         listed = answer.json()
         assert all(one["is_cut"] and len(one["value"]) < 3_000 and "value_base64" not in one for one in listed)
         seen += [one["offset"] for one in listed]
         path = f"{box}{answer.links['next']['url']}" if answer.links else None
     assert seen == list(range(300))
     page = world.http.get("/ui/dead-letters/a.dead-letters")
-    assert len(page.content) < MOST_BYTES
+    assert len(page.content) < MAX_BYTES
     assert 'href="?after=0/' in page.text
     whole = world.http.get(f"{box}/0/1").json()
     assert (len(whole["headers"]["own"]), len(whole["key"]), whole["is_cut"]) == (LARGE, LARGE, False)

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.console.dead_letters.record import (
-    Letter,
-    Open,
+    DeadLetterRecord,
+    PendingRecord,
     Progress,
     TooScatteredError,
     batches,
-    first_of,
     progress_of,
     reasons,
+    take_first,
     without_copies,
 )
 
@@ -59,10 +59,10 @@ def test_too_many_separate_stretches_are_refused() -> None:
         scattered.metadata()
 
 
-def letter(**why: str) -> Letter:
+def letter(**why: str) -> DeadLetterRecord:
     headers: list[tuple[str, str | bytes | None]] = [("mqtt.topic", b"a")]
     headers += [("__connect.errors." + name.replace("_", "."), text.encode()) for name, text in why.items()]
-    return Letter("c.dead-letters", 0, 4, 1_000, b"k", b"v", headers)
+    return DeadLetterRecord("c.dead-letters", 0, 4, 1_000, b"k", b"v", headers)
 
 
 def test_copies_of_a_letter_are_one_record() -> None:
@@ -99,17 +99,17 @@ def test_the_most_frequent_reason_comes_first() -> None:
     assert list(reasons(letters).items()) == [("Two", 2), ("One", 1)]
 
 
-def of_sizes(sizes: list[int]) -> list[Letter]:
-    return [Letter("c.dead-letters", 0, n, 1_000, b"k", bytes(size), [("h", None)]) for n, size in enumerate(sizes)]
+def of_sizes(sizes: list[int]) -> list[DeadLetterRecord]:
+    return [DeadLetterRecord("c.dead-letters", 0, n, 1_000, b"k", bytes(size), [("h", None)]) for n, size in enumerate(sizes)]
 
 
 @given(SIZES, st.integers(1, 20), st.integers(1, 2_000))
 def test_pages_of_letters_are_bounded_and_leave_none_out(sizes: list[int], limit: int, most_bytes: int) -> None:
     letters = of_sizes(sizes)
-    seen: list[Letter] = []
+    seen: list[DeadLetterRecord] = []
     is_cut = True
     while is_cut:
-        found, is_cut = first_of(letters[len(seen) :], limit, most_bytes)
+        found, is_cut = take_first(letters[len(seen) :], limit, most_bytes)
         assert len(found) <= limit
         assert sum(one.size_bytes for one in found[:-1]) < most_bytes
         assert found or not is_cut, "whatever its size, a letter is shown"
@@ -119,7 +119,7 @@ def test_pages_of_letters_are_bounded_and_leave_none_out(sizes: list[int], limit
 
 @given(SIZES, st.integers(1, 20), st.integers(1, 2_000))
 def test_batches_of_letters_are_bounded_and_leave_none_out(sizes: list[int], most: int, most_bytes: int) -> None:
-    entries = [Open(letter, letter.offset) for letter in of_sizes(sizes)]
+    entries = [PendingRecord(letter, letter.offset) for letter in of_sizes(sizes)]
     made = list(batches(entries, most, most_bytes))
     assert [entry for batch in made for entry in batch] == entries
     for batch in made:
@@ -128,5 +128,5 @@ def test_batches_of_letters_are_bounded_and_leave_none_out(sizes: list[int], mos
 
 
 def test_the_size_of_a_letter_is_all_that_it_holds() -> None:
-    assert Letter("t", 0, 0, 0, b"key", b"value", [("ab", b"12"), ("c", None)]).size_bytes == 13
-    assert Letter("t", 0, 0, 0, None, None, []).size_bytes == 0
+    assert DeadLetterRecord("t", 0, 0, 0, b"key", b"value", [("ab", b"12"), ("c", None)]).size_bytes == 13
+    assert DeadLetterRecord("t", 0, 0, 0, None, None, []).size_bytes == 0

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from console_in_memory import CONFIG, World, world_of
 
-from isotherm.console.dead_letters.queue import KafkaLetters, Where
+from isotherm.console.dead_letters.queue import KafkaDeadLetterQueues, RecordPosition
 from isotherm.console.errors import NotFoundError
 from isotherm.servicekit.settings import KafkaSettings
 
@@ -38,7 +38,7 @@ def test_a_topic_of_control_is_no_box_even_when_a_record_says_so(world: World, t
     record = connector.record() | {"config": CONFIG | {"errors.deadletterqueue.topic.name": topic}}
     world.memory.write("a", record)
     assert world.control.dead_letter_topics() == set()
-    letters = KafkaLetters(
+    letters = KafkaDeadLetterQueues(
         KafkaSettings(bootstrap_servers="127.0.0.1:1"),
         cast(AdminClient, Topics()),
         timeout_ms=1_000,
@@ -49,6 +49,6 @@ def test_a_topic_of_control_is_no_box_even_when_a_record_says_so(world: World, t
     with pytest.raises(NotFoundError):
         letters.open(topic, None, 10)
     with pytest.raises(NotFoundError):
-        letters.letter(topic, Where(0, 0))
+        letters.letter(topic, RecordPosition(0, 0))
     with pytest.raises(NotFoundError):
         letters.replay(topic, None)

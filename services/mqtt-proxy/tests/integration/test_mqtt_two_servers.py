@@ -12,7 +12,7 @@ from mqtt_devices import PUBCOMP, PUBREC, Fleet, Wire
 from mqtt_world import Proxy, Topics, opened, wait_until
 
 from isotherm.connector.state.status import Heartbeat, State
-from isotherm.mqtt_proxy.server.name_conflicts import LivingServers
+from isotherm.mqtt_proxy.processes.name_conflicts import LivingServers
 from isotherm.schemas import schema
 from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
@@ -99,7 +99,7 @@ def test_a_process_of_another_host_is_found_by_its_heartbeat(proxy: Proxy) -> No
     )
     for heartbeat in (alive, killed, ended):
         heartbeat.beat(State.RUNNING, dict, dict)
-    ended.last_word(State.UNASSIGNED, {})
+    ended.publish_final_state(State.UNASSIGNED, {})
     producer.flush()
     is_over = threading.Event()
     beating = threading.Thread(target=_beat, args=(alive, is_over))

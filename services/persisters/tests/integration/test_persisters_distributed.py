@@ -13,7 +13,7 @@ from control_world import Control, Fleet, Said, Worker
 from persisters_stores import MapStore
 from persisters_world import BASE_MS, Broker, Persisters
 
-from isotherm.connector.offsets.replay import parse_position, rewind
+from isotherm.connector.offsets.replay import parse_position, reset_offsets
 from isotherm.servicekit import kafka as clients
 
 pytest_plugins = ("persisters_fixtures",)
@@ -108,7 +108,7 @@ def test_a_connectors_life_on_two_workers(control: Control, fleet: Fleet, broker
     control.change(name, target_state="STOPPED")
     fleet.until("stopped", lambda: control.states(name, TASKS) == ["STOPPED", None, None])
     admin = clients.admin(control.kafka, "test")
-    moves = rewind(admin, f"connect-{name}", [broker.topic], parse_position("earliest"))
+    moves = reset_offsets(admin, f"connect-{name}", [broker.topic], parse_position("earliest"))
     assert sum(move.before or 0 for move in moves) >= len(written)
     control.change(name, target_state="STARTED")
 

@@ -15,13 +15,13 @@ from isotherm.connector.config.files import ConnectorConfig, parse
 from isotherm.connector.config.validation import InvalidConfigError, Validated
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
 from isotherm.persisters.__main__ import main
+from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.service import dead_letter_topic, error_policy
 from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.cassandra.sink import load_balancing
 from isotherm.persisters.sinks.catalog import KINDS, check, subscription
 from isotherm.persisters.sinks.elasticsearch.client import connect, nodes
 from isotherm.persisters.sinks.hazelcast.sink import structure_of
-from isotherm.persisters.sinks.sink import SinkConfigError
 
 HAZELCAST_OF_DOCUMENT_A = """
 name=hazelcast-sink

@@ -8,7 +8,7 @@ from isotherm.connector.config import files
 from isotherm.connector.config.masking import mask_of
 from isotherm.connector.config.validation import InvalidConfigError
 from isotherm.connector.distributed.controller import Controller, TaskPlan
-from isotherm.connector.state.desired_state import PARTITIONS, Wanted
+from isotherm.connector.state.desired_state import PARTITIONS, DesiredState
 from isotherm.connector.state.target_follower import Target
 from isotherm.persisters.sinks.catalog import KINDS, check
 
@@ -42,7 +42,7 @@ def test_a_failed_connector_does_not_tell_them_either() -> None:
     controller.assigned(range(PARTITIONS))
     for number, address in enumerate(ADDRESSES):
         given = GIVEN | {f"connect.elastic.{key}": value for key, value in address.items()}
-        controller.configured(f"e{number}", Wanted(f"e{number}", "elasticsearch", given, Target(), True, "g"))
+        controller.configured(f"e{number}", DesiredState(f"e{number}", "elasticsearch", given, Target(), True, "g"))
     traces = [report.trace for report in controller.reports()]
     assert len(traces) == len(ADDRESSES)
     assert all(trace and "pw12345" not in trace for trace in traces)

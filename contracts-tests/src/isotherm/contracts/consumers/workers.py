@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pact import match
 
-from isotherm.connector.distributed.controller import Controller, Start, TaskPlan
+from isotherm.connector.distributed.controller import Controller, StartTask, TaskPlan
 from isotherm.connector.distributed.publishing import CONNECTORS
-from isotherm.connector.state.desired_state import PARTITIONS, wanted_of
+from isotherm.connector.state.desired_state import PARTITIONS, desired_state_of
 from isotherm.connector.state.target_follower import READER
 from isotherm.contracts.bench import Bench, Message
 from isotherm.contracts.pact import scenario
@@ -15,16 +15,16 @@ from isotherm.contracts.pact.needs import Need, UnusableError, expect
 WORKERS = ("persisters", "coap-ingest", "mqtt-proxy")
 
 
-def _started(bench: Bench, found: Message, group: str) -> list[Start]:
+def _started(bench: Bench, found: Message, group: str) -> list[StartTask]:
     """What a worker that owns everything starts."""
     record = bench.decode(found.value, READER)
     worker = Controller(group, lambda _config: TaskPlan(1))
     worker.assigned(range(PARTITIONS))
     try:
-        worker.configured(found.key, wanted_of(found.key, record))
+        worker.configured(found.key, desired_state_of(found.key, record))
     except ValueError as error:
         raise UnusableError(str(error)) from error
-    return [action for action in worker.actions(0) if isinstance(action, Start)]
+    return [action for action in worker.actions(0) if isinstance(action, StartTask)]
 
 
 def _runs(bench: Bench, found: Message) -> None:

@@ -68,10 +68,10 @@ def messages(bench: Bench) -> Mapping[str, Message]:
     late = reading(bench, scenario.OTHER_DEVICE, 20.0, scenario.MEASURED_MS, after_ms=SETTINGS.allowed_lateness_ms + 1)
     ids = known_ids(bench, topic)
     decoded = readings.decode(records(bench, [*on_time, late]), ids)
-    verdict = readings.verdict(ids, SETTINGS.timeliness)
+    verdict = readings.reject_reason(ids, SETTINGS.timeliness)
     aggregates = windows.aggregate(readings.on_time(decoded, verdict), SETTINGS.window_ms, SETTINGS.slide_ms).persist()
     refused = readings.to_reject_topics(
-        readings.refused(decoded, verdict),
+        readings.rejected(decoded, verdict),
         SETTINGS.late_topic,
         SETTINGS.dead_letter_topic,
         SETTINGS.timeliness,

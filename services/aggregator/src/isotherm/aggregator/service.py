@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isotherm.aggregator.checkpoint.folder import CheckpointFolder, CheckpointMismatchError, fingerprint
-from isotherm.aggregator.checkpoint.writer_schema_cache import SchemaBook
+from isotherm.aggregator.checkpoint.writer_schema_cache import WriterSchemaCache
 from isotherm.aggregator.frames.windows import AGGREGATE, GROUP
 from isotherm.aggregator.kafka.broker import Broker, BrokerError
 from isotherm.aggregator.kafka.start_search import find_start, spark_offsets
@@ -15,8 +15,8 @@ from isotherm.aggregator.spark.kafka_options import java_options, redacted
 from isotherm.aggregator.spark.queries import DevicesTable, Queries, WindowSink
 from isotherm.aggregator.spark.supervised_query import SupervisedQuery
 from isotherm.aggregator.status import Status
-from isotherm.aggregator.supervision.query_runner import Operation, QueryFailedError
-from isotherm.aggregator.supervision.watermark_advancer import Ticking
+from isotherm.aggregator.supervision.query_runner import QueryFailedError, QueryRunner
+from isotherm.aggregator.supervision.watermark_advancer import WatermarkAdvancer
 from isotherm.aggregator.waiting import StopRequested, Waiting
 from isotherm.aggregator.watermark.start_position import StartPosition
 from isotherm.connector.standalone.reporting import Reporter, reported
@@ -97,7 +97,7 @@ class Aggregator:
         self._metrics.standstill.begin()
         waiting.until("kafka", lambda: self._verify_topics(broker))
         start = waiting.until("kafka", lambda: self._start_position(broker))
-        book = SchemaBook(registry, folder)
+        book = WriterSchemaCache(registry, folder)
         output_ids = waiting.until("registry", lambda: self._look_up_schemas(broker, registry, book))
         spark = session.Spark(settings, folder.spark, lock)
         _log.info("spark started", jvm_pid=spark.jvm_pid, master=settings.spark.master)
@@ -110,12 +110,12 @@ class Aggregator:
                 "kafka", lambda: spark_offsets(start, broker, broker.input_topics(settings))
             )
             queries = Queries(spark.session, settings, self._kafka_options, folder, sink, starting_offsets)
-            operation = Operation(
+            operation = QueryRunner(
                 settings,
                 broker,
                 book,
                 folder,
-                Ticking(settings, folder, broker, book),
+                WatermarkAdvancer(settings, folder, broker, book),
                 self._health,
                 self._metrics,
                 waiting,
@@ -171,7 +171,7 @@ class Aggregator:
         self._folder.save_start(start)
         return start
 
-    def _look_up_schemas(self, broker: Broker, registry: SchemaRegistry, book: SchemaBook) -> tuple[int, int]:
+    def _look_up_schemas(self, broker: Broker, registry: SchemaRegistry, book: WriterSchemaCache) -> tuple[int, int]:
         """Learn the input's ids; returns those of the aggregates and of the groups (0 when they are switched off)."""
         settings = self._settings
         book.open(broker.input_topics(settings))

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from isotherm.alerts.engine.rule_engine import Engine
-from isotherm.alerts.input.device_table_follower import KnownFollower
-from isotherm.alerts.input.reading_converter import Intake
+from isotherm.alerts.engine.rule_engine import RuleEngine
+from isotherm.alerts.input.device_table_follower import DeviceTableFollower
+from isotherm.alerts.input.reading_converter import ReadingConverter
 from isotherm.alerts.metrics import PREFIX, Metrics
 from isotherm.alerts.repartition.forwarder import Forwarder
-from isotherm.alerts.rules.device_table import KnownDevices
+from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream import faust_credentials
-from isotherm.alerts.stream.device_state_store import Fleet
+from isotherm.alerts.stream.device_state_store import DeviceStateStore
 from isotherm.alerts.stream.outputs import Outputs
 from isotherm.alerts.stream.outputs import producer as outputs_producer
 from isotherm.alerts.stream.processor import Processor
-from isotherm.alerts.stream.runner import Ended, Operation
+from isotherm.alerts.stream.runner import RunOutcome, StreamRunner
 from isotherm.alerts.stream.topic_setup import (
     NotPreparedError,
     UnfitTopicsError,
@@ -64,13 +64,13 @@ class Alerts:
         self._health, self._metrics = Health(), Metrics()
         rules = settings.rule_book()
         overrides = {str(attribute): by_value for attribute, by_value in settings.overrides.items()}
-        self._known = KnownDevices(rules, overrides)
-        self._engine = Engine(rules, self._known.default_bounds, settings.reorder_ms, settings.max_metrics)
+        self._known = DeviceTable(rules, overrides)
+        self._engine = RuleEngine(rules, self._known.default_bounds, settings.reorder_ms, settings.max_metrics)
         self._target = TargetFollower(settings.kafka, settings.registry, settings.name)
-        self._follower = KnownFollower(
+        self._follower = DeviceTableFollower(
             settings.kafka, settings.registry, settings.devices_topic, settings.name, self._known, self._metrics
         )
-        self._operation: Operation | None = None
+        self._operation: StreamRunner | None = None
 
     async def run(self, stop: Stop) -> int:
         """Run until the stop is asked for or something is refused for good; returns the exit code.
@@ -109,7 +109,7 @@ class Alerts:
         if webhook is not None:
             webhook.start()
         dead = kafka.producer(settings.kafka, f"{settings.name}-dead-letters", **producer_overrides())
-        intake = Intake(registry, dead, settings.dead_letter_topic, settings.name, self._metrics, self._health)
+        intake = ReadingConverter(registry, dead, settings.dead_letter_topic, settings.name, self._metrics, self._health)
         self._health.ready()
         backoff = Backoff(base_ms=1_000)
         while not stop.is_set():
@@ -119,14 +119,14 @@ class Alerts:
             processor = Processor(
                 self._engine,
                 self._known,
-                Fleet([settings.repartition] if aggregates else settings.input_topics),
+                DeviceStateStore([settings.repartition] if aggregates else settings.input_topics),
                 outputs,
                 self._metrics,
                 max_skew_ms=settings.max_skew_ms,
                 read_slack_ms=settings.read_slack_ms,
                 records_tell_time=not aggregates,
             )
-            self._operation = Operation(
+            self._operation = StreamRunner(
                 settings,
                 partitions,
                 intake,
@@ -140,9 +140,9 @@ class Alerts:
             )
             ended = await self._operation.run(stop)
             _log.info("run ended", reason=ended.value)
-            if ended is Ended.FAILED:
+            if ended is RunOutcome.FAILED:
                 raise StreamFailedError
-            if ended is Ended.CRASHED:
+            if ended is RunOutcome.CRASHED:
                 await self._pause(stop, backoff.next_ms() / 1000)
             else:
                 backoff.reset()

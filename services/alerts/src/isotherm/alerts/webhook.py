@@ -17,10 +17,10 @@ import httpx
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 import isotherm.schemas
-from isotherm.alerts.input.dead_letters import letter_of, origin_of
+from isotherm.alerts.input.dead_letters import dead_letter_record, origin_of
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.connector.errors.dead_letters import DeadLetters, producer_overrides
+from isotherm.connector.errors.dead_letters import DeadLetterQueue, producer_overrides
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.avro import (
     Decoder,
@@ -84,7 +84,7 @@ class Webhook:
         settings = self._settings
         patience_ms = settings.webhook.retry_for_ms + settings.webhook.timeout_ms + _MARGIN_MS
         producer = kafka.producer(settings.kafka, f"{self._name}-dead-letters", **producer_overrides())
-        dead_letters = DeadLetters(producer, settings.dead_letter_topic)
+        dead_letters = DeadLetterQueue(producer, settings.dead_letter_topic)
         token = settings.webhook.authorization_token
         headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
         with ExitStack() as at_end:
@@ -115,12 +115,12 @@ class Webhook:
             # Nothing is lost: the alert is posted again, or the next commit covers it.
             _log.warning("the offset is not committed", offset=message.offset(), reason=str(error))
 
-    def _deliver(self, client: httpx.Client, dead_letters: DeadLetters, message: Message) -> bool:
+    def _deliver(self, client: httpx.Client, dead_letters: DeadLetterQueue, message: Message) -> bool:
         """Post an alert or bury it; False when the end came first."""
         try:
             posted = self._post(client, message.value() or b"")
         except (RefusedError, WireFormatError) as error:
-            letter = letter_of(
+            letter = dead_letter_record(
                 origin_of(message), error, stage="TASK_PUT", name=self._name, class_name=f"{__name__}.Webhook"
             )
             dead_letters.send([letter])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from isotherm.coap_ingest.connectors.connector_class import Plan
 from isotherm.coap_ingest.connectors.desired_state import FromFiles
-from isotherm.coap_ingest.connectors.worker import CoapClasses, planned, run_handed_over_task
+from isotherm.coap_ingest.connectors.worker import CoapClasses, planned, run_task
 from isotherm.coap_ingest.ingest.routes import SERVICE
 from isotherm.coap_ingest.service import Worker
 from isotherm.coap_ingest.settings import CoapIngestSettings
@@ -46,8 +46,8 @@ def load(files: Sequence[Path], settings: CoapIngestSettings) -> FromFiles:
 
 
 def _run(settings: CoapIngestSettings, arguments: argparse.Namespace, given: list[str]) -> int:
-    if arguments.handed_over:
-        return run_handed_over_task(settings)
+    if arguments.launched_task:
+        return run_task(settings)
     if not arguments.connectors:
         return run_worker(SERVICE, settings, CoapClasses(settings), given)
     worker = Worker(settings, load(arguments.connectors, settings))

@@ -13,19 +13,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from isotherm.console.access.policy import Access, Guard
+from isotherm.console.access.policy import AccessPolicy, AuthMiddleware
 from isotherm.console.api import connectors, topics
 from isotherm.console.api import devices as device_additions
 from isotherm.console.browser.topic_browser import TopicBrowser
-from isotherm.console.cluster.state import Fleet
+from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connect_api import router
-from isotherm.console.connectors.control import Control
-from isotherm.console.connectors.offsets import Offsets
-from isotherm.console.dead_letters.queue import Letters
+from isotherm.console.connectors.control import ConnectorControl
+from isotherm.console.connectors.offsets import ConnectorOffsets
+from isotherm.console.dead_letters.queue import DeadLetterQueues
 from isotherm.console.devices.browser import DeviceBrowser
 from isotherm.console.errors import RestError
 from isotherm.console.pages import app as pages
-from isotherm.console.records.decoding import Read
+from isotherm.console.records.decoding import DecodeValue
 from isotherm.console.settings import ConsoleSettings
 from isotherm.servicekit import logs
 from isotherm.servicekit.health import Health
@@ -35,23 +35,23 @@ _NEEDED = "topics"
 
 
 @dataclass(frozen=True)
-class Parts:
+class Components:
     """What the application works with."""
 
     settings: ConsoleSettings
-    fleet: Fleet
-    control: Control
-    offsets: Offsets
-    letters: Letters
+    fleet: ClusterState
+    control: ConnectorControl
+    offsets: ConnectorOffsets
+    letters: DeadLetterQueues
     browser: TopicBrowser
     devices: DeviceBrowser
-    read: Read
+    read: DecodeValue
     cluster_id: Callable[[], str]
     now_ms: Callable[[], int]
     health: Health
 
 
-def application(parts: Parts) -> Guard:
+def application(parts: Components) -> AuthMiddleware:
     """The ASGI application."""
     app = FastAPI(title="Isotherm console", docs_url=None, redoc_url=None, openapi_url=None)
     more = FastAPI(
@@ -75,11 +75,11 @@ def application(parts: Parts) -> Guard:
     app.mount("/isotherm", more)
     app.mount("/ui", pages.application(_ui(parts)))
     app.add_middleware(_UntilReady, parts.health)
-    access = Access(parts.settings.listen, parts.settings.auth)
-    return Guard(app, access, most_bytes=parts.settings.listen.request_bytes)
+    access = AccessPolicy(parts.settings.listen, parts.settings.auth)
+    return AuthMiddleware(app, access, most_bytes=parts.settings.listen.request_bytes)
 
 
-def _ui(parts: Parts) -> pages.Ui:
+def _ui(parts: Components) -> pages.Ui:
     return pages.Ui(
         parts.control,
         parts.fleet,

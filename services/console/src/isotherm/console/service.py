@@ -13,22 +13,22 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
-from isotherm.console.app import Parts, application
-from isotherm.console.browser.record_masking import Showing
+from isotherm.console.app import Components, application
+from isotherm.console.browser.record_masking import RecordMasker
 from isotherm.console.browser.topic_browser import TopicBrowser
 from isotherm.console.cluster import control_topics
-from isotherm.console.cluster.control_topics import KafkaJournal, Writes
-from isotherm.console.cluster.state import Fleet
-from isotherm.console.connectors.control import Control
+from isotherm.console.cluster.control_topics import ControlTopicWriter, PendingWrites
+from isotherm.console.cluster.state import ClusterState
+from isotherm.console.connectors.control import ConnectorControl
 from isotherm.console.connectors.offsets import KafkaOffsets
-from isotherm.console.dead_letters.queue import KafkaLetters
+from isotherm.console.dead_letters.queue import KafkaDeadLetterQueues
 from isotherm.console.devices import browser
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser
-from isotherm.console.devices.device_states import LatestStates
+from isotherm.console.devices.device_states import DeviceRecordCache
 from isotherm.console.errors import UnavailableError
-from isotherm.console.records.decoding import reader
-from isotherm.console.records.topic_follower import Counters
+from isotherm.console.records.decoding import value_decoder
+from isotherm.console.records.topic_follower import FollowerMetrics
 from isotherm.console.records.topics import KafkaTopics
 from isotherm.console.settings import ConsoleSettings
 from isotherm.servicekit import kafka, logs
@@ -49,15 +49,15 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
     monitoring = MonitoringServer(settings.http, health, registry)
     monitoring.start()
     schemas = SchemaRegistry(settings.registry)
-    fleet, writes = Fleet(), Writes()
-    journal = KafkaJournal(
+    fleet, writes = ClusterState(), PendingWrites()
+    journal = ControlTopicWriter(
         lambda: kafka.producer(settings.kafka, _NAME, delivery_timeout_ms=settings.write_timeout_ms),
         schemas,
         writes,
         timeout_ms=settings.write_timeout_ms,
     )
-    counters = Counters(registry)
-    latest, provisioned = LatestStates(settings.search.devices_kept), LatestStates(settings.search.devices_kept)
+    counters = FollowerMetrics(registry)
+    latest, provisioned = DeviceRecordCache(settings.search.devices_kept), DeviceRecordCache(settings.search.devices_kept)
     alerts = Alerts(settings.search.alerts_kept)
     # Of its own: what is missing of devices keeps nobody from working with connectors.
     condition = Health()
@@ -92,30 +92,30 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
 
 def _parts(
     settings: ConsoleSettings,
-    fleet: Fleet,
-    journal: KafkaJournal,
+    fleet: ClusterState,
+    journal: ControlTopicWriter,
     schemas: SchemaRegistry,
     health: Health,
     admin: AdminClient,
     topics: KafkaTopics,
     devices: DeviceBrowser,
-) -> Parts:
-    control = Control(fleet, journal, now_ms)
-    letters = KafkaLetters(
+) -> Components:
+    control = ConnectorControl(fleet, journal, now_ms)
+    letters = KafkaDeadLetterQueues(
         settings.kafka,
         admin,
         timeout_ms=settings.read_timeout_ms,
         most=settings.replay_letters,
         box_names=control.dead_letter_topics,
     )
-    read = reader(Decoder(schemas))
-    return Parts(
+    read = value_decoder(Decoder(schemas))
+    return Components(
         settings=settings,
         fleet=fleet,
         control=control,
         offsets=KafkaOffsets(admin),
         letters=letters,
-        browser=TopicBrowser(topics, Showing(control, read), control, fleet, now_ms, settings.search),
+        browser=TopicBrowser(topics, RecordMasker(control, read), control, fleet, now_ms, settings.search),
         devices=devices,
         read=read,
         cluster_id=_cluster_id(admin, settings.read_timeout_ms),
@@ -141,7 +141,7 @@ def _cluster_id(admin: AdminClient, timeout_ms: int) -> Callable[[], str]:
 
 
 @contextmanager
-def _serving(settings: ConsoleSettings, parts: Parts) -> Iterator[tuple[threading.Thread, int]]:
+def _serving(settings: ConsoleSettings, parts: Components) -> Iterator[tuple[threading.Thread, int]]:
     """The HTTP server in a thread of its own: signals are the process's business."""
     config = uvicorn.Config(
         application(parts),
@@ -168,7 +168,7 @@ def _serving(settings: ConsoleSettings, parts: Parts) -> Iterator[tuple[threadin
         listener.close()
 
 
-def _upkeep(fleet: Fleet, journal: KafkaJournal, health: Health, stop: Stop) -> None:
+def _upkeep(fleet: ClusterState, journal: ControlTopicWriter, health: Health, stop: Stop) -> None:
     """Watch the lag, and remove statuses that nobody needs any more."""
     next_forget_s = time.monotonic() + _FORGET_EVERY_S
     while not stop.wait(_UPKEEP_S):

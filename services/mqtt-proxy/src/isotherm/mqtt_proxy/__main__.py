@@ -8,7 +8,7 @@ import sys
 from isotherm.connector.distributed.hosting import TASK_FLAG, run_worker
 from isotherm.mqtt_proxy.bridge.connector_class import MqttClasses
 from isotherm.mqtt_proxy.bridge.service import run_bridge
-from isotherm.mqtt_proxy.bridge.worker import run_handed_over_task
+from isotherm.mqtt_proxy.bridge.worker import run_task
 from isotherm.mqtt_proxy.processes.supervisor import supervise
 from isotherm.mqtt_proxy.processes.worker_process import Place
 from isotherm.mqtt_proxy.service import run
@@ -37,8 +37,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(settings: ProxySettings, arguments: argparse.Namespace) -> int:
-    if arguments.handed_over:
-        return run_handed_over_task(settings)
+    if arguments.launched_task:
+        return run_task(settings)
     if settings.role == "worker":
         return run_worker(SERVICE, settings, MqttClasses(settings), sys.argv[1:])
     if arguments.link is None and settings.processes > 1:

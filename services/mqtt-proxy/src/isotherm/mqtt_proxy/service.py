@@ -37,13 +37,12 @@ from isotherm.mqtt_proxy.ingest.routes import Router
 from isotherm.mqtt_proxy.ingest.topic_encoders import Catalogue
 from isotherm.mqtt_proxy.ingest.translation import Encode, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.processes.desired_state import Wanted
+from isotherm.mqtt_proxy.processes.name_conflicts import LivingServers
+from isotherm.mqtt_proxy.processes.startup import until_possible
 from isotherm.mqtt_proxy.processes.worker_process import Member, Place, observed
 from isotherm.mqtt_proxy.server.connection import Connection
-from isotherm.mqtt_proxy.server.desired_state import Wanted
-from isotherm.mqtt_proxy.server.name_conflicts import LivingServers
 from isotherm.mqtt_proxy.server.server import FrontDoor
-from isotherm.mqtt_proxy.server.server_name import ServerName
-from isotherm.mqtt_proxy.server.startup import until_possible
 from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
 from isotherm.mqtt_proxy.sessions.migration import Handover
 from isotherm.mqtt_proxy.sessions.records import from_record, newest, to_record
@@ -53,6 +52,7 @@ from isotherm.mqtt_proxy.sessions.recovery import (
     is_committed,
     read_to_end,
 )
+from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import SessionStore, StoredState
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.schemas import schema

@@ -52,8 +52,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(settings: PersistersSettings, arguments: argparse.Namespace, given: list[str]) -> int:
-    if arguments.handed_over:
-        return distributed.run_handed_over_task(settings, _prepare)
+    if arguments.launched_task:
+        return distributed.run_task(settings, _prepare)
     if arguments.file is not None:
         return _run_file(settings, arguments, given)
     try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from isotherm.connector.config.definitions import Definition
 from isotherm.connector.config.files import ConfigError, ConnectorConfig
 from isotherm.connector.distributed.controller import TaskPlan, task_plan
-from isotherm.connector.distributed.task_launch import Handover, run_handed_over
+from isotherm.connector.distributed.task_launch import TaskLaunch, run_launched_task
 from isotherm.persisters.service import VERSION, Assignment, run_task
 from isotherm.persisters.settings import PersistersSettings
 from isotherm.persisters.sinks.catalog import (
@@ -55,13 +55,13 @@ def _kind_of(config: ConnectorConfig, kinds: Iterable[SinkKind]) -> SinkKind:
     raise ConfigError([f"connector.class: {config.klass!r} is none of this worker's classes ({known})"])
 
 
-def run_handed_over_task(settings: PersistersSettings, prepare: Callable[[], None]) -> int:
+def run_task(settings: PersistersSettings, prepare: Callable[[], None]) -> int:
     """In a task's process: run what the worker hands over, after `prepare`."""
 
-    def work(handover: Handover, stop: Stop) -> int:
+    def work(handover: TaskLaunch, stop: Stop) -> int:
         prepare()
         kind = _kind_of(handover.config, KINDS.values())
         validated = check(kind, handover.config.resolved(os.environ))
         return run_task(settings, Assignment(kind, handover.config, validated, handover.task, handover), stop)
 
-    return run_handed_over(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)
+    return run_launched_task(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)

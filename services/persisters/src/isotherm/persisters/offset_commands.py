@@ -15,8 +15,9 @@ from isotherm.connector.offsets.replay import (
     ReplayError,
     parse_position,
     positions,
-    rewind,
+    reset_offsets,
 )
+from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.settings import PersistersSettings
 from isotherm.persisters.sinks.catalog import (
     KINDS,
@@ -24,7 +25,6 @@ from isotherm.persisters.sinks.catalog import (
     load,
     subscription,
 )
-from isotherm.persisters.task.accounting import Counts
 from isotherm.servicekit import kafka
 from isotherm.servicekit.command import Job
 from isotherm.servicekit.lifecycle import Exit
@@ -68,7 +68,7 @@ def _replay(settings: PersistersSettings, arguments: argparse.Namespace) -> int:
     name, topics = _connector(arguments)
     group = group_of(name)
     try:
-        moves = rewind(
+        moves = reset_offsets(
             kafka.admin(settings.kafka, f"{name}-replay"),
             group,
             [arguments.topic] if arguments.topic else topics,

@@ -20,10 +20,10 @@ from isotherm.connector.config.masking import mask_of
 from isotherm.connector.config.validation import Validated
 from isotherm.connector.distributed.generations import Generation
 from isotherm.connector.distributed.publishing import announcements
-from isotherm.connector.distributed.task_launch import Handover, tell
+from isotherm.connector.distributed.task_launch import TaskLaunch, report_to_worker
 from isotherm.connector.errors.dead_letters import (
-    DeadLetter,
-    DeadLetters,
+    DeadLetterQueue,
+    DeadLetterRecord,
     DeadLettersUnavailableError,
     dead_letter_headers,
     ensure_topic,
@@ -31,9 +31,12 @@ from isotherm.connector.errors.dead_letters import (
 )
 from isotherm.connector.errors.failure_limits import FailureLimitError, FailureWatch, failure_limits
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
-from isotherm.connector.standalone.reconcile import run_as_wanted
+from isotherm.connector.standalone.reconcile import reconcile
 from isotherm.connector.state.status import DeferredHeartbeat, Heartbeat, State
 from isotherm.connector.state.target_follower import Target, TargetFollower
+from isotherm.persisters.api.record import FailedRecord
+from isotherm.persisters.api.sink import SinkConfigError
+from isotherm.persisters.buffers.partition_buffers import Limits
 from isotherm.persisters.consuming.membership import Membership
 from isotherm.persisters.consuming.topic_follower import TopicFollower
 from isotherm.persisters.consuming.topic_ids import TopicIds
@@ -41,13 +44,10 @@ from isotherm.persisters.records.decoding import AvroDecoder, key_decoder, value
 from isotherm.persisters.records.projection import Conventions, Projector
 from isotherm.persisters.settings import PersistersSettings
 from isotherm.persisters.sinks.catalog import SinkKind
-from isotherm.persisters.sinks.sink import SinkConfigError
-from isotherm.persisters.task.in_flight_batch import Refusal
 from isotherm.persisters.task.loop import Loop, TaskFailedError
 from isotherm.persisters.task.loop_settings import LoopSettings
 from isotherm.persisters.task.metrics import TaskMetrics
 from isotherm.persisters.task.observers import Observers, RefusalLog
-from isotherm.persisters.task.partition_buffers import Limits
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.backoff import Backoff
@@ -76,7 +76,7 @@ class Assignment:
     config: Validated
     """With its references to secrets resolved."""
     task: int
-    handover: Handover | None = None
+    handover: TaskLaunch | None = None
     """From a distributed worker, which answers for the connector; None where its file owns it."""
 
 
@@ -95,7 +95,7 @@ def run_task(settings: PersistersSettings, assignment: Assignment, stop: Stop) -
     _log.info("task", connector=config.name, task=task, sink=assignment.kind.name, http_port=monitoring.port)
     try:
         if assignment.handover is not None:
-            tell(http_port=monitoring.port)
+            report_to_worker(http_port=monitoring.port)
             return _Task(settings, assignment, health, metrics, registry, None).run(stop)
         follower = TargetFollower(settings.kafka, settings.registry, config.name)
         follower.start()
@@ -157,7 +157,7 @@ class _Task:
     def run(self, stop: Stop) -> int:
         """The exit code; every failure is logged and told in the status with its trace."""
         try:
-            run_as_wanted(self._target, self._number, stop, self._work, self._idle)
+            reconcile(self._target, self._number, stop, self._work, self._idle)
         except TaskFailedError as failure:
             return self._failed("stopped by the error policy", failure, Exit.FAILED)
         except FailureLimitError as failure:
@@ -166,7 +166,7 @@ class _Task:
             return self._failed("configuration does not fit the sink", failure, Exit.CONFIGURATION)
         except Exception as failure:
             return self._failed("task failed", failure, Exit.FAILED)
-        self._status.last_word(State.UNASSIGNED, self._metrics.totals())
+        self._status.publish_final_state(State.UNASSIGNED, self._metrics.totals())
         _log.info("task stopped", connector=self._config.name, task=self._number, **self._metrics.totals())
         return Exit.OK if self._is_drained else Exit.DEADLINE
 
@@ -203,9 +203,9 @@ class _Task:
         mask = mask_of(self._assignment.written, os.environ)
         trace = mask("".join(traceback.format_exception(failure)))
         _log.error(what, connector=self._config.name, task=self._number, reason=mask(str(failure)), trace=trace)
-        self._status.last_word(State.FAILED, self._metrics.totals(), trace)
+        self._status.publish_final_state(State.FAILED, self._metrics.totals(), trace)
         if self._assignment.handover is not None:
-            tell(trace=trace)
+            report_to_worker(trace=trace)
         return code
 
     def _upkeep(self) -> AbstractContextManager[None]:
@@ -278,7 +278,7 @@ class _Task:
             if followed is not None:
                 followed.close()
 
-    def _send(self, letters: DeadLetters | None, refusals: Sequence[Refusal]) -> None:
+    def _send(self, letters: DeadLetterQueue | None, refusals: Sequence[FailedRecord]) -> None:
         if letters is None:
             return
         try:
@@ -325,7 +325,7 @@ class _Task:
             known=self._known(),
         )
 
-    def _dead_letters(self, stop: Stop) -> DeadLetters | None:
+    def _dead_letters(self, stop: Stop) -> DeadLetterQueue | None:
         topic = dead_letter_topic(self._config)
         if topic is None:
             return None
@@ -346,9 +346,9 @@ class _Task:
         producer = kafka.producer(
             self._settings.kafka, f"{self._config.name}-{self._number}-dead-letters", **producer_overrides()
         )
-        return DeadLetters(producer, topic)
+        return DeadLetterQueue(producer, topic)
 
-    def _letter(self, refusal: Refusal) -> DeadLetter:
+    def _letter(self, refusal: FailedRecord) -> DeadLetterRecord:
         record = refusal.record
         headers = dead_letter_headers(
             refusal.error,
@@ -361,7 +361,7 @@ class _Task:
             offset=record.offset,
             original=record.headers,
         )
-        return DeadLetter(record.key, record.value, headers, record.timestamp_ms)
+        return DeadLetterRecord(record.key, record.value, headers, record.timestamp_ms)
 
 
 def projector(

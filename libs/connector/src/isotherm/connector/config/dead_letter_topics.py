@@ -11,24 +11,24 @@ _RESERVED = ("isotherm.", "__")
 """Prefixes of the control topics, whose records workers act on, and of Kafka's internal topics."""
 
 
-def may_hold_letters(topic: str) -> bool:
+def may_hold_dead_letters(topic: str) -> bool:
     """Whether a topic of this name may hold dead-letter records."""
     return not topic.startswith(_RESERVED)
 
 
-def letter_topic(connector: str, config: Mapping[str, str]) -> str:
+def dead_letter_topic(connector: str, config: Mapping[str, str]) -> str:
     """The dead-letter topic of a connector's configuration as written; empty when dead letters are not enabled."""
     named = next((config[key] for key in NAME_KEYS if config.get(key)), "")
     is_enabled = any(config.get(key, "").lower() == "true" for key in ENABLE_KEYS)
     return named or (f"{connector}.dead-letters" if is_enabled else "")
 
 
-def refusal(topic: str, read: Sequence[str], pattern: str) -> str | None:
+def forbidden_reason(topic: str, read: Sequence[str], pattern: str) -> str | None:
     """Why `topic` must not hold the connector's dead-letter records; None when it may.
 
     `read` are the topics that the connector reads, `pattern` is its `topics.regex` (empty when it has none).
     """
-    if not may_hold_letters(topic):
+    if not may_hold_dead_letters(topic):
         return (
             f"{topic!r} is not allowed: topics {' and '.join(f'{one}*' for one in _RESERVED)} are not for dead letters"
         )

@@ -39,7 +39,7 @@ def without_userinfo(text: str) -> str:
     return _USERINFO.sub(_hidden, text)
 
 
-def shown(key: str, value: str, is_secret: IsSecret = secrets.is_secret) -> str:
+def masked_value(key: str, value: str, is_secret: IsSecret = secrets.is_secret) -> str:
     """One value of a configuration with its secrets masked; `is_secret` names secret keys beside those known by name."""
     if is_secret(key) or secrets.is_secret(key):
         return value if not value or _ONLY_REFERENCES.fullmatch(value) else MASK

@@ -222,9 +222,9 @@ def _letter_problems(connector: str, values: dict[str, str]) -> list[Problem]:
     looked_at = {key: values.get(key, "") for key in (*dead_letter_topics.NAME_KEYS, "topics", "topics.regex")}
     if any(_REFERENCE.search(value) for value in looked_at.values()):
         return []
-    topic = dead_letter_topics.letter_topic(connector, values)
+    topic = dead_letter_topics.dead_letter_topic(connector, values)
     read = [one.strip() for one in looked_at["topics"].split(",")]
-    why = dead_letter_topics.refusal(topic, read, looked_at["topics.regex"]) if topic else None
+    why = dead_letter_topics.forbidden_reason(topic, read, looked_at["topics.regex"]) if topic else None
     if why is None:
         return []
     given = next(key for key in (*dead_letter_topics.NAME_KEYS, *dead_letter_topics.ENABLE_KEYS) if values.get(key))

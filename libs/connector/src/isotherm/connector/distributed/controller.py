@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from isotherm.connector.config.files import ConfigError, ConnectorConfig
 from isotherm.connector.config.validation import Validated
-from isotherm.connector.state.desired_state import CONNECTOR_ITSELF, Wanted, partition_of
+from isotherm.connector.state.desired_state import CONNECTOR_ITSELF, DesiredState, partition_of
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import TargetState
 from isotherm.servicekit.backoff import Backoff
@@ -58,7 +58,7 @@ def task_plan(config: Validated, tasks: int) -> TaskPlan:
     )
 
 
-class Start(NamedTuple):
+class StartTask(NamedTuple):
     """Start a process for the task; `Controller.ended` follows some time."""
 
     id: TaskId
@@ -67,19 +67,19 @@ class Start(NamedTuple):
     """Of the configuration: the offset of the record that it was read from."""
 
 
-class End(NamedTuple):
+class StopTask(NamedTuple):
     """Ask the task's process to end, and see to it; `Controller.ended` follows."""
 
     id: TaskId
 
 
-class Forget(NamedTuple):
+class DeleteStatus(NamedTuple):
     """The status of this task is not this worker's to tell any more."""
 
     id: TaskId
 
 
-Action = Start | End | Forget
+Action = StartTask | StopTask | DeleteStatus
 
 
 class Report(NamedTuple):
@@ -101,7 +101,7 @@ class _Spec:
 
 @dataclass(frozen=True)
 class _Connector:
-    wanted: Wanted
+    wanted: DesiredState
     config: ConnectorConfig | None = None
     plan: TaskPlan = TaskPlan(0)
     trace: str | None = None
@@ -165,7 +165,7 @@ class Controller:
         self._owned: set[int] = set()
         self._told: set[TaskId] = set()
 
-    def configured(self, name: str, wanted: Wanted | None) -> None:
+    def configured(self, name: str, wanted: DesiredState | None) -> None:
         """The newest record of a connector; None when it was deleted."""
         if wanted is None or not wanted.is_distributed or wanted.worker_group != self._group:
             self._connectors.pop(name, None)
@@ -212,7 +212,7 @@ class Controller:
             spec = wanted.get(id)
             if task.phase is _Phase.RUNNING and spec != task.spec:
                 task.phase = _Phase.ENDING
-                actions.append(End(id))
+                actions.append(StopTask(id))
             elif task.phase is _Phase.IDLE and spec != task.spec:
                 # Nothing of what it was counts for what it is to be.
                 del self._tasks[id]
@@ -221,9 +221,9 @@ class Controller:
             if task.phase is _Phase.IDLE and task.may_start(now_ms):
                 task.phase, task.spec, task.started_ms = _Phase.RUNNING, spec, now_ms
                 task.failure = task.retry_at_ms = None
-                actions.append(Start(id, spec.config, self._connectors[id.connector].wanted.generation))
+                actions.append(StartTask(id, spec.config, self._connectors[id.connector].wanted.generation))
         mine = {*self._mine(), *(id for id, task in self._tasks.items() if task.phase is not _Phase.IDLE)}
-        actions += [Forget(id) for id in sorted(self._told - mine)]
+        actions += [DeleteStatus(id) for id in sorted(self._told - mine)]
         self._told = mine
         return actions
 

@@ -11,8 +11,8 @@ from isotherm.connector.distributed.worker import Classes, DistributedWorker, Wo
 from isotherm.servicekit import lifecycle
 from isotherm.servicekit.settings import ServiceSettings, SettingsError
 
-TASK_FLAG = "--handed-over"
-"""Given by the worker to the processes of its tasks, which then call `handover.run_handed_over`."""
+TASK_FLAG = "--launched-task"
+"""Given by the worker to the processes of its tasks, which then call `task_launch.run_launched_task`."""
 
 _STOP_MARGIN_MS = 5_000
 

@@ -9,7 +9,7 @@ from typing import Any
 import isotherm.schemas
 from isotherm.connector.config.definitions import Definition
 from isotherm.connector.config.files import ConnectorConfig
-from isotherm.connector.config.masking import IsSecret, shown
+from isotherm.connector.config.masking import IsSecret, masked_value
 from isotherm.connector.state import connector_topic
 from isotherm.connector.state.target_follower import READER, Target, target_of
 from isotherm.servicekit import secrets
@@ -38,7 +38,7 @@ def connector_record(
     return {
         "name": config.name,
         "connector_class": config.klass,
-        "config": {key: shown(key, value, is_secret) for key, value in config.config.items()},
+        "config": {key: masked_value(key, value, is_secret) for key, value in config.config.items()},
         "target_state": wanted.state.value,
         "restart_count": wanted.restarts,
         "task_restarts": dict(wanted.task_restarts),

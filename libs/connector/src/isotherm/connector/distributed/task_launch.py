@@ -27,7 +27,7 @@ _MAX_TRACE_CHARACTERS = 16_000
 
 
 @dataclass(frozen=True)
-class Handover:
+class TaskLaunch:
     """One task, as its worker hands it to a process."""
 
     config: ConnectorConfig
@@ -46,45 +46,45 @@ class Handover:
         return line
 
     @staticmethod
-    def decoded(line: bytes) -> Handover:
+    def decoded(line: bytes) -> TaskLaunch:
         """What `encoded` made."""
         values: dict[str, Any] = json.loads(line)
-        return Handover(**{**values, "config": ConnectorConfig(**values["config"])})
+        return TaskLaunch(**{**values, "config": ConnectorConfig(**values["config"])})
 
 
 @dataclass
-class Fate:
+class TaskReport:
     """What a process said to its worker."""
 
     http_port: int | None = None
     trace: str | None = None
 
     @staticmethod
-    def read(output: bytes) -> Fate:
+    def read(output: bytes) -> TaskReport:
         """The last of everything that was said; lines that a library printed are passed over."""
-        fate = Fate()
+        fate = TaskReport()
         for line in output.splitlines():
             try:
                 said = json.loads(line)
-                fate = Fate(said.get("http_port", fate.http_port), said.get("trace", fate.trace))
+                fate = TaskReport(said.get("http_port", fate.http_port), said.get("trace", fate.trace))
             except (ValueError, AttributeError):
                 continue
         return fate
 
 
-def tell(*, http_port: int | None = None, trace: str | None = None) -> None:
+def report_to_worker(*, http_port: int | None = None, trace: str | None = None) -> None:
     """In a task's process: say where it answers, or why it fails."""
     said = {"http_port": http_port, "trace": None if trace is None else trace[-_MAX_TRACE_CHARACTERS:]}
     os.write(1, json.dumps({name: value for name, value in said.items() if value is not None}).encode() + b"\n")
 
 
-def run_handed_over(work: Callable[[Handover, Stop], int], *, shutdown_timeout_ms: int) -> int:
+def run_launched_task(work: Callable[[TaskLaunch, Stop], int], *, shutdown_timeout_ms: int) -> int:
     """In a task's process: do `work` until the worker, or its end, asks to stop; the exit code.
 
     An exception is told to the worker as the task's trace, without secrets; a ConfigError by its problems only.
     """
     # Before anything that takes time: the worker may end at any moment.
-    handover = Handover.decoded(_first_line())
+    handover = TaskLaunch.decoded(_first_line())
     mask = mask_of(handover.config, os.environ)
 
     def main(stop: Stop) -> int:
@@ -93,12 +93,12 @@ def run_handed_over(work: Callable[[Handover, Stop], int], *, shutdown_timeout_m
             return work(handover, stop)
         except ConfigError as error:
             _log.error("configuration cannot be used", problems=error.problems)
-            tell(trace=mask(str(error)))
+            report_to_worker(trace=mask(str(error)))
             return Exit.CONFIGURATION
         except Exception as error:
             trace = mask("".join(traceback.format_exception(error)))
             _log.error("task failed", trace=trace)
-            tell(trace=trace)
+            report_to_worker(trace=trace)
             return Exit.FAILED
 
     return lifecycle.run(main, shutdown_timeout_ms=shutdown_timeout_ms)

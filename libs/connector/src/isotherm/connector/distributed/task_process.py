@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-from isotherm.connector.distributed.task_launch import Fate, Handover
+from isotherm.connector.distributed.task_launch import TaskLaunch, TaskReport
 from isotherm.servicekit import logs
 
 _log = logs.logger(__name__)
@@ -20,7 +20,7 @@ _MAX_OUTPUT_BYTES = 1024 * 1024
 class TaskProcess:
     """One process of one task, from its start to its end."""
 
-    def __init__(self, command: Sequence[str], handover: Handover, *, stop_timeout_ms: int) -> None:
+    def __init__(self, command: Sequence[str], handover: TaskLaunch, *, stop_timeout_ms: int) -> None:
         """Start it. Raises OSError when it cannot be started."""
         self._what = {"connector": handover.config.name, "task": handover.task}
         self._stop_timeout_s = stop_timeout_ms / 1000
@@ -68,9 +68,9 @@ class TaskProcess:
         _log.info("task ended", pid=self._process.pid, exit_code=code, **self._what)
         return trace or _how(code)
 
-    def _fate(self) -> Fate:
+    def _fate(self) -> TaskReport:
         # The process writes at the offset that a read or a seek of ours would move.
-        return Fate.read(os.pread(self._output.fileno(), _MAX_OUTPUT_BYTES, 0))
+        return TaskReport.read(os.pread(self._output.fileno(), _MAX_OUTPUT_BYTES, 0))
 
 
 def _how(code: int) -> str:

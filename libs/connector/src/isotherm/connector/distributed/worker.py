@@ -19,19 +19,19 @@ from isotherm.connector.config.files import ConnectorConfig
 from isotherm.connector.config.masking import mask_of
 from isotherm.connector.distributed.controller import (
     Controller,
-    End,
-    Forget,
-    Start,
+    DeleteStatus,
+    StartTask,
+    StopTask,
     TaskId,
     TaskPlan,
 )
 from isotherm.connector.distributed.publishing import plugin_messages
-from isotherm.connector.distributed.task_launch import Handover
+from isotherm.connector.distributed.task_launch import TaskLaunch
 from isotherm.connector.distributed.task_metrics import TaskMetricsCollector, WorkerMetrics
 from isotherm.connector.distributed.task_process import TaskProcess
 from isotherm.connector.distributed.worker_status import SCHEMA, WorkerStatus
 from isotherm.connector.state.connector_topic import ConnectorTopic
-from isotherm.connector.state.desired_state import PARTITIONS, wanted_of
+from isotherm.connector.state.desired_state import PARTITIONS, desired_state_of
 from isotherm.connector.state.status import TOPIC, this_process
 from isotherm.connector.state.target_follower import READER
 from isotherm.servicekit import kafka, logs
@@ -68,7 +68,7 @@ class WorkerSettings:
     group: str
     """The worker group; the workers of a group run the same classes."""
     command: Sequence[str]
-    """Of a task's process, which calls `handover.run_handed_over`."""
+    """Of a task's process, which calls `task_launch.run_launched_task`."""
     kafka: KafkaSettings
     registry: RegistrySettings
     http: HttpSettings
@@ -193,7 +193,7 @@ class DistributedWorker:
             if change is None:
                 return
             try:
-                wanted = None if change.record is None else wanted_of(change.name, change.record, change.offset)
+                wanted = None if change.record is None else desired_state_of(change.name, change.record, change.offset)
             except ValueError as error:
                 _log.error(
                     "a connector cannot be read, what was said before stays", connector=change.name, reason=str(error)
@@ -211,18 +211,18 @@ class DistributedWorker:
                 del self._processes[id]
                 self._controller.ended(id, failure, now_ms)
         for action in self._controller.actions(now_ms):
-            if isinstance(action, Start):
+            if isinstance(action, StartTask):
                 self._start(action, now_ms)
-            elif isinstance(action, End):
+            elif isinstance(action, StopTask):
                 self._processes[action.id].end()
-            elif isinstance(action, Forget):
+            elif isinstance(action, DeleteStatus):
                 status.forget(action.id)
         self._ports = {id: port for id, process in self._processes.items() if (port := process.http_port) is not None}
         self._counts = self._controller.counts()
         status.say(self._controller.reports(), self._counts)
 
-    def _start(self, start: Start, now_ms: float) -> None:
-        handover = Handover(start.config, start.id.task, self._name, self._settings.group, start.generation)
+    def _start(self, start: StartTask, now_ms: float) -> None:
+        handover = TaskLaunch(start.config, start.id.task, self._name, self._settings.group, start.generation)
         timeout_ms = self._settings.task_stop_timeout_ms
         try:
             process = TaskProcess(self._settings.command, handover, stop_timeout_ms=timeout_ms)
@@ -234,7 +234,7 @@ class DistributedWorker:
 
     def _check(self, config: ConnectorConfig) -> TaskPlan:
         # What can be said is said, whoever will run the task.
-        Handover(config, 0, self._name, self._settings.group).encoded()
+        TaskLaunch(config, 0, self._name, self._settings.group).encoded()
         return self._classes.check(config)
 
     def _assigned(self, partitions: Sequence[TopicPartition]) -> None:

@@ -15,7 +15,7 @@ from isotherm.connector.state.status import (
     INTERVAL_MS,
     TOPIC,
     State,
-    key_of,
+    status_key,
 )
 from isotherm.servicekit import logs
 
@@ -88,6 +88,6 @@ class WorkerStatus:
 
     def _produce(self, id: TaskId, value: bytes | None) -> None:
         try:
-            self._producer.produce(TOPIC, key=key_of(id.connector, id.task, self._worker), value=value)
+            self._producer.produce(TOPIC, key=status_key(id.connector, id.task, self._worker), value=value)
         except (BufferError, KafkaException) as error:
             _log.warning("status not sent", reason=str(error))

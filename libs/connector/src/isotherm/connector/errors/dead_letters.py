@@ -38,7 +38,7 @@ class DeadLettersUnavailableError(Exception):
 
 
 @dataclass(frozen=True)
-class DeadLetter:
+class DeadLetterRecord:
     """One record for the dead-letter topic, ready to be produced."""
 
     key: bytes | None
@@ -118,14 +118,14 @@ def producer_overrides() -> dict[str, object]:
     return {"message_max_bytes": MAX_MESSAGE_BYTES}
 
 
-class DeadLetters:
+class DeadLetterQueue:
     """Writes dead letters and returns only when Kafka has them; safe to call from several threads."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self.topic = topic
         self._producer = producer
 
-    def send(self, letters: Sequence[DeadLetter]) -> None:
+    def send(self, letters: Sequence[DeadLetterRecord]) -> None:
         """Produce `letters` and wait for every acknowledgement.
 
         Raises DeadLettersUnavailableError when one of them was not acknowledged.
@@ -141,7 +141,7 @@ class DeadLetters:
         if outcome.error is not None:
             raise DeadLettersUnavailableError(f"dead-letter topic {self.topic}: {outcome.error.str()}")
 
-    def _produce(self, letter: DeadLetter, outcome: _Outcome) -> None:
+    def _produce(self, letter: DeadLetterRecord, outcome: _Outcome) -> None:
         while True:
             try:
                 self._producer.produce(

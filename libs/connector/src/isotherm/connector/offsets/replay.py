@@ -1,6 +1,6 @@
 """Replay: a connector's group set back (or forward) to another position, so that its tasks read from there.
 
-`plan` and `plan_offsets` are pure; `positions`, `rewind` and `put` ask Kafka. The counts that a sink keeps in the
+`plan` and `plan_offsets` are pure; `positions`, `reset_offsets` and `set_offsets` ask Kafka. The counts that a sink keeps in the
 metadata of its offsets stay with them (docs/adr/0042): they say how many records were settled, and a record that is
 read twice is settled twice.
 """
@@ -192,11 +192,11 @@ def positions(
             high,
             found if (found := at_time.get((topic, number), -1)) >= 0 else None,
         )
-        for (topic, number), (low, high) in bounds(admin, wanted).items()
+        for (topic, number), (low, high) in offset_bounds(admin, wanted).items()
     ]
 
 
-def rewind(
+def reset_offsets(
     admin: AdminClient,
     group: str,
     topics: Sequence[str],
@@ -219,10 +219,10 @@ def rewind(
     return moves
 
 
-def put(admin: AdminClient, group: str, wanted: Mapping[tuple[str, int], int | None]) -> list[Move]:
+def set_offsets(admin: AdminClient, group: str, wanted: Mapping[tuple[str, int], int | None]) -> list[Move]:
     """Set `group` to offsets in single partitions (as `plan_offsets`), all at once; what was done.
 
-    Raises as `rewind`, before anything is changed.
+    Raises as `reset_offsets`, before anything is changed.
     """
     topics = sorted({topic for topic, _ in wanted})
     expressions = [topic for topic in topics if topic.startswith("^")]
@@ -269,7 +269,7 @@ def _partitions(admin: AdminClient, topics: Sequence[str]) -> dict[str, list[int
     return {name: sorted(known[name].partitions) for name in names}
 
 
-def bounds(admin: AdminClient, wanted: Sequence[TopicPartition]) -> dict[tuple[str, int], tuple[int, int]]:
+def offset_bounds(admin: AdminClient, wanted: Sequence[TopicPartition]) -> dict[tuple[str, int], tuple[int, int]]:
     """The first offset that is still there, and the one after the last record that a read_committed reader gets.
 
     By topic and partition. Raises KafkaException.

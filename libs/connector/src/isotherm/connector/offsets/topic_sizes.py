@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from isotherm.connector.offsets.replay import TIMEOUT_S, bounds
+from isotherm.connector.offsets.replay import TIMEOUT_S, offset_bounds
 
 OWN = "__"
 """How the names of Kafka's own topics begin."""
@@ -29,6 +29,6 @@ def topic_sizes(admin: AdminClient, timeout_s: float = TIMEOUT_S) -> list[TopicS
     partitions = {name: len(of.partitions) for name, of in known.items() if not name.startswith(OWN)}
     places = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
     sizes = dict.fromkeys(partitions, 0)
-    for (name, _), (low, high) in bounds(admin, places).items():
+    for (name, _), (low, high) in offset_bounds(admin, places).items():
         sizes[name] += high - low
     return [TopicSize(name, partitions[name], size) for name, size in sorted(sizes.items())]

@@ -18,7 +18,7 @@ from isotherm.servicekit.lifecycle import Exit, Stop
 _LOOK_S = 0.2
 
 
-def run_as_wanted(
+def reconcile(
     target: Callable[[], Target | None],
     task: int,
     stop: Stop,
@@ -44,14 +44,14 @@ def run_as_wanted(
     return Exit.OK
 
 
-async def run_as_wanted_async(
+async def reconcile_async(
     target: Callable[[], Target | None],
     task: int,
     stop: Stop,
     work: Callable[[Stop], Coroutine[Any, Any, None]],
     idle: Callable[[State | None], None],
 ) -> None:
-    """As `run_as_wanted`, for a coroutine function. What `work` raises ends all, as does its end by itself."""
+    """As `reconcile`, for a coroutine function. What `work` raises ends all, as does its end by itself."""
     loop = asyncio.get_running_loop()
     stopping = loop.create_task(stop.wait_async())
     try:

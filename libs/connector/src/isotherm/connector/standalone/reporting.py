@@ -78,7 +78,7 @@ class Reporter:
         while not self._ended.wait(_BEAT_S):
             heartbeat.beat(self._state(), self._counts, self._lag)
         state = State.UNASSIGNED if self._trace is None else State.FAILED
-        heartbeat.last_word(state, self._counts(), self._trace)
+        heartbeat.publish_final_state(state, self._counts(), self._trace)
 
     def _producer(self, schemas: SchemaRegistry) -> Producer:
         # Before the producer: one that is thrown away again, because a schema is missing, takes half a minute to end.

@@ -28,7 +28,7 @@ another half, quarter and eighth of the partitions, and have another remainder b
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DesiredState:
     """One connector's record."""
 
     name: str
@@ -50,9 +50,9 @@ class Wanted:
         return from_mapping(config, origin=self.name)
 
 
-def wanted_of(name: str, record: Mapping[str, Any], offset: int = 0) -> Wanted:
+def desired_state_of(name: str, record: Mapping[str, Any], offset: int = 0) -> DesiredState:
     """Read a ConnectorConfig record whose key is `name`. Raises ValueError for a target state that nobody knows."""
-    return Wanted(
+    return DesiredState(
         name,
         record["connector_class"],
         dict(record["config"]),

@@ -42,7 +42,7 @@ def this_process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def key_of(connector: str, task: int, worker: str) -> str:
+def status_key(connector: str, task: int, worker: str) -> str:
     """The key of a status record."""
     return f"{connector}/{task}/{worker}"
 
@@ -82,7 +82,7 @@ class Heartbeat:
         self._next_ms, self._said = self._clock_ms() + INTERVAL_MS, state
         self._say(state, None, counts(), lag())
 
-    def last_word(self, state: State, counts: Mapping[str, int], trace: str | None = None) -> None:
+    def publish_final_state(self, state: State, counts: Mapping[str, int], trace: str | None = None) -> None:
         """Say how the task ended, and wait a moment for Kafka to take it."""
         self._say(state, trace, counts, {})
         self._producer.flush(_LAST_WORD_S)
@@ -100,7 +100,7 @@ class Heartbeat:
             "updated_at": int(time.time() * 1000),
         }
         try:
-            key = key_of(self._connector, self._task, self._worker)
+            key = status_key(self._connector, self._task, self._worker)
             self._producer.produce(TOPIC, key=key, value=self._encode(record))
         except (BufferError, KafkaException) as error:
             _log.warning("status not sent", reason=str(error))
@@ -124,11 +124,11 @@ class DeferredHeartbeat:
         if heartbeat is not None:
             heartbeat.beat(state, counts, lag)
 
-    def last_word(self, state: State, counts: Mapping[str, int], trace: str | None = None) -> None:
-        """As `Heartbeat.last_word`."""
+    def publish_final_state(self, state: State, counts: Mapping[str, int], trace: str | None = None) -> None:
+        """As `Heartbeat.publish_final_state`."""
         heartbeat = self._made()
         if heartbeat is not None:
-            heartbeat.last_word(state, counts, trace)
+            heartbeat.publish_final_state(state, counts, trace)
 
     def _made(self) -> Heartbeat | None:
         if self._heartbeat is None and self._clock_ms() >= self._next_try_ms:

@@ -56,7 +56,7 @@ def decode(records: DataFrame, ids: SchemaIds) -> DataFrame:
     return records.withColumn("reading", reading)
 
 
-def verdict(ids: SchemaIds, timeliness: Timeliness) -> Column:
+def reject_reason(ids: SchemaIds, timeliness: Timeliness) -> Column:
     """Why a decoded record is not aggregated, one of REASONS; null when it is.
 
     Its `timestamp` is the broker's time of appending it, where the topic has `message.timestamp.type=LogAppendTime`.
@@ -88,12 +88,12 @@ def on_time(decoded: DataFrame, verdict: Column) -> DataFrame:
     A generator and not a filter: Spark would push a filter below the projection that decodes, and decode twice.
     """
     row = F.struct("reading.*", F.col("timestamp").alias("appended_time"))
-    return decoded.select(F.inline(F.when(verdict.isNull(), F.array(row))))
+    return decoded.select(F.inline(F.when(reject_reason.isNull(), F.array(row))))
 
 
-def refused(decoded: DataFrame, verdict: Column) -> DataFrame:
+def rejected(decoded: DataFrame, verdict: Column) -> DataFrame:
     """The records with a verdict, in a column `reason`. A generator, as in `on_time`."""
-    return decoded.select("*", F.explode(F.when(verdict.isNotNull(), F.array(verdict))).alias("reason"))
+    return decoded.select("*", F.explode(F.when(reject_reason.isNotNull(), F.array(reject_reason))).alias("reason"))
 
 
 def to_reject_topics(refused: DataFrame, late_topic: str, dead_letter_topic: str, timeliness: Timeliness) -> DataFrame:
@@ -112,7 +112,7 @@ def to_reject_topics(refused: DataFrame, late_topic: str, dead_letter_topic: str
     errors = F.array(
         *(F.struct(F.lit(PREFIX + k).alias("key"), F.encode(v, "UTF-8").alias("value")) for k, v in said.items())
     )
-    return refused.select(
+    return rejected.select(
         F.when(is_late, F.lit(late_topic)).otherwise(F.lit(dead_letter_topic)).alias("topic"),
         "key",
         "value",

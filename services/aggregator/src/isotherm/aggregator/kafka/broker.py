@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 )
 
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.watermark.clock import Unread
+from isotherm.aggregator.watermark.clock import UnreadPartition
 from isotherm.connector.errors.dead_letters import ensure_topic
 from isotherm.servicekit import kafka
 from isotherm.servicekit.settings import KafkaSettings
@@ -45,7 +45,7 @@ class Broker:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._admin = kafka.admin(settings, f"{_CLIENT_ID}-admin")
-        # Unread records of open transactions hold the watermark back too, hence read_uncommitted. Never committed.
+        # UnreadPartition records of open transactions hold the watermark back too, hence read_uncommitted. Never committed.
         self._consumer = kafka.consumer(
             settings,
             f"{_CLIENT_ID}-clock",
@@ -185,7 +185,7 @@ class Broker:
         read_to: Mapping[Partition, int],
         ends: Mapping[Partition, int],
         ingest_time_ms: Callable[[bytes | None], int | None],
-    ) -> list[Unread]:
+    ) -> list[UnreadPartition]:
         """One entry for each partition that has records between what was read and its end.
 
         `ingest_time_ms` reads it from a record's value, None when that cannot be read. A partition that does not answer
@@ -203,9 +203,9 @@ class Broker:
                 if kind != TIMESTAMP_LOG_APPEND_TIME:
                     # A producer's word; only a topic of a replay has it.
                     appended_ms = min(appended_ms, time.time_ns() // 1_000_000)
-                unread.append(Unread(appended_ms, ingest_time_ms(message.value())))
+                unread.append(UnreadPartition(appended_ms, ingest_time_ms(message.value())))
             elif partition not in firsts:
-                unread.append(Unread(None))
+                unread.append(UnreadPartition(None))
         return unread
 
     def _first_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, Message | None]:

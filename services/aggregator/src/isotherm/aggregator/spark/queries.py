@@ -20,7 +20,7 @@ from isotherm.aggregator.frames import (
 )
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.kafka.broker import Broker
-from isotherm.aggregator.metrics import READINGS_OBSERVED, REFUSED_OBSERVED, Metrics
+from isotherm.aggregator.metrics import READINGS_OBSERVED, REJECTED_OBSERVED, Metrics
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.connector.errors.dead_letters import MAX_MESSAGE_BYTES
 from isotherm.servicekit import logs
@@ -97,8 +97,8 @@ class Queries:
         settings = self._settings
         self._schedule_by_itself(REJECTS)
         decoded = readings.decode(self._records(with_headers=True), ids)
-        refused = readings.refused(decoded, self._verdict(ids)).observe(
-            REFUSED_OBSERVED,
+        refused = readings.rejected(decoded, self._verdict(ids)).observe(
+            REJECTED_OBSERVED,
             *(F.count(F.when(F.col("reason") == reason, 1)).alias(reason) for reason in readings.REASONS),
         )
         rows = readings.to_reject_topics(
@@ -133,7 +133,7 @@ class Queries:
         )
 
     def _verdict(self, ids: SchemaIds) -> Column:
-        return readings.verdict(ids, self._settings.timeliness)
+        return readings.reject_reason(ids, self._settings.timeliness)
 
 
 class WindowSink:

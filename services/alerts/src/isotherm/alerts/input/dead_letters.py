@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 
 from confluent_kafka import Message
 
-from isotherm.connector.errors.dead_letters import DeadLetter, Headers, dead_letter_headers
+from isotherm.connector.errors.dead_letters import DeadLetterRecord, Headers, dead_letter_headers
 
 
 class Origin(NamedTuple):
@@ -26,7 +26,7 @@ def origin_of(message: Message) -> Origin:
     return Origin(message.topic(), message.partition(), message.offset(), message.key(), message.value(), headers)
 
 
-def letter_of(origin: Origin, error: Exception, *, stage: str, name: str, class_name: str) -> DeadLetter:
+def dead_letter_record(origin: Origin, error: Exception, *, stage: str, name: str, class_name: str) -> DeadLetterRecord:
     """The dead letter of a record: as it came, with the reason; `stage` is one of Connect's, `name` the reader's."""
     headers = dead_letter_headers(
         error,
@@ -38,4 +38,4 @@ def letter_of(origin: Origin, error: Exception, *, stage: str, name: str, class_
         offset=origin.offset,
         original=origin.headers,
     )
-    return DeadLetter(origin.key, origin.value, headers)
+    return DeadLetterRecord(origin.key, origin.value, headers)

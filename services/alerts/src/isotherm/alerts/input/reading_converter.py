@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from confluent_kafka import Producer
 
 from isotherm.alerts.engine.reading import Reading, RefusedReadingError
-from isotherm.alerts.input.dead_letters import Origin, letter_of
+from isotherm.alerts.input.dead_letters import Origin, dead_letter_record
 from isotherm.alerts.input.decoding import NoValueError, ReadingDecoder
 from isotherm.alerts.metrics import Metrics
-from isotherm.connector.errors.dead_letters import DeadLetters, Headers
+from isotherm.connector.errors.dead_letters import DeadLetterQueue, Headers
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import (
     RegistryUnavailableError,
@@ -38,14 +38,14 @@ class Record(Protocol):
     headers: Any
 
 
-class Intake:
+class ReadingConverter:
     """Decodes readings. What is none goes to the dead-letter topic; a registry that is away is waited for."""
 
     def __init__(
         self, registry: SchemaRegistry, producer: Producer, topic: str, name: str, metrics: Metrics, health: Health
     ) -> None:
         self._decode = ReadingDecoder(registry)
-        self._dead_letters = DeadLetters(producer, topic)
+        self._dead_letters = DeadLetterQueue(producer, topic)
         self._name, self._metrics, self._health = name, metrics, health
 
     async def reading(self, record: Record) -> Reading | None:
@@ -83,13 +83,13 @@ class Intake:
         """
         headers = _headers(record.headers)
         origin = Origin(record.topic, record.partition, record.offset, record.key, record.value, headers)
-        letter = letter_of(origin, error, stage="VALUE_CONVERTER", name=self._name, class_name=f"{__name__}.Intake")
+        letter = dead_letter_record(origin, error, stage="VALUE_CONVERTER", name=self._name, class_name=f"{__name__}.ReadingConverter")
         await asyncio.to_thread(self._dead_letters.send, [letter])
-        self._metrics.dead_lettered.labels(reason_of(error)).inc()
+        self._metrics.dead_lettered.labels(dead_letter_reason(error)).inc()
         _log.warning("dead letter", topic=record.topic, partition=record.partition, reason=str(error))
 
 
-def reason_of(error: WireFormatError | RefusedReadingError) -> str:
+def dead_letter_reason(error: WireFormatError | RefusedReadingError) -> str:
     """Why a record is a dead letter, as it is counted."""
     if isinstance(error, RefusedReadingError):
         return error.reason

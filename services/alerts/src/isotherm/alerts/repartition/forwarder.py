@@ -12,14 +12,14 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from isotherm.alerts.input.dead_letters import letter_of, origin_of
+from isotherm.alerts.input.dead_letters import dead_letter_record, origin_of
 from isotherm.alerts.input.decoding import ReadingDecoder
-from isotherm.alerts.input.reading_converter import reason_of
+from isotherm.alerts.input.reading_converter import dead_letter_reason
 from isotherm.alerts.metrics import Metrics
-from isotherm.alerts.repartition.time_ordered_merge import ForwardedClock, Merge, Place
+from isotherm.alerts.repartition.time_ordered_merge import ForwardedClock, TimeOrderedMerge, TopicPartition
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.outputs import OutputRefusedError
-from isotherm.connector.errors.dead_letters import DeadLetters, producer_overrides
+from isotherm.connector.errors.dead_letters import DeadLetterQueue, producer_overrides
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaRegistry, WireFormatError
 from isotherm.servicekit.backoff import Backoff
@@ -47,7 +47,7 @@ class Forwarder:
         self._settings, self._metrics, self._health = settings, metrics, health
         self._name = settings.repartition
         self._decode = ReadingDecoder(registry)
-        self._merge: Merge[Message] = Merge()
+        self._merge: TimeOrderedMerge[Message] = TimeOrderedMerge()
         self._consumer = kafka.consumer(
             settings.kafka,
             self._name,
@@ -65,10 +65,10 @@ class Forwarder:
         # What is given up would have to end the process: it goes on trying as long as Kafka is away.
         self._producer = kafka.producer(settings.kafka, self._name, delivery_timeout_ms=0)
         dead = kafka.producer(settings.kafka, f"{self._name}-dead-letters", **producer_overrides())
-        self._dead_letters = DeadLetters(dead, settings.dead_letter_topic)
+        self._dead_letters = DeadLetterQueue(dead, settings.dead_letter_topic)
         self._refused: KafkaError | None = None
-        self._committed: dict[Place, int] = {}
-        self._held: set[Place] = set()
+        self._committed: dict[TopicPartition, int] = {}
+        self._held: set[TopicPartition] = set()
         self._paused, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="repartition", daemon=True)
 
@@ -99,9 +99,9 @@ class Forwarder:
             for number in self._watcher.list_topics(name, timeout=_ASK_S).topics[name].partitions:
                 low, high = self._watcher.get_watermark_offsets(TopicPartition(name, number), timeout=_ASK_S)
                 if low != high:
-                    ends[Place(name, number)] = high
+                    ends[TopicPartition(name, number)] = high
         asked = self._watcher.committed([TopicPartition(*place) for place in ends], timeout=_ASK_S)
-        return self._clock.see(now_ms, ends, {Place(one.topic, one.partition): one.offset for one in asked})
+        return self._clock.see(now_ms, ends, {TopicPartition(one.topic, one.partition): one.offset for one in asked})
 
     def _run(self) -> None:
         try:
@@ -138,7 +138,7 @@ class Forwarder:
 
     def _read(self, message: Message) -> None:
         error = message.error()
-        place = Place(message.topic() or "", message.partition() or 0)
+        place = TopicPartition(message.topic() or "", message.partition() or 0)
         if error is None:
             self._merge.add(place, message.offset() or 0, message.timestamp()[1], message)
         elif error.code() == KafkaError._PARTITION_EOF:
@@ -153,7 +153,7 @@ class Forwarder:
 
     def _hold(self) -> None:
         """Fetch no more of partitions that wait for others, and nothing at all while paused."""
-        ours = {Place(one.topic, one.partition) for one in self._consumer.assignment()}
+        ours = {TopicPartition(one.topic, one.partition) for one in self._consumer.assignment()}
         if self._paused.is_set():
             wanted = ours
         else:
@@ -168,7 +168,7 @@ class Forwarder:
         try:
             device_id = self._device_of(message)
         except WireFormatError as error:
-            letter = letter_of(
+            letter = dead_letter_record(
                 origin_of(message),
                 error,
                 stage="VALUE_CONVERTER",
@@ -176,7 +176,7 @@ class Forwarder:
                 class_name=f"{__name__}.Forwarder",
             )
             self._dead_letters.send([letter])
-            self._metrics.dead_lettered.labels(reason_of(error)).inc()
+            self._metrics.dead_lettered.labels(dead_letter_reason(error)).inc()
             _log.warning("dead letter", topic=message.topic(), offset=message.offset(), reason=str(error))
             return True
         while device_id is not None and not self._ended.is_set():
@@ -263,5 +263,5 @@ class Forwarder:
             self._held.discard(place)
 
 
-def _places(partitions: Sequence[TopicPartition]) -> list[Place]:
-    return [Place(one.topic, one.partition) for one in partitions]
+def _places(partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    return [TopicPartition(one.topic, one.partition) for one in partitions]

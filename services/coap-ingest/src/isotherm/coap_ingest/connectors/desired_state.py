@@ -20,7 +20,7 @@ from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.config.files import ConnectorConfig
 from isotherm.connector.config.masking import mask_of
 from isotherm.connector.distributed.publishing import announcements
-from isotherm.connector.distributed.task_launch import Handover, tell
+from isotherm.connector.distributed.task_launch import TaskLaunch, report_to_worker
 from isotherm.connector.standalone.reporting import Reporter, counts_of
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import TargetFollower, TargetState
@@ -141,14 +141,14 @@ def _state(follower: TargetFollower, running: Callable[[], State]) -> State:
 class HandedOver:
     """The one connector that a distributed worker hands to this process; it runs until the process is ended."""
 
-    def __init__(self, settings: CoapIngestSettings, plan: Plan, handover: Handover) -> None:
+    def __init__(self, settings: CoapIngestSettings, plan: Plan, handover: TaskLaunch) -> None:
         self._settings, self.plans, self._handover = settings, [plan], handover
         self._mask = mask_of(handover.config, os.environ)
         self._reporter: Reporter | None = None
 
     def start(self, http_port: int, state: Callable[[], State], registry: CollectorRegistry) -> None:
         """As `Wishes.start`."""
-        tell(http_port=http_port)
+        report_to_worker(http_port=http_port)
         self._reporter = Reporter(
             self._settings.kafka,
             self._settings.registry,
@@ -165,7 +165,7 @@ class HandedOver:
     def close(self, failure: str | None) -> None:
         """As `Wishes.close`."""
         if failure is not None:
-            tell(trace=self._mask(failure))
+            report_to_worker(trace=self._mask(failure))
         if self._reporter is not None:
             self._reporter.close(failure)
 

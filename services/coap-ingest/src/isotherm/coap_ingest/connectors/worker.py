@@ -15,7 +15,7 @@ from isotherm.connector.config.definitions import Definition
 from isotherm.connector.config.files import ConnectorConfig
 from isotherm.connector.config.validation import validate
 from isotherm.connector.distributed.controller import TaskPlan, task_plan
-from isotherm.connector.distributed.task_launch import Handover, run_handed_over
+from isotherm.connector.distributed.task_launch import TaskLaunch, run_launched_task
 from isotherm.servicekit.lifecycle import Stop
 
 
@@ -46,13 +46,13 @@ def planned(config: ConnectorConfig, settings: CoapIngestSettings) -> Plan:
     )
 
 
-def run_handed_over_task(settings: CoapIngestSettings) -> int:
+def run_task(settings: CoapIngestSettings) -> int:
     """In a task's process: run what the worker hands over."""
 
-    def work(handover: Handover, stop: Stop) -> int:
+    def work(handover: TaskLaunch, stop: Stop) -> int:
         made = planned(handover.config.resolved(os.environ), settings)
         worker = Worker(settings, HandedOver(settings, made, handover))
         with asyncio.Runner() as runner:
             return runner.run(worker.run(stop))
 
-    return run_handed_over(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)
+    return run_launched_task(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)

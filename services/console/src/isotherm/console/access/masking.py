@@ -1,4 +1,4 @@
-"""Secrets of configurations: hidden in every answer, and put back when a masked one is sent again."""
+"""Secrets in connector configurations: masked in every response, and restored when a client sends the mask back."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from isotherm.connector.config.masking import (
     MASK,
     IsSecret,
     mask_written,
-    shown,
+    masked_value,
 )
 from isotherm.servicekit import secrets
 
 
-def masked(config: Mapping[str, str], is_secret: IsSecret = secrets.is_secret) -> dict[str, str]:
-    """The configuration as anybody may see it; references (`${env:X}`) stay, they say only where the secret is."""
-    return {key: shown(key, value, is_secret) for key, value in config.items()}
+def mask_config(config: Mapping[str, str], is_secret: IsSecret = secrets.is_secret) -> dict[str, str]:
+    """Mask the secrets of a configuration. References (`${env:X}`) stay readable: they only name the place of a secret."""
+    return {key: masked_value(key, value, is_secret) for key, value in config.items()}
 
 
-def restored(
+def restore_secrets(
     given: Mapping[str, str], known: Mapping[str, str], is_secret: IsSecret = secrets.is_secret
 ) -> dict[str, str]:
-    """What is meant by `given`: a value that is only the mask of what is known stands for it."""
+    """Return `given`, with each value that is only a mask replaced by the secret in `known`."""
     return {
-        key: known[key] if key in known and value == shown(key, known[key], is_secret) else value
+        key: known[key] if key in known and value == masked_value(key, known[key], is_secret) else value
         for key, value in given.items()
     }
 
 
-def still_masked(config: Mapping[str, str]) -> list[str]:
-    """Keys whose value is a mask of something that is not known."""
+def keys_with_mask(config: Mapping[str, str]) -> list[str]:
+    """Return the keys whose value still holds a mask, because no known secret stands behind it."""
     return [key for key, value in config.items() if MASK in value]
 
 
-def without_secrets(text: str | None, config: Mapping[str, str], is_secret: IsSecret = secrets.is_secret) -> str | None:
-    """A trace without the secrets that the connector's configuration writes out."""
+def mask_trace(text: str | None, config: Mapping[str, str], is_secret: IsSecret = secrets.is_secret) -> str | None:
+    """Mask the secrets of a connector's configuration in a stack trace."""
     return None if text is None else mask_written(config, is_secret)(text)

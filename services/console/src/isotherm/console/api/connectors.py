@@ -15,36 +15,36 @@ from isotherm.connector.config import files as config_files
 from isotherm.connector.config.files import ConfigError, group_of
 from isotherm.connector.offsets import replay
 from isotherm.connector.state.target_follower import TargetState
-from isotherm.console.access.policy import begin_change
+from isotherm.console.access.policy import require_operator
 from isotherm.console.api.models import (
-    BoxAnswer,
-    CheckedAnswer,
-    Choice,
-    Explained,
+    ConfigCheckAnswer,
+    ConfigText,
+    ConnectorOverview,
+    DeadLetterAnswer,
+    DeadLetterQueueAnswer,
     HandledAnswer,
-    Kcql,
-    LagAt,
-    LetterAnswer,
-    ListedLetter,
+    KcqlExplanation,
+    KcqlText,
+    LagSampleAnswer,
+    ListedDeadLetter,
     Move,
     OffsetNumber,
-    Overview,
     PartitionNumber,
-    Replay,
+    RecordSelection,
+    ReplayRequest,
     Task,
     Worker,
-    Written,
 )
 from isotherm.console.cluster import plugins
-from isotherm.console.cluster.state import ConnectorView, Fleet, Status
+from isotherm.console.cluster.state import ClusterState, ConnectorView, TaskStatus
 from isotherm.console.connect_api import shapes
 from isotherm.console.connect_api.bodies import json_body
-from isotherm.console.connectors.control import Control
-from isotherm.console.connectors.offsets import Offsets
-from isotherm.console.dead_letters.queue import Handled, Letters, Where
-from isotherm.console.dead_letters.record import Letter, OpenLetters
+from isotherm.console.connectors.control import ConnectorControl
+from isotherm.console.connectors.offsets import ConnectorOffsets
+from isotherm.console.dead_letters.queue import DeadLetterQueues, HandledRecords, RecordPosition
+from isotherm.console.dead_letters.record import DeadLetterRecord, OpenRecords
 from isotherm.console.errors import BadRequestError, ConflictError
-from isotherm.console.records.decoding import Read
+from isotherm.console.records.decoding import DecodeValue
 
 _MOST_LISTED = 2_000
 """Characters of any text in a list of letters."""
@@ -54,7 +54,7 @@ _only_json = [Depends(json_body)]
 
 
 def router(
-    control: Control, fleet: Fleet, offsets: Offsets, letters: Letters, read: Read, now_ms: Callable[[], int]
+    control: ConnectorControl, fleet: ClusterState, offsets: ConnectorOffsets, letters: DeadLetterQueues, read: DecodeValue, now_ms: Callable[[], int]
 ) -> APIRouter:
     """The routes; all errors leave as RestError."""
     routes = APIRouter()
@@ -62,56 +62,56 @@ def router(
     _add_letters(routes, letters, control, read)
 
     @routes.post("/connectors/{name}/replay", dependencies=_only_json, summary="Let a stopped sink read again")
-    def replay_connector(name: str, asked: Replay, request: Request) -> list[Move]:
+    def replay_connector(name: str, asked: ReplayRequest, request: Request) -> list[Move]:
         if not asked.dry_run:
-            begin_change(request)
+            require_operator(request)
         return replay_of(control, offsets, name, asked)
 
     @routes.post("/check", dependencies=_only_json, summary="Check a configuration while it is written")
-    def check(written: Written) -> CheckedAnswer:
+    def check(written: ConfigText) -> ConfigCheckAnswer:
         try:
             given = config_files.entries(written.text, origin="configuration")
             checked = control.check_written(written.name or given.get(config_files.NAME, ""), given)
         except (ConfigError, BadRequestError) as error:
-            return CheckedAnswer(problems=[str(error)], notices=[])
-        return CheckedAnswer(
+            return ConfigCheckAnswer(problems=[str(error)], notices=[])
+        return ConfigCheckAnswer(
             problems=[str(one) for one in checked.problems], notices=[str(one) for one in checked.notices]
         )
 
     @routes.post("/kcql/explain", dependencies=_only_json, summary="Say what KCQL does")
-    def explain(given: Kcql) -> Explained:
+    def explain(given: KcqlText) -> KcqlExplanation:
         try:
-            return Explained(statements=[kcql.explain_words(one) for one in kcql.parse(given.kcql)], error=None)
+            return KcqlExplanation(statements=[kcql.explain_words(one) for one in kcql.parse(given.kcql)], error=None)
         except kcql.KcqlError as error:
-            return Explained(statements=[], error=str(error))
+            return KcqlExplanation(statements=[], error=str(error))
 
     return routes
 
 
-def _add_fleet(routes: APIRouter, control: Control, fleet: Fleet, now_ms: Callable[[], int]) -> None:
+def _add_fleet(routes: APIRouter, control: ConnectorControl, fleet: ClusterState, now_ms: Callable[[], int]) -> None:
     @routes.get("/connectors", summary="Every connector with counts and lag of each task")
-    def connectors() -> list[Overview]:
+    def connectors() -> list[ConnectorOverview]:
         return [overview(control, view) for view in fleet.views(now_ms())]
 
     @routes.get("/connectors/{name}", summary="One connector with counts and lag of each task")
-    def connector(name: str) -> Overview:
+    def connector(name: str) -> ConnectorOverview:
         return overview(control, control.view(name))
 
     @routes.get("/connectors/{name}/lag", summary="The lag of a connector as far as this console watched it")
-    def lag(name: str) -> list[LagAt]:
+    def lag(name: str) -> list[LagSampleAnswer]:
         control.view(name)
-        return [LagAt(at=one.at_ms, lag=one.lag) for one in fleet.lag_history(name)]
+        return [LagSampleAnswer(at=one.at_ms, lag=one.lag) for one in fleet.lag_history(name)]
 
     @routes.get("/workers", summary="Distributed workers")
     def workers() -> list[Worker]:
         return [_worker(one) for one in fleet.workers(now_ms())]
 
 
-def _add_letters(routes: APIRouter, letters: Letters, control: Control, read: Read) -> None:
+def _add_letters(routes: APIRouter, letters: DeadLetterQueues, control: ConnectorControl, read: DecodeValue) -> None:
     @routes.get("/dead-letters", summary="Dead-letter topics")
-    def boxes() -> list[BoxAnswer]:
+    def boxes() -> list[DeadLetterQueueAnswer]:
         return [
-            BoxAnswer(topic=box.topic, most_open=box.most_open) for box in letters.boxes(control.dead_letter_topics())
+            DeadLetterQueueAnswer(topic=box.topic, most_open=box.most_open) for box in letters.boxes(control.dead_letter_topics())
         ]
 
     @routes.get("/dead-letters/{topic}", summary="Dead letters that are open")
@@ -120,27 +120,27 @@ def _add_letters(routes: APIRouter, letters: Letters, control: Control, read: Re
         response: Response,
         limit: Annotated[int, Query(ge=1, le=1_000)] = 50,
         after: Annotated[str | None, Query(pattern=r"^[0-9]{1,9}/[0-9]{1,18}$", description="partition/offset")] = None,
-    ) -> list[ListedLetter]:
-        found = letters.open(topic, place_of(after), limit)
+    ) -> list[ListedDeadLetter]:
+        found = letters.open(topic, position_of(after), limit)
         if found.is_cut:
             # Fewer than were asked for are not all: large letters make a shorter list (RFC 8288).
-            response.headers["Link"] = f'<?limit={limit}&after={place_after(found)}>; rel="next"'
-        return [listed_letter(one, read) for one in found.letters]
+            response.headers["Link"] = f'<?limit={limit}&after={next_position(found)}>; rel="next"'
+        return [listed_dead_letter(one, read) for one in found.letters]
 
     @routes.get("/dead-letters/{topic}/{partition}/{offset}", summary="One dead letter")
-    def one_letter(topic: str, partition: PartitionNumber, offset: OffsetNumber) -> LetterAnswer:
-        return letter_answer(letters.letter(topic, Where(partition, offset)), read)
+    def one_letter(topic: str, partition: PartitionNumber, offset: OffsetNumber) -> DeadLetterAnswer:
+        return dead_letter_answer(letters.letter(topic, RecordPosition(partition, offset)), read)
 
     @routes.post("/dead-letters/{topic}/replay", dependencies=_only_json, summary="Write them where they came from")
-    def replay_letters(topic: str, choice: Choice) -> HandledAnswer:
+    def replay_letters(topic: str, choice: RecordSelection) -> HandledAnswer:
         return _handled(letters.replay(topic, choice.places()))
 
     @routes.post("/dead-letters/{topic}/discard", dependencies=_only_json, summary="Count them as done")
-    def discard_letters(topic: str, choice: Choice) -> HandledAnswer:
+    def discard_letters(topic: str, choice: RecordSelection) -> HandledAnswer:
         return _handled(letters.discard(topic, choice.places()))
 
 
-def replay_of(control: Control, offsets: Offsets, name: str, asked: Replay) -> list[Move]:
+def replay_of(control: ConnectorControl, offsets: ConnectorOffsets, name: str, asked: ReplayRequest) -> list[Move]:
     """Put a stopped sink's group elsewhere.
 
     Raises NotFoundError, BadRequestError, ConflictError while it is not stopped, UnavailableError.
@@ -171,10 +171,10 @@ def replay_of(control: Control, offsets: Offsets, name: str, asked: Replay) -> l
     ]
 
 
-def overview(control: Control, view: ConnectorView) -> Overview:
+def overview(control: ConnectorControl, view: ConnectorView) -> ConnectorOverview:
     """A connector as it is told here."""
     connector = view.connector
-    return Overview(
+    return ConnectorOverview(
         name=connector.name,
         connector_class=connector.klass,
         type=shapes.kind(control, view),
@@ -187,21 +187,21 @@ def overview(control: Control, view: ConnectorView) -> Overview:
     )
 
 
-def letter_answer(letter: Letter, read: Read) -> LetterAnswer:
+def dead_letter_answer(letter: DeadLetterRecord, read: DecodeValue) -> DeadLetterAnswer:
     """A letter as it is told here."""
     said = _said(letter, read)
-    return LetterAnswer(**said, is_cut=False, key_base64=_base64(letter.key), value_base64=_base64(letter.value))
+    return DeadLetterAnswer(**said, is_cut=False, key_base64=_base64(letter.key), value_base64=_base64(letter.value))
 
 
-def listed_letter(letter: Letter, read: Read) -> ListedLetter:
+def listed_dead_letter(letter: DeadLetterRecord, read: DecodeValue) -> ListedDeadLetter:
     """A letter as a list has it: bounded, whatever it holds."""
     said = _said(letter, read)
     cut = {name: _cut(value) for name, value in said.items() if name != "headers"}
     cut["headers"] = {name: _cut(value) for name, value in said["headers"].items()}
-    return ListedLetter(**cut, is_cut=cut != said)
+    return ListedDeadLetter(**cut, is_cut=cut != said)
 
 
-def _said(letter: Letter, read: Read) -> dict[str, Any]:
+def _said(letter: DeadLetterRecord, read: DecodeValue) -> dict[str, Any]:
     """What every answer tells of a letter."""
     value = read(letter.value)
     return {
@@ -225,22 +225,22 @@ def _said(letter: Letter, read: Read) -> dict[str, Any]:
     }
 
 
-def place_of(text: str | None) -> Where | None:
+def position_of(text: str | None) -> RecordPosition | None:
     """A place as the query has it, `partition/offset`. Raises ValueError."""
     if not text:
         return None
     found = _PLACE.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no place of a letter; expected partition/offset")
-    return Where(int(found[1]), int(found[2]))
+    return RecordPosition(int(found[1]), int(found[2]))
 
 
-def place_after(found: OpenLetters) -> str:
+def next_position(found: OpenRecords) -> str:
     """Behind which place the next letters are, as the query has it; empty when there are none."""
     return f"{found.letters[-1].partition}/{found.letters[-1].offset}" if found.is_cut else ""
 
 
-def _task(control: Control, view: ConnectorView, task: Status) -> Task:
+def _task(control: ConnectorControl, view: ConnectorView, task: TaskStatus) -> Task:
     said = shapes.task_status(control, view, task)
     return Task(
         id=task.task,
@@ -253,7 +253,7 @@ def _task(control: Control, view: ConnectorView, task: Status) -> Task:
     )
 
 
-def _worker(status: Status) -> Worker:
+def _worker(status: TaskStatus) -> Worker:
     return Worker(
         worker_id=status.worker,
         worker_group=status.worker_group,
@@ -264,7 +264,7 @@ def _worker(status: Status) -> Worker:
     )
 
 
-def _handled(handled: Handled) -> HandledAnswer:
+def _handled(handled: HandledRecords) -> HandledAnswer:
     return HandledAnswer(done=handled.done, left=handled.left)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from isotherm.connector.offsets import replay
-from isotherm.console.dead_letters.queue import Where
+from isotherm.console.dead_letters.queue import RecordPosition
 from isotherm.console.errors import BadRequestError
 
 PartitionNumber = Annotated[int, Field(ge=0, lt=2**31)]
@@ -32,7 +32,7 @@ class Task(Answer):
     updated_at: int = Field(description="When the worker said so, epoch milliseconds; 0 when it never did.")
 
 
-class Overview(Answer):
+class ConnectorOverview(Answer):
     """One connector: what is wanted, what is, and its tasks."""
 
     name: str
@@ -57,19 +57,19 @@ class Worker(Answer):
     updated_at: int
 
 
-class LagAt(Answer):
+class LagSampleAnswer(Answer):
     """A connector's lag at one time."""
 
     at: int
     lag: int
 
 
-class Replay(BaseModel):
+class ReplayRequest(BaseModel):
     """A replay that is asked for."""
 
     model_config = ConfigDict(extra="forbid")
 
-    to: str = Field(description=f"Where its tasks go on: {replay.EXPECTED}.")
+    to: str = Field(description=f"RecordPosition its tasks go on: {replay.EXPECTED}.")
     topic: str | None = Field(None, description="One of the connector's topics; all when left out.")
     partition: PartitionNumber | None = Field(None, description="One partition of `topic`.")
     dry_run: bool = Field(False, description="Say what would be done, and do nothing.")
@@ -85,14 +85,14 @@ class Move(Answer):
     records_to_read: int = Field(description="Places between the new position and the end.")
 
 
-class BoxAnswer(Answer):
+class DeadLetterQueueAnswer(Answer):
     """A dead-letter topic."""
 
     topic: str
     most_open: int = Field(description="Letters that are open at most: places that hold no record count too.")
 
 
-class ListedLetter(Answer):
+class ListedDeadLetter(Answer):
     """A dead letter as a list has it: long texts are cut, and end with `…` then."""
 
     partition: int
@@ -115,14 +115,14 @@ class ListedLetter(Answer):
     is_cut: bool = Field(description="Whether something is not shown as a whole here; the single letter has it all.")
 
 
-class LetterAnswer(ListedLetter):
+class DeadLetterAnswer(ListedDeadLetter):
     """A dead letter as a whole."""
 
     key_base64: str | None
     value_base64: str | None
 
 
-class Place(BaseModel):
+class Position(BaseModel):
     """Where a letter is."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -131,19 +131,19 @@ class Place(BaseModel):
     offset: OffsetNumber
 
 
-class Choice(BaseModel):
+class RecordSelection(BaseModel):
     """Which letters are meant."""
 
     model_config = ConfigDict(extra="forbid")
 
     all: bool = Field(False, description="Every letter that is open now.")
-    letters: list[Place] = Field(default_factory=list, max_length=10_000)
+    letters: list[Position] = Field(default_factory=list, max_length=10_000)
 
-    def places(self) -> set[Where] | None:
+    def places(self) -> set[RecordPosition] | None:
         """The chosen letters, None for all. Raises BadRequestError when neither or both are said."""
         if self.all == bool(self.letters):
             raise BadRequestError("say either all or letters")
-        return None if self.all else {Where(one.partition, one.offset) for one in self.letters}
+        return None if self.all else {RecordPosition(one.partition, one.offset) for one in self.letters}
 
 
 class HandledAnswer(Answer):
@@ -153,7 +153,7 @@ class HandledAnswer(Answer):
     left: int = Field(description="Letters that stay open: they were never in a topic, so they cannot be replayed.")
 
 
-class Kcql(BaseModel):
+class KcqlText(BaseModel):
     """KCQL to be explained."""
 
     model_config = ConfigDict(extra="forbid")
@@ -161,7 +161,7 @@ class Kcql(BaseModel):
     kcql: str = Field(max_length=100_000)
 
 
-class Written(BaseModel):
+class ConfigText(BaseModel):
     """A configuration as somebody writes it."""
 
     model_config = ConfigDict(extra="forbid")
@@ -170,14 +170,14 @@ class Written(BaseModel):
     name: str = Field("", description="The connector's name, where the text has none.")
 
 
-class CheckedAnswer(Answer):
+class ConfigCheckAnswer(Answer):
     """What is to be said of a configuration."""
 
     problems: list[str]
     notices: list[str] = Field(description="What is accepted but deserves a word, such as unknown keys.")
 
 
-class Explained(Answer):
+class KcqlExplanation(Answer):
     """What statements do, in words, or why they are refused, with a caret under the place."""
 
     statements: list[str]

@@ -14,7 +14,7 @@ from isotherm.connector.config.definitions import (
     Type,
 )
 from isotherm.connector.config.files import ConfigError, ConnectorConfig
-from isotherm.connector.config.masking import shown
+from isotherm.connector.config.masking import masked_value
 from isotherm.connector.config.validation import (
     Problem,
     Validated,
@@ -55,7 +55,7 @@ class Plugin:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedConfig:
     """What is to be said of a configuration."""
 
     plugin: Plugin
@@ -100,7 +100,7 @@ def _key(record: Mapping[str, Any]) -> Key:
     )
 
 
-def find(plugins: Sequence[Plugin], klass: str) -> Plugin | None:
+def find_plugin(plugins: Sequence[Plugin], klass: str) -> Plugin | None:
     """The class called `klass`: in full, by another name of it, or by the last part of its name as Connect allows."""
     exact = (plugin for plugin in plugins if plugin.definition.answers_to(klass))
     return next(exact, None) or next((plugin for plugin in plugins if _is_called(plugin, klass)), None)
@@ -110,12 +110,12 @@ def _last_part(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def check(plugin: Plugin, config: Mapping[str, str]) -> Checked:
+def check_config(plugin: Plugin, config: Mapping[str, str]) -> CheckedConfig:
     """Everything that can be said of a configuration without its worker, which has the last word when it starts."""
     named = ConnectorConfig(config.get(config_files.NAME, ""), _class_of(config, plugin), dict(config))
     validated, problems = examine(plugin.definition, named)
     name_problems = _name_problems(config, {problem.key for problem in problems})
-    return Checked(plugin, validated, (*problems, *name_problems, *_topic_problems(validated)))
+    return CheckedConfig(plugin, validated, (*problems, *name_problems, *_topic_problems(validated)))
 
 
 def _class_of(config: Mapping[str, str], plugin: Plugin) -> str:
@@ -177,7 +177,7 @@ def _group(name: str) -> str:
     return "Error Handling" if name.startswith("errors.") else "Connector"
 
 
-def config_infos(checked: Checked, given: Mapping[str, str]) -> dict[str, Any]:
+def config_infos(checked: CheckedConfig, given: Mapping[str, str]) -> dict[str, Any]:
     """The outcome of a check in Connect's form (`ConfigInfos`), secrets masked."""
     keys = checked.plugin.definition.keys
     by_key: dict[str, list[str]] = {}
@@ -210,7 +210,7 @@ def _older_names(plugin: Plugin, given: Mapping[str, str]) -> list[dict[str, Any
         {
             "definition": _key_info(replace(plugin.definition.key(key), name=name, doc=f"Another name of {key}."), 0)
             | {"required": False, "default_value": None},
-            "value": _value_info(name, shown(name, given[name], plugin.is_secret), []),
+            "value": _value_info(name, masked_value(name, given[name], plugin.is_secret), []),
         }
         for name, key in named
         if name != key
@@ -224,9 +224,9 @@ def _canonical(plugin: Plugin, name: str) -> str:
         return name
 
 
-def _value(checked: Checked, given: Mapping[str, str], key: Key, errors: list[str]) -> dict[str, Any]:
+def _value(checked: CheckedConfig, given: Mapping[str, str], key: Key, errors: list[str]) -> dict[str, Any]:
     found = next((given[name] for name in (key.name, *key.aliases) if name in given), key.default)
-    value = None if found is None else shown(key.name, found, lambda _: key.is_secret)
+    value = None if found is None else masked_value(key.name, found, lambda _: key.is_secret)
     return _value_info(key.name, value, errors, key.allowed)
 
 

@@ -13,14 +13,14 @@ from typing import Any
 
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
 from isotherm.connector.state.desired_state import CONNECTOR_ITSELF, DISTRIBUTED, STANDALONE
-from isotherm.connector.state.status import INTERVAL_MS, State, key_of
+from isotherm.connector.state.status import INTERVAL_MS, State, status_key
 from isotherm.connector.state.target_follower import TargetState
 from isotherm.console.cluster.plugins import Plugin, plugin_of
 from isotherm.kcql.dates import epoch_ms
 
 STALE_MS = 3 * int(INTERVAL_MS)
 """A status that is older says nothing any more: the worker is gone or cannot reach Kafka."""
-FORGET_MS = 3_600_000
+STATUS_RETENTION_MS = 3_600_000
 """A status that is older is removed from the topic."""
 _TASKS_KEYS = ("tasks.max", "max.tasks")
 _MOST_TASKS = 1_000
@@ -74,7 +74,7 @@ class Connector:
 
 
 @dataclass(frozen=True)
-class Status:
+class TaskStatus:
     """What a worker said last of one task, of a connector (CONNECTOR_ITSELF), or of itself (EVERY_CONNECTOR)."""
 
     connector: str
@@ -88,7 +88,7 @@ class Status:
     lag: Mapping[str, int] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
 
-    def at(self, now_ms: float) -> Status:
+    def at(self, now_ms: float) -> TaskStatus:
         """The same as it is to be understood now.
 
         A beat that did not come means UNASSIGNED. A failure stays what it is: it is the last word of its task.
@@ -106,7 +106,7 @@ class ConnectorView:
     state: State
     worker: str
     trace: str | None
-    tasks: tuple[Status, ...]
+    tasks: tuple[TaskStatus, ...]
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -125,24 +125,24 @@ class ConnectorView:
 
 
 @dataclass(frozen=True)
-class Sample:
+class LagSample:
     """A connector's lag at one time."""
 
     at_ms: int
     lag: int
 
 
-class Fleet:
+class ClusterState:
     """Everything that was read of the control topics; safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._connectors: dict[str, Connector] = {}
         self._deleted: dict[str, int] = {}
-        self._statuses: dict[str, dict[str, Status]] = {}
-        self._before: dict[str, Status] = {}
+        self._statuses: dict[str, dict[str, TaskStatus]] = {}
+        self._before: dict[str, TaskStatus] = {}
         self._plugins: dict[str, Plugin] = {}
-        self._lag: dict[str, deque[Sample]] = {}
+        self._lag: dict[str, deque[LagSample]] = {}
 
     def take_connector(self, name: str, record: Mapping[str, Any] | None, at_ms: int) -> None:
         """A record of `isotherm.connectors`, or its deletion at `at_ms`. Raises ValueError for an unknown state."""
@@ -214,7 +214,7 @@ class Fleet:
             found = [self.view(name, now_ms) for name in self.names()]
         return [view for view in found if view is not None]
 
-    def workers(self, now_ms: float) -> list[Status]:
+    def workers(self, now_ms: float) -> list[TaskStatus]:
         """What every distributed worker says of itself, those that are silent as UNASSIGNED, by group and name."""
         with self._lock:
             found = [status.at(now_ms) for status in self._statuses.get(EVERY_CONNECTOR, {}).values()]
@@ -236,17 +236,17 @@ class Fleet:
         for view in self.views(now_ms):
             with self._lock:
                 samples = self._lag.setdefault(view.connector.name, deque(maxlen=_HISTORY))
-                samples.append(Sample(int(now_ms), view.lag))
+                samples.append(LagSample(int(now_ms), view.lag))
 
-    def lag_history(self, name: str) -> list[Sample]:
+    def lag_history(self, name: str) -> list[LagSample]:
         """The lag of a connector as far as it was watched."""
         with self._lock:
             return list(self._lag.get(name, ()))
 
-    def rate(self, task: Status) -> float | None:
+    def rate(self, task: TaskStatus) -> float | None:
         """Records a second of a task between its last two beats; None when they do not say."""
         with self._lock:
-            before = self._before.get(key_of(task.connector, task.task, task.worker))
+            before = self._before.get(status_key(task.connector, task.task, task.worker))
         name = next((one for one in _THROUGHPUT if one in task.counts), None)
         if before is None or name is None or task.state not in _ACTIVE or name not in before.counts:
             return None
@@ -269,7 +269,7 @@ class Fleet:
                 key
                 for name, of in self._statuses.items()
                 for key, status in of.items()
-                if now_ms - status.updated_at_ms > FORGET_MS
+                if now_ms - status.updated_at_ms > STATUS_RETENTION_MS
                 and not ((name, status.task) in kept and status.state is State.FAILED)
             ]
 
@@ -279,8 +279,8 @@ class Fleet:
         said = self._statuses.get(name, {}).values()
         return bool(said) if deleted_at is None else any(one.updated_at_ms > deleted_at + STALE_MS for one in said)
 
-    def _newest(self, name: str, now_ms: float) -> dict[int, Status]:
-        newest: dict[int, Status] = {}
+    def _newest(self, name: str, now_ms: float) -> dict[int, TaskStatus]:
+        newest: dict[int, TaskStatus] = {}
         for status in self._statuses.get(name, {}).values():
             known = newest.get(status.task)
             if known is None or status.updated_at_ms >= known.updated_at_ms:
@@ -303,9 +303,9 @@ def connector_of(record: Mapping[str, Any]) -> Connector:
     )
 
 
-def status_of(record: Mapping[str, Any]) -> Status:
+def status_of(record: Mapping[str, Any]) -> TaskStatus:
     """A TaskStatus record, decoded. Raises ValueError for a state that nobody knows."""
-    return Status(
+    return TaskStatus(
         connector=record["connector"],
         task=record["task"],
         worker=record["worker"],
@@ -319,18 +319,18 @@ def status_of(record: Mapping[str, Any]) -> Status:
     )
 
 
-def _tasks(connector: Connector, newest: Mapping[int, Status]) -> tuple[Status, ...]:
+def _tasks(connector: Connector, newest: Mapping[int, TaskStatus]) -> tuple[TaskStatus, ...]:
     """The tasks that there are: as many as are wanted, and others that still live. None of a stopped connector."""
     is_stopped = connector.target is TargetState.STOPPED
     living = {number for number, one in newest.items() if one.state in _ACTIVE}
     wanted = set() if is_stopped else set(range(connector.tasks_max)) or set(newest)
     return tuple(
-        newest.get(number) or Status(connector.name, number, "", State.UNASSIGNED, 0, connector.worker_group)
+        newest.get(number) or TaskStatus(connector.name, number, "", State.UNASSIGNED, 0, connector.worker_group)
         for number in sorted(wanted | living)
     )
 
 
-def _view(connector: Connector, own: Status | None, tasks: tuple[Status, ...]) -> ConnectorView:
+def _view(connector: Connector, own: TaskStatus | None, tasks: tuple[TaskStatus, ...]) -> ConnectorView:
     active = [task for task in tasks if task.state in _ACTIVE]
     worker = max(active, key=lambda task: task.updated_at_ms).worker if active else ""
     state, trace = _derived(connector, tasks, active), None
@@ -341,7 +341,7 @@ def _view(connector: Connector, own: Status | None, tasks: tuple[Status, ...]) -
     return ConnectorView(connector, state, worker, trace, tasks)
 
 
-def _derived(connector: Connector, tasks: Iterable[Status], active: Iterable[Status]) -> State:
+def _derived(connector: Connector, tasks: Iterable[TaskStatus], active: Iterable[TaskStatus]) -> State:
     states = {task.state for task in active}
     if states:
         return State.PAUSED if states == {State.PAUSED} else State.RUNNING

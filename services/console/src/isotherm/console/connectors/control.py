@@ -16,26 +16,26 @@ from isotherm.connector.config import files as config_files
 from isotherm.connector.state.desired_state import CONNECTOR_ITSELF
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import TargetState
-from isotherm.console.access.masking import restored, still_masked
+from isotherm.console.access.masking import keys_with_mask, restore_secrets
 from isotherm.console.cluster.plugins import (
     TOPICS,
     TOPICS_REGEX,
     WORKER_GROUP,
-    Checked,
+    CheckedConfig,
     Plugin,
-    check,
-    find,
+    check_config,
+    find_plugin,
 )
-from isotherm.console.cluster.state import Connector, ConnectorView, Fleet
+from isotherm.console.cluster.state import ClusterState, Connector, ConnectorView
 from isotherm.console.errors import BadRequestError, ConflictError, NotFoundError
 
 _VALIDATE = "/connector-plugins/{connectorType}/config/validate"
 
-Begin = Callable[[str], None]
+BeforeCreate = Callable[[str], None]
 """What is to be done before a connector of this kind (`source`, `sink`) begins; what it raises refuses it."""
 
 
-class Journal(Protocol):
+class ConfigStore(Protocol):
     """Where changes are written."""
 
     def write(self, name: str, record: Mapping[str, Any] | None) -> None:
@@ -45,10 +45,10 @@ class Journal(Protocol):
         """
 
 
-class Control:
+class ConnectorControl:
     """The changes of connectors."""
 
-    def __init__(self, fleet: Fleet, journal: Journal, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, fleet: ClusterState, journal: ConfigStore, clock_ms: Callable[[], int]) -> None:
         self._fleet, self._journal, self._clock_ms = fleet, journal, clock_ms
         self._one_at_a_time = threading.Lock()
 
@@ -60,7 +60,7 @@ class Control:
         return found
 
     def create(
-        self, name: str, config: Mapping[str, str], target: TargetState, begin: Begin | None = None
+        self, name: str, config: Mapping[str, str], target: TargetState, begin: BeforeCreate | None = None
     ) -> ConnectorView:
         """Create a connector. Raises BadRequestError, and ConflictError when it exists.
 
@@ -69,7 +69,7 @@ class Control:
         self.write_new(name, config, target, begin)
         return self.view(name)
 
-    def write_new(self, name: str, config: Mapping[str, str], target: TargetState, begin: Begin | None = None) -> None:
+    def write_new(self, name: str, config: Mapping[str, str], target: TargetState, begin: BeforeCreate | None = None) -> None:
         """As `create`, without looking at the connector afterwards."""
         with self._one_at_a_time:
             if self._fleet.connector(name) is not None:
@@ -145,7 +145,7 @@ class Control:
 
     def plugin(self, klass: str) -> Plugin | None:
         """The connector class of that name."""
-        return find(self._fleet.plugins(), klass)
+        return find_plugin(self._fleet.plugins(), klass)
 
     def plugin_of(self, connector: Connector) -> Plugin | None:
         """The class of a connector."""
@@ -162,7 +162,7 @@ class Control:
 
     def meant(self, known: Connector, config: Mapping[str, str]) -> dict[str, str]:
         """A configuration that somebody sends for a connector, its masked secrets put back."""
-        return restored(config, known.config, self.is_secret(known))
+        return restore_secrets(config, known.config, self.is_secret(known))
 
     def subscription(self, view: ConnectorView) -> list[str]:
         """The topics that a sink reads; one regular expression begins with `^`."""
@@ -175,15 +175,15 @@ class Control:
 
         A record that was not written here may name a topic that may hold none: it counts as not said.
         """
-        topic = dead_letter_topics.letter_topic(connector.name, connector.config)
-        return topic if dead_letter_topics.may_hold_letters(topic) else ""
+        topic = dead_letter_topics.dead_letter_topic(connector.name, connector.config)
+        return topic if dead_letter_topics.may_hold_dead_letters(topic) else ""
 
     def dead_letter_topics(self) -> set[str]:
         """The topics that connectors are configured to put their dead letters into."""
         named = {self.dead_letter_topic(connector) for connector in self._fleet.connectors()}
         return named - {""}
 
-    def check(self, name: str, config: Mapping[str, str]) -> Checked:
+    def check(self, name: str, config: Mapping[str, str]) -> CheckedConfig:
         """Check a configuration for a connector of that name. Raises BadRequestError when its class is not known."""
         klass = config.get(config_files.CLASS) or config.get(config_files.CLASS_ALIASES[0])
         if not klass:
@@ -192,13 +192,13 @@ class Control:
         if plugin is None:
             known = ", ".join(one.klass for one in self._fleet.plugins()) or "none"
             raise BadRequestError(
-                f"Failed to find any class that implements Connector and which name matches {klass}, "
+                f"Failed to find_plugin any class that implements Connector and which name matches {klass}, "
                 f"available connectors are: {known}"
             )
-        return check(plugin, {**config, config_files.NAME: name})
+        return check_config(plugin, {**config, config_files.NAME: name})
 
-    def check_written(self, name: str, config: Mapping[str, str]) -> Checked:
-        """As `check`, with masked secrets put back for a connector that exists."""
+    def check_written(self, name: str, config: Mapping[str, str]) -> CheckedConfig:
+        """As `check_config`, with masked secrets put back for a connector that exists."""
         known = self._fleet.connector(name)
         return self.check(name, config if known is None else self.meant(known, config))
 
@@ -212,7 +212,7 @@ class Control:
         checked = self.check(known.name, meant)
         problems = [f"{problem.key}: {problem.message}" for problem in checked.problems]
         problems += [
-            f"{key}: holds a mask; give the value or a reference such as ${{env:NAME}}" for key in still_masked(meant)
+            f"{key}: holds a mask; give the value or a reference such as ${{env:NAME}}" for key in keys_with_mask(meant)
         ]
         group = ""
         if not problems:
@@ -221,13 +221,13 @@ class Control:
             raise BadRequestError(
                 f"Connector configuration is invalid and contains the following {len(problems)} error(s):\n"
                 + "\n".join(problems)
-                + f"\nYou can also find the above list of errors at the endpoint `{_VALIDATE}`"
+                + f"\nYou can also find_plugin the above list of errors at the endpoint `{_VALIDATE}`"
             )
         return replace(
             known, klass=checked.plugin.klass, config={**meant, config_files.NAME: known.name}, worker_group=group
         )
 
-    def _group(self, checked: Checked, config: Mapping[str, str]) -> tuple[str, list[str]]:
+    def _group(self, checked: CheckedConfig, config: Mapping[str, str]) -> tuple[str, list[str]]:
         living, heard_of = self._fleet.groups_for(checked.plugin.klass, self._clock_ms())
         named, able = config.get(WORKER_GROUP), living or heard_of
         if named:

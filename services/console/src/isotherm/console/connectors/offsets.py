@@ -18,7 +18,7 @@ _ABSENT = (KafkaError.GROUP_ID_NOT_FOUND,)
 _BUSY = (KafkaError.NON_EMPTY_GROUP,)
 
 
-class Committed(NamedTuple):
+class CommittedOffset(NamedTuple):
     """A group's position in one partition."""
 
     topic: str
@@ -26,10 +26,10 @@ class Committed(NamedTuple):
     offset: int
 
 
-class Offsets(Protocol):
+class ConnectorOffsets(Protocol):
     """The positions of groups."""
 
-    def read(self, group: str) -> list[Committed]:
+    def read(self, group: str) -> list[CommittedOffset]:
         """Every position of a group. Raises UnavailableError."""
 
     def alter(self, group: str, wanted: Sequence[tuple[str, int, int | None]]) -> list[replay.Move]:
@@ -47,7 +47,7 @@ class Offsets(Protocol):
     def replay(
         self, group: str, topics: Sequence[str], position: replay.Position, *, partition: int | None, dry_run: bool
     ) -> list[replay.Move]:
-        """As `replay.rewind`. Raises BadRequestError, ConflictError while tasks run, UnavailableError."""
+        """As `replay.reset_offsets`. Raises BadRequestError, ConflictError while tasks run, UnavailableError."""
 
 
 class KafkaOffsets:
@@ -56,37 +56,37 @@ class KafkaOffsets:
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
 
-    def read(self, group: str) -> list[Committed]:
-        """As `Offsets.read`."""
-        with answering():
+    def read(self, group: str) -> list[CommittedOffset]:
+        """As `ConnectorOffsets.read`."""
+        with translate_kafka_errors():
             asked = self._admin.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group)], request_timeout=replay.TIMEOUT_S
             )
             found = asked[group].result().topic_partitions
-        return sorted(Committed(one.topic, one.partition, one.offset) for one in found if one.offset >= 0)
+        return sorted(CommittedOffset(one.topic, one.partition, one.offset) for one in found if one.offset >= 0)
 
     def alter(self, group: str, wanted: Sequence[tuple[str, int, int | None]]) -> list[replay.Move]:
-        """As `Offsets.alter`."""
-        with answering():
-            return replay.put(self._admin, group, _by_place(wanted))
+        """As `ConnectorOffsets.alter`."""
+        with translate_kafka_errors():
+            return replay.set_offsets(self._admin, group, _by_place(wanted))
 
     def delete(self, group: str) -> None:
-        """As `Offsets.delete`."""
-        with answering():
+        """As `ConnectorOffsets.delete`."""
+        with translate_kafka_errors():
             self._admin.delete_consumer_groups([group], request_timeout=replay.TIMEOUT_S)[group].result()
 
     def replay(
         self, group: str, topics: Sequence[str], position: replay.Position, *, partition: int | None, dry_run: bool
     ) -> list[replay.Move]:
-        """As `Offsets.replay`."""
-        with answering():
-            return replay.rewind(self._admin, group, topics, position, partition=partition, dry_run=dry_run)
+        """As `ConnectorOffsets.replay`."""
+        with translate_kafka_errors():
+            return replay.reset_offsets(self._admin, group, topics, position, partition=partition, dry_run=dry_run)
 
 
-def begin(offsets: Offsets, group: str, wanted: Sequence[tuple[str, int, int | None]]) -> list[replay.Move]:
+def set_initial_offsets(offsets: ConnectorOffsets, group: str, wanted: Sequence[tuple[str, int, int | None]]) -> list[replay.Move]:
     """Let a connector that is to be created begin here, whatever one of its name left behind (KIP-995).
 
-    Raises as `Offsets.alter`.
+    Raises as `ConnectorOffsets.alter`.
     """
     # What is refused is refused here, before anything is forgotten; the counts of the one before go with its offsets.
     offsets.alter(group, wanted)
@@ -95,7 +95,7 @@ def begin(offsets: Offsets, group: str, wanted: Sequence[tuple[str, int, int | N
 
 
 @contextmanager
-def answering() -> Iterator[None]:
+def translate_kafka_errors() -> Iterator[None]:
     """What a replay and Kafka refuse, as a request is refused."""
     try:
         yield
@@ -112,7 +112,7 @@ def answering() -> Iterator[None]:
         raise UnavailableError(f"Kafka: {error.str() if error is not None else failure}") from failure
 
 
-def as_json(found: Sequence[Committed]) -> dict[str, Any]:
+def as_json(found: Sequence[CommittedOffset]) -> dict[str, Any]:
     """Positions in Connect's form (`ConnectorOffsets`)."""
     return {
         "offsets": [

@@ -17,24 +17,24 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from isotherm.connector.config.dead_letter_topics import may_hold_letters
-from isotherm.connector.errors.dead_letters import DeadLetters, DeadLettersUnavailableError, producer_overrides
+from isotherm.connector.config.dead_letter_topics import may_hold_dead_letters
+from isotherm.connector.errors.dead_letters import DeadLetterQueue, DeadLettersUnavailableError, producer_overrides
 from isotherm.connector.offsets.replay import TIMEOUT_S
 from isotherm.console.dead_letters.record import (
     GROUP,
     SUFFIX,
-    Letter,
-    Open,
-    OpenLetters,
+    DeadLetterRecord,
+    OpenRecords,
+    PendingRecord,
     Progress,
     TooScatteredError,
     batches,
-    first_of,
     progress_of,
+    take_first,
     without_copies,
 )
 from isotherm.console.errors import ConflictError, NotFoundError, UnavailableError
-from isotherm.console.records.consumer import answering, messages
+from isotherm.console.records.consumer import consume_spans, translate_kafka_errors
 from isotherm.servicekit import kafka
 from isotherm.servicekit.settings import KafkaSettings
 
@@ -45,14 +45,14 @@ _QUEUED_KBYTES = 16_384
 """What is fetched ahead: the client's own 64 MiB would be most of a small container's memory."""
 
 
-class Where(NamedTuple):
+class RecordPosition(NamedTuple):
     """One letter of a topic."""
 
     partition: int
     offset: int
 
 
-class Handled(NamedTuple):
+class HandledRecords(NamedTuple):
     """What became of the letters of a request."""
 
     done: int
@@ -61,7 +61,7 @@ class Handled(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Box:
+class DeadLetterQueue:
     """A dead-letter topic."""
 
     topic: str
@@ -69,19 +69,19 @@ class Box:
     """Letters that are open at most; places in the topic that hold no record count too."""
 
 
-class Letters(Protocol):
+class DeadLetterQueues(Protocol):
     """The work list. Everything raises UnavailableError; NotFoundError for a topic that is none."""
 
-    def boxes(self, also: Collection[str]) -> list[Box]:
+    def boxes(self, also: Collection[str]) -> list[DeadLetterQueue]:
         """Every dead-letter topic: those of that ending, and those in `also` that exist."""
 
-    def open(self, topic: str, after: Where | None, limit: int) -> OpenLetters:
+    def open(self, topic: str, after: RecordPosition | None, limit: int) -> OpenRecords:
         """Letters that are not done, those behind `after`; fewer than `limit` where they are large."""
 
-    def letter(self, topic: str, where: Where) -> Letter:
+    def letter(self, topic: str, where: RecordPosition) -> DeadLetterRecord:
         """One letter. Raises NotFoundError."""
 
-    def replay(self, topic: str, chosen: Collection[Where] | None) -> Handled:
+    def replay(self, topic: str, chosen: Collection[RecordPosition] | None) -> HandledRecords:
         """Write letters (None: all that are open now) to where they came from, then count them as done.
 
         Who writes letters at least once, as the aggregator does, leaves copies: a record is replayed once.
@@ -89,11 +89,11 @@ class Letters(Protocol):
         Raises ConflictError when so many separate ones are done that they cannot be remembered.
         """
 
-    def discard(self, topic: str, chosen: Collection[Where] | None) -> Handled:
+    def discard(self, topic: str, chosen: Collection[RecordPosition] | None) -> HandledRecords:
         """Count letters as done without a replay. Raises ConflictError as `replay`."""
 
 
-class KafkaLetters:
+class KafkaDeadLetterQueues:
     """The work list as it is in Kafka."""
 
     def __init__(
@@ -113,18 +113,18 @@ class KafkaLetters:
         self._replayed: dict[tuple[str, ...], None] = {}
         """Records that were replayed, the oldest first: a copy of their letter is done without a replay."""
 
-    def boxes(self, also: Collection[str]) -> list[Box]:
-        """As `Letters.boxes`."""
-        with answering():
+    def boxes(self, also: Collection[str]) -> list[DeadLetterQueue]:
+        """As `DeadLetterQueues.boxes`."""
+        with translate_kafka_errors():
             known = self._topics()
             names = sorted(name for name in known if _is_box(name, also))
             with self._consumer() as consumer:
                 shares = {name: self._shares(consumer, name, known[name]).values() for name in names}
-            return [Box(name, sum(one.most_open for one in shares[name])) for name in names]
+            return [DeadLetterQueue(name, sum(one.most_open for one in shares[name])) for name in names]
 
-    def open(self, topic: str, after: Where | None, limit: int) -> OpenLetters:
-        """As `Letters.open`."""
-        with answering(), self._consumer() as consumer:
+    def open(self, topic: str, after: RecordPosition | None, limit: int) -> OpenRecords:
+        """As `DeadLetterQueues.open`."""
+        with translate_kafka_errors(), self._consumer() as consumer:
             progress = self._progress(consumer, topic)
             starts = {
                 partition: of.position if after is None or partition > after.partition else after.offset + 1
@@ -137,33 +137,33 @@ class KafkaLetters:
                 for letter in self._read(consumer, topic, partition, starts[partition])
                 if not progress[partition].is_done(letter.offset)
             )
-            return first_of(unfinished, limit)
+            return take_first(unfinished, limit)
 
-    def letter(self, topic: str, where: Where) -> Letter:
-        """As `Letters.letter`."""
-        with answering(), self._consumer() as consumer:
+    def letter(self, topic: str, where: RecordPosition) -> DeadLetterRecord:
+        """As `DeadLetterQueues.letter`."""
+        with translate_kafka_errors(), self._consumer() as consumer:
             if where.partition in self._progress(consumer, topic):
                 found = next(self._read(consumer, topic, where.partition, where.offset), None)
                 if found is not None and found.offset == where.offset:
                     return found
         raise NotFoundError(f"{topic} has no letter {where.partition}/{where.offset}")
 
-    def replay(self, topic: str, chosen: Collection[Where] | None) -> Handled:
-        """As `Letters.replay`."""
+    def replay(self, topic: str, chosen: Collection[RecordPosition] | None) -> HandledRecords:
+        """As `DeadLetterQueues.replay`."""
         return self._handle(topic, chosen, self._send)
 
-    def discard(self, topic: str, chosen: Collection[Where] | None) -> Handled:
-        """As `Letters.discard`."""
+    def discard(self, topic: str, chosen: Collection[RecordPosition] | None) -> HandledRecords:
+        """As `DeadLetterQueues.discard`."""
         return self._handle(topic, chosen, lambda letters: letters)
 
     def _handle(
         self,
         topic: str,
-        chosen: Collection[Where] | None,
-        work: Callable[[Sequence[Letter]], Sequence[Letter]],
-    ) -> Handled:
+        chosen: Collection[RecordPosition] | None,
+        work: Callable[[Sequence[DeadLetterRecord]], Sequence[DeadLetterRecord]],
+    ) -> HandledRecords:
         done = left = 0
-        with self._one_at_a_time, answering(), self._consumer() as consumer:
+        with self._one_at_a_time, translate_kafka_errors(), self._consumer() as consumer:
             for partition, progress in self._progress(consumer, topic).items():
                 wanted = None if chosen is None else {one.offset for one in chosen if one.partition == partition}
                 if wanted == set():
@@ -177,12 +177,12 @@ class KafkaLetters:
                     self._commit(topic, partition, progress)
                     done, left = done + len(settled), left + len(batch) - len(settled)
                     if done + left >= self._most:
-                        return Handled(done, left)
-        return Handled(done, left)
+                        return HandledRecords(done, left)
+        return HandledRecords(done, left)
 
     def _wanted(
         self, consumer: Consumer, topic: str, partition: int, progress: Progress, wanted: set[int] | None
-    ) -> Iterator[Open]:
+    ) -> Iterator[PendingRecord]:
         """The letters that are to be handled."""
         start = progress.position if wanted is None else max(progress.position, min(wanted))
         last = None if wanted is None else max(wanted)
@@ -190,12 +190,12 @@ class KafkaLetters:
         for letter in self._read(consumer, topic, partition, start):
             if last is not None and letter.offset > last:
                 break
-            # Where every letter is meant, places without a record (transaction markers) are done with the next one.
+            # RecordPosition every letter is meant, places without a record (transaction markers) are done with the next one.
             first, before = (before if wanted is None else letter.offset), letter.offset + 1
             if not progress.is_done(letter.offset) and (wanted is None or letter.offset in wanted):
-                yield Open(letter, first)
+                yield PendingRecord(letter, first)
 
-    def _send(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+    def _send(self, letters: Sequence[DeadLetterRecord]) -> Sequence[DeadLetterRecord]:
         """Write them where they came from; those that went."""
         self._producer = self._producer or kafka.producer(self._settings, _NAME, **producer_overrides())
         sendable = [letter for letter in letters if letter.origin is not None]
@@ -203,13 +203,13 @@ class KafkaLetters:
         for target in {letter.origin[0] for letter in fresh if letter.origin is not None}:
             chosen = [letter for letter in fresh if letter.origin is not None and letter.origin[0] == target]
             try:
-                DeadLetters(self._producer, target).send([letter.as_record() for letter in chosen])
+                DeadLetterQueue(self._producer, target).send([letter.as_record() for letter in chosen])
             except DeadLettersUnavailableError as failure:
                 raise UnavailableError(f"not all letters were replayed: {failure}") from failure
             self._remember(chosen)
         return sendable
 
-    def _remember(self, letters: Sequence[Letter]) -> None:
+    def _remember(self, letters: Sequence[DeadLetterRecord]) -> None:
         self._replayed.update((letter.refused_record, None) for letter in letters if letter.refused_record is not None)
         for oldest in list(self._replayed)[: max(0, len(self._replayed) - _MOST_REPLAYED)]:
             del self._replayed[oldest]
@@ -251,10 +251,10 @@ class KafkaLetters:
             if one.error is not None:
                 raise KafkaException(one.error)
 
-    def _read(self, consumer: Consumer, topic: str, partition: int, start: int) -> Iterator[Letter]:
+    def _read(self, consumer: Consumer, topic: str, partition: int, start: int) -> Iterator[DeadLetterRecord]:
         """The letters from `start` to what is the end now."""
-        for message in messages(consumer, topic, {partition: (start, None)}, self._timeout_s):
-            yield Letter.of(message)
+        for message in consume_spans(consumer, topic, {partition: (start, None)}, self._timeout_s):
+            yield DeadLetterRecord.of(message)
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
@@ -269,7 +269,7 @@ class KafkaLetters:
 
 def _is_box(topic: str, configured: Collection[str]) -> bool:
     # Whatever is configured: what control topics hold is no letter, and is shown elsewhere, masked.
-    return may_hold_letters(topic) and (topic.endswith(SUFFIX) or topic in configured)
+    return may_hold_dead_letters(topic) and (topic.endswith(SUFFIX) or topic in configured)
 
 
 class _Share(NamedTuple):

@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from isotherm.connector.errors.dead_letters import PREFIX, DeadLetter, Headers
+from isotherm.connector.errors.dead_letters import PREFIX, DeadLetterRecord, Headers
 from isotherm.console.records.record import NUMBER, Record
 
 GROUP = "isotherm-dead-letters"
 SUFFIX = ".dead-letters"
-MOST_METADATA = 4_000
+MAX_METADATA = 4_000
 """Characters; the broker takes 4096 bytes unless told otherwise (`offset.metadata.max.bytes`)."""
-MOST_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 """Letters that are held at once; one is held whatever its size."""
 _DONE = re.compile(r"done=((?:\d+(?:-\d+)?)(?:,\d+(?:-\d+)?)*)?")
 
@@ -49,7 +49,7 @@ class Progress:
     def metadata(self) -> str:
         """The commit's metadata. Raises TooScatteredError."""
         text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in self.ranges)
-        if len(text) > MOST_METADATA:
+        if len(text) > MAX_METADATA:
             raise TooScatteredError(
                 f"{len(self.ranges)} separate stretches of letters are done, more than can be remembered: "
                 "replay or discard the oldest open ones first"
@@ -82,7 +82,7 @@ def _progress(position: int, ranges: Iterable[tuple[int, int]]) -> Progress:
 
 
 @dataclass(frozen=True)
-class Letter(Record):
+class DeadLetterRecord(Record):
     """One record of a dead-letter topic."""
 
     def why(self, name: str) -> str:
@@ -107,41 +107,41 @@ class Letter(Record):
         """The headers of the record itself."""
         return [(name, value) for name, value in self.headers if not name.startswith(PREFIX)]
 
-    def as_record(self) -> DeadLetter:
+    def as_record(self) -> DeadLetterRecord:
         """The record as it was: bytes, headers and time."""
-        return DeadLetter(self.key, self.value, self.own_headers, self.timestamp_ms)
+        return DeadLetterRecord(self.key, self.value, self.own_headers, self.timestamp_ms)
 
 
-class OpenLetters(NamedTuple):
+class OpenRecords(NamedTuple):
     """Some letters that are not done, by partition and offset."""
 
-    letters: list[Letter]
+    letters: list[DeadLetterRecord]
     is_cut: bool
     """Whether there may be more: their number, or their bytes, ended it."""
 
 
-class Open(NamedTuple):
+class PendingRecord(NamedTuple):
     """A letter that is to be handled."""
 
-    letter: Letter
+    letter: DeadLetterRecord
     first: int
     """Nothing else that is open lies from here to the letter."""
 
 
-def first_of(letters: Iterable[Letter], limit: int, most_bytes: int = MOST_BYTES) -> OpenLetters:
+def take_first(letters: Iterable[DeadLetterRecord], limit: int, most_bytes: int = MAX_BYTES) -> OpenRecords:
     """The first letters, `limit` or so many bytes of them at most, but one if there is one."""
-    found: list[Letter] = []
+    found: list[DeadLetterRecord] = []
     for letter in letters:
         found.append(letter)
         most_bytes -= letter.size_bytes
         if len(found) == limit or most_bytes <= 0:
-            return OpenLetters(found, is_cut=True)
-    return OpenLetters(found, is_cut=False)
+            return OpenRecords(found, is_cut=True)
+    return OpenRecords(found, is_cut=False)
 
 
-def without_copies(letters: Iterable[Letter], replayed: Collection[tuple[str, ...]]) -> list[Letter]:
+def without_copies(letters: Iterable[DeadLetterRecord], replayed: Collection[tuple[str, ...]]) -> list[DeadLetterRecord]:
     """One letter of each refused record that is not among `replayed`; letters that do not name a record stay."""
-    fresh: list[Letter] = []
+    fresh: list[DeadLetterRecord] = []
     seen: set[tuple[str, ...]] = set()
     for letter in letters:
         record = letter.refused_record
@@ -152,9 +152,9 @@ def without_copies(letters: Iterable[Letter], replayed: Collection[tuple[str, ..
     return fresh
 
 
-def batches(entries: Iterable[Open], most: int, most_bytes: int = MOST_BYTES) -> Iterator[list[Open]]:
+def batches(entries: Iterable[PendingRecord], most: int, most_bytes: int = MAX_BYTES) -> Iterator[list[PendingRecord]]:
     """All entries, in lists of so many or so many bytes at most, but of one at least."""
-    batch: list[Open] = []
+    batch: list[PendingRecord] = []
     left_bytes = most_bytes
     for entry in entries:
         batch.append(entry)
@@ -170,7 +170,7 @@ def _text(value: str | bytes | None) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value or ""
 
 
-def reasons(letters: Sequence[Letter]) -> dict[str, int]:
+def reasons(letters: Sequence[DeadLetterRecord]) -> dict[str, int]:
     """How many letters failed with which exception, the most frequent first."""
     found: dict[str, int] = {}
     for letter in letters:

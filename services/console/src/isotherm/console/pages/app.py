@@ -18,31 +18,31 @@ from isotherm import kcql
 from isotherm.connector.config import files as config_files
 from isotherm.connector.config.files import ConfigError
 from isotherm.connector.state.target_follower import TargetState
-from isotherm.console.access.policy import begin_change
+from isotherm.console.access.policy import require_operator
 from isotherm.console.api.connectors import (
-    letter_answer,
-    listed_letter,
-    place_after,
-    place_of,
+    dead_letter_answer,
+    listed_dead_letter,
+    next_position,
+    position_of,
     replay_of,
 )
-from isotherm.console.api.models import OffsetNumber, PartitionNumber, Replay
+from isotherm.console.api.models import OffsetNumber, PartitionNumber, ReplayRequest
 from isotherm.console.browser.topic_browser import TopicBrowser
 from isotherm.console.cluster import plugins
 from isotherm.console.cluster.reconciliation import balance_of, total
-from isotherm.console.cluster.state import ConnectorView, Fleet
+from isotherm.console.cluster.state import ClusterState, ConnectorView
 from isotherm.console.connect_api import shapes
 from isotherm.console.connectors import flows
-from isotherm.console.connectors.control import Control
-from isotherm.console.connectors.offsets import Offsets
-from isotherm.console.dead_letters.queue import Letters, Where
+from isotherm.console.connectors.control import ConnectorControl
+from isotherm.console.connectors.offsets import ConnectorOffsets
+from isotherm.console.dead_letters.queue import DeadLetterQueues, RecordPosition
 from isotherm.console.devices.browser import DeviceBrowser
 from isotherm.console.errors import BadRequestError, NotFoundError, RestError
 from isotherm.console.pages import devices as device_pages
 from isotherm.console.pages import topics
 from isotherm.console.pages.flow_diagram import NODE_HEIGHT, NODE_WIDTH, draw
 from isotherm.console.pages.templating import Templates
-from isotherm.console.records.decoding import Read
+from isotherm.console.records.decoding import DecodeValue
 
 FAILED = "This failed for a reason that the console's log tells."
 _SPARK_WIDTH, _SPARK_HEIGHT = 480, 60
@@ -65,13 +65,13 @@ class Ui:
 
     def __init__(
         self,
-        control: Control,
-        fleet: Fleet,
-        offsets: Offsets,
-        letters: Letters,
+        control: ConnectorControl,
+        fleet: ClusterState,
+        offsets: ConnectorOffsets,
+        letters: DeadLetterQueues,
         browser: TopicBrowser,
         devices: DeviceBrowser,
-        read: Read,
+        read: DecodeValue,
         now_ms: Callable[[], int],
         *,
         page_letters: int,
@@ -135,10 +135,10 @@ def _add_fleet(app: FastAPI, ui: Ui) -> None:
         views = ui.fleet.views(ui.now_ms())
         return ui.page(
             "overview.html",
-            picture=draw(flows.of(ui.control, ui.fleet, views)),
+            picture=draw(flows.flows_of(ui.control, ui.fleet, views)),
             node_width=NODE_WIDTH,
             node_height=NODE_HEIGHT,
-            rows=[(view, shapes.kind(ui.control, view), flows.rate(ui.fleet, view)) for view in views],
+            rows=[(view, shapes.kind(ui.control, view), flows.record_rate(ui.fleet, view)) for view in views],
             workers=ui.fleet.workers(ui.now_ms()),
         )
 
@@ -222,10 +222,10 @@ def _add_actions(app: FastAPI, ui: Ui) -> None:
     def replay(name: str, form: Form, request: Request) -> Response:
         to, is_planned = _only(form, "to"), _only(form, "plan") == "yes"
         if not is_planned:
-            begin_change(request)
+            require_operator(request)
         moves, problem = [], ""
         try:
-            asked = Replay(to=to, topic=None, partition=None, dry_run=is_planned)
+            asked = ReplayRequest(to=to, topic=None, partition=None, dry_run=is_planned)
             moves = replay_of(ui.control, ui.offsets, name, asked)
         except RestError as error:
             problem = str(error)
@@ -255,7 +255,7 @@ def _add_actions(app: FastAPI, ui: Ui) -> None:
             raise NotFoundError(f"Unknown task: {name}-{task}")
         return _confirm(
             ui,
-            f"Restart task {task} of {name}",
+            f"Restart task {task} flows_of {name}",
             "The task is ended and started again.",
             "Restart",
             to=f"{_connector(name)}/tasks/{task}/restart",
@@ -284,14 +284,14 @@ def _add_letters(app: FastAPI, ui: Ui) -> None:
         return ui.page(
             "letters.html",
             topic=topic,
-            letters=[listed_letter(one, ui.read) for one in found.letters],
-            after=place_after(found),
+            letters=[listed_dead_letter(one, ui.read) for one in found.letters],
+            after=next_position(found),
             done=done,
         )
 
     @app.get("/dead-letters/{topic}/{partition}/{offset}")
     def letter(topic: str, partition: PartitionNumber, offset: OffsetNumber) -> Response:
-        found = letter_answer(ui.letters.letter(topic, Where(partition, offset)), ui.read)
+        found = dead_letter_answer(ui.letters.letter(topic, RecordPosition(partition, offset)), ui.read)
         return ui.page("letter.html", topic=topic, letter=found)
 
     @app.post("/dead-letters/{topic}")
@@ -305,9 +305,9 @@ def _add_letters(app: FastAPI, ui: Ui) -> None:
             fields = {"verb": verb, "which": "all", "confirmed": "yes"}
             words = verb.capitalize()
             return _confirm(
-                ui, f"{words} all letters of {topic}", _ALL_LETTERS[verb], words, to=box, back=box, fields=fields
+                ui, f"{words} all letters flows_of {topic}", _ALL_LETTERS[verb], words, to=box, back=box, fields=fields
             )
-        begin_change(request)
+        require_operator(request)
         handled = ui.letters.replay(topic, chosen) if verb == "replay" else ui.letters.discard(topic, chosen)
         left = f", {handled.left} cannot be replayed" if handled.left else ""
         said = f"{handled.done} {'replayed' if verb == 'replay' else 'discarded'}{left}"
@@ -335,7 +335,7 @@ def _connector(name: str) -> str:
     return f"/ui/connectors/{quote(name, safe='')}"
 
 
-def _do(control: Control, name: str, action: str) -> None:
+def _do(control: ConnectorControl, name: str, action: str) -> None:
     targets = {"pause": TargetState.PAUSED, "resume": TargetState.STARTED, "stop": TargetState.STOPPED}
     if action in targets:
         control.change_target(name, targets[action])
@@ -370,9 +370,9 @@ def spark(values: list[int]) -> str:
     return " ".join(f"{n * step:.1f},{_SPARK_HEIGHT * (1 - value / most):.1f}" for n, value in enumerate(values))
 
 
-def _place(text: str) -> Where | None:
+def _place(text: str) -> RecordPosition | None:
     try:
-        return place_of(text)
+        return position_of(text)
     except ValueError as error:
         raise BadRequestError(str(error)) from None
 

@@ -16,10 +16,10 @@ from confluent_kafka.admin import AdminClient
 from isotherm.connector.offsets import replay
 from isotherm.connector.offsets.topic_sizes import OWN, TopicSize, topic_sizes
 from isotherm.console.errors import BadRequestError, NotFoundError, UnavailableError
-from isotherm.console.records.consumer import answering, messages
+from isotherm.console.records.consumer import consume_spans, translate_kafka_errors
 from isotherm.console.records.paging import (
     Bounds,
-    Fetched,
+    FetchedRecords,
     Positions,
     Span,
     TooLargeError,
@@ -61,7 +61,7 @@ class KafkaTopics:
 
     def listed(self) -> list[TopicSize]:
         """As `Topics.listed`."""
-        with answering():
+        with translate_kafka_errors():
             return topic_sizes(self._admin, self._timeout_s)
 
     def close(self) -> None:
@@ -74,12 +74,12 @@ class KafkaTopics:
         """As `Topics.reader`."""
         if topic.startswith(OWN):
             raise BadRequestError(f"{topic} is a topic of Kafka's own, with records that only Kafka reads")
-        with answering():
+        with translate_kafka_errors():
             known = self._admin.list_topics(timeout=self._timeout_s).topics
             if topic not in known:
                 raise NotFoundError(f"There is no topic {topic}")
             places = [TopicPartition(topic, number) for number in sorted(known[topic].partitions)]
-            bounds = {number: Bounds(*of) for (_, number), of in replay.bounds(self._admin, places).items()}
+            bounds = {number: Bounds(*of) for (_, number), of in replay.offset_bounds(self._admin, places).items()}
             with self._consumer() as consumer:
                 yield _Reader(consumer, topic, bounds, self._timeout_s)
 
@@ -110,13 +110,13 @@ class _Reader:
         self._consumer, self._topic, self._timeout_s = consumer, topic, timeout_s
         self.bounds = bounds
 
-    def read(self, spans: Mapping[int, Span], key_prefix: bytes, most_bytes: int | None) -> Fetched:
+    def read(self, spans: Mapping[int, Span], key_prefix: bytes, most_bytes: int | None) -> FetchedRecords:
         """As `TopicReader.read`."""
         records: dict[int, list[Record]] = {}
         first_ms: dict[int, int] = {}
         last_ms: dict[int, int] = {}
         looked_at = read_bytes = 0
-        for message in messages(self._consumer, self._topic, spans, self._timeout_s):
+        for message in consume_spans(self._consumer, self._topic, spans, self._timeout_s):
             partition, time_ms, key = message.partition() or 0, message.timestamp()[1], message.key()
             first_ms.setdefault(partition, time_ms)
             last_ms[partition] = time_ms
@@ -125,11 +125,11 @@ class _Reader:
                 raise TooLargeError(read_bytes)
             if not key_prefix or (isinstance(key, bytes) and key.startswith(key_prefix)):
                 records.setdefault(partition, []).append(Record.of(message))
-        return Fetched(records, first_ms, last_ms, looked_at, read_bytes)
+        return FetchedRecords(records, first_ms, last_ms, looked_at, read_bytes)
 
     def at_time(self, time_ms: int) -> Positions:
         """As `TopicReader.at_time`."""
         asked = [TopicPartition(self._topic, number, time_ms) for number in self.bounds]
-        with answering():
+        with translate_kafka_errors():
             found = self._consumer.offsets_for_times(asked, timeout=self._timeout_s)
         return {one.partition: one.offset if one.offset >= 0 else self.bounds[one.partition].high for one in found}

@@ -24,9 +24,9 @@ from isotherm.mqtt_proxy.ingest.routes import Router
 from isotherm.mqtt_proxy.ingest.topic_encoders import Catalogue
 from isotherm.mqtt_proxy.ingest.translation import Translator
 from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.processes.desired_state import Wanted
+from isotherm.mqtt_proxy.processes.startup import until_possible
 from isotherm.mqtt_proxy.processes.worker_process import observed
-from isotherm.mqtt_proxy.server.desired_state import Wanted
-from isotherm.mqtt_proxy.server.startup import until_possible
 from isotherm.mqtt_proxy.settings import SERVICE, BridgeSettings, ProxySettings
 from isotherm.schemas import schema
 from isotherm.servicekit import kafka, logs

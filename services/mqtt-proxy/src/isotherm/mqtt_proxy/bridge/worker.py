@@ -9,12 +9,12 @@ from prometheus_client import CollectorRegistry
 
 from isotherm.connector.config.files import ConfigError
 from isotherm.connector.config.masking import mask_of
-from isotherm.connector.distributed.task_launch import Handover, run_handed_over, tell
+from isotherm.connector.distributed.task_launch import TaskLaunch, report_to_worker, run_launched_task
 from isotherm.connector.standalone.reporting import Reporter, counts_of
 from isotherm.mqtt_proxy.bridge.connector_class import planned
 from isotherm.mqtt_proxy.bridge.service import bridge_service
 from isotherm.mqtt_proxy.metrics import PREFIX
-from isotherm.mqtt_proxy.server.desired_state import state_of
+from isotherm.mqtt_proxy.processes.desired_state import state_of
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.servicekit import logs
 from isotherm.servicekit.health import Health
@@ -24,10 +24,10 @@ from isotherm.servicekit.settings import SettingsError
 _log = logs.logger(__name__)
 
 
-def run_handed_over_task(settings: ProxySettings) -> int:
+def run_task(settings: ProxySettings) -> int:
     """In a task's process: bridge what the worker hands over."""
 
-    def work(handover: Handover, stop: Stop) -> int:
+    def work(handover: TaskLaunch, stop: Stop) -> int:
         validated, bridged = planned(handover.config.resolved(os.environ), settings)
         for notice in validated.notices:
             _log.warning("configuration", key=notice.key, notice=notice.message)
@@ -47,10 +47,10 @@ def run_handed_over_task(settings: ProxySettings) -> int:
             )
 
         try:
-            service = bridge_service(chosen, stop, report=report, on_port=lambda port: tell(http_port=port))
+            service = bridge_service(chosen, stop, report=report, on_port=lambda port: report_to_worker(http_port=port))
         except SettingsError as error:
             raise ConfigError(error.problems) from None
         with asyncio.Runner() as runner:
             return runner.run(service.run(None))
 
-    return run_handed_over(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)
+    return run_launched_task(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from isotherm.connector.standalone.reconcile import run_as_wanted, run_as_wanted_async
+from isotherm.connector.standalone.reconcile import reconcile, reconcile_async
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import Target, TargetState
 from isotherm.servicekit.lifecycle import Exit, Stop
@@ -57,7 +57,7 @@ def test_a_task_is_paused_resumed_restarted_and_stopped() -> None:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    assert run_as_wanted(lambda: now[0], 0, stop, work, idle) == Exit.OK
+    assert reconcile(lambda: now[0], 0, stop, work, idle) == Exit.OK
     asking.join(PATIENCE_S)
     assert steps[0] is None
     assert State.PAUSED in steps
@@ -68,7 +68,7 @@ def test_a_task_is_paused_resumed_restarted_and_stopped() -> None:
 
 @pytest.mark.parametrize("code", [Exit.FAILED, Exit.OK])
 def test_work_that_fails_or_ends_by_itself_ends_all(code: Exit) -> None:
-    assert run_as_wanted(Target, 0, Stop(), lambda _halt: code, lambda _state: None) == code
+    assert reconcile(Target, 0, Stop(), lambda _halt: code, lambda _state: None) == code
 
 
 async def until(reached: Callable[[], bool]) -> None:
@@ -89,7 +89,7 @@ async def test_work_on_an_event_loop_is_paused_resumed_restarted_and_stopped() -
         await halt.wait_async()
         ended.append(now[0])
 
-    running = asyncio.create_task(run_as_wanted_async(lambda: now[0], 3, stop, work, idle.append))
+    running = asyncio.create_task(reconcile_async(lambda: now[0], 3, stop, work, idle.append))
     await until(lambda: None in idle)
     now[0] = Target()
     await until(lambda: len(began) == 1)
@@ -112,7 +112,7 @@ async def test_failing_work_on_an_event_loop_ends_all() -> None:
         raise OSError("lost")
 
     with pytest.raises(OSError, match="lost"):
-        await run_as_wanted_async(Target, 0, Stop(), fail, lambda _state: None)
+        await reconcile_async(Target, 0, Stop(), fail, lambda _state: None)
 
 
 async def test_work_on_an_event_loop_that_ends_by_itself_ends_all() -> None:
@@ -121,5 +121,5 @@ async def test_work_on_an_event_loop_that_ends_by_itself_ends_all() -> None:
     async def work(halt: Stop) -> None:
         began.append(halt)
 
-    await run_as_wanted_async(Target, 0, Stop(), work, lambda _state: None)
+    await reconcile_async(Target, 0, Stop(), work, lambda _state: None)
     assert len(began) == 1
