@@ -78,7 +78,7 @@ def test_a_newer_configuration_waits_for_the_tasks_of_the_one_before(kafka: Any)
 def test_a_worker_that_lags_behind_starts_no_task_beside_newer_ones(kafka: Any) -> None:
     world = World(kafka)
     with world.task(NEW):
-        assert "tasks of a newer configuration run (record 7, this one is of 3)" in (world.closed(OLD) or "")
+        assert "tasks of a newer configuration run (record 7; this task has record 3)" in (world.closed(OLD) or "")
         with pytest.raises(StaleConfigurationError):
             world.fence(OLD).check()
         assert world.closed(ONLY_PAUSED) is None, "the same configuration in a later record"

@@ -67,7 +67,7 @@ def test_a_time_is_the_first_record_of_it_or_what_comes_next() -> None:
 
 
 def test_one_offset_for_several_partitions_is_refused() -> None:
-    with pytest.raises(ReplayError, match="an offset belongs to one partition, and these are 2"):
+    with pytest.raises(ReplayError, match="an offset belongs to one partition, but 2 are selected"):
         plan([state(0), state(1)], Position(To.OFFSET, 5))
 
 

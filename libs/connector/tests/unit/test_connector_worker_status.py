@@ -49,7 +49,7 @@ class World:
 
     def say(self, *reports: Report) -> list[tuple[str, Any]]:
         self.topic.said.clear()
-        self.status.say(reports, COUNTS)
+        self.status.publish(reports, COUNTS)
         return [(key, value and value["state"]) for key, value in self.topic.said]
 
 
@@ -70,7 +70,7 @@ def test_what_is_over_is_taken_back() -> None:
     world = World()
     world.say(FAILED)
     world.topic.said.clear()
-    world.status.forget(FAILED.id)
+    world.status.delete(FAILED.id)
     world.status.close()
     assert world.topic.said == [("c/0/h:1", None), ("*/-1/h:1", None)]
 

@@ -65,7 +65,7 @@ def group_of(name: str) -> str:
 
 
 def read(path: Path) -> ConnectorConfig:
-    """Read a connector file; the extension decides the form (`.json`, `.toml`, `.properties`), else the first character.
+    """Read a connector file; its form follows its extension (`.json`, `.toml`, `.properties`) or first character.
 
     Raises ConfigError with every problem of the text and its line, where it has one.
     """

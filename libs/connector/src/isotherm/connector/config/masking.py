@@ -40,7 +40,7 @@ def without_userinfo(text: str) -> str:
 
 
 def masked_value(key: str, value: str, is_secret: IsSecret = secrets.is_secret) -> str:
-    """One value of a configuration with its secrets masked; `is_secret` names secret keys beside those known by name."""
+    """One value of a configuration, masked if it is secret; `is_secret` adds keys to those with a secret's name."""
     if is_secret(key) or secrets.is_secret(key):
         return value if not value or _ONLY_REFERENCES.fullmatch(value) else MASK
     return without_userinfo(value)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable
 
 INTERNAL = ("__", "isotherm.")
-"""Prefixes of topics that no pattern matches: Kafka's internal topics and the control topics. `topics` may name them."""
+"""Prefixes of topics that no pattern matches: Kafka's internal topics, the control topics. `topics` may name them."""
 
 
 _TOKENS = re.compile(r"\\.|\[\^?|&&|.", re.DOTALL)

@@ -120,7 +120,7 @@ def examine(definition: Definition, config: ConnectorConfig) -> tuple[Validated,
     if not definition.answers_to(config.klass):
         problems.append(Problem("connector.class", f"{config.klass!r} is not {definition.klass}"))
     problems += _transform_problems(config.config)
-    problems += _letter_problems(config.name, values)
+    problems += _dead_letter_problems(config.name, values)
     problems += [Problem(key, why) for key, why in broken_overrides(values)]
     statements = _statements(definition, values, problems, notices)
     return Validated(config.name, definition, values, statements, tuple(notices), given), problems
@@ -218,7 +218,7 @@ def _violated_number(key: Key, value: str) -> str | None:
     return None if low <= number <= high else expected
 
 
-def _letter_problems(connector: str, values: dict[str, str]) -> list[Problem]:
+def _dead_letter_problems(connector: str, values: dict[str, str]) -> list[Problem]:
     looked_at = {key: values.get(key, "") for key in (*dead_letter_topics.NAME_KEYS, "topics", "topics.regex")}
     if any(_REFERENCE.search(value) for value in looked_at.values()):
         return []

@@ -1,8 +1,8 @@
-"""Which tasks a distributed worker runs: a state machine over what is wanted, assigned and running. Pure.
+"""Decides which tasks a distributed worker runs, from desired state, assigned partitions and running tasks. Pure.
 
-It compares, it does not remember orders: whatever came in between, `actions` leads from what runs to what should run. A
-restart is another Spec, so a task that runs with an older one is ended and started again, and one that failed with an
-older one is tried anew.
+It reconciles and remembers no orders: `actions` always leads from the running tasks to the desired ones, whatever
+happened in between. A restart changes a task's spec, so a task that runs with an older spec is stopped and started
+again, and one that failed with an older spec is tried again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from isotherm.servicekit.backoff import Backoff
 
 
 class TaskId(NamedTuple):
-    """A task of a connector, or with CONNECTOR_ITSELF the connector."""
+    """A task of a connector; with CONNECTOR_ITSELF the connector."""
 
     connector: str
     task: int
@@ -30,24 +30,24 @@ class TaskId(NamedTuple):
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """What happens to a task that failed by itself."""
+    """How a failed task is restarted."""
 
     attempts: int = 0
-    """Restarts in a row; -1 is without end. A task that ran longer than `backoff_max_ms` begins to count anew."""
+    """Restarts in a row; -1: without limit. A task that ran longer than `backoff_max_ms` starts counting from zero."""
     backoff_ms: float = 1_000.0
     backoff_max_ms: float = 60_000.0
 
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What a worker needs to know of a valid configuration."""
+    """The part of a valid configuration that a worker needs."""
 
     tasks: int
     restarts: RestartPolicy = RestartPolicy()
 
 
 def task_plan(config: Validated, tasks: int) -> TaskPlan:
-    """The plan of a valid configuration that has so many tasks, with the restarts that it asks for."""
+    """The plan of a valid configuration with `tasks` tasks and the restarts that its keys ask for."""
     return TaskPlan(
         tasks,
         RestartPolicy(
@@ -59,22 +59,22 @@ def task_plan(config: Validated, tasks: int) -> TaskPlan:
 
 
 class StartTask(NamedTuple):
-    """Start a process for the task; `Controller.ended` follows some time."""
+    """Start a process for the task; the worker calls `Controller.ended` when it ends."""
 
     id: TaskId
     config: ConnectorConfig
     generation: int = 0
-    """Of the configuration: the offset of the record that it was read from."""
+    """The configuration's generation: the offset of its record."""
 
 
 class StopTask(NamedTuple):
-    """Ask the task's process to end, and see to it; `Controller.ended` follows."""
+    """Stop the task's process; the worker calls `Controller.ended` when it has ended."""
 
     id: TaskId
 
 
 class DeleteStatus(NamedTuple):
-    """The status of this task is not this worker's to tell any more."""
+    """Delete the task's status: another worker reports it from now on."""
 
     id: TaskId
 
@@ -83,7 +83,7 @@ Action = StartTask | StopTask | DeleteStatus
 
 
 class Report(NamedTuple):
-    """What the worker says of something that has no process to say it."""
+    """The status of a connector, or of a task without a process, that the worker reports itself."""
 
     id: TaskId
     state: State
@@ -93,7 +93,7 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True)
 class _Spec:
-    """What a process runs with."""
+    """What a task's process is started with; a change of it means a restart."""
 
     config: ConnectorConfig
     restarts: int
@@ -101,17 +101,17 @@ class _Spec:
 
 @dataclass(frozen=True)
 class _Connector:
-    wanted: DesiredState
+    desired: DesiredState
     config: ConnectorConfig | None = None
     plan: TaskPlan = TaskPlan(0)
     trace: str | None = None
-    """Why it cannot run."""
+    """Why the connector cannot run."""
 
     @property
     def state(self) -> State:
         if self.trace is not None:
             return State.FAILED
-        target = self.wanted.target.state
+        target = self.desired.target.state
         return State.RUNNING if target is TargetState.STARTED else State(target.value)
 
 
@@ -126,7 +126,7 @@ class _Task:
     backoff: Backoff
     phase: _Phase = _Phase.IDLE
     spec: _Spec | None = None
-    """Of the process; of the last one, when there is none."""
+    """The spec of the process, or of the last one when none runs."""
     started_ms: float = 0.0
     failure: str | None = None
     retry_at_ms: float | None = None
@@ -143,7 +143,7 @@ class _Task:
 
 
 class Controller:
-    """One worker's view; every time is in ms of one monotonic clock."""
+    """The tasks of one worker; all times are milliseconds of one monotonic clock."""
 
     def __init__(
         self,
@@ -152,9 +152,9 @@ class Controller:
         new_backoff: Callable[[RestartPolicy], Backoff] | None = None,
         mask: Callable[[ConnectorConfig, str], str] = lambda _config, text: text,
     ) -> None:
-        """`check` says how many tasks a configuration has; whatever it raises is the trace of a FAILED connector.
+        """`check` returns the plan of a configuration; its exception becomes the trace of a FAILED connector.
 
-        `mask` keeps the secrets of a configuration out of it.
+        `mask` removes the configuration's secrets from this trace.
         """
         self._group = group
         self._check = check
@@ -163,41 +163,43 @@ class Controller:
         self._connectors: dict[str, _Connector] = {}
         self._tasks: dict[TaskId, _Task] = {}
         self._owned: set[int] = set()
-        self._told: set[TaskId] = set()
+        self._reported: set[TaskId] = set()
 
-    def configured(self, name: str, wanted: DesiredState | None) -> None:
-        """The newest record of a connector; None when it was deleted."""
-        if wanted is None or not wanted.is_distributed or wanted.worker_group != self._group:
+    def configured(self, name: str, desired: DesiredState | None) -> None:
+        """Take over the newest record of a connector; None when the connector was deleted."""
+        if desired is None or not desired.is_distributed or desired.worker_group != self._group:
             self._connectors.pop(name, None)
             return
         try:
-            config = wanted.configuration()
+            config = desired.configuration()
         except ConfigError as error:
-            self._connectors[name] = _Connector(wanted, trace=str(error))
+            self._connectors[name] = _Connector(desired, trace=str(error))
             return
         try:
-            self._connectors[name] = _Connector(wanted, config, self._check(config))
+            self._connectors[name] = _Connector(desired, config, self._check(config))
         except Exception as error:
-            # Also a fault in the class: it must not end the worker of all others.
+            # Even a bug in one connector class must not end the worker of all others.
             is_known = isinstance(error, ConfigError)
             trace = str(error) if is_known else "".join(traceback.format_exception(error))
-            self._connectors[name] = _Connector(wanted, trace=self._mask(config, trace))
+            self._connectors[name] = _Connector(desired, trace=self._mask(config, trace))
 
     def assigned(self, partitions: Iterable[int]) -> None:
-        """Partitions of the tasks' topic are this worker's now, beside those that it has."""
+        """Add partitions of the tasks' topic to those that this worker owns."""
         self._owned.update(partitions)
 
     def revoked(self, partitions: Iterable[int]) -> None:
-        """Partitions go to another worker as soon as `is_clear` of them."""
+        """Take partitions away; another worker may have them as soon as `is_clear` of them."""
         self._owned.difference_update(partitions)
 
     def is_clear(self, partitions: Iterable[int]) -> bool:
         """Whether no process runs a task of these partitions."""
-        asked = set(partitions)
-        return not any(task.phase is not _Phase.IDLE and partition_of(*id) in asked for id, task in self._tasks.items())
+        numbers = set(partitions)
+        return not any(
+            task.phase is not _Phase.IDLE and partition_of(*id) in numbers for id, task in self._tasks.items()
+        )
 
     def ended(self, id: TaskId, failure: str, now_ms: float) -> None:
-        """The task's process is over; `failure` tells how, and counts unless it was asked to end."""
+        """Note that the task's process ended; `failure` says how, and counts unless the process was being stopped."""
         task = self._tasks[id]
         was_asked, task.phase = task.phase is _Phase.ENDING, _Phase.IDLE
         connector = self._connectors.get(id.connector)
@@ -205,31 +207,31 @@ class Controller:
             task.failed(failure, connector.plan.restarts, now_ms)
 
     def actions(self, now_ms: float) -> list[Action]:
-        """What is to be done now; each is taken as done from here on."""
+        """The actions to take now; the controller regards each as taken."""
         actions: list[Action] = []
-        wanted = self._wanted()
+        desired = self._desired_tasks()
         for id, task in list(self._tasks.items()):
-            spec = wanted.get(id)
+            spec = desired.get(id)
             if task.phase is _Phase.RUNNING and spec != task.spec:
                 task.phase = _Phase.ENDING
                 actions.append(StopTask(id))
             elif task.phase is _Phase.IDLE and spec != task.spec:
-                # Nothing of what it was counts for what it is to be.
+                # Failures and waits of an older spec do not count for the new one.
                 del self._tasks[id]
-        for id, spec in wanted.items():
+        for id, spec in desired.items():
             task = self._tasks.get(id) or self._new_task(id)
             if task.phase is _Phase.IDLE and task.may_start(now_ms):
                 task.phase, task.spec, task.started_ms = _Phase.RUNNING, spec, now_ms
                 task.failure = task.retry_at_ms = None
-                actions.append(StartTask(id, spec.config, self._connectors[id.connector].wanted.generation))
-        mine = {*self._mine(), *(id for id, task in self._tasks.items() if task.phase is not _Phase.IDLE)}
-        actions += [DeleteStatus(id) for id in sorted(self._told - mine)]
-        self._told = mine
+                actions.append(StartTask(id, spec.config, self._connectors[id.connector].desired.generation))
+        reported = {*self._owned_ids(), *(id for id, task in self._tasks.items() if task.phase is not _Phase.IDLE)}
+        actions += [DeleteStatus(id) for id in sorted(self._reported - reported)]
+        self._reported = reported
         return actions
 
     def reports(self) -> Iterator[Report]:
-        """Everything that this worker has to tell; tasks that run tell it themselves."""
-        for id in self._mine():
+        """The statuses that this worker reports; running tasks report their own."""
+        for id in self._owned_ids():
             connector, task = self._connectors[id.connector], self._tasks.get(id)
             if id.task == CONNECTOR_ITSELF:
                 yield Report(id, connector.state, connector.trace, {"tasks": connector.plan.tasks})
@@ -242,15 +244,15 @@ class Controller:
                 yield Report(id, state, task.failure)
 
     def counts(self) -> dict[str, int]:
-        """How many connectors this worker answers for, and its tasks by state."""
-        told = list(self.reports())
+        """The number of connectors that this worker reports, and of its tasks by state."""
+        reports = list(self.reports())
         counts = {
-            state.value.lower(): sum(report.state is state for report in told if report.id.task != CONNECTOR_ITSELF)
+            state.value.lower(): sum(report.state is state for report in reports if report.id.task != CONNECTOR_ITSELF)
             for state in (State.FAILED, State.RESTARTING, State.PAUSED)
         }
         return {
-            "connectors": sum(report.id.task == CONNECTOR_ITSELF for report in told),
-            "tasks": sum(id.task != CONNECTOR_ITSELF for id in self._mine()),
+            "connectors": sum(report.id.task == CONNECTOR_ITSELF for report in reports),
+            "tasks": sum(id.task != CONNECTOR_ITSELF for id in self._owned_ids()),
             "running": sum(task.phase is _Phase.RUNNING for task in self._tasks.values()),
             **counts,
         }
@@ -259,18 +261,18 @@ class Controller:
         task = self._tasks[id] = _Task(self._new_backoff(self._connectors[id.connector].plan.restarts))
         return task
 
-    def _wanted(self) -> dict[TaskId, _Spec]:
-        """The tasks that should run here."""
+    def _desired_tasks(self) -> dict[TaskId, _Spec]:
+        """The tasks that should run on this worker."""
         return {
-            id: _Spec(connector.config, connector.wanted.target.restarts_of(id.task))
-            for id in self._mine()
+            id: _Spec(connector.config, connector.desired.target.restarts_of(id.task))
+            for id in self._owned_ids()
             if id.task != CONNECTOR_ITSELF
             and (connector := self._connectors[id.connector]).config is not None
             and connector.state is State.RUNNING
         }
 
-    def _mine(self) -> Iterator[TaskId]:
-        """All that this worker answers for."""
+    def _owned_ids(self) -> Iterator[TaskId]:
+        """The connectors and tasks whose partitions this worker owns."""
         for name, connector in self._connectors.items():
             tasks = 0 if connector.state is State.STOPPED else connector.plan.tasks
             for task in range(CONNECTOR_ITSELF, tasks):

@@ -1,4 +1,4 @@
-"""A service as a distributed worker: its settings, its process, and the processes of its tasks."""
+"""Runs a service as a distributed worker: its settings and the command line of its task processes."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from isotherm.servicekit import lifecycle
 from isotherm.servicekit.settings import ServiceSettings, SettingsError
 
 TASK_FLAG = "--launched-task"
-"""Given by the worker to the processes of its tasks, which then call `task_launch.run_launched_task`."""
+"""Option that the worker gives to its task processes, which then call `task_launch.run_launched_task`."""
 
 _STOP_MARGIN_MS = 5_000
 
 
 class HostSettings(ServiceSettings):
-    """Settings of a service that can be a distributed worker."""
+    """Settings of a service that can run as a distributed worker."""
 
     worker_group: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]{0,200}$",
-        description="The group whose connectors a distributed worker runs; else only a name in the status.",
+        description="The group whose connectors a distributed worker runs; a standalone one only shows it.",
     )
     session_timeout_ms: int = Field(
-        10_000, ge=1_000, description="After a kill, this long until another process has its partitions or tasks."
+        10_000, ge=1_000, description="Time after a kill until another process takes over its partitions or tasks, ms."
     )
 
 
@@ -37,9 +37,9 @@ def run_worker(service: str, settings: HostSettings, classes: Classes, given: Se
     command line behind the service's name; the task processes get it too. Raises SettingsError without a group.
     """
     if not settings.worker_group:
-        raise SettingsError(["worker_group: missing; without a connector's file it says whose connectors are to run"])
+        raise SettingsError(["worker_group: missing; without a connector file it names the connectors to run"])
     module = f"isotherm.{service.replace('-', '_')}"
-    # The worker's page shows the metrics of all: a task answers to it alone.
+    # The worker's /metrics shows every task's metrics, so that a task's own port serves only the worker.
     own = ("--set", "http.host=127.0.0.1", "--set", "http.port=0")
     worker = WorkerSettings(
         service=service,
@@ -53,6 +53,6 @@ def run_worker(service: str, settings: HostSettings, classes: Classes, given: Se
     )
     return lifecycle.run(
         lambda stop: DistributedWorker(worker, classes, stop).run(),
-        # The tasks have their own limit, and the worker has to outlive it.
+        # The worker must outlive the stop timeout of its tasks.
         shutdown_timeout_ms=settings.shutdown_timeout_ms + _STOP_MARGIN_MS,
     )

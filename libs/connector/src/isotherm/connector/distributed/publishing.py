@@ -1,4 +1,4 @@
-"""What a worker says of itself on the control topics: the connector that it runs, and the classes that it knows."""
+"""Records that workers publish on the control topics: their connectors and their connector classes."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def connector_record(
     target: Target | None = None,
     is_secret: IsSecret = secrets.is_secret,
 ) -> dict[str, Any]:
-    """The ConnectorConfig record of a connector whose file owns its configuration; `target` is what is wanted of it.
+    """The ConnectorConfig record of a connector with a file, which owns its configuration.
 
-    References to secrets stay references; a secret that is written out in the file, a URL's password too, is masked.
-    `is_secret` says which keys hold secrets.
+    `target` is its target state (STARTED by default). References to secrets stay references; secrets that the file
+    writes out, also passwords in URLs, are masked. `is_secret` says which keys hold secrets.
     """
-    wanted = target or Target()
+    target = target or Target()
     return {
         "name": config.name,
         "connector_class": config.klass,
         "config": {key: masked_value(key, value, is_secret) for key, value in config.config.items()},
-        "target_state": wanted.state.value,
-        "restart_count": wanted.restarts,
-        "task_restarts": dict(wanted.task_restarts),
+        "target_state": target.state.value,
+        "restart_count": target.restarts,
+        "task_restarts": dict(target.task_restarts),
         "mode": "standalone",
         "worker_group": worker_group,
         "updated_at": now_ms,
@@ -83,12 +83,12 @@ def announcements(
     worker_group: str = "",
     known: Mapping[str, Any] | None = None,
 ) -> list[tuple[str, str, bytes]]:
-    """Topic, key and value of what is to be published when the connector starts.
+    """Topic, key and value of the records to publish when the connector starts.
 
-    `known` is the connector's record on the topic: what is wanted of the connector is kept, and nothing is said of it
-    when all else is the same too, so that no start takes back what is asked for meanwhile.
+    `known` is the connector's current record. Its target state is kept. When nothing else differs either, no connector
+    record is published, so that a start does not undo a change that is made at the same time.
 
-    Raises SchemaNotRegisteredError before `isotherm apply` was run, RegistryUnavailableError.
+    Raises SchemaNotRegisteredError when `isotherm apply` has not been run, RegistryUnavailableError.
     """
     target = None if known is None else target_of(known)
     connector = connector_record(
@@ -108,6 +108,6 @@ def announcements(
 def plugin_messages(
     registry: SchemaRegistry, definitions: Iterable[Definition], version: str
 ) -> list[tuple[str, str, bytes]]:
-    """Topic, key and value of what is to be published of connector classes. Raises as `announcements`."""
+    """Topic, key and value of the records of connector classes. Raises as `announcements`."""
     encode = registry.encoder(PLUGINS, PLUGIN_SCHEMA)
     return [(PLUGINS, one.klass, encode(plugin_record(one, version))) for one in definitions]

@@ -1,7 +1,7 @@
-"""What a distributed worker and the process of a task say to each other: the task over stdin, its fate over stdout.
+"""The protocol between a distributed worker and a task's process: the launch over stdin, reports over stdout.
 
-The configuration goes unresolved and never over the command line; stdin stays open, so that the process ends with its
-worker, however that ended.
+The configuration is sent with unresolved references and never on the command line. Stdin stays open, so that the
+process ends when its worker ends in any way.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from isotherm.servicekit.lifecycle import Exit, Stop
 _log = logs.logger(__name__)
 
 MAX_BYTES = 60_000
-"""A pipe takes so much at once: no worker waits for a process that does not read."""
+"""Most bytes of a launch: a pipe buffers them, so that the worker never waits for a process that does not read."""
 _MAX_TRACE_CHARACTERS = 16_000
 
 
 @dataclass(frozen=True)
 class TaskLaunch:
-    """One task, as its worker hands it to a process."""
+    """A task as the worker sends it to the task's process."""
 
     config: ConnectorConfig
     task: int
     worker: str
-    """In whose name the process says its status."""
+    """The worker's name, under which the process publishes its status."""
     worker_group: str
     generation: int = 0
-    """Of the configuration: the offset of its record on the control topic."""
+    """The configuration's generation: the offset of its record on the control topic."""
 
     def encoded(self) -> bytes:
-        """One line. Raises ConfigError for a configuration that is larger than MAX_BYTES."""
+        """The launch as one line. Raises ConfigError when it has more than MAX_BYTES."""
         line = json.dumps(asdict(self)).encode() + b"\n"
         if len(line) > MAX_BYTES:
             raise ConfigError([f"the configuration has {len(line)} bytes, allowed are {MAX_BYTES}"])
@@ -47,52 +47,53 @@ class TaskLaunch:
 
     @staticmethod
     def decoded(line: bytes) -> TaskLaunch:
-        """What `encoded` made."""
+        """Read the line that `encoded` made."""
         values: dict[str, Any] = json.loads(line)
         return TaskLaunch(**{**values, "config": ConnectorConfig(**values["config"])})
 
 
 @dataclass
 class TaskReport:
-    """What a process said to its worker."""
+    """What a task's process has reported to its worker."""
 
     http_port: int | None = None
+    """Port of its metrics; None until it is reported."""
     trace: str | None = None
+    """Why the task failed; None when it did not report a failure."""
 
     @staticmethod
     def read(output: bytes) -> TaskReport:
-        """The last of everything that was said; lines that a library printed are passed over."""
-        fate = TaskReport()
+        """The newest value of each field in the process's output; lines that libraries printed are ignored."""
+        report = TaskReport()
         for line in output.splitlines():
             try:
-                said = json.loads(line)
-                fate = TaskReport(said.get("http_port", fate.http_port), said.get("trace", fate.trace))
+                fields = json.loads(line)
+                report = TaskReport(fields.get("http_port", report.http_port), fields.get("trace", report.trace))
             except (ValueError, AttributeError):
                 continue
-        return fate
+        return report
 
 
 def report_to_worker(*, http_port: int | None = None, trace: str | None = None) -> None:
-    """In a task's process: say where it answers, or why it fails."""
-    said = {"http_port": http_port, "trace": None if trace is None else trace[-_MAX_TRACE_CHARACTERS:]}
-    os.write(1, json.dumps({name: value for name, value in said.items() if value is not None}).encode() + b"\n")
+    """In a task's process: report the port of its metrics, or the trace of its failure."""
+    fields = {"http_port": http_port, "trace": None if trace is None else trace[-_MAX_TRACE_CHARACTERS:]}
+    os.write(1, json.dumps({name: value for name, value in fields.items() if value is not None}).encode() + b"\n")
 
 
 def run_launched_task(work: Callable[[TaskLaunch, Stop], int], *, shutdown_timeout_ms: int) -> int:
-    """In a task's process: do `work` until the worker, or its end, asks to stop; the exit code.
+    """In a task's process: run `work` until the worker stops it or ends itself; the exit code.
 
-    An exception is told to the worker as the task's trace, without secrets; a ConfigError by its problems only.
+    An exception is reported to the worker as the task's trace, with secrets masked; of a ConfigError only its problems.
     """
-    # Before anything that takes time: the worker may end at any moment.
-    handover = TaskLaunch.decoded(_first_line())
-    mask = mask_of(handover.config, os.environ)
+    launch = TaskLaunch.decoded(_first_line())
+    mask = mask_of(launch.config, os.environ)
 
     def main(stop: Stop) -> int:
         stop_with_supervisor(stop)
         try:
-            return work(handover, stop)
+            return work(launch, stop)
         except ConfigError as error:
-            _log.error("configuration cannot be used", problems=error.problems)
+            _log.error("configuration refused", problems=error.problems)
             report_to_worker(trace=mask(str(error)))
             return Exit.CONFIGURATION
         except Exception as error:

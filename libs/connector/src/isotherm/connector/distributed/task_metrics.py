@@ -1,4 +1,4 @@
-"""The metrics of a distributed worker: its own, and those of its tasks' processes on the same page."""
+"""The metrics of a distributed worker: its own, and those of its task processes on the same page."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PREFIX = "kafka_connect_worker"
 
 
 class WorkerMetrics:
-    """Kafka Connect's names where it has one (`connect-worker-metrics`)."""
+    """The worker's own metrics, with Kafka Connect's names where it has one (`connect-worker-metrics`)."""
 
     def __init__(self, registry: CollectorRegistry, service: str, counts: Callable[[], Mapping[str, int]]) -> None:
         """`service` is the worker's command; `counts` are `Controller.counts`."""
         self.started = Counter(f"{_PREFIX}_task_startup_attempts", "Task processes started.", registry=registry)
         self.rebalances = Counter(
-            f"{_PREFIX}_rebalance_completed", "Times that partitions of tasks were assigned.", registry=registry
+            f"{_PREFIX}_rebalance_completed", "Rebalances that assigned partitions of tasks.", registry=registry
         )
         self._counts = counts
         registry.register(_Counts(service, counts))
@@ -40,12 +40,12 @@ class _Counts(Collector):
     def collect(self) -> Iterator[Metric]:
         counts = self._counts()
         info = GaugeMetricFamily(
-            "isotherm_worker_info", "1 for a distributed worker, also without a connector.", labels=["service"]
+            "isotherm_worker_info", "1 for a distributed worker, with or without connectors.", labels=["service"]
         )
         info.add_metric([self._service], 1)
         yield info
         yield GaugeMetricFamily(
-            f"{_PREFIX}_connector_count", "Connectors that this worker answers for.", counts["connectors"]
+            f"{_PREFIX}_connector_count", "Connectors that this worker reports.", counts["connectors"]
         )
         tasks = GaugeMetricFamily(f"{_PREFIX}_task_count", "Tasks on this worker, by state.", labels=["state"])
         for state in ("running", "failed", "restarting", "paused"):
@@ -54,18 +54,18 @@ class _Counts(Collector):
 
 
 class TaskMetricsCollector(Collector):
-    """Asks every task's process when it is asked, and adds `connector` and `task` where they are not labels yet."""
+    """Collects the metrics of every task process at scrape time; adds the labels `connector` and `task` if missing."""
 
     def __init__(self, ports: Callable[[], Mapping[TaskId, int]]) -> None:
-        """`ports` are those of the processes, on this machine."""
+        """`ports` returns the processes' HTTP ports on this machine."""
         self._ports = ports
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: what there is depends on what runs."""
+        """Yield nothing: the metrics depend on the running tasks."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
-        """One family for each name, with the samples of all tasks."""
+        """Yield one family for each name, with the samples of all tasks."""
         families: dict[str, Metric] = {}
         for id, port in self._ports().items():
             for found in text_string_to_metric_families(_page(port)):
@@ -76,7 +76,7 @@ class TaskMetricsCollector(Collector):
 
 
 def _page(port: int) -> str:
-    # Never through a proxy of the environment: the process is on this machine.
+    # Without the environment's proxy: the process is on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=_TIMEOUT_S) as answer:

@@ -1,4 +1,4 @@
-"""The processes of a distributed worker's tasks."""
+"""A task's process, as its distributed worker sees it."""
 
 from __future__ import annotations
 
@@ -20,60 +20,60 @@ _MAX_OUTPUT_BYTES = 1024 * 1024
 class TaskProcess:
     """One process of one task, from its start to its end."""
 
-    def __init__(self, command: Sequence[str], handover: TaskLaunch, *, stop_timeout_ms: int) -> None:
-        """Start it. Raises OSError when it cannot be started."""
-        self._what = {"connector": handover.config.name, "task": handover.task}
+    def __init__(self, command: Sequence[str], launch: TaskLaunch, *, stop_timeout_ms: int) -> None:
+        """Start the process. Raises OSError when it cannot be started."""
+        self._task = {"connector": launch.config.name, "task": launch.task}
         self._stop_timeout_s = stop_timeout_ms / 1000
         self._kill_at_s: float | None = None
         self._http_port: int | None = None
-        given = handover.encoded()
-        # A file and not a pipe: nobody has to read it for the process to go on.
+        encoded = launch.encoded()
+        # A file and not a pipe: the process never blocks because nobody reads.
         self._output = tempfile.TemporaryFile("a+b")  # noqa: SIM115 -- closed when the process is over
         try:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._output, bufsize=0)
         except BaseException:
             self._output.close()
             raise
-        _log.info("task started", pid=self._process.pid, **self._what)
+        _log.info("task started", pid=self._process.pid, **self._task)
         assert self._process.stdin is not None
         self._stdin = self._process.stdin
         try:
-            self._stdin.write(given)
+            self._stdin.write(encoded)
         except BrokenPipeError:
-            _log.warning("task ended before it knew what to do", **self._what)
+            _log.warning("task ended before it read its launch", **self._task)
 
     @property
     def http_port(self) -> int | None:
-        """Where its metrics are; None until it has said so."""
+        """The port of its metrics; None until the process has reported it."""
         if self._http_port is None:
-            self._http_port = self._fate().http_port
+            self._http_port = self._report().http_port
         return self._http_port
 
     def end(self) -> None:
-        """Ask it to end; it is killed when it takes longer than the stop timeout."""
+        """Ask the process to end; `failure` kills it after the stop timeout."""
         self._kill_at_s = time.monotonic() + self._stop_timeout_s
         self._process.terminate()
 
     def failure(self) -> str | None:
-        """None while it runs; then how it ended, and nothing may be asked any more."""
+        """None while the process runs, then how it ended; do not use the object after that."""
         code = self._process.poll()
         if code is None:
             if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
-                _log.error("task did not stop in time, killing it", pid=self._process.pid, **self._what)
+                _log.error("task did not stop in time, killing it", pid=self._process.pid, **self._task)
                 self._process.kill()
             return None
-        trace = self._fate().trace
+        trace = self._report().trace
         self._stdin.close()
         self._output.close()
-        _log.info("task ended", pid=self._process.pid, exit_code=code, **self._what)
-        return trace or _how(code)
+        _log.info("task ended", pid=self._process.pid, exit_code=code, **self._task)
+        return trace or _describe_exit(code)
 
-    def _fate(self) -> TaskReport:
-        # The process writes at the offset that a read or a seek of ours would move.
+    def _report(self) -> TaskReport:
+        # pread, because a read or seek would move the offset at which the process writes.
         return TaskReport.read(os.pread(self._output.fileno(), _MAX_OUTPUT_BYTES, 0))
 
 
-def _how(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code < 0:
         return f"the task's process was ended by {signal.Signals(-code).name}"
-    return f"the task's process ended by itself with exit code {code}; its log tells more"
+    return f"the task's process ended by itself with exit code {code}; see its log"

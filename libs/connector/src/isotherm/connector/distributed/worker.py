@@ -1,6 +1,6 @@
-"""A distributed worker: the connectors of its group, shared with the group's other workers, a process for each task.
+"""A distributed worker: shares its group's connectors with the group's other workers, one process for each task.
 
-Where the controller meets Kafka and the processes, in one thread. See docs/adr/0035.
+It connects the controller with Kafka and the task processes, in one thread. See docs/adr/0035.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TASKS = "isotherm.tasks"
 
 _POLL_S = 0.2
 _CHANGES = 500
-"""Changes of connectors that are taken in at once."""
+"""Most changes of connectors that are read in one turn."""
 
 
 class Classes(Protocol):
@@ -57,29 +57,29 @@ class Classes(Protocol):
     version: str
 
     def check(self, config: ConnectorConfig) -> TaskPlan:
-        """Look at a configuration, its references unresolved. Raises ConfigError with every problem."""
+        """Check a configuration with unresolved references. Raises ConfigError with every problem."""
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """How a worker runs."""
+    """The settings of a distributed worker."""
 
     service: str
     group: str
-    """The worker group; the workers of a group run the same classes."""
+    """The worker group; all its workers run the same connector classes."""
     command: Sequence[str]
-    """Of a task's process, which calls `task_launch.run_launched_task`."""
+    """Command line of a task's process, which calls `task_launch.run_launched_task`."""
     kafka: KafkaSettings
     registry: RegistrySettings
     http: HttpSettings
     session_timeout_ms: int
-    """After a kill, this long until the group's other workers have its tasks."""
+    """Time after a kill until the group's other workers take over its tasks."""
     task_stop_timeout_ms: int
-    """A task that takes longer to stop is killed."""
+    """Time after which a task that does not stop is killed."""
 
 
 class DistributedWorker:
-    """Runs once, until it is told to stop."""
+    """Runs the tasks that its partitions of `isotherm.tasks` give it, until it is stopped."""
 
     def __init__(self, settings: WorkerSettings, classes: Classes, stop: Stop) -> None:
         self._settings, self._classes, self._stop = settings, classes, stop
@@ -90,14 +90,14 @@ class DistributedWorker:
             settings.group, self._check, mask=lambda config, text: mask_of(config, os.environ)(text)
         )
         self._processes: dict[TaskId, TaskProcess] = {}
-        # What the monitoring server's threads look at is replaced, never changed.
+        # The monitoring server's threads read these two: they are replaced and never mutated.
         self._counts = self._controller.counts()
         self._ports: dict[TaskId, int] = {}
         self._metrics = WorkerMetrics(self._registry, settings.service, lambda: self._counts)
         self._registry.register(TaskMetricsCollector(lambda: self._ports))
 
     def run(self) -> int:
-        """The exit code."""
+        """Run until the stop is requested; the exit code."""
         monitoring = MonitoringServer(self._settings.http, self._health, self._registry)
         monitoring.start()
         _log.info("worker", worker=self._name, group=self._settings.group, http_port=monitoring.port)
@@ -112,13 +112,13 @@ class DistributedWorker:
             _log.error("cannot start", reason=str(error))
             return Exit.CONFIGURATION
         except KafkaException as error:
-            _log.error("Kafka refuses for good", reason=str(error))
+            _log.error("Kafka refused permanently", reason=str(error))
             return Exit.FAILED
         finally:
             monitoring.stop()
 
     def _announce(self) -> WorkerStatus:
-        """Tell the classes, and begin to tell how the worker is."""
+        """Publish the connector classes; the publisher of this worker's status."""
         schemas, settings = SchemaRegistry(self._settings.registry), self._settings
         plugins = plugin_messages(schemas, self._classes.definitions, self._classes.version)
         encode_status = schemas.encoder(TOPIC, SCHEMA)
@@ -137,9 +137,9 @@ class DistributedWorker:
         settings = self._settings
         topic = ConnectorTopic(settings.kafka, settings.registry, f"{settings.service}-connectors", READER)
         try:
-            # Not a member before it knows what there is to do.
+            # The worker joins its group only after it knows all connectors.
             while not self._stop.is_set() and not topic.is_current:
-                self._take_in(topic, _POLL_S)
+                self._read_changes(topic, _POLL_S)
                 if topic.is_waiting:
                     reason = "there is no isotherm.connectors; run `isotherm apply`"
                     self._health.not_ready("connectors", reason if topic.is_missing else "not known yet")
@@ -167,10 +167,10 @@ class DistributedWorker:
             )
             while not self._stop.is_set():
                 self._poll(member)
-                self._take_in(topic, 0.0)
-                self._turn(status)
+                self._read_changes(topic, 0.0)
+                self._reconcile(status)
         finally:
-            # Whatever ended the loop: no process outlives its worker.
+            # No process may outlive its worker, whatever ended the loop.
             self._controller.revoked(range(PARTITIONS))
             self._until_clear(range(PARTITIONS), status)
             member.close()
@@ -186,23 +186,23 @@ class DistributedWorker:
             self._health.not_ready("kafka", error.str())
             _log.warning("kafka", reason=error.str())
 
-    def _take_in(self, topic: ConnectorTopic, timeout_s: float) -> None:
+    def _read_changes(self, topic: ConnectorTopic, timeout_s: float) -> None:
         self._health.beat()
         for _ in range(_CHANGES):
             change = topic.poll(timeout_s)
             if change is None:
                 return
             try:
-                wanted = None if change.record is None else desired_state_of(change.name, change.record, change.offset)
+                desired = None if change.record is None else desired_state_of(change.name, change.record, change.offset)
             except ValueError as error:
                 _log.error(
-                    "a connector cannot be read, what was said before stays", connector=change.name, reason=str(error)
+                    "connector record refused, its previous state stays", connector=change.name, reason=str(error)
                 )
                 continue
-            self._controller.configured(change.name, wanted)
+            self._controller.configured(change.name, desired)
 
-    def _turn(self, status: WorkerStatus) -> None:
-        """Bring processes and status to where they should be."""
+    def _reconcile(self, status: WorkerStatus) -> None:
+        """Start and stop processes as the controller decides, and publish the status."""
         self._health.beat()
         now_ms = time.monotonic() * 1000
         for id, process in list(self._processes.items()):
@@ -216,16 +216,16 @@ class DistributedWorker:
             elif isinstance(action, StopTask):
                 self._processes[action.id].end()
             elif isinstance(action, DeleteStatus):
-                status.forget(action.id)
+                status.delete(action.id)
         self._ports = {id: port for id, process in self._processes.items() if (port := process.http_port) is not None}
         self._counts = self._controller.counts()
-        status.say(self._controller.reports(), self._counts)
+        status.publish(self._controller.reports(), self._counts)
 
     def _start(self, start: StartTask, now_ms: float) -> None:
-        handover = TaskLaunch(start.config, start.id.task, self._name, self._settings.group, start.generation)
+        launch = TaskLaunch(start.config, start.id.task, self._name, self._settings.group, start.generation)
         timeout_ms = self._settings.task_stop_timeout_ms
         try:
-            process = TaskProcess(self._settings.command, handover, stop_timeout_ms=timeout_ms)
+            process = TaskProcess(self._settings.command, launch, stop_timeout_ms=timeout_ms)
         except OSError as error:
             self._controller.ended(start.id, f"the task's process cannot be started: {error}", now_ms)
             return
@@ -233,7 +233,7 @@ class DistributedWorker:
         self._processes[start.id] = process
 
     def _check(self, config: ConnectorConfig) -> TaskPlan:
-        # What can be said is said, whoever will run the task.
+        # A configuration that is too large for a launch is refused here, before any task starts.
         TaskLaunch(config, 0, self._name, self._settings.group).encoded()
         return self._classes.check(config)
 
@@ -245,21 +245,20 @@ class DistributedWorker:
         _log.info("tasks' partitions assigned", partitions=[one.partition for one in partitions])
 
     def _revoked(self, partitions: Sequence[TopicPartition], status: WorkerStatus) -> None:
-        """No return, and so no other worker for them, before their tasks have ended."""
+        """Return only after the partitions' tasks have ended: until then no other worker gets these partitions."""
         numbers = [one.partition for one in partitions]
         self._controller.revoked(numbers)
         self._until_clear(numbers, status)
         _log.info("tasks' partitions revoked", partitions=numbers)
 
     def _lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Another worker may have them already: their tasks are ended as soon as they can be."""
+        """Stop the partitions' tasks as soon as possible: another worker may own the partitions already."""
         numbers = [one.partition for one in partitions]
         self._controller.revoked(numbers)
         _log.warning("tasks' partitions lost to other workers", partitions=numbers)
 
     def _until_clear(self, partitions: Sequence[int], status: WorkerStatus) -> None:
-        self._turn(status)
-        waited = Stop()
+        self._reconcile(status)
         while not self._controller.is_clear(partitions):
-            waited.wait(_POLL_S / 2)
-            self._turn(status)
+            time.sleep(_POLL_S / 2)
+            self._reconcile(status)

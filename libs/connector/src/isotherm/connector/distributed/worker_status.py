@@ -1,4 +1,4 @@
-"""What a distributed worker says on `isotherm.status`: of itself, of its connectors, of tasks without a process."""
+"""A distributed worker's records on `isotherm.status`: for itself, its connectors, and tasks without a process."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _log = logs.logger(__name__)
 
 SCHEMA = isotherm.schemas.schema("TaskStatus", 2)
 EVERY_CONNECTOR = "*"
-"""In the place of a connector's name in what a worker says of itself."""
+"""Stands for a connector's name in a worker's own status."""
 
-_LAST_WORD_S = 5.0
+_FINAL_FLUSH_S = 5.0
 
 
 class WorkerStatus:
-    """Says what has changed at once, and everything again every INTERVAL_MS."""
+    """Publishes changed statuses at once, and every status again after INTERVAL_MS."""
 
     def __init__(
         self,
@@ -41,35 +41,35 @@ class WorkerStatus:
         classes: Sequence[str],
         clock_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
-        """`encode` is for SCHEMA."""
+        """`encode` encodes records of SCHEMA."""
         self._producer, self._encode = producer, encode
         self._worker, self._group, self._classes = worker, worker_group, list(classes)
         self._clock_ms = clock_ms
-        self._said: dict[TaskId, tuple[Report, float]] = {}
+        self._published: dict[TaskId, tuple[Report, float]] = {}
 
-    def say(self, reports: Iterable[Report], counts: Mapping[str, int]) -> None:
-        """Bring the topic up to date."""
+    def publish(self, reports: Iterable[Report], counts: Mapping[str, int]) -> None:
+        """Publish this worker's status and every report that changed or is older than INTERVAL_MS."""
         self._producer.poll(0)
         itself = Report(TaskId(EVERY_CONNECTOR, CONNECTOR_ITSELF), State.RUNNING, None, counts)
         now_ms = self._clock_ms()
         found = {report.id: report for report in (itself, *reports)}
-        # A task that has a process again says its own state: what was said of it before counts no more.
-        self._said = {id: said for id, said in self._said.items() if id in found}
+        # A task that has a process again publishes its own status, so its next report here is a change.
+        self._published = {id: published for id, published in self._published.items() if id in found}
         for id, report in found.items():
-            before, at_ms = self._said.get(id, (None, 0.0))
+            before, at_ms = self._published.get(id, (None, 0.0))
             if report != before or now_ms - at_ms >= INTERVAL_MS:
-                self._said[id] = report, now_ms
+                self._published[id] = report, now_ms
                 self._produce(id, self._encode(self._record(report)))
 
-    def forget(self, id: TaskId) -> None:
-        """This worker has nothing to say of the task any more."""
-        self._said.pop(id, None)
+    def delete(self, id: TaskId) -> None:
+        """Delete the status of a task that this worker no longer reports."""
+        self._published.pop(id, None)
         self._produce(id, None)
 
     def close(self) -> None:
-        """Take back what this worker said of itself, and wait a moment for Kafka to take it."""
-        self.forget(TaskId(EVERY_CONNECTOR, CONNECTOR_ITSELF))
-        self._producer.flush(_LAST_WORD_S)
+        """Delete this worker's own status, and wait up to five seconds for the acknowledgement."""
+        self.delete(TaskId(EVERY_CONNECTOR, CONNECTOR_ITSELF))
+        self._producer.flush(_FINAL_FLUSH_S)
 
     def _record(self, report: Report) -> dict[str, Any]:
         is_own = report.id.connector == EVERY_CONNECTOR
@@ -90,4 +90,4 @@ class WorkerStatus:
         try:
             self._producer.produce(TOPIC, key=status_key(id.connector, id.task, self._worker), value=value)
         except (BufferError, KafkaException) as error:
-            _log.warning("status not sent", reason=str(error))
+            _log.warning("status not published", reason=str(error))

@@ -1,6 +1,7 @@
-"""Dead letters: the original bytes, key and headers of a record, and why it could not be used.
+"""Dead-letter records: a record's original key, value and headers, and the reason for its failure.
 
-The headers are Kafka Connect's (`DeadLetterQueueReporter`, KIP-298), so tools that read its dead letters read ours.
+The headers are Kafka Connect's (`DeadLetterQueueReporter`, KIP-298), so that tools for Connect's dead letters can read
+them.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from isotherm.servicekit import kafka, logs
 
 PREFIX = "__connect.errors."
 STAGES = ("KEY_CONVERTER", "VALUE_CONVERTER", "HEADER_CONVERTER", "TRANSFORMATION", "KAFKA_CONSUME", "TASK_PUT")
-"""Connect's names of the stage at which a record failed; projection by KCQL is a TRANSFORMATION."""
+"""Connect's names of the stages at which a record can fail; projection by KCQL is a TRANSFORMATION."""
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""A dead letter is its record plus headers: its topic must take more than the topic that the record came from."""
+"""Limit of one dead-letter record: it holds its record and more headers, so its topic must allow larger records."""
 
 _MAX_MESSAGE_CHARACTERS = 4_000
 _MAX_TRACE_CHARACTERS = 16_000
@@ -34,7 +35,7 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 class DeadLettersUnavailableError(Exception):
-    """A dead letter was not acknowledged: the record must not be passed over."""
+    """Kafka did not acknowledge a dead-letter record, so the task must not skip the failed record."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class DeadLetterRecord:
     value: bytes | None
     headers: Headers
     timestamp_ms: int = 0
-    """0 takes the time of producing."""
+    """Epoch milliseconds; 0 means the time of producing."""
 
 
 def dead_letter_headers(
@@ -60,11 +61,11 @@ def dead_letter_headers(
     offset: int | None = None,
     original: Sequence[tuple[str, bytes | str | None]] = (),
 ) -> Headers:
-    """The headers of a dead letter: the record's own, then `__connect.errors.*`.
+    """The headers of a dead-letter record: the failed record's own headers, then `__connect.errors.*`.
 
-    `stage` is one of STAGES, `class_name` the code that refused the record. `topic`, `partition` and `offset` are left
-    out for what never was in a topic (a device's message). Error headers that the record already carries, because it
-    was replayed from a dead-letter topic, are replaced.
+    `stage` is one of STAGES, `class_name` names the code that refused the record. A message that never was in a topic
+    (a device's) has no `topic`, `partition` and `offset`. Error headers that the record already carries, because it was
+    replayed from a dead-letter topic, are replaced.
     """
     trace = "".join(traceback.format_exception(error))
     values = {
@@ -93,17 +94,17 @@ def ensure_topic(
 ) -> bool:
     """Create the dead-letter topic (one partition) unless it exists; True when it was created.
 
-    `retention_ms` and `retention_bytes` -1 keep everything, `replication_factor` -1 is the broker's default. Raises
-    KafkaException when the broker refuses.
+    -1 keeps everything for `retention_ms` and `retention_bytes`, and is the broker's default for `replication_factor`.
+    Raises KafkaException when the broker refuses.
     """
     settings = {
         "retention.ms": str(retention_ms),
         "retention.bytes": str(retention_bytes),
         "max.message.bytes": str(MAX_MESSAGE_BYTES),
     }
-    wanted = NewTopic(topic, num_partitions=1, replication_factor=replication_factor, config=settings)
+    new_topic = NewTopic(topic, num_partitions=1, replication_factor=replication_factor, config=settings)
     try:
-        admin.create_topics([wanted])[topic].result()
+        admin.create_topics([new_topic])[topic].result()
     except KafkaException as failure:
         error = kafka.error_of(failure)
         if error is not None and error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
@@ -114,43 +115,43 @@ def ensure_topic(
 
 
 def producer_overrides() -> dict[str, object]:
-    """Settings of the dead-letter producer (`isotherm.servicekit.kafka.producer`): larger records than by default."""
+    """Overrides for the dead-letter producer (`isotherm.servicekit.kafka.producer`): a higher limit of record sizes."""
     return {"message_max_bytes": MAX_MESSAGE_BYTES}
 
 
 class DeadLetterQueue:
-    """Writes dead letters and returns only when Kafka has them; safe to call from several threads."""
+    """Writes dead-letter records and waits for their acknowledgement; safe to use from several threads."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self.topic = topic
         self._producer = producer
 
-    def send(self, letters: Sequence[DeadLetterRecord]) -> None:
-        """Produce `letters` and wait for every acknowledgement.
+    def send(self, records: Sequence[DeadLetterRecord]) -> None:
+        """Produce `records` and wait for every acknowledgement.
 
-        Raises DeadLettersUnavailableError when one of them was not acknowledged.
+        Raises DeadLettersUnavailableError when Kafka did not acknowledge one of them.
         """
-        if not letters:
+        if not records:
             return
-        outcome = _Outcome(len(letters))
-        for letter in letters:
-            self._produce(letter, outcome)
-        # Delivery time-outs of the producer end the wait: every record is reported, well or failed.
+        outcome = _Outcome(len(records))
+        for record in records:
+            self._produce(record, outcome)
+        # The producer's delivery time-out bounds the wait: it reports every record, acknowledged or failed.
         while not outcome.done.is_set():
             self._producer.poll(0.05)
         if outcome.error is not None:
             raise DeadLettersUnavailableError(f"dead-letter topic {self.topic}: {outcome.error.str()}")
 
-    def _produce(self, letter: DeadLetterRecord, outcome: _Outcome) -> None:
+    def _produce(self, record: DeadLetterRecord, outcome: _Outcome) -> None:
         while True:
             try:
                 self._producer.produce(
                     self.topic,
-                    key=letter.key,
-                    value=letter.value,
-                    headers=letter.headers,
+                    key=record.key,
+                    value=record.value,
+                    headers=record.headers,
                     on_delivery=outcome.report,
-                    timestamp=letter.timestamp_ms,
+                    timestamp=record.timestamp_ms,
                 )
             except BufferError:
                 self._producer.poll(0.1)

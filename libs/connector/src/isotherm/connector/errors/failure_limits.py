@@ -1,7 +1,8 @@
-"""When a task that passes over bad records must stop after all: nearly everything is bad. Pure.
+"""Failure limits: stop a task that skips or dead-letters nearly every record. Pure.
 
-NOOP and dead letters are for some bad records among good ones. When a topic carries something else altogether, or a
-sink refuses everything, going on only fills the dead-letter topic; the task stops, and the trace says why.
+NOOP and dead letters are meant for a few bad records among good ones. When a topic carries other records than expected,
+or a sink refuses everything, a running task only fills the dead-letter topic. It stops instead, and its trace names the
+limit.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ CONSECUTIVE, PERCENT, WINDOW = "errors.limit.consecutive", "errors.limit.percent
 
 @dataclass(frozen=True)
 class FailureLimits:
-    """How much failure is too much; 0 is no limit."""
+    """The limits of skipped and dead-lettered records; 0 means no limit."""
 
     consecutive: int = 10_000
-    """So many records skipped or dead-lettered without a single good one between them."""
+    """Failed records in a row, without a good one between them."""
     percent: float = 0.0
-    """So many of a hundred, among the last `window_records`."""
+    """Percentage of failed records among the last `window_records`."""
     window_records: int = 1_000
 
 
 def failure_limits(config: Validated) -> FailureLimits:
-    """The limits that a configuration sets."""
+    """The limits of a valid configuration."""
     return FailureLimits(config.integer(CONSECUTIVE), float(config.text(PERCENT)), config.integer(WINDOW))
 
 
 class FailureLimitError(Exception):
-    """The task failed too often; the text names the key of the limit."""
+    """A failure limit is reached; the text names the limit's key."""
 
 
 class FailureWatch:
-    """Counts the outcomes of one task, batch after batch, in the order in which they are settled.
+    """Counts good and failed records of one task, one batch at a time.
 
-    A batch is of one partition. One good record in it ends a run of failures; filtered records say nothing.
+    A batch belongs to one partition. One good record in a batch ends a run of failures. Filtered records do not count.
     """
 
     def __init__(self, limits: FailureLimits) -> None:
@@ -48,7 +49,7 @@ class FailureWatch:
         self._failed = 0
 
     def settled(self, good: int, failed: int) -> None:
-        """A batch is over: `good` records were written, `failed` were skipped or dead-lettered."""
+        """Count a finished batch: `good` records were written, `failed` were skipped or dead-lettered."""
         if not good and not failed:
             return
         self._run = failed if good else self._run + failed

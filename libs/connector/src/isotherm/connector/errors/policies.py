@@ -1,8 +1,8 @@
-"""What to do about a record that could not be written: a table, decided per record and never per batch.
+"""Error policies: what happens to a record that could not be written, decided for each record and never for a batch.
 
-The policies are stream-reactor's (`connect.<x>.error.policy`), `errors.tolerance` and dead letters are Kafka Connect's.
-An outage is not a record's fault: a transient failure is retried under every policy, and only RETRY, which counts
-attempts (`max.retries`), ever gives up on one. See docs/adr/0040.
+The policies are stream-reactor's (`connect.<x>.error.policy`); `errors.tolerance` and dead letters are Kafka Connect's.
+An outage is not a record's fault, so a transient failure is retried under every policy. Only RETRY counts attempts
+(`max.retries`) and gives up. See docs/adr/0040.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ UNLIMITED_RETRIES = -1
 
 
 class Policy(Enum):
-    """`error.policy`."""
+    """Values of `error.policy`."""
 
     THROW = "THROW"
     NOOP = "NOOP"
@@ -22,19 +22,19 @@ class Policy(Enum):
 
 
 class Failure(Enum):
-    """How a write failed."""
+    """Kinds of failed writes."""
 
     PERMANENT = "permanent"
-    """The record can never be written as it is."""
+    """The record can never be written."""
     TRANSIENT = "transient"
-    """The same write may succeed later: overload, a time-out, a server that restarts."""
+    """The same write may succeed later, after an overload, a time-out or a server's restart."""
 
 
 class Action(Enum):
-    """What happens to the record."""
+    """What happens to a record whose write failed."""
 
     STOP = "stop"
-    """The task fails with this record's offset as its position: everything before it is committed."""
+    """The task fails. It commits everything before this record, so the record is the first one after a restart."""
     SKIP = "skip"
     DEAD_LETTER = "dead-letter"
     RETRY = "retry"
@@ -47,13 +47,13 @@ class ErrorPolicy:
     policy: Policy = Policy.THROW
     max_retries: int = 20
     retry_interval_ms: int = 60_000
-    """The longest wait between two attempts; waits grow exponentially up to it, with jitter."""
+    """The longest wait between two attempts; waits grow exponentially up to it and have jitter."""
     tolerate_all: bool = False
     """`errors.tolerance=all`."""
     dead_letters: bool = False
 
     def decide(self, failure: Failure, attempts: int) -> Action:
-        """What to do after attempt number `attempts` (from 1) of a record failed."""
+        """The action after attempt number `attempts` (from 1) failed."""
         if failure is Failure.TRANSIENT:
             limited = self.policy is Policy.RETRY and self.max_retries != UNLIMITED_RETRIES
             return Action.STOP if limited and attempts > self.max_retries else Action.RETRY

@@ -1,8 +1,7 @@
-"""Replay: a connector's group set back (or forward) to another position, so that its tasks read from there.
+"""Replay: resets the offsets of a connector's consumer group, so that its tasks read from another position.
 
-`plan` and `plan_offsets` are pure; `positions`, `reset_offsets` and `set_offsets` ask Kafka. The counts that a sink keeps in the
-metadata of its offsets stay with them (docs/adr/0042): they say how many records were settled, and a record that is
-read twice is settled twice.
+`plan` and `plan_offsets` are pure; `positions`, `reset_offsets` and `set_offsets` ask Kafka. The counts in the offsets'
+metadata stay (docs/adr/0042): they count settled records, and a record that is read twice is settled twice.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ _BUSY = frozenset((KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP, Kaf
 
 
 class ReplayError(Exception):
-    """A replay that is refused; nothing was changed."""
+    """The replay is refused; no offset was changed."""
 
 
 class BusyError(ReplayError):
-    """Tasks of the group run; once they are stopped the same replay is taken."""
+    """Tasks of the group run. The same replay succeeds after they are stopped."""
 
 
 class To(Enum):
-    """Where a replay begins."""
+    """Kinds of positions."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -51,7 +50,7 @@ class To(Enum):
 
 @dataclass(frozen=True)
 class Position:
-    """Where a replay begins; `value` is an offset, or epoch milliseconds."""
+    """The position at which a replay begins; `value` is an offset or a time in epoch milliseconds."""
 
     to: To
     value: int = 0
@@ -59,20 +58,20 @@ class Position:
 
 @dataclass(frozen=True)
 class PartitionState:
-    """What is known of one partition for a group."""
+    """The offsets of one partition, and a group's position in it."""
 
     topic: str
     partition: int
     committed: int | None
-    """The group's position; None when it has none, so that its tasks begin at the first record."""
+    """The group's committed offset; None when it has none, and its tasks begin at the first record."""
     metadata: str
-    """What the group's last commit said beside the offset."""
+    """The metadata of the group's last commit."""
     low: int
-    """The first offset that is still there."""
+    """The first offset that Kafka still holds."""
     high: int
-    """The offset after the last record that a read_committed reader gets."""
+    """The offset after the last record that a read_committed consumer gets."""
     at_time: int | None = None
-    """The first offset of the asked time or later; None when there is none, or no time was asked for."""
+    """The first offset at or after the requested time; None when there is none, or no time was requested."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +87,12 @@ class Move:
 
     @property
     def is_change(self) -> bool:
-        """Whether the group is somewhere else."""
+        """Whether the group's position changes."""
         return self.before != self.after
 
 
 def parse_position(text: str) -> Position:
-    """Read a position as EXPECTED has it; a time without a zone is UTC.
+    """Read a position in one of the forms of EXPECTED; a time without a zone is UTC.
 
     Raises ReplayError.
     """
@@ -105,44 +104,47 @@ def parse_position(text: str) -> Position:
     try:
         return Position(To.TIME, time_ms_of(given))
     except ValueError:
-        raise ReplayError(f"{text!r} is no position; expected {EXPECTED}") from None
+        raise ReplayError(f"{text!r} is not a position; expected {EXPECTED}") from None
 
 
 def time_ms_of(text: str) -> int:
-    """Epoch ms of an ISO 8601 time (UTC without a zone), or of `@` and epoch ms. Raises ValueError."""
+    """Epoch milliseconds of an ISO 8601 time (UTC without a zone) or of `@` and epoch milliseconds.
+
+    Raises ValueError.
+    """
     if re.fullmatch(r"@[0-9]{1,15}", text):
         return int(text[1:])
     return epoch_ms(datetime.fromisoformat(text))
 
 
 def plan(states: Iterable[PartitionState], position: Position) -> list[Move]:
-    """The new position of each partition: where asked, as far as the partition has it.
+    """The new position of each partition.
 
-    An offset or time before the first record means the first, one behind the last means what comes next.
+    An offset or time before the first record becomes the first record, one after the last record becomes the end.
 
-    Raises ReplayError when one offset is asked for several partitions.
+    Raises ReplayError when one offset is requested for several partitions.
     """
     chosen = sorted(states, key=lambda one: (one.topic, one.partition))
     if position.to is To.OFFSET and len(chosen) > 1:
-        raise ReplayError(f"an offset belongs to one partition, and these are {len(chosen)}: choose one")
+        raise ReplayError(f"an offset belongs to one partition, but {len(chosen)} are selected: choose one")
     return [
         Move(one.topic, one.partition, one.committed, _target(one, position), one.high, one.metadata) for one in chosen
     ]
 
 
-def plan_offsets(states: Iterable[PartitionState], wanted: Mapping[tuple[str, int], int | None]) -> list[Move]:
-    """The new positions of single partitions (topic, number): an offset as far as the partition has it, None the first.
+def plan_offsets(states: Iterable[PartitionState], offsets: Mapping[tuple[str, int], int | None]) -> list[Move]:
+    """The new positions of single partitions, by (topic, partition); None means the first record.
 
-    Raises ReplayError for partitions that are not there.
+    Raises ReplayError for partitions that do not exist.
     """
     known = {(one.topic, one.partition): one for one in states}
-    absent = [f"partition {number} of {topic}" for topic, number in wanted if (topic, number) not in known]
+    absent = [f"partition {number} of {topic}" for topic, number in offsets if (topic, number) not in known]
     if absent:
         raise ReplayError(f"there is no {', '.join(absent)}")
     return [
         move
-        for place, offset in wanted.items()
-        for move in plan([known[place]], Position(To.EARLIEST) if offset is None else Position(To.OFFSET, offset))
+        for partition, offset in offsets.items()
+        for move in plan([known[partition]], Position(To.EARLIEST) if offset is None else Position(To.OFFSET, offset))
     ]
 
 
@@ -151,8 +153,8 @@ def _target(state: PartitionState, position: Position) -> int:
         return state.low
     if position.to is To.LATEST:
         return state.high
-    wanted = position.value if position.to is To.OFFSET else state.at_time
-    return state.high if wanted is None else max(state.low, min(wanted, state.high))
+    offset = position.value if position.to is To.OFFSET else state.at_time
+    return state.high if offset is None else max(state.low, min(offset, state.high))
 
 
 def positions(
@@ -163,25 +165,26 @@ def positions(
     partition: int | None = None,
     time_ms: int | None = None,
 ) -> list[PartitionState]:
-    """Where `group` stands in `topics` (names, or one expression beginning with `^`), or in one of their partitions.
+    """The positions of `group` in `topics` (names, or one expression that begins with `^`), or in one partition.
 
-    Raises ReplayError for a topic or partition that is not there, KafkaException.
+    Raises ReplayError for a topic or partition that does not exist; KafkaException.
     """
-    wanted = [
+    partitions = [
         TopicPartition(topic, number)
         for topic, numbers in _partitions(admin, topics).items()
         for number in numbers
         if partition in (None, number)
     ]
-    if not wanted:
+    if not partitions:
         what = "" if partition is None else f"partition {partition} of "
         raise ReplayError(f"there is no {what}{', '.join(topics)}")
-    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, wanted)], request_timeout=TIMEOUT_S)
-    committed = {(one.topic, one.partition): one for one in asked[group].result().topic_partitions}
+    request = [ConsumerGroupTopicPartitions(group, partitions)]
+    answer = admin.list_consumer_group_offsets(request, request_timeout=TIMEOUT_S)[group].result()
+    committed = {(one.topic, one.partition): one for one in answer.topic_partitions}
     for one in committed.values():
         if one.error is not None:
             raise KafkaException(one.error)
-    at_time = {} if time_ms is None else _offsets(admin, wanted, OffsetSpec.for_timestamp(time_ms))
+    at_time = {} if time_ms is None else _offsets(admin, partitions, OffsetSpec.for_timestamp(time_ms))
     return [
         PartitionState(
             topic,
@@ -192,7 +195,7 @@ def positions(
             high,
             found if (found := at_time.get((topic, number), -1)) >= 0 else None,
         )
-        for (topic, number), (low, high) in offset_bounds(admin, wanted).items()
+        for (topic, number), (low, high) in offset_bounds(admin, partitions).items()
     ]
 
 
@@ -205,12 +208,12 @@ def reset_offsets(
     partition: int | None = None,
     dry_run: bool = False,
 ) -> list[Move]:
-    """Set `group` to `position` in `topics`, or in one partition of them; what was done, or would be.
+    """Reset `group` to `position` in `topics`, or in one partition of them; the moves that were made, or would be.
 
-    Doing it again changes nothing more (except for `latest`, which moves on). A sink that writes by identity then ends
-    as if it had read once.
+    A second call changes nothing more (except for `latest`, which moves on). A sink that writes by identity then holds
+    the same rows as if it had read once.
 
-    Raises BusyError while tasks of the group run, ReplayError for what is not there; KafkaException.
+    Raises BusyError while tasks of the group run, ReplayError for missing topics and partitions; KafkaException.
     """
     time_ms = position.value if position.to is To.TIME else None
     moves = plan(positions(admin, group, topics, partition=partition, time_ms=time_ms), position)
@@ -219,33 +222,32 @@ def reset_offsets(
     return moves
 
 
-def set_offsets(admin: AdminClient, group: str, wanted: Mapping[tuple[str, int], int | None]) -> list[Move]:
-    """Set `group` to offsets in single partitions (as `plan_offsets`), all at once; what was done.
+def set_offsets(admin: AdminClient, group: str, offsets: Mapping[tuple[str, int], int | None]) -> list[Move]:
+    """Set `group` to offsets of single partitions, as `plan_offsets`, in one request; the moves that were made.
 
     Raises as `reset_offsets`, before anything is changed.
     """
-    topics = sorted({topic for topic, _ in wanted})
+    topics = sorted({topic for topic, _ in offsets})
     expressions = [topic for topic in topics if topic.startswith("^")]
     if expressions:
         raise ReplayError(f"there is no topic {', '.join(expressions)}")
-    moves = plan_offsets(positions(admin, group, topics), wanted)
+    moves = plan_offsets(positions(admin, group, topics), offsets)
     _alter(admin, group, moves)
     return moves
 
 
 def _alter(admin: AdminClient, group: str, moves: Sequence[Move]) -> None:
-    """Put a group where it is to be, in one request. Raises BusyError, KafkaException."""
+    """Commit the new positions in one request. Raises BusyError, KafkaException."""
     members = member_ids(admin, group)
     if members:
         raise BusyError(
-            f"group {group} has running tasks ({', '.join(members)}); stop them first. A task that was killed counts "
-            "until its session is over"
+            f"group {group} has running tasks ({', '.join(members)}); stop them first. A killed task counts as running "
+            "until its session times out"
         )
-    wanted = [TopicPartition(one.topic, one.partition, one.after, metadata=one.metadata) for one in moves]
+    offsets = [TopicPartition(one.topic, one.partition, one.after, metadata=one.metadata) for one in moves]
     try:
-        altered = admin.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=TIMEOUT_S
-        )
+        request = [ConsumerGroupTopicPartitions(group, offsets)]
+        altered = admin.alter_consumer_group_offsets(request, request_timeout=TIMEOUT_S)
         for one in altered[group].result().topic_partitions:
             if one.error is not None:
                 raise KafkaException(one.error)
@@ -259,7 +261,7 @@ def _alter(admin: AdminClient, group: str, moves: Sequence[Move]) -> None:
 def _partitions(admin: AdminClient, topics: Sequence[str]) -> dict[str, list[int]]:
     known = admin.list_topics(timeout=TIMEOUT_S).topics
     if len(topics) == 1 and topics[0].startswith("^"):
-        # Without the anchors round it: a pattern may begin with flags, `(?i)`.
+        # Without the anchors around it, because a pattern may begin with flags, `(?i)`.
         names = matching(topics[0].removeprefix("^(").removesuffix(")$"), known)
     else:
         names = list(topics)
@@ -269,29 +271,29 @@ def _partitions(admin: AdminClient, topics: Sequence[str]) -> dict[str, list[int
     return {name: sorted(known[name].partitions) for name in names}
 
 
-def offset_bounds(admin: AdminClient, wanted: Sequence[TopicPartition]) -> dict[tuple[str, int], tuple[int, int]]:
-    """The first offset that is still there, and the one after the last record that a read_committed reader gets.
+def offset_bounds(admin: AdminClient, partitions: Sequence[TopicPartition]) -> dict[tuple[str, int], tuple[int, int]]:
+    """The first offset that Kafka still holds, and the one after the last record of a read_committed consumer.
 
     By topic and partition. Raises KafkaException.
     """
-    # The client leaves these two untyped.
-    low = _offsets(admin, wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-    high = _offsets(admin, wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
-    return {place: (first, high[place]) for place, first in low.items()}
+    # confluent-kafka has no annotations for these two.
+    low = _offsets(admin, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+    high = _offsets(admin, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    return {partition: (first, high[partition]) for partition, first in low.items()}
 
 
-def _offsets(admin: AdminClient, wanted: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
-    asked = admin.list_offsets(
-        dict.fromkeys(wanted, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
+def _offsets(admin: AdminClient, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+    answers = admin.list_offsets(
+        dict.fromkeys(partitions, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
     )
-    return {(one.topic, one.partition): future.result().offset for one, future in asked.items()}
+    return {(one.topic, one.partition): future.result().offset for one, future in answers.items()}
 
 
 def member_ids(admin: AdminClient, group: str) -> list[str]:
     """The client ids of a group's members. Raises KafkaException."""
-    asked = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)
+    answers = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)
     try:
-        return sorted(member.client_id for member in asked[group].result().members)
+        return sorted(member.client_id for member in answers[group].result().members)
     except KafkaException as failure:
         error = kafka.error_of(failure)
         if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:

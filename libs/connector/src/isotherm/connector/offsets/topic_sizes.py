@@ -1,4 +1,4 @@
-"""Which topics Kafka has, and how much is kept in them."""
+"""Kafka's topics and their sizes in records."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from confluent_kafka.admin import AdminClient
 
 from isotherm.connector.offsets.replay import TIMEOUT_S, offset_bounds
 
-OWN = "__"
-"""How the names of Kafka's own topics begin."""
+INTERNAL_PREFIX = "__"
+"""Prefix of Kafka's internal topics."""
 
 
 @dataclass(frozen=True)
 class TopicSize:
-    """One topic of Kafka."""
+    """One topic's partitions and records."""
 
     name: str
     partitions: int
     most_records: int
-    """Places of ended transactions that are kept: their markers and compacted records count too."""
+    """Upper bound of the records: the range of offsets, which also counts transaction markers and compacted records."""
 
 
 def topic_sizes(admin: AdminClient, timeout_s: float = TIMEOUT_S) -> list[TopicSize]:
-    """All topics but Kafka's own, by name. `timeout_s` is for the list of topics. Raises KafkaException."""
+    """All topics except Kafka's internal ones, by name; `timeout_s` bounds the listing. Raises KafkaException."""
     known = admin.list_topics(timeout=timeout_s).topics
-    partitions = {name: len(of.partitions) for name, of in known.items() if not name.startswith(OWN)}
-    places = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
-    sizes = dict.fromkeys(partitions, 0)
-    for (name, _), (low, high) in offset_bounds(admin, places).items():
+    counts = {name: len(of.partitions) for name, of in known.items() if not name.startswith(INTERNAL_PREFIX)}
+    partitions = [TopicPartition(name, number) for name, count in counts.items() for number in range(count)]
+    sizes = dict.fromkeys(counts, 0)
+    for (name, _), (low, high) in offset_bounds(admin, partitions).items():
         sizes[name] += high - low
-    return [TopicSize(name, partitions[name], size) for name, size in sorted(sizes.items())]
+    return [TopicSize(name, counts[name], size) for name, size in sorted(sizes.items())]

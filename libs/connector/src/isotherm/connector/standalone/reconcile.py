@@ -1,6 +1,6 @@
-"""A standalone task that does what is wanted of its connector: runs, is paused, is restarted, in one process.
+"""Reconciles a standalone task with its connector's target state: runs, pauses and restarts it in one process.
 
-For work in a thread, and for work on an event loop.
+`reconcile` is for work in a thread, `reconcile_async` for work on an event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import Target, TargetState
 from isotherm.servicekit.lifecycle import Exit, Stop
 
-_LOOK_S = 0.2
+_CHECK_INTERVAL_S = 0.2
 
 
 def reconcile(
@@ -25,18 +25,18 @@ def reconcile(
     work: Callable[[Stop], int],
     idle: Callable[[State | None], None],
 ) -> int:
-    """Do `work` while the connector is to be STARTED, each time with a Stop of its own; the exit code.
+    """Run `work` while the target state is STARTED, each time with a Stop of its own; the exit code.
 
-    `target` says what is wanted, None as long as nobody knows. While nothing is to be done `idle` is called again and
-    again with the state (None: not known yet). Work that ends by itself ends all.
+    `target` returns the target, None while it is unknown. While the task must not run, `idle` is called repeatedly with
+    the state (None: unknown). Work that returns by itself ends the loop.
     """
     while not stop.is_set():
-        asked = target()
-        if asked is None or asked.state is not TargetState.STARTED:
-            idle(None if asked is None else State(asked.state.value))
-            stop.wait(_LOOK_S)
+        wanted = target()
+        if wanted is None or wanted.state is not TargetState.STARTED:
+            idle(None if wanted is None else State(wanted.state.value))
+            stop.wait(_CHECK_INTERVAL_S)
             continue
-        spec = asked.state, asked.restarts_of(task)
+        spec = wanted.state, wanted.restarts_of(task)
         with _halted_when(lambda: stop.is_set() or _spec(target(), task) != spec) as halt:  # noqa: B023 -- ends with the turn
             code = work(halt)
             if code != Exit.OK or not halt.is_set():
@@ -51,20 +51,20 @@ async def reconcile_async(
     work: Callable[[Stop], Coroutine[Any, Any, None]],
     idle: Callable[[State | None], None],
 ) -> None:
-    """As `reconcile`, for a coroutine function. What `work` raises ends all, as does its end by itself."""
+    """As `reconcile`, for a coroutine function; an exception of `work` ends the loop too."""
     loop = asyncio.get_running_loop()
     stopping = loop.create_task(stop.wait_async())
     try:
         while not stop.is_set():
-            asked = target()
-            if asked is None or asked.state is not TargetState.STARTED:
-                idle(None if asked is None else State(asked.state.value))
-                await asyncio.wait([stopping], timeout=_LOOK_S)
+            wanted = target()
+            if wanted is None or wanted.state is not TargetState.STARTED:
+                idle(None if wanted is None else State(wanted.state.value))
+                await asyncio.wait([stopping], timeout=_CHECK_INTERVAL_S)
                 continue
-            spec, halt = _spec(asked, task), Stop()
+            spec, halt = _spec(wanted, task), Stop()
             working = loop.create_task(work(halt))
             while not working.done() and not halt.is_set():
-                await asyncio.wait([stopping, working], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([stopping, working], timeout=_CHECK_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
                 if stop.is_set() or _spec(target(), task) != spec:
                     halt.set()
             await working
@@ -83,12 +83,12 @@ def _halted_when(changed: Callable[[], bool]) -> Iterator[Stop]:
     halt, over = Stop(), threading.Event()
 
     def watch() -> None:
-        while not over.wait(_LOOK_S):
+        while not over.wait(_CHECK_INTERVAL_S):
             if changed():
                 halt.set()
                 return
 
-    watching = threading.Thread(target=watch, name="wanted", daemon=True)
+    watching = threading.Thread(target=watch, name="target-state", daemon=True)
     watching.start()
     try:
         yield halt

@@ -1,4 +1,4 @@
-"""The status of a process that is one task of its own, told from a thread: nothing of it waits for Kafka."""
+"""Publishes the status of a standalone task from a thread, so that the task never waits for Kafka."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 _BEAT_S = 1.0
 _JOIN_S = 8.0
-"""The last word waits up to five seconds for Kafka."""
+"""Longer than the five seconds that the final status waits for Kafka."""
 
 
 class Reporter:
-    """Says every five seconds how the task is, and how it ended. Works without, and says so, until it can."""
+    """Publishes the task's status every five seconds and at its end; logs and retries while it cannot."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class Reporter:
         announcements: Callable[[SchemaRegistry], Iterable[tuple[str, str, bytes]]] = lambda _schemas: (),
         mask: Callable[[str], str] = str,
     ) -> None:
-        """The reporter's thread asks `state`, `counts` and `lag` (records not read yet, by `topic-partition`).
+        """The reporter's thread calls `state`, `counts` and `lag` (unread records by `topic-partition`).
 
-        `announcements` are topic, key and value of what is said once, as soon as it can be; they may raise what
-        `isotherm.connector.distributed.publishing.announcements` raises. `mask` keeps secrets out of traces.
+        `announcements` returns topic, key and value of records that are published once, at the first opportunity; it
+        may raise SchemaNotRegisteredError and RegistryUnavailableError. `mask` removes secrets from traces.
         """
         self._kafka, self._registry = kafka_settings, registry_settings
         self._connector, self._task = connector, task
@@ -53,11 +53,11 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
 
     def start(self) -> None:
-        """Begin to report."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self, trace: str | None = None) -> None:
-        """Say that the task has ended (FAILED with a trace), and return when Kafka has it or does not take it."""
+        """Publish that the task ended, as FAILED with a `trace`, and wait for the acknowledgement or the time-out."""
         self._trace = None if trace is None else self._mask(trace)
         self._ended.set()
         self._thread.join(_JOIN_S)
@@ -81,7 +81,7 @@ class Reporter:
         heartbeat.publish_final_state(state, self._counts(), self._trace)
 
     def _producer(self, schemas: SchemaRegistry) -> Producer:
-        # Before the producer: one that is thrown away again, because a schema is missing, takes half a minute to end.
+        # Before the producer: one that is discarded because a schema is missing takes half a minute to end.
         messages = list(self._announcements(schemas))
         producer = kafka.producer(self._kafka, f"{self._connector}-{self._task}-status")
         for topic, key, value in messages:
@@ -91,7 +91,7 @@ class Reporter:
 
 @contextmanager
 def reported(reporter: Reporter) -> Iterator[None]:
-    """Report while the body runs; an exception that leaves it is the trace of the last word."""
+    """Report while the body runs; an exception that leaves the body becomes the trace of the final status."""
     reporter.start()
     try:
         yield
@@ -104,7 +104,7 @@ def reported(reporter: Reporter) -> Iterator[None]:
 def counts_of(registry: CollectorRegistry, prefix: str, connector: str | None = None) -> dict[str, int]:
     """Every counter and gauge whose name begins with `prefix`, by the rest of its name, summed over its labels.
 
-    With `connector` only those that have a label of this name, and of them its samples.
+    With `connector`: only metrics with the label `connector`, and of them only the samples with this value.
     """
     counts: dict[str, int] = {}
     for metric in registry.collect():

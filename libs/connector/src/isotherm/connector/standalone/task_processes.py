@@ -1,4 +1,4 @@
-"""A connector's tasks: one operating-system process each, watched by one supervisor."""
+"""A standalone connector's tasks: one process each, under one supervisor."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ _CHECK_INTERVAL_S = 0.2
 
 
 def supervise(command: Callable[[int], Sequence[str]], tasks: int, stop: Stop, *, stop_timeout_ms: int) -> int:
-    """Run `tasks` processes until the stop is asked for or one of them ends by itself.
+    """Run `tasks` processes until `stop` is set or one of them ends by itself; the exit code.
 
     `command(i)` is the command line of task i; its process must call `stop_with_supervisor`. When one task ends, the
-    others are stopped too: its partitions would only carry its trouble to them. The exit code is the first
-    failed task's, OK when every task ended well; a task that does not stop within `stop_timeout_ms` is killed and
-    counts as Exit.DEADLINE.
+    others are stopped too, because its partitions would carry the failure to them. Returns the exit code of the first
+    failed task, or OK. A task that does not stop within `stop_timeout_ms` is killed and counts as Exit.DEADLINE.
     """
     processes = [subprocess.Popen(command(task), stdin=subprocess.PIPE) for task in range(tasks)]
     for task, process in enumerate(processes):
@@ -35,7 +34,7 @@ def supervise(command: Callable[[int], Sequence[str]], tasks: int, stop: Stop, *
                 _log.error("a task ended, stopping the others", exit_codes=codes)
                 break
     finally:
-        # Also the codes of those that ended since they were last looked at.
+        # Includes the codes of tasks that ended since the last check.
         codes += _stop_all(processes, stop_timeout_ms / 1000)
         for process in processes:
             if process.stdin is not None:
@@ -44,10 +43,10 @@ def supervise(command: Callable[[int], Sequence[str]], tasks: int, stop: Stop, *
 
 
 def stop_with_supervisor(stop: Stop) -> None:
-    """In a task's process: ask for the stop when the supervisor is gone, however it went (its pipe closes)."""
+    """In a task's process: set `stop` when the supervisor has ended in any way, which closes its pipe."""
 
     def watch() -> None:
-        # Not through sys.stdin: a thread that holds its lock would break the interpreter's shutdown.
+        # os.read and not sys.stdin: a thread that holds its lock would break the interpreter's shutdown.
         while os.read(0, 1):
             continue
         stop.set()
@@ -63,7 +62,7 @@ def _stop_all(processes: Sequence[subprocess.Popen[bytes]], timeout_s: float) ->
     for process in processes:
         try:
             code = process.wait(timeout_s)
-            # Ended by our signal and not at it: the task had not begun, or was through already.
+            # The default action of SIGTERM ended it: the task had not begun, or was past its own handler.
             codes.append(Exit.OK if process in running and code == -signal.SIGTERM else code)
         except subprocess.TimeoutExpired:
             process.kill()

@@ -1,4 +1,4 @@
-"""The topic `isotherm.connectors`, read from its beginning and on and on, as changes of one connector each."""
+"""Reads the topic `isotherm.connectors` from its beginning, without end; each record is a change of one connector."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _REQUEST_S = 10.0
 
 
 class Change(NamedTuple):
-    """The newest record of one connector; None when it was deleted."""
+    """The newest record of one connector; None when the connector was deleted."""
 
     name: str
     record: Mapping[str, Any] | None
     offset: int = 0
-    """Of the record: the higher one is the newer one."""
+    """The record's offset; a higher one is newer."""
 
 
 class ConnectorTopic:
-    """Reads the topic; for one thread. What cannot be had now is waited for, and said once in a while."""
+    """Reads the topic; for one thread. It retries and logs while Kafka, the registry or the topic is missing."""
 
     def __init__(
         self,
@@ -46,32 +46,32 @@ class ConnectorTopic:
         reader: JsonSchema,
         wants: Callable[[str], bool] = lambda _name: True,
     ) -> None:
-        """Records whose name is not wanted are not even decoded, so that they cannot be in the way."""
+        """Only records whose name passes `wants` are decoded, so that another connector's bad record cannot block."""
         self._decode = Decoder(SchemaRegistry(registry_settings), reader)
         self._wants = wants
-        # Never a member of its group: the partition is given to it, nothing is committed.
+        # The consumer assigns the partition itself: it joins no group and commits nothing.
         self._consumer = kafka.consumer(kafka_settings, client_id, client_id, enable_partition_eof=True)
         self._is_assigned = False
         self._next_try_s = 0.0
         self._undecoded: Message | None = None
         self.is_current = False
-        """Whether all that was said before the start has been handed out."""
+        """Whether `poll` has returned every record that was written before the start."""
         self.is_missing = False
-        """Whether there is no such topic."""
+        """Whether the topic does not exist."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a server is away or the topic missing, so that `poll` returns at once without a change."""
+        """Whether a server is unavailable or the topic missing, so that `poll` returns at once without a change."""
         return not self._is_assigned or self._undecoded is not None
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the consumer."""
         self._consumer.close()
 
     def poll(self, timeout_s: float) -> Change | None:
-        """The next change; None when there is none within the time (also sooner, while something is waited for).
+        """The next change; None when there is none within `timeout_s`, or sooner while `is_waiting`.
 
-        Records that nobody can read are logged and passed over.
+        Records that cannot be decoded are logged and skipped.
         """
         if not self._is_assigned and not self._assign():
             return None
@@ -93,10 +93,10 @@ class ConnectorTopic:
         try:
             found = self._consumer.list_topics(TOPIC, timeout=_REQUEST_S).topics[TOPIC]
         except KafkaException as error:
-            _log.warning("connectors not known yet", reason=str(error))
+            _log.warning("connectors topic not available yet", reason=str(error))
         else:
             if found.error is None:
-                # The topic has one partition; the order of a connector's records rests on it.
+                # The topic has one partition, which keeps a connector's records in order.
                 self._consumer.assign([TopicPartition(TOPIC, 0, 0)])
                 self._is_assigned, self.is_missing = True, False
                 return True
@@ -114,11 +114,11 @@ class ConnectorTopic:
         try:
             return Change(name, self._decode(value).record, message.offset() or 0)
         except RegistryUnavailableError as error:
-            _log.warning("a connector cannot be read yet", connector=name, reason=str(error))
+            _log.warning("connector record cannot be decoded yet", connector=name, reason=str(error))
             self._undecoded, self._next_try_s = message, time.monotonic() + _RETRY_S
         except WireFormatError as error:
             _log.error(
-                "a connector cannot be read, what was said before stays",
+                "connector record cannot be decoded, its previous state stays",
                 connector=name,
                 offset=message.offset(),
                 reason=str(error),

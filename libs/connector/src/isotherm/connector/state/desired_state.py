@@ -1,4 +1,4 @@
-"""What is wanted of a connector, as its record on `isotherm.connectors` says. Pure."""
+"""A connector's desired state: its record on `isotherm.connectors`, and the partition of its tasks. Pure."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from isotherm.connector.state.target_follower import Target, target_of
 
 DISTRIBUTED, STANDALONE = "distributed", "standalone"
 CONNECTOR_ITSELF = -1
-"""In the place of a task's number."""
+"""Stands for the connector where a task's number is expected."""
 
 PARTITIONS = 16
-"""Of `isotherm.tasks`."""
-_PLACES = (0, 9, 6, 15, 2, 11, 4, 13, 1, 8, 7, 14, 3, 10, 5, 12)
-"""A task's distance from its connector's first, in bits that differ: the first two, four and eight places are each in
-another half, quarter and eighth of the partitions, and have another remainder by two, four and eight."""
+"""Number of partitions of `isotherm.tasks`."""
+_TASK_SPREAD = (0, 9, 6, 15, 2, 11, 4, 13, 1, 8, 7, 14, 3, 10, 5, 12)
+"""XORed to the connector's first partition, by task number. The first two, four and eight entries lie in different
+halves, quarters and eighths of the partitions and have different remainders modulo two, four and eight, so that both a
+range and a round-robin assignment share a connector's first tasks evenly. Every worker of a group must use the same
+table, or two workers run one task."""
 
 
 @dataclass(frozen=True)
 class DesiredState:
-    """One connector's record."""
+    """One connector's record: its configuration, and what somebody last asked of it."""
 
     name: str
     klass: str
@@ -38,12 +40,12 @@ class DesiredState:
     is_distributed: bool
     worker_group: str
     generation: int = 0
-    """Offset of the record."""
+    """The record's offset."""
 
     def configuration(self) -> ConnectorConfig:
-        """The configuration; the record's name counts, and its class where the configuration has none.
+        """The configuration with the record's name, and with the record's class where it names none itself.
 
-        Raises ConfigError when the name cannot be one.
+        Raises ConfigError when the name is not allowed.
         """
         has_class = any(self.config.get(key) for key in (CLASS, *CLASS_ALIASES))
         config = {**({} if has_class else {CLASS: self.klass}), **self.config, NAME: self.name}
@@ -51,7 +53,7 @@ class DesiredState:
 
 
 def desired_state_of(name: str, record: Mapping[str, Any], offset: int = 0) -> DesiredState:
-    """Read a ConnectorConfig record whose key is `name`. Raises ValueError for a target state that nobody knows."""
+    """Read a ConnectorConfig record whose key is `name`. Raises ValueError for an unknown target state."""
     return DesiredState(
         name,
         record["connector_class"],
@@ -64,9 +66,9 @@ def desired_state_of(name: str, record: Mapping[str, Any], offset: int = 0) -> D
 
 
 def partition_of(connector: str, task: int) -> int:
-    """The partition of `isotherm.tasks` whose owner runs the task (CONNECTOR_ITSELF: answers for the connector).
+    """The partition of `isotherm.tasks` whose owner runs the task, or reports the connector for CONNECTOR_ITSELF.
 
-    Sixteen tasks are on sixteen partitions, and the tasks of any connector are shared evenly by two, four or eight
-    workers, whether each of these owns neighbouring partitions or every second, fourth or eighth.
+    The first sixteen tasks of a connector are on sixteen partitions. Two, four or eight workers share them evenly,
+    whether a worker owns neighbouring partitions or every second, fourth or eighth one.
     """
-    return zlib.crc32(connector.encode()) % PARTITIONS ^ _PLACES[task % PARTITIONS]
+    return zlib.crc32(connector.encode()) % PARTITIONS ^ _TASK_SPREAD[task % PARTITIONS]

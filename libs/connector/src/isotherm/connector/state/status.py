@@ -1,4 +1,4 @@
-"""The heartbeat of a task on `isotherm.status`: what it does, what it counted, why it failed."""
+"""A task's heartbeat on `isotherm.status`: its state, its counts, its lag, and the trace of its failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERVAL_MS = 5_000.0
 
 _SCHEMA_VERSION = 1
 _MAX_TRACE_CHARACTERS = 16_000
-_LAST_WORD_S = 5.0
+_FINAL_FLUSH_S = 5.0
 _RETRY_MS = 30_000.0
 
 _log = logs.logger(__name__)
@@ -38,7 +38,7 @@ class State(StrEnum):
 
 
 def this_process() -> str:
-    """How a process is named as a worker: its host and process id."""
+    """This process's name as a worker: host and process id."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -48,7 +48,7 @@ def status_key(connector: str, task: int, worker: str) -> str:
 
 
 class Heartbeat:
-    """Says every INTERVAL_MS how a task is; never stands in the task's way when Kafka does not answer."""
+    """Publishes a task's status every INTERVAL_MS; never blocks the task while Kafka does not answer."""
 
     def __init__(
         self,
@@ -61,33 +61,33 @@ class Heartbeat:
         worker: str | None = None,
         clock_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
-        """`producer` is called once, when the schema is known; `worker` is `this_process()` unless given.
+        """`producer` is called once, after the schema was found; `worker` is `this_process()` by default.
 
-        Raises SchemaNotRegisteredError before `isotherm apply` was run, RegistryUnavailableError.
+        Raises SchemaNotRegisteredError when `isotherm apply` has not been run, RegistryUnavailableError.
         """
         self._encode = registry.encoder(TOPIC, isotherm.schemas.schema("TaskStatus", _SCHEMA_VERSION))
-        # Not before: a producer that is thrown away again takes half a minute to end.
+        # Made last: a producer that is discarded again takes half a minute to end.
         self._producer = producer()
         self._connector, self._task, self._group = connector, task, worker_group
         self._worker = worker or this_process()
         self._clock_ms = clock_ms
         self._next_ms = 0.0
-        self._said: State | None = None
+        self._published: State | None = None
 
     def beat(self, state: State, counts: Callable[[], Mapping[str, int]], lag: Callable[[], Mapping[str, int]]) -> None:
-        """Say how the task is, if it is time or another state; `counts` and `lag` are asked only then."""
+        """Publish the status when the interval is over or the state changed; calls `counts` and `lag` only then."""
         self._producer.poll(0)
-        if self._clock_ms() < self._next_ms and state is self._said:
+        if self._clock_ms() < self._next_ms and state is self._published:
             return
-        self._next_ms, self._said = self._clock_ms() + INTERVAL_MS, state
-        self._say(state, None, counts(), lag())
+        self._next_ms, self._published = self._clock_ms() + INTERVAL_MS, state
+        self._publish(state, None, counts(), lag())
 
     def publish_final_state(self, state: State, counts: Mapping[str, int], trace: str | None = None) -> None:
-        """Say how the task ended, and wait a moment for Kafka to take it."""
-        self._say(state, trace, counts, {})
-        self._producer.flush(_LAST_WORD_S)
+        """Publish how the task ended, and wait up to five seconds for the acknowledgement."""
+        self._publish(state, trace, counts, {})
+        self._producer.flush(_FINAL_FLUSH_S)
 
-    def _say(self, state: State, trace: str | None, counts: Mapping[str, int], lag: Mapping[str, int]) -> None:
+    def _publish(self, state: State, trace: str | None, counts: Mapping[str, int], lag: Mapping[str, int]) -> None:
         record: dict[str, Any] = {
             "connector": self._connector,
             "task": self._task,
@@ -103,16 +103,16 @@ class Heartbeat:
             key = status_key(self._connector, self._task, self._worker)
             self._producer.produce(TOPIC, key=key, value=self._encode(record))
         except (BufferError, KafkaException) as error:
-            _log.warning("status not sent", reason=str(error))
+            _log.warning("status not published", reason=str(error))
 
 
 class DeferredHeartbeat:
-    """A heartbeat that is made as soon as the registry lets it be; until then the task works without, and says so."""
+    """A heartbeat that is created once the registry has its schema; until then the task works without a heartbeat."""
 
     def __init__(
         self, make: Callable[[], Heartbeat], clock_ms: Callable[[], float] = lambda: time.monotonic() * 1000
     ) -> None:
-        """`make` is tried again every 30 seconds while it raises what Heartbeat raises."""
+        """`make` is tried again every 30 seconds while it raises an error of Heartbeat's."""
         self._make = make
         self._clock_ms = clock_ms
         self._heartbeat: Heartbeat | None = None
@@ -136,5 +136,5 @@ class DeferredHeartbeat:
             try:
                 self._heartbeat = self._make()
             except (RegistryUnavailableError, SchemaNotRegisteredError) as error:
-                _log.warning("no status is published", reason=str(error))
+                _log.warning("status is not published", reason=str(error))
         return self._heartbeat

@@ -1,4 +1,4 @@
-"""What is wanted of a connector: its target state and its restarts, followed on `isotherm.connectors` from a thread."""
+"""A connector's target state and restarts, followed on `isotherm.connectors` by a thread."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ class TargetState(StrEnum):
 
 @dataclass(frozen=True)
 class Target:
-    """What is wanted; `restarts` grows with every restart that somebody asks for."""
+    """The target state, and the number of restarts that were requested so far."""
 
     state: TargetState = TargetState.STARTED
     restarts: int = 0
     task_restarts: Mapping[str, int] = field(default_factory=dict)
-    """The same for single tasks, by number."""
+    """Requested restarts of single tasks, by task number."""
 
     def restarts_of(self, task: int) -> int:
-        """How often a restart of this task was asked for, alone or with all others."""
+        """How many restarts of this task were requested, alone or with all tasks."""
         return self.restarts + self.task_restarts.get(str(task), 0)
 
 
 def target_of(record: Mapping[str, Any]) -> Target:
-    """The target in a ConnectorConfig record. Raises ValueError for a state that nobody knows."""
+    """The target of a ConnectorConfig record. Raises ValueError for an unknown state."""
     return Target(TargetState(record["target_state"]), record["restart_count"], dict(record["task_restarts"]))
 
 
 class TargetFollower:
-    """Follows the target of one connector; what nobody ever said anything about is to be STARTED.
+    """Follows the target of one connector, which is STARTED by default.
 
-    Its thread reads the control topic from the beginning. Without the topic, and while a server is away, the last
-    target stays.
+    Its thread reads the control topic from the beginning. The last target stays while the topic is missing or a server
+    is unavailable.
     """
 
     def __init__(self, kafka_settings: KafkaSettings, registry_settings: RegistrySettings, connector: str) -> None:
         self.target = Target()
         self.record: Mapping[str, Any] | None = None
-        """The whole record that says so; None where there is none."""
+        """The connector's record; None when there is none."""
         self._kafka, self._registry = kafka_settings, registry_settings
         self._connector = connector
         self._current = threading.Event()
@@ -66,16 +66,16 @@ class TargetFollower:
         self._thread = threading.Thread(target=self._run, name="target", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop the thread."""
         self._ended.set()
         self._thread.join(_JOIN_S)
 
     def is_current(self) -> bool:
-        """Whether all that was said before the start is known, or there is no such topic."""
+        """Whether every record from before the start was read, or the topic does not exist."""
         return self._current.is_set()
 
     def _run(self) -> None:
@@ -89,7 +89,7 @@ class TargetFollower:
                 elif topic.is_current:
                     self._current.set()
                 elif topic.is_missing and not self._current.is_set():
-                    _log.warning("no control topic: nobody can pause or restart this service", topic=TOPIC)
+                    _log.warning("control topic missing: the service cannot be paused or restarted", topic=TOPIC)
                     self._current.set()
                 if topic.is_waiting:
                     self._ended.wait(_POLL_S)
@@ -101,4 +101,4 @@ class TargetFollower:
             self.target = Target() if change.record is None else target_of(change.record)
             self.record = change.record
         except ValueError as error:
-            _log.error("target state cannot be read, the last one stays", reason=str(error))
+            _log.error("target state cannot be read, the previous one stays", reason=str(error))
