@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import threading
 import time
 import weakref
@@ -255,10 +256,18 @@ class Decoder:
         schema cannot be had now.
         """
         writer = self._registry.schema(split(data))
-        try:
-            record, left = read_body(data, writer.parsed, self._reader, recursive=writer.is_recursive)
-        except (*_BAD, EOFError, fastavro.read.SchemaResolutionError) as error:
-            raise WireFormatError(f"the body does not fit schema id {writer.schema_id}: {error!r}") from error
-        if left:
-            raise WireFormatError(f"{left} bytes are left over after schema id {writer.schema_id}")
-        return Decoded(record, writer)
+        return Decoded(read_value(data, writer, self._reader), writer)
+
+
+def read_value(data: bytes, writer: WriterSchema, reader: Any = None) -> Any:
+    """Return the value in the wire format that was written with `writer`, resolved to the parsed schema `reader`.
+
+    Raises WireFormatError if the body does not fit the schema, or is followed by more bytes.
+    """
+    try:
+        value, left = read_body(data, writer.parsed, reader, recursive=writer.is_recursive)
+    except (*_BAD, EOFError, AssertionError, struct.error, fastavro.read.SchemaResolutionError) as error:
+        raise WireFormatError(f"the body does not fit schema id {writer.schema_id}: {error!r}") from error
+    if left:
+        raise WireFormatError(f"{left} bytes are left over after schema id {writer.schema_id}")
+    return value
