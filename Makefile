@@ -17,7 +17,7 @@ LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -
 # The contract tests' verifier would report its use to its makers.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy charts charts-tools charts-update charts-package images compose-proof demo screenshots faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy charts charts-tools charts-update charts-package images compose-proof demo screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -89,6 +89,12 @@ demo: setup ## Run the whole suite on this machine; DEMO_SECONDS=90 make demo en
 screenshots: setup ## Take the pictures of docs/screenshots anew, while the demo's console is worked with
 	@mkdir -p docs/screenshots
 	@ISOTHERM_SCREENSHOTS=docs/screenshots $(PYTEST) -q tests/e2e/test_e2e_demo.py -k console
+
+docs: setup ## Build the documentation site into .site; fails on a link or anchor that leads nowhere
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
+
+docs-serve: setup ## Show the documentation site at http://127.0.0.1:8000, built anew at each change
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 faults: setup ## Run the long fault tests, keep the output in docs/results/faults.txt
 	@tools/record-results docs/results/faults.txt $(PYTEST) --no-header -v -m "faults and long"

@@ -28,6 +28,9 @@ SETS = ("kafka", "registry", "elasticsearch", "cassandra", "hazelcast", "spark",
 BENCH_SETS = ("kafka-streams",)
 """Peers in benches; downloaded when a bench asks for them."""
 
+DOCS_SETS = ("mermaid",)
+"""What draws the diagrams of the documentation site; downloaded by `make docs`."""
+
 _MANIFESTS = Path(__file__).parent / "manifests"
 _VERIFIED = "verified.json"
 _FILES = "files"
@@ -101,7 +104,7 @@ class Artifacts:
     def _read_manifest(self, name: str) -> dict[str, str]:
         path = self._manifests / name / "sha256"
         if not path.exists():
-            known = ", ".join((*SETS, *BENCH_SETS))
+            known = ", ".join((*SETS, *BENCH_SETS, *DOCS_SETS))
             raise ArtifactError(f"unknown set of artifacts {name!r}; known are {known}")
         return parse_manifest(path.read_text(encoding="ascii"))
 
