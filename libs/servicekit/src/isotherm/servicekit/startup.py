@@ -22,13 +22,15 @@ def wait_until_up(
     *,
     health: Health,
     stop: Stop,
+    backoff: Backoff | None = None,
 ) -> T | None:
     """Call `action` until it returns, and return its result; return None when the stop is requested first.
 
     While `action` raises one of `away`, the server counts as away: `health` shows `part` as not ready with the reason,
-    and the next call follows after a back-off. Blocks the calling thread. Raises every other exception of `action`.
+    and the next call follows after the next pause of `backoff`. Blocks the calling thread. Raises every other exception
+    of `action`.
     """
-    backoff = Backoff()
+    backoff = backoff or Backoff()
     while not stop.is_set():
         health.beat()
         try:
