@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 STACK := $(BIN)/isotherm-stack
-SOURCES := $(wildcard conftest.py libs schemas services cli stack simulators contracts-tests demo deploy examples tests bench)
+SOURCES := $(wildcard conftest.py libs schemas services cli stack simulators contracts-tests demo deploy reference examples tests bench)
 PYTEST := $(BIN)/pytest
 
 # Where helm and kubeconform are (`make charts-tools`), `make test` renders the charts too.

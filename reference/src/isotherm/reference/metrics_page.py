@@ -1,0 +1,28 @@
+"""The page of metrics: every Prometheus metric of every service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from isotherm.reference import markdown
+
+from isotherm.deploy.services import SERVICES
+
+_INTRODUCTION = """Each service answers `GET /metrics` on its monitoring port (`http.port`) in Prometheus' text format.
+A counter's samples end in `_total`; a histogram has `_bucket`, `_sum` and `_count`. Dashboards and alert rules
+(`deploy/charts/*/files`) are generated from the same definitions."""
+
+
+def text() -> str:
+    """The page."""
+    return markdown.page("Metrics", _INTRODUCTION, _lines())
+
+
+def _lines() -> Iterator[str]:
+    for service in SERVICES:
+        rows = [
+            (markdown.code(one.name), one.kind, ", ".join(map(markdown.code, one.labels)), one.text)
+            for one in service.definitions
+        ]
+        if rows:
+            yield from (f"## {service.name}", "", *markdown.table(("metric", "type", "labels", "meaning"), rows), "")
