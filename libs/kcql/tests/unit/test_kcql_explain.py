@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from isotherm.kcql import explain_json, explain_words, parse
-from isotherm.kcql.syntax import render
+from isotherm.kcql.syntax.render import render
 
 PRINTED = """
 INSERT INTO coap_sensor_topic SELECT * FROM sensors

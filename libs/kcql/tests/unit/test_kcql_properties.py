@@ -16,7 +16,7 @@ from isotherm.kcql import (
     compile_projection,
     parse,
 )
-from isotherm.kcql.syntax import render
+from isotherm.kcql.syntax.render import render
 
 WORDS = ["a", "b", "id", "device", "ttl", "pk", "limit", "Temp-1", "--x", "@f", "_x", "ö", "autocreate", "with"]
 BARE = st.sampled_from(WORDS)

@@ -1,5 +1,10 @@
-"""KCQL: the language that says what goes where. See README.md for the language by examples."""
+"""KCQL, the query language of stream-reactor: parse, explain and render statements, and project records with them.
 
+README.md shows the language by examples. The package imports no other package of the suite and must not know Kafka,
+Avro libraries, topics or stores.
+"""
+
+from isotherm.kcql.dates import BadPattern, format_suffix
 from isotherm.kcql.dryrun import apply
 from isotherm.kcql.errors import KcqlError, ProjectionError
 from isotherm.kcql.explain import explain_json, explain_words
@@ -12,8 +17,7 @@ from isotherm.kcql.model import (
     StoreAs,
     Tag,
 )
-from isotherm.kcql.dates import BadPattern, format_suffix
-from isotherm.kcql.projection.projection import Projection, compile_projection
+from isotherm.kcql.projection.compiler import Projection, compile_projection
 from isotherm.kcql.projection.record import Record
 from isotherm.kcql.syntax.parser import parse
 from isotherm.kcql.syntax.render import render

@@ -28,7 +28,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class BadPattern(ValueError):
-    """A date pattern that KCQL refuses; `start` and `end` bound the wrong piece of it."""
+    """KCQL refuses the date pattern; `start` and `end` bound the wrong part of it."""
 
     def __init__(self, message: str, start: int, end: int) -> None:
         super().__init__(message)
@@ -37,11 +37,11 @@ class BadPattern(ValueError):
 
 
 class DatePattern(NamedTuple):
-    """A checked suffix: the template that a datetime fills, and how long one filling stays the same."""
+    """A checked suffix: the template that a datetime fills, and the time span in which the result stays the same."""
 
     template: str
     granularity_ms: int | None
-    """None when the suffix has no date in it."""
+    """None when the suffix holds no date."""
 
 
 @lru_cache(maxsize=256)
@@ -49,7 +49,7 @@ def compile_pattern(text: str) -> DatePattern:
     """Check a suffix with its date groups.
 
     Raises:
-        BadPattern: a stray brace, an empty group, or anything in the braces that is no date word.
+        BadPattern: a single brace, an empty group, or anything in the braces that is not a date word.
     """
     template: list[str] = []
     granularity_ms: int | None = None
@@ -122,14 +122,14 @@ def format_suffix(pattern: str, event_time_ms: int | datetime) -> str:
         event_time_ms: epoch milliseconds or a datetime.
 
     Raises:
-        BadPattern: the pattern is none that KCQL accepts.
+        BadPattern: KCQL refuses the pattern.
         OverflowError: the time is outside the years 1 to 9999.
     """
     return compile_pattern(pattern).template.format(utc(event_time_ms))
 
 
 def suffix_formatter(pattern: str, name: str = "") -> Callable[[int | datetime], str]:
-    """`format_suffix` for many records, behind `name`: done once for each day (hour, ...), not once a record."""
+    """`format_suffix` for many records, with `name` before it; it formats once for each day (hour, ...)."""
     compiled = compile_pattern(pattern)
     granularity_ms = compiled.granularity_ms or _DAY_MS
 

@@ -1,4 +1,4 @@
-"""A statement applied to JSON records without any connector: what `project` of the command line prints."""
+"""Dry run: applies statements to JSON records without a connector, for `isotherm kcql project`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
+from isotherm.kcql.dates import compile_pattern
 from isotherm.kcql.errors import ProjectionError
 from isotherm.kcql.filters import matches_filter
 from isotherm.kcql.model import Statement
-from isotherm.kcql.dates import compile_pattern
-from isotherm.kcql.projection.projection import Projection, compile_projection
+from isotherm.kcql.projection.compiler import Projection, compile_projection
 from isotherm.kcql.projection.record import Record
 from isotherm.kcql.syntax.parser import parse
 
@@ -30,18 +30,18 @@ _ENVELOPE: Mapping[str, tuple[type, str]] = {
 
 
 def apply(text: str, lines: Iterable[str | bytes], *, envelope: bool = False) -> Iterator[dict[str, Any]]:
-    """Apply KCQL to JSON records, one a line; blank lines are passed over.
+    """Apply KCQL to JSON records, one on each line; blank lines are skipped.
 
-    A single statement is applied to every record. Of several statements a record meets those that read its topic,
-    or all of them when it has none.
+    A single statement applies to every record. Of several statements, those that read the record's topic apply, or all
+    of them when the record has no topic.
 
     Args:
-        text: the statements; they are parsed at once, before the first line is read.
+        text: the statements; they are parsed before the first line is read.
         lines: JSON texts, each the value of a record.
         envelope: whether each line is an object with key, value, headers, topic, partition, offset, timestamp.
 
     Yields:
-        For each record (and statement) `{"target", "id", "row"}` or `{"error"}`.
+        For each record and statement `{"target", "id", "row"}` or `{"error"}`.
 
     Raises:
         KcqlError: the text is not KCQL.

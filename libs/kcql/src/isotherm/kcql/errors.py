@@ -1,4 +1,4 @@
-"""The two errors of KCQL: a refused statement and a record that a statement cannot be applied to."""
+"""The two errors of KCQL: a refused statement, and a record that a statement cannot be applied to."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _WIDEST_LINE = 200
 
 
 class KcqlError(ValueError):
-    """A statement is refused; `str()` is the message with the line and a caret under the offending text.
+    """The statement is refused; `str()` is the message with the line and a caret below the offending text.
 
     Attributes:
         message: what is wrong, in one line.
-        line, column: where, both from 1, in characters of the whole text.
+        line, column: the position, both from 1, in characters of the whole text.
         offending: the text that is wrong, empty at the end of the text.
-        expected: what could stand there.
-        suggestion: the nearest word that could stand there, or None.
+        expected: what is allowed there.
+        suggestion: the most similar word that is allowed there, or None.
         source_line: the line that holds the offending text.
     """
 
@@ -58,7 +58,7 @@ class KcqlError(ValueError):
         before = shown[: start - cut]
         width = len(_LINE_BREAK.split(self.offending)[0])
         width = max(1, min(width, len(shown) - len(before)))
-        # Tabs are repeated so that the caret stands under its text whatever their width.
+        # Tabs are repeated, so that the caret stands below its text whatever their width.
         blanks = "".join("\t" if char == "\t" else " " for char in before)
         return [f"  {shown}", f"  {blanks}{'^' * width}"]
 
@@ -106,12 +106,12 @@ def error_at(
 
 
 class ProjectionError(ValueError):
-    """A record that a statement cannot be applied to: the record is bad, not the statement.
+    """The statement cannot be applied to this record: the record is bad, not the statement.
 
     Attributes:
-        path: the field of the statement, as it is written there; empty for the whole record.
+        path: the field as the statement writes it; empty for the whole record.
         reason: what is wrong with it.
-        suggestion: the nearest field that the record has, or None.
+        suggestion: the most similar field of the record, or None.
     """
 
     def __init__(self, path: str, reason: str, suggestion: str | None = None) -> None:

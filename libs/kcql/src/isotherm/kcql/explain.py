@@ -1,10 +1,11 @@
-"""What a statement will do: as a JSON object and in words."""
+"""Explains a statement: as a JSON object, and in words."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
 
+from isotherm.kcql.dates import compile_pattern, format_suffix
 from isotherm.kcql.model import (
     SYS_TIME,
     Field,
@@ -12,7 +13,6 @@ from isotherm.kcql.model import (
     Path,
     Statement,
 )
-from isotherm.kcql.dates import compile_pattern, format_suffix
 from isotherm.kcql.syntax.names import write_field, write_path
 
 _EXAMPLE_TIME = datetime(2026, 1, 31, 14, 5, 9, tzinfo=UTC)
@@ -77,7 +77,7 @@ def _timestamp(path: Path | None) -> Any:
 
 
 def explain_words(statement: Statement) -> str:
-    """What the statement will do, in a sentence and a list, for people."""
+    """The statement's effect in words: a sentence and a list."""
     lines = [_sentence(statement), "  fields:"]
     lines += [f"    {line}" for line in _field_lines(statement)]
     lines += [f"  {name}: {value}" for name, value in _details(statement) if value]

@@ -1,4 +1,4 @@
-"""MQTT topic filters, as sources of statements (MQTT 5.0 and 3.1.1, section 4.7)."""
+"""MQTT topic filters as sources of statements (MQTT 5.0 and 3.1.1, section 4.7)."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def _levels(topic_filter: str) -> tuple[str, ...]:
 def matches_filter(topic_filter: str, topic: str) -> bool:
     """Whether an MQTT topic name matches a topic filter.
 
-    `+` stands for one level, a last `#` for any number of levels, the parent's own included; neither stands for
-    the first level of a topic that begins with `$` (MQTT 5.0, 4.7.2). `$share/<group>/` is left out of account.
+    `+` matches one level, a last `#` any number of levels and its parent level. Neither matches the first level of a
+    topic that begins with `$` (MQTT 5.0, 4.7.2). `$share/<group>/` is ignored.
 
     Args:
         topic_filter: a filter; a wildcard that does not fill its level, or a `#` before the end, is plain text.
         topic: the topic name of a message, without wildcards.
     """
-    wanted = _levels(topic_filter)
+    pattern = _levels(topic_filter)
     levels = topic.split("/")
-    if topic.startswith("$") and wanted[0] in ("+", "#"):
+    if topic.startswith("$") and pattern[0] in ("+", "#"):
         return False
-    last = len(wanted) - 1
-    for i, level in enumerate(wanted):
+    last = len(pattern) - 1
+    for i, level in enumerate(pattern):
         if level == "#" and i == last:
             return True
         if i >= len(levels) or level not in ("+", levels[i]):
             return False
-        if i == last - 1 and wanted[last] == "#" and len(levels) == last:
+        if i == last - 1 and pattern[last] == "#" and len(levels) == last:
             return True
-    return len(levels) == len(wanted)
+    return len(levels) == len(pattern)

@@ -1,4 +1,4 @@
-"""What a KCQL text says, as frozen values."""
+"""The model of KCQL statements: frozen values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 
 class Part(StrEnum):
-    """Where in a record a path begins."""
+    """The part of a record in which a path begins."""
 
     VALUE = "value"
     KEY = "key"
@@ -27,7 +27,7 @@ WHOLE_PARTS = (Part.TOPIC, Part.PARTITION, Part.OFFSET, Part.TIMESTAMP)
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A place in a record: a part and the names that lead into it; no names mean the whole part.
+    """A path into a record: a part and the names of the fields below it; without names it is the whole part.
 
     A function is the part `function` with its name as the only segment.
     """
@@ -42,7 +42,7 @@ SYS_TIME = Path(Part.FUNCTION, ("sys_time",))
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One entry of the SELECT list; `wildcard` means all fields of the record at `path`."""
+    """One entry of the SELECT list; a `wildcard` selects all fields of the record at `path`."""
 
     path: Path
     alias: str | None = None
@@ -50,7 +50,7 @@ class Field:
 
     @property
     def natural_name(self) -> str | None:
-        """The name without an alias and without a clash; None for a wildcard."""
+        """The name in a row when there is no alias and no other field of this name; None for a wildcard."""
         if self.wildcard:
             return None
         return self.path.segments[-1] if self.path.segments else self.path.part.value
@@ -58,7 +58,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """One entry of WITHTAG: a value field, perhaps under an alias, or a constant under the path's name."""
+    """One entry of WITHTAG: a value field, with or without an alias, or a constant with the path's name."""
 
     path: tuple[str, ...]
     alias: str | None = None
@@ -75,17 +75,17 @@ class StoreAs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One KCQL statement. The names are those of `explain_json`; a clause that is absent has its default.
+    """One KCQL statement. The names are those of `explain_json`; an absent clause has its default.
 
     Attributes:
         mode, target: None for a bare SELECT; `target` is the text without outer quotes, also when derived.
-        target_from: where in the record the target is taken from, None when it is static. The part `topic` is
-            `$`, the MQTT topic.
+        target_from: the path in the record that the target is taken from; None for a static target. The part
+            `topic` is `$`, the MQTT topic.
         timestamp: the field of WITHTIMESTAMP, or `SYS_TIME`.
         dynamic_target, ignore: paths in the value.
-        clauses: the clauses that are written, by their first word in capitals (`WITHFORMAT` also for
-            `WITH FORMAT`), so that a connector can refuse those that it does not use.
-        text: the statement as written; two statements that say the same are equal whatever their text.
+        clauses: the written clauses, by their first word in capitals (`WITHFORMAT` also for `WITH FORMAT`), so
+            that a connector can refuse those that it does not use.
+        text: the statement as written; it does not count when two statements are compared.
     """
 
     mode: Literal["INSERT", "UPSERT"] | None
@@ -126,7 +126,7 @@ class Statement:
     text: str = field(default="", compare=False)
 
     def matches(self, source: str) -> bool:
-        """Whether the statement reads `source`: the same name, or the statement reads `*`, any topic.
+        """Whether the statement reads `source`: its source has the same name, or is `*`, any topic.
 
         Sources that are MQTT filters are matched with `isotherm.kcql.filters.matches_filter`.
         """

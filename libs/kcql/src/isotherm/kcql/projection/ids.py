@@ -1,9 +1,8 @@
-"""Ids of several parts as one text: different parts never give the same id.
+"""Ids of several parts as one text; different parts never give the same id.
 
-The first part stands as it is. In every later part `%` and each character of the separator are percent-encoded (RFC
-3986, 2.1), so that the parts can be told apart from the end: the last one is what stands behind the last separator, and
-so on, and what is left is the first one. Ids whose later parts hold neither are the plain parts with the separator
-between them.
+The first part is not encoded. In every later part, `%` and each character of the separator are percent-encoded (RFC
+3986, 2.1). An id can therefore be split from its end: the last part follows the last separator, and so on; the rest is
+the first part. When no later part holds such a character, the id is the plain parts with the separator between them.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from collections.abc import Callable, Sequence
 
 _OF_ENCODING = frozenset("%0123456789ABCDEF")
 EMPTY = "%"
-"""An empty text where a null stands as nothing. No encoded part is a lone `%`."""
+"""Stands for an empty text, because nothing stands for a null. An encoded part is never a single `%`."""
 
 
 def separator_problem(separator: str) -> str | None:
-    """What is wrong with a separator; None when it can be used."""
+    """Why a separator is not allowed; None when it is."""
     if separator and _OF_ENCODING.isdisjoint(separator):
         return None
     return f"{separator!r} is not allowed; expected one or more characters other than %, 0-9 and A-F, which encode it"
 
 
 def part_encoder(separator: str) -> Callable[[str], str]:
-    """The function that percent-encodes one part behind the first.
+    """The function that percent-encodes a later part.
 
     Raises:
-        ValueError: the separator cannot be used; see `separator_problem`.
+        ValueError: the separator is not allowed; see `separator_problem`.
     """
     problem = separator_problem(separator)
     if problem is not None:
@@ -37,10 +36,10 @@ def part_encoder(separator: str) -> Callable[[str], str]:
 
 
 def joiner(separator: str) -> Callable[[Sequence[str]], str]:
-    """The function that makes one id of the texts of its parts, one or more.
+    """The function that joins the texts of one or more parts to an id.
 
     Raises:
-        ValueError: the separator cannot be used; see `separator_problem`.
+        ValueError: the separator is not allowed; see `separator_problem`.
     """
     encode = part_encoder(separator)
     is_single = len(separator) == 1
@@ -49,7 +48,7 @@ def joiner(separator: str) -> Callable[[Sequence[str]], str]:
         if len(parts) == 1:
             return parts[0]
         tail = separator.join(parts[1:])
-        # Nearly always there is nothing to encode, which counting says in less time than looking at each part.
+        # Nearly always there is nothing to encode; counting finds this faster than a search in each part.
         if not is_single or "%" in tail or tail.count(separator) != len(parts) - 2:
             tail = separator.join(map(encode, parts[1:]))
         return parts[0] + separator + tail
@@ -58,7 +57,7 @@ def joiner(separator: str) -> Callable[[Sequence[str]], str]:
 
 
 def nullable_first(part: str | None) -> str:
-    """The text of a first part that may be null: a null is nothing, and a text of nothing but `%` has one more."""
+    """The text of a first part that may be null: empty for null; a text of only `%` gets one more `%`."""
     if part is None:
         return ""
     return part if part.strip("%") else part + EMPTY

@@ -1,4 +1,4 @@
-"""From a path to the function that fetches its value from a record."""
+"""Compiles a path to the function that fetches its value from a record."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final
 from isotherm.kcql.errors import ProjectionError
 from isotherm.kcql.model import Part, Path
 from isotherm.kcql.projection.record import Record, header_of, headers_of
-from isotherm.kcql.projection.schema import (
+from isotherm.kcql.projection.shapes import (
     ANYTHING,
     Kind,
+    SchemaShapes,
     Shape,
-    WriterSchema,
 )
 from isotherm.kcql.syntax.names import nearest, write_path
 
@@ -28,7 +28,7 @@ class _Missing:
 
 
 MISSING: Final = _Missing()
-"""What a fetch answers for a field that the record does not have."""
+"""The result of a fetch for a field that the record does not have."""
 
 WHOLE: Mapping[Part, Fetch] = {
     Part.VALUE: lambda record: record.value,
@@ -42,17 +42,17 @@ WHOLE: Mapping[Part, Fetch] = {
 
 
 def through_array(path: str) -> ProjectionError:
-    """A path meets an array on its way."""
+    """The error for a path that leads through an array."""
     return ProjectionError(path, "leads through an array, which needs WITHSTRUCTURE")
 
 
 def through_scalar(path: str, at: str) -> ProjectionError:
-    """A path meets on its way something that has no fields."""
+    """The error for a path that leads through a value without fields; `at` names that value."""
     return ProjectionError(path, f"leads through {at}, which has no fields")
 
 
-def shape_at(schema: WriterSchema, path: Path, *, arrays: bool) -> Shape:
-    """What the schema says about the place of a path; `ANYTHING` where it says nothing.
+def shape_at(schema: SchemaShapes, path: Path, *, arrays: bool) -> Shape:
+    """The shape of a path's value by the schema; `ANYTHING` when the schema does not determine it.
 
     Args:
         schema: the writer schema of the value.
@@ -98,8 +98,8 @@ def _prefix(path: Path, depth: int) -> str:
 def fetcher(path: Path, functions: Mapping[str, Function]) -> Fetch:
     """The function that fetches a path from a record.
 
-    It answers `MISSING` where the record has no such field, and None where the path leads through null. It raises
-    ProjectionError where the path leads through an array or a scalar.
+    The function returns `MISSING` when the record has no such field, and None when the path leads through null. It
+    raises ProjectionError when the path leads through an array or a scalar.
 
     Raises:
         ProjectionError: the path is a function that `functions` does not have.
@@ -144,7 +144,7 @@ IgnoreTree = dict[str, "IgnoreTree | None"]
 
 
 def ignore_tree(paths: tuple[tuple[str, ...], ...]) -> IgnoreTree:
-    """The ignored paths as a tree; None marks a field that is left out whole."""
+    """The ignored paths as a tree; None marks a field that is ignored with everything below it."""
     tree: IgnoreTree = {}
     for path in sorted(paths, key=len):
         level: IgnoreTree | None = tree

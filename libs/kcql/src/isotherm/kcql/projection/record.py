@@ -1,4 +1,4 @@
-"""A record as a projection sees it."""
+"""The record that a projection reads."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Record(NamedTuple):
     """One record of a source, already decoded.
 
     Attributes:
-        key, value: plain JSON or what an Avro decoder gives: dict, list, str, int, float, bool, bytes, datetime,
+        key, value: values of JSON or of an Avro decoder: dict, list, str, int, float, bool, bytes, datetime,
             None. A record is a `dict`.
-        headers: by name, or pairs in their order; the last of several of one name counts. Bytes that are UTF-8
-            are read as text.
-        topic, partition, offset: where the record comes from; for MQTT, `topic` is the MQTT topic.
+        headers: by name, or pairs in their order; of several headers with one name the last counts. Bytes that
+            are UTF-8 are read as text.
+        topic, partition, offset: the record's position; for MQTT, `topic` is the MQTT topic.
         timestamp_ms: Kafka's timestamp, in epoch milliseconds.
     """
 
@@ -28,14 +28,14 @@ class Record(NamedTuple):
 
 
 def headers_of(record: Record) -> dict[str, Any]:
-    """The record's headers by name, their values as text where they are UTF-8."""
+    """The record's headers by name; values that are UTF-8 as text."""
     headers = record.headers
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     return {name: _text(value) for name, value in pairs}
 
 
 def header_of(record: Record, name: str, default: Any) -> Any:
-    """The last header of that name, as text where it is UTF-8."""
+    """The last header of this name, as text when it is UTF-8; `default` when there is none."""
     headers = record.headers
     if isinstance(headers, Mapping):
         return _text(headers[name]) if name in headers else default

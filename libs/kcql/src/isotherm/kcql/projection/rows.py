@@ -1,4 +1,4 @@
-"""Rows without WITHSTRUCTURE: every field of the list is a key of the row, records and arrays are kept whole."""
+"""Rows without WITHSTRUCTURE: each field of the list is a key of the row; records and arrays are not taken apart."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ class Leaf(NamedTuple):
     name: str
     fetch: Fetch
     key: str | None
-    """The name of a field of the value itself, which needs no walk; None for anything else."""
+    """The field's name when it is a field of the value itself, which needs no walk; else None."""
 
 
 class Wildcard(NamedTuple):
-    """All fields of the record at a path but those that the list names itself."""
+    """All fields of the record at a path, except those that the list names."""
 
     path: Path
     fetch: Fetch
     named_elsewhere: frozenset[str]
     known: tuple[str, ...] | None
-    """The fields in schema order, None where only the record knows them."""
+    """The fields in schema order; None when only the record determines them."""
 
 
 class Names:
-    """Hands out the keys of one row, or of one level of it: a name that is taken becomes `name_1`, `name_2`, ..."""
+    """Assigns the keys of one row, or of one level of it: a name that is taken becomes `name_1`, `name_2`, ..."""
 
     def __init__(self, aliases: Iterable[str]) -> None:
         self._taken = set(aliases)
 
     def claim(self, name: str) -> str:
-        """The key for a field of that name."""
+        """The key for a field of this name."""
         free = name
         count = 0
         while free in self._taken:
@@ -59,7 +59,7 @@ class Names:
 
 
 def named_elsewhere(fields: Sequence[Field], level: Path) -> frozenset[str]:
-    """The fields of one level that the list names itself, so that a wildcard of that level does not repeat them."""
+    """The fields of one level that the list names, so that a wildcard of this level does not repeat them."""
     depth = len(level.segments)
     return frozenset(
         field.path.segments[-1]
@@ -72,10 +72,10 @@ def named_elsewhere(fields: Sequence[Field], level: Path) -> frozenset[str]:
 
 
 def fields_of(value: Any, path: Path) -> Mapping[str, Any]:
-    """The fields of what a wildcard stands on; none of a null or missing record below the top.
+    """The fields that a wildcard at `path` selects from `value`; none when it is missing, or null below the top.
 
     Raises:
-        ProjectionError: it is an array or a scalar, or the whole value is null.
+        ProjectionError: `value` is an array or a scalar, or the whole value of the record is null.
     """
     if isinstance(value, Mapping):
         return value
@@ -107,11 +107,11 @@ def whole_value(tree: IgnoreTree) -> Row:
 
 
 def static_row(leaves: Sequence[Leaf], *, needs_value: bool) -> Row:
-    """A row whose keys are all known beforehand; a field that the record lacks is left out.
+    """A row whose keys are known in advance; a field that the record lacks is omitted.
 
     Args:
         leaves: the keys, in order.
-        needs_value: whether a wildcard of the whole value is among them, which a null value cannot fill.
+        needs_value: whether the list has a wildcard of the whole value, so that a null value is an error.
     """
     names = [leaf.name for leaf in leaves]
     keys = [leaf.key for leaf in leaves if leaf.key is not None]
@@ -136,7 +136,7 @@ def static_row(leaves: Sequence[Leaf], *, needs_value: bool) -> Row:
 
 
 def dynamic_row(fields: Sequence[tuple[str | None, Leaf | Wildcard]], aliases: Iterable[str], tree: IgnoreTree) -> Row:
-    """A row of which a wildcard's fields are known only from each record."""
+    """A row with a wildcard whose fields only each record determines."""
     reserved = frozenset(aliases)
 
     def row(record: Record) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from datetime import date, datetime, time, timedelta
 from fractions import Fraction
 from typing import Any
 
-from isotherm.kcql.errors import ProjectionError
 from isotherm.kcql.dates import EPOCH, epoch_ms, utc
+from isotherm.kcql.errors import ProjectionError
 from isotherm.kcql.projection.paths import MISSING
 
 UNIT_IN_MS: Mapping[str, Fraction] = {
@@ -43,10 +43,10 @@ def single(value: Any, path: str) -> Any:
 
 
 def text_of(value: Any, path: str, *, microseconds: bool = False, bytes_are_text: bool = False) -> str:
-    """A single value as text that tells different values apart.
+    """A single value as text; different values give different texts.
 
     Args:
-        value: what `single` passes.
+        value: a value that `single` returned.
         path: the path of the statement, for the error.
         microseconds: whether a datetime is written as epoch microseconds instead of milliseconds.
         bytes_are_text: whether bytes are UTF-8 text; they are written in hexadecimal otherwise.

@@ -1,4 +1,4 @@
-"""Rows WITHSTRUCTURE: nesting and arrays stay, the fields of the list select and rename inside them."""
+"""Rows WITHSTRUCTURE: nesting and arrays stay; the field list selects and renames inside them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from isotherm.kcql.syntax.names import write_path
 
 
 class Item(NamedTuple):
-    """A field of the list, seen from one level of the record: what is left of its path there."""
+    """A field of the list at one level of the record, with the rest of its path below this level."""
 
     field: Field
     rest: tuple[str, ...]
 
 
 class Entry(NamedTuple):
-    """One entry of a level: a leaf, a level below, or (name None) all other fields."""
+    """One entry of a level: a leaf, a lower level, or (name None) all other fields."""
 
     name: str | None
     alias: str | None
@@ -41,7 +41,7 @@ class Level(NamedTuple):
     entries: tuple[Entry, ...]
     aliases: frozenset[str]
     named: Mapping[Part, frozenset[str]]
-    """Per part of the record, the fields that a wildcard of this level does not repeat."""
+    """By part of the record: the fields that a wildcard of this level does not repeat."""
 
 
 def structured_row(fields: Sequence[Field], functions: Mapping[str, Function], tree: IgnoreTree) -> Row:
@@ -93,7 +93,7 @@ def _level(items: Sequence[Item], above: tuple[str, ...]) -> Level:
 
 
 def _completed(group: list[Item], here: Path, wildcard_at: int | None, position: int) -> list[Item]:
-    """A level below a wildcard keeps its other fields too: `*, a.b AS x` renames b inside a and loses nothing."""
+    """Add a wildcard to a level below a wildcard: `*, a.b AS x` renames b inside a and keeps its other fields."""
     if wildcard_at is None or any(item.field.wildcard and not item.rest for item in group):
         return group
     others = Item(Field(here, wildcard=True), ())

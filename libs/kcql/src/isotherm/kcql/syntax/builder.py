@@ -1,4 +1,4 @@
-"""From lark's tree of one statement to the typed model, checking what a grammar cannot say."""
+"""Builds the model from lark's tree of one statement, and checks the rules that the grammar cannot express."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from lark import Token, Tree
 
+from isotherm.kcql.dates import EXPECTED as EXPECTED_DATE
+from isotherm.kcql.dates import BadPattern, compile_pattern
 from isotherm.kcql.model import (
     SYS_TIME,
     Field,
@@ -17,8 +19,6 @@ from isotherm.kcql.model import (
     StoreAs,
     Tag,
 )
-from isotherm.kcql.dates import EXPECTED as EXPECTED_DATE
-from isotherm.kcql.dates import BadPattern, compile_pattern
 from isotherm.kcql.syntax.names import (
     BARE_FIELD,
     Lexeme,
@@ -68,11 +68,11 @@ def build_statement(text: str, tree: Node) -> Statement:
     """The model of one statement.
 
     Args:
-        text: the whole text, which the positions of the tree's tokens refer to.
+        text: the whole text, to which the positions of the tree's tokens refer.
         tree: a `statement` node of the grammar.
 
     Raises:
-        KcqlError: a clause or a name is given twice, or a value is not what its clause takes.
+        KcqlError: a clause or a name is given twice, or a clause does not allow its value.
     """
     return _Builder(text, tree).statement()
 

@@ -1,4 +1,4 @@
-"""What to say where a text stops being KCQL: the wrong words, what could stand there, the nearest clause."""
+"""Errors for text that is not KCQL: the wrong words, what is allowed instead, and the most similar clause."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ _WORD = re.compile(r"`[^`]*`|'[^']*'|[\w\-+#$@/:.*{}]+|\S")
 
 
 def refuse_unexpected(text: str, at: int, last: Token | None, accepted: Collection[str]) -> KcqlError:
-    """The error for a text that cannot go on at `at`.
+    """The error for an unexpected character at `at`.
 
     Args:
         text: the whole text.
-        at: where the first unexpected character is; the length of the text for an unexpected end.
+        at: the position of the first unexpected character; the length of the text for an unexpected end.
         last: the token before it.
-        accepted: the terminals of the grammar that could stand there.
+        accepted: the terminals of the grammar that are allowed there.
     """
     after = f" after {_described(last)}" if last is not None else ""
     expected = _listed(accepted)

@@ -44,7 +44,7 @@ class Lexeme(NamedTuple):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like `name`, or None when none is near."""
+    """The known name that is most similar to `name`; None when none is similar."""
     by_folded = {candidate.casefold(): candidate for candidate in known}
     found = get_close_matches(name.casefold(), by_folded, n=1)
     return by_folded[found[0]] if found else None

@@ -1,4 +1,4 @@
-"""From a KCQL text to statements."""
+"""Parses KCQL text to statements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parse(text: str) -> tuple[Statement, ...]:
         text: the statements; keywords in any case, comments from `--` to the end of the line.
 
     Raises:
-        KcqlError: the text is not KCQL; `str()` of it shows the place with a caret.
+        KcqlError: the text is not KCQL; its `str()` marks the place with a caret.
     """
     session: Any = _grammar().parse_interactive(text)
     last: Token | None = None

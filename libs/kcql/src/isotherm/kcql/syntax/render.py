@@ -1,4 +1,4 @@
-"""A statement written back as KCQL."""
+"""Renders statements as KCQL text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from isotherm.kcql.syntax.names import (
 
 
 def render(statements: Statement | Iterable[Statement]) -> str:
-    """KCQL text that says the same: `parse(render(parse(text))) == parse(text)`.
+    """KCQL text with the same meaning: `parse(render(parse(text))) == parse(text)`.
 
     Clauses come in the language's own order, names are quoted only where they must be.
     """

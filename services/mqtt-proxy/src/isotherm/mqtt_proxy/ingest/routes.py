@@ -1,4 +1,4 @@
-"""Which publishes go to which Kafka topics: KCQL routes and the old `topic.regex.list`, compiled once."""
+"""Routes from MQTT topics to Kafka topics: KCQL statements and the old `topic.regex.list`, compiled once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from isotherm import kcql
 from isotherm.kcql.filters import matches_filter, without_share
-from isotherm.kcql.projection.projection import compile_projection
-from isotherm.mqtt_proxy.codec.errors import RouteError
+from isotherm.kcql.projection.compiler import compile_projection
 
 CLAUSES = frozenset(("IGNORE", "WITHSTRUCTURE"))
 _CACHED_TOPICS = 10_000
@@ -21,27 +20,32 @@ _REGEX_PAIR = re.compile(r"\s*([A-Za-z0-9._-]{1,249})\s*:\s*(.*?)\s*", re.DOTALL
 _BETWEEN_PAIRS = re.compile(r",(?![^{\[]*[}\]])")
 
 
+class RouteError(ValueError):
+    """A route in the settings cannot work."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One rule. `target` is None when it is taken from each record by `target_of`.
+    """One route.
 
-    `device_level` is the index of the topic level that names the device, `metric` the metric of what does not name
-    its own (None: the last level of the topic); `project` is None where there is nothing to do.
+    `target` is the Kafka topic; None when `target_of` takes it from each record. `device_level` is the index of the
+    topic level that names the device. `metric` is the metric of readings that name none; None means the last level of
+    the topic. `project` computes the fields of a record; None keeps them as they are.
     """
 
     text: str
     matches: Callable[[str], bool]
     target: str | None
     source: str | None = None
-    """The MQTT filter, where the rule has one."""
+    """The MQTT topic filter; None for a regular expression."""
     target_of: Callable[[kcql.Record], str] | None = None
     device_level: int | None = None
     metric: str | None = None
     project: Callable[[kcql.Record], dict[str, Any]] | None = None
 
 
-class Resolved(NamedTuple):
-    """A route for one MQTT topic, with the defaults that the topic gives."""
+class ResolvedRoute(NamedTuple):
+    """A route for one MQTT topic, with the device and metric that the topic names."""
 
     route: Route
     target: str | None
@@ -50,53 +54,54 @@ class Resolved(NamedTuple):
 
 
 class Router:
-    """The routes in their order; `resolve(topic)` answers from a bounded cache."""
+    """The routes in their order. `resolve(topic)` returns the matching routes from a bounded cache."""
 
     def __init__(self, routes: Sequence[Route], *, first_match_only: bool) -> None:
         self.routes = tuple(routes)
         self._first_match_only = first_match_only
-        self.resolve: Callable[[str], tuple[Resolved, ...]] = lru_cache(maxsize=_CACHED_TOPICS)(self._resolve)
+        self.resolve: Callable[[str], tuple[ResolvedRoute, ...]] = lru_cache(maxsize=_CACHED_TOPICS)(self._resolve)
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The Kafka topics that are known before any publish, each once."""
+        """The Kafka topics that the routes name, each once."""
         return tuple(dict.fromkeys(route.target for route in self.routes if route.target is not None))
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The MQTT filters of the routes, each once, without the `$share/<group>/` of a shared subscription."""
+        """The MQTT topic filters of the routes, each once, without the `$share/<group>/` of a shared subscription."""
         sources = (route.source for route in self.routes)
         return tuple(dict.fromkeys(without_share(source) for source in sources if source is not None))
 
     @property
     def has_dynamic_targets(self) -> bool:
-        """Whether a record can name its Kafka topic."""
+        """Whether a route takes its Kafka topic from each record."""
         return any(route.target is None for route in self.routes)
 
-    def _resolve(self, topic: str) -> tuple[Resolved, ...]:
+    def _resolve(self, topic: str) -> tuple[ResolvedRoute, ...]:
         found = []
         for route in self.routes:
             if route.matches(topic):
-                found.append(_resolved(route, topic))
+                found.append(_resolve(route, topic))
                 if self._first_match_only:
                     break
         return tuple(found)
 
 
-def _resolved(route: Route, topic: str) -> Resolved:
+def _resolve(route: Route, topic: str) -> ResolvedRoute:
     levels = topic.split("/")
     level = route.device_level
     device_id = levels[level] if level is not None and level < len(levels) else None
-    # A trailing slash makes an empty last level, which names nothing.
+    # A trailing slash makes an empty last level, which cannot be a metric.
     last = next((name for name in reversed(levels) if name), None)
-    return Resolved(route, route.target, device_id or None, route.metric or last)
+    return ResolvedRoute(route, route.target, device_id or None, route.metric or last)
 
 
 def kcql_routes(text: str, *, device_level: int | None, metrics: frozenset[str]) -> list[Route]:
-    """The routes of KCQL statements.
+    """Compile KCQL statements into routes.
 
-    `metrics` are the metrics that have a unit: a target topic of that name is the default metric.
-    Raises kcql.KcqlError, or RouteError for a statement that is right but has no meaning here.
+    `metrics` are the metrics with a unit in the settings. A target topic with the name of one is the default metric.
+    `device_level` overrides the topic level that names the device.
+    Raises kcql.KcqlError for a syntax error, RouteError for a statement that the MQTT proxy cannot execute.
     """
     return [_kcql_route(statement, device_level, metrics) for statement in kcql.parse(text)]
 
@@ -109,7 +114,7 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
         raise RouteError(f"{text}: WITHKEY: readings are keyed by device, so that those of a device stay in order")
     for clause in sorted(statement.clauses - CLAUSES):
         raise RouteError(f"{text}: {clause} has no effect in the MQTT proxy; it uses {', '.join(sorted(CLAUSES))}")
-    wanted = statement.source
+    topic_filter = statement.source
     projection = compile_projection(statement)
     selects_all = statement.fields == (kcql.Field(kcql.Path(kcql.Part.VALUE), wildcard=True),)
     target: str | None = None
@@ -121,26 +126,26 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
         target_of = lambda record: projection.target(record, None)  # noqa: E731  # a closure over one name
     return Route(
         text=text,
-        matches=(lambda _topic: True) if wanted == "*" else (lambda topic: matches_filter(wanted, topic)),
+        matches=(lambda _topic: True) if topic_filter == "*" else (lambda topic: matches_filter(topic_filter, topic)),
         target=target,
-        source="#" if wanted == "*" else wanted,
+        source="#" if topic_filter == "*" else topic_filter,
         target_of=target_of,
-        device_level=_only_plus(wanted) if device_level is None else device_level,
+        device_level=_only_plus(topic_filter) if device_level is None else device_level,
         metric=target if target in metrics else None,
         project=None if selects_all and not statement.ignore else projection.row,
     )
 
 
 def _only_plus(topic_filter: str) -> int | None:
-    """The level of the filter's only `+`, which is the device by default."""
+    """Return the index of the only `+` in the filter, which names the device by default; None without a single one."""
     levels = [index for index, level in enumerate(without_share(topic_filter).split("/")) if level == "+"]
     return levels[0] if len(levels) == 1 else None
 
 
 def regex_routes(text: str, *, device_level: int | None) -> list[Route]:
-    """The routes of a `topic.regex.list`, such as `temperature:.*temperature, brightness:.*brightness`.
+    """Compile a `topic.regex.list`, such as `temperature:.*temperature, brightness:.*brightness`, into routes.
 
-    A regular expression must match the whole MQTT topic; the Kafka topic's name is the default metric.
+    A regular expression must match the whole MQTT topic. The name of the Kafka topic is the default metric.
     Raises RouteError for an entry that is not `kafka-topic:regular expression`.
     """
     routes = []
@@ -170,11 +175,11 @@ def _full_match(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 
 
 def is_kafka_topic(name: str) -> bool:
-    """Whether Kafka accepts `name` for a topic."""
+    """Return whether Kafka accepts `name` as the name of a topic."""
     return _KAFKA_TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def check_kafka_topic(name: str, where: str) -> None:
-    """Raise RouteError when `name` cannot be a Kafka topic."""
+    """Raise RouteError, with `where` in its text, when `name` cannot be the name of a Kafka topic."""
     if not is_kafka_topic(name):
         raise RouteError(f"{where}: {name!r} is not a Kafka topic (letters, digits, '.', '_', '-', at most 249)")

@@ -1,4 +1,4 @@
-"""A statement compiled for one writer schema: from a record to its row, id, target and event time."""
+"""Compiles a statement for one writer schema to functions from a record to its row, id, target and event time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
+from isotherm.kcql.dates import compile_pattern, epoch_ms, suffix_formatter
 from isotherm.kcql.errors import ProjectionError
 from isotherm.kcql.model import (
     SYS_TIME,
@@ -15,7 +16,6 @@ from isotherm.kcql.model import (
     Path,
     Statement,
 )
-from isotherm.kcql.dates import compile_pattern, epoch_ms, suffix_formatter
 from isotherm.kcql.projection.ids import joiner
 from isotherm.kcql.projection.paths import (
     MISSING,
@@ -41,7 +41,7 @@ from isotherm.kcql.projection.rows import (
     whole_value,
 )
 from isotherm.kcql.projection.scalars import event_time_ms_of, single, text_of
-from isotherm.kcql.projection.schema import Kind, Shape, WriterSchema
+from isotherm.kcql.projection.shapes import Kind, SchemaShapes, Shape
 from isotherm.kcql.projection.structure import structured_row
 from isotherm.kcql.syntax.names import write_path
 
@@ -59,17 +59,17 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A statement for the records of one writer schema. Every function raises ProjectionError for a bad record.
+    """A statement compiled for one writer schema. Every function raises ProjectionError for a bad record.
 
     Attributes:
-        statement: what was compiled.
-        row: record -> row, its keys in the order of the projection. `SELECT *` answers the record's own dict:
+        statement: the statement.
+        row: record -> row, its keys in the order of the projection. `SELECT *` returns the record's own dict:
             do not change it.
-        pk: record -> the values of the PK, None without a PK.
-        id: record -> those values as text, joined by the separator (see `ids`), None without a PK.
-        timestamp_ms: record -> the time of WITHTIMESTAMP in epoch milliseconds, None without that clause.
-        target: (record, event time) -> the name of the target with its suffix. The event time, epoch
-            milliseconds, a datetime or None, is used where WITHTIMESTAMP does not say it.
+        pk: record -> the values of the PK; None without a PK.
+        id: record -> these values as text, joined by the separator (see `ids`); None without a PK.
+        timestamp_ms: record -> the time of WITHTIMESTAMP in epoch milliseconds; None without this clause.
+        target: (record, event time) -> the name of the target with its suffix. The event time is in epoch
+            milliseconds, a datetime or None; WITHTIMESTAMP overrides it.
     """
 
     statement: Statement
@@ -89,18 +89,18 @@ def compile_projection(
 ) -> Projection:
     """Compile a statement once for all records of one writer schema.
 
-    What does not fit the schema is not raised here: it makes a bad record of every record that needs it.
+    A mismatch between statement and schema is not raised here: the functions that it affects raise it for each record.
 
     Args:
-        statement: what to compile.
+        statement: the statement to compile.
         schema: the writer's Avro schema as parsed JSON; None for records without a schema.
-        pk_separator: stands between the values of a PK; `ids.separator_problem` says what it must not be.
-        functions: what a function of the field list calls, by name.
+        pk_separator: stands between the values of a PK; `ids.separator_problem` says which are not allowed.
+        functions: the functions that the field list may call, by name.
 
     Raises:
-        ValueError: the separator cannot be used.
+        ValueError: the separator is not allowed.
     """
-    compiler = _Compiler(statement, WriterSchema(schema), functions)
+    compiler = _Compiler(statement, SchemaShapes(schema), functions)
     timestamp_ms = _or_refusal(compiler.timestamp_ms)
     return Projection(
         statement=statement,
@@ -113,7 +113,7 @@ def compile_projection(
 
 
 def _or_refusal(compile_part: Callable[[], Callable[P, R]]) -> Callable[P, R]:
-    """What `compile_part` gives or, when the schema does not have what it needs, a function that says so."""
+    """The result of `compile_part`; when the schema lacks a field that it needs, a function that raises the error."""
     try:
         return compile_part()
     except ProjectionError as error:
@@ -126,7 +126,7 @@ def _or_refusal(compile_part: Callable[[], Callable[P, R]]) -> Callable[P, R]:
 
 
 class _Compiler:
-    def __init__(self, statement: Statement, schema: WriterSchema, functions: Mapping[str, Function]) -> None:
+    def __init__(self, statement: Statement, schema: SchemaShapes, functions: Mapping[str, Function]) -> None:
         self._statement = statement
         self._schema = schema
         self._functions = functions
@@ -214,7 +214,7 @@ class _Compiler:
         return fetcher(path, self._functions)
 
     def _pointing_from_alias(self, error: ProjectionError) -> ProjectionError:
-        """A PK reads the record, not the row: the name of an alias is answered with its path."""
+        """Suggest the path behind an alias: a PK reads the record and not the row."""
         for field in self._statement.fields:
             if field.alias == error.path:
                 return ProjectionError(error.path, error.reason, write_path(field.path))
@@ -296,7 +296,7 @@ class _Compiler:
 
 
 def _ignored_below(tree: IgnoreTree, path: Path) -> IgnoreTree | None:
-    """What is ignored inside a place; None when the place itself is."""
+    """The ignored fields below a path; None when the path itself is ignored."""
     level = tree
     for name in path.segments:
         if name not in level:
@@ -310,7 +310,7 @@ def _ignored_below(tree: IgnoreTree, path: Path) -> IgnoreTree | None:
 
 def _kafka_time_ms(record: Record) -> int:
     if record.timestamp_ms is None:
-        raise ProjectionError("sys_time()", "the record has no timestamp of Kafka")
+        raise ProjectionError("sys_time()", "the record has no Kafka timestamp")
     return record.timestamp_ms
 
 

@@ -1,4 +1,4 @@
-"""Shapes of places in a writer schema: an Avro schema as parsed JSON, read without any Avro library."""
+"""Shapes of the values in an Avro schema, read from its parsed JSON without an Avro library."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any, NamedTuple
 
 
 class Kind(Enum):
-    """What can stand at a place."""
+    """Kinds of values."""
 
     RECORD = auto()
     MAP = auto()
     ARRAY = auto()
     SCALAR = auto()
     ANY = auto()
-    """Known only from the record: no schema, or a union of which more than one branch has fields."""
+    """Only the record determines it: there is no schema, or several branches of a union have fields."""
 
 
 class Scoped(NamedTuple):
-    """A schema inside another one, with the namespace that its short names belong to."""
+    """A schema inside another one, with the namespace of its short names."""
 
     schema: Any
     namespace: str
 
 
 class Shape(NamedTuple):
-    """A place in a schema: its kind, the fields of a record, the element of an array or map."""
+    """The shape of a value: its kind, the fields of a record, the element of an array or map."""
 
     kind: Kind
     fields: Mapping[str, Scoped]
@@ -39,12 +39,12 @@ _SCALAR = Shape(Kind.SCALAR, {})
 _NULLS = ("null", {"type": "null"})
 
 
-class WriterSchema:
-    """An Avro schema; its named types and its unions with null are looked through.
+class SchemaShapes:
+    """The shapes of one Avro schema; named types are resolved, and a union with null counts as its other branch.
 
     Args:
-        schema: the schema as parsed JSON, also in the form that fastavro parses it to; None for records without
-            a schema, where every place may hold anything.
+        schema: the schema as parsed JSON, also as fastavro's parsed form; None for records without a schema,
+            whose values have any shape.
     """
 
     def __init__(self, schema: Any) -> None:
@@ -59,7 +59,7 @@ class WriterSchema:
         return ANYTHING if self._root.schema is None else self.shape(self._root)
 
     def shape(self, place: Scoped) -> Shape:
-        """The shape of a place; a union with null is as what it holds beside null."""
+        """The shape of a schema inside this one; a union with null has the shape of its other branch."""
         schema, namespace = place
         if isinstance(schema, list):
             return self._union([Scoped(branch, namespace) for branch in schema if branch not in _NULLS])
