@@ -25,8 +25,8 @@ GENERATED = {
     f"{RECORDINGS}/aggregator.json",
     f"{RECORDINGS}/alerts.json",
     f"{RECORDINGS}/persisters.json",
-    "docs/asyncapi.json",
-    "docs/messages.md",
+    "docs/reference/asyncapi.json",
+    "docs/reference/topics.md",
 }
 """What step 3 writes anew: not the pacts, since no consumer has changed. (In the aggregator's only the revisions, in
 the alerts' and the persisters' only times.)"""
@@ -102,7 +102,7 @@ def test_a_field_is_added_by_the_readme_alone(copy: Path) -> None:
 
     assert " passed" in told
     assert '| quality | string | `"good"` | good or poor, as the device says. |' in (
-        copy / "docs/messages.md"
+        copy / "docs/reference/topics.md"
     ).read_text(encoding="utf-8")
     after = _content(copy)
     assert set(after) - set(before) == ADDED

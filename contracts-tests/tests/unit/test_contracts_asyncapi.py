@@ -17,7 +17,7 @@ REMAKE = "out of date: run `make contracts-update`"
 
 def test_the_committed_document_and_page_are_of_today() -> None:
     assert (DOCS / "asyncapi.json").read_text(encoding="utf-8") == asyncapi.text(), REMAKE
-    assert (DOCS / "messages.md").read_text(encoding="utf-8") == asyncapi.page(), REMAKE
+    assert (DOCS / "topics.md").read_text(encoding="utf-8") == asyncapi.page(), REMAKE
 
 
 def test_the_document_is_valid_and_tells_of_every_topic() -> None:

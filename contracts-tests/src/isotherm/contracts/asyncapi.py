@@ -158,9 +158,9 @@ def text() -> str:
 def page() -> str:
     """The same for people: who writes what, for whom, and what each field means."""
     lines = [
-        "# Messages",
+        "# Topics and schemas",
         "",
-        "Generated from [schemas/](../schemas/README.md) by `make contracts-update`; the same as an",
+        "Generated from the folder `schemas/` by `make contracts-update`; the same as an",
         "[AsyncAPI 3 document](asyncapi.json). (planned) is designed and not built yet.",
         "",
         "| topic | record | key | from | to | owner |",

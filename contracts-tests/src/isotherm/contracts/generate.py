@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from isotherm.contracts import asyncapi
+from isotherm.contracts import asyncapi, schema_versions
 from isotherm.contracts.bench import Bench
-from isotherm.contracts import schema_versions
 from isotherm.contracts.consumers import NEEDS
 from isotherm.contracts.pact import pacts, recordings
 from isotherm.contracts.paths import DOCS, PACTS, RECORDINGS
@@ -21,6 +20,6 @@ def update() -> Iterator[Path]:
     with Bench(schema_versions.current()) as bench:
         for provider in sorted({need.provider for need in NEEDS}):
             yield recordings.write(RECORDINGS, provider, PROVIDERS[provider](bench), bench)
-    for path, text in ((DOCS / "asyncapi.json", asyncapi.text()), (DOCS / "messages.md", asyncapi.page())):
+    for path, text in ((DOCS / "asyncapi.json", asyncapi.text()), (DOCS / "topics.md", asyncapi.page())):
         path.write_text(text, encoding="utf-8")
         yield path

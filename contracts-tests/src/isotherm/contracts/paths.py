@@ -8,4 +8,4 @@ ROOT = Path(__file__).parents[4]
 EXAMPLES = ROOT / "examples"
 PACTS = ROOT / "contracts-tests" / "pacts"
 RECORDINGS = ROOT / "contracts-tests" / "recordings"
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs" / "reference"
