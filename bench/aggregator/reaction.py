@@ -2,7 +2,7 @@
 
     python bench/aggregator/reaction.py [--rate N] [--devices N] [--seconds N] [--window-ms MS] [--set KEY=VALUE ...]
 
-Readings carry the time at which they are produced. A window is final `allowed_lateness_ms` + `read_slack_ms` after its
+Readings carry the time at which they are produced. A window is final `allowed_lateness_ms` + `max_publish_delay_ms` after its
 end: before that a reading for it may still come. The time from there until a consumer has the aggregate is measured.
 Windows that end within the first two minutes warm the JVM up and are not counted.
 """
@@ -79,7 +79,7 @@ def measure(stack: Stack, folder: Path, arguments: argparse.Namespace) -> dict[i
         "window_ms": arguments.window_ms,
         "allowed_lateness_ms": LATENESS_MS,
         "max_skew_ms": SKEW_MS,
-        "read_slack_ms": SLACK_MS,
+        "max_publish_delay_ms": SLACK_MS,
         "read_margin_ms": 0,
         "group_attributes": "",
         "spark.driver_memory": "2g",

@@ -1,4 +1,4 @@
-"""What the jobs of this folder share: their settings, the topics as data frames, and the life of a job."""
+"""Shared by the jobs of this folder: the settings, the topics as data frames, and the run of a job."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.kafka.broker import Broker
 from isotherm.aggregator.recompute import corrections
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark import queries, session
-from isotherm.aggregator.spark.kafka_options import java_options, redacted
+from isotherm.aggregator.spark import session
+from isotherm.aggregator.spark.devices_table import end_offsets_by_number, read_devices, registered_ids
+from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS, SOURCE_OPTIONS, java_options, redacted
 from isotherm.schemas import schema, versions
 from isotherm.servicekit import lifecycle, logs
 from isotherm.servicekit.avro import SchemaRegistry
@@ -30,7 +31,7 @@ _POLL_S = 1.0
 
 
 class JoinSettings(AggregatorSettings):
-    """Those of the aggregator, and where the joined rows go."""
+    """The aggregator's settings, and the topic for the joined rows."""
 
     result_topic: str = Field(description="Topic of the joined rows, as JSON.")
 
@@ -45,53 +46,53 @@ class Topics:
         self._registry = SchemaRegistry(settings.registry)
 
     def readings(self) -> DataFrame:
-        """The readings that are on time, as a stream. Raises BrokerError and the registry's errors."""
+        """Return the readings that are on time, as a stream. Raises BrokerError and the registry's errors."""
         settings = self.settings
         records = (
             self._spark.readStream.format("kafka")
-            .options(**self._kafka, **queries.READ, **settings.subscription)
+            .options(**self._kafka, **SOURCE_OPTIONS, **settings.subscription)
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
             .load()
         )
         ids = self._ids_of_readings()
-        verdict = readings.verdict(ids, settings.timeliness)
-        return readings.on_time(readings.decode(records, ids), verdict)
+        reason = readings.reject_reason(ids, settings.timeliness)
+        return readings.on_time(readings.decode(records, ids), reason)
 
     def devices(self) -> DataFrame:
-        """`device_id`, `home` and `room` of every device that is known now. Raises BrokerError."""
+        """Return `device_id`, `home` and `room` of every device that is known now. Raises BrokerError."""
         topic = self.settings.devices_topic
         broker = Broker(self.settings.kafka)
         try:
-            ends = {str(number): end for (_, number), end in broker.ends([topic], committed=True).items()}
+            ends = end_offsets_by_number(broker, topic)
         finally:
             broker.close()
-        return queries.read_devices(self._spark, self._kafka, self._registry, topic, ends, ["home", "room"])
+        return read_devices(self._spark, self._kafka, self._registry, topic, ends, ["home", "room"])
 
     def aggregates(self, from_ms: int, to_ms: int) -> DataFrame:
-        """The windows that the aggregator published between two moments (epoch ms), each in its highest revision."""
+        """Return the windows published between two times (epoch ms), each with its highest revision."""
         records = (
             self._spark.read.format("kafka")
-            .options(**self._kafka, **queries.READ)
+            .options(**self._kafka, **SOURCE_OPTIONS)
             .option("subscribe", self.settings.output_topic)
             .option("startingTimestamp", str(max(0, from_ms)))
             .option("endingTimestamp", str(max(0, to_ms)))
             .option("startingOffsetsByTimestampStrategy", "latest")
             .load()
         )
-        ids = queries.ids_in(records, self._registry)
+        ids = registered_ids(records, self._registry)
         return corrections.published(records, ids, windows.AGGREGATE, corrections.AGGREGATE_IDENTITY)
 
     def to_result(self, rows: DataFrame) -> DataFrame:
-        """Rows for Kafka's sink: the device's id and everything as JSON."""
+        """Return rows for Kafka's sink: the device id as key and the whole row as JSON."""
         return rows.select(F.col("device_id").alias("key"), F.to_json(F.struct(*rows.columns)).alias("value"))
 
     def result_options(self) -> dict[str, str]:
-        """Options of Kafka's sink."""
-        return {**self._kafka, **queries.WRITE, "topic": self.settings.result_topic}
+        """Return the options of Kafka's sink."""
+        return {**self._kafka, **SINK_OPTIONS, "topic": self.settings.result_topic}
 
     def _ids_of_readings(self) -> SchemaIds:
-        """Closed: a value with an id that no version of today bears is left out instead of ending the query."""
+        """Return the ids of all known versions. A value with any other id is left out and does not end the query."""
         record = readings.READER["name"]
         broker = Broker(self.settings.kafka)
         try:
@@ -107,7 +108,7 @@ class Topics:
 
 
 def main(description: str, start: Callable[[Topics], StreamingQuery]) -> int:
-    """Run a job until SIGTERM, or until its query fails."""
+    """Run a job until SIGTERM or until its query fails; return the exit code."""
 
     def run(settings: JoinSettings, _arguments: argparse.Namespace) -> int:
         return lifecycle.run(lambda stop: _run(settings, stop, start), shutdown_timeout_ms=settings.shutdown_timeout_ms)

@@ -14,7 +14,7 @@ from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.simulators import checker
 
 LATER_MS = 600_000
-SETTINGS = {"idle_flush": False, "group_attributes": ""}
+SETTINGS = {"advance_when_idle": False, "group_attributes": ""}
 """Of an aggregator whose time goes on by these readings alone."""
 
 

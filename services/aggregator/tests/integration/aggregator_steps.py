@@ -1,6 +1,6 @@
 """An aggregator that is given readings in steps, each of which is complete at once.
 
-Its time has to go on by the readings alone (`idle_flush` off): the last reading of a step, half a minute after the
+Its time advances by the readings alone (`advance_when_idle` is off): the last reading of a step, half a minute after the
 others, finishes their windows.
 """
 

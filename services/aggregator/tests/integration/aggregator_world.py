@@ -31,7 +31,7 @@ from isotherm.stack.artifacts import Artifacts
 
 READING = schema("SensorReading", 1)
 RULES = checker.Rules(window_ms=10_000, allowed_lateness_ms=5_000, max_skew_ms=2_000)
-READ_SLACK_MS = 3_000
+MAX_PUBLISH_DELAY_MS = 3_000
 ATTRIBUTES = ("region", "home")
 CONTROL_TOPICS = {
     "isotherm.connectors": schema("ConnectorConfig", 1),
@@ -157,7 +157,7 @@ def settings_of(topics: Topics, folder: Path, **settings: object) -> list[str]:
         "window_ms": RULES.window_ms,
         "allowed_lateness_ms": RULES.allowed_lateness_ms,
         "max_skew_ms": RULES.max_skew_ms,
-        "read_slack_ms": READ_SLACK_MS,
+        "max_publish_delay_ms": MAX_PUBLISH_DELAY_MS,
         "read_margin_ms": 0,
         "require_log_append_time": topics.log_append_time,
         "trigger_ms": 500,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isotherm.aggregator.kafka.broker import Broker
-from isotherm.aggregator.watermark.clock import Unread
+from isotherm.aggregator.watermark.clock import UnreadPartition
 from isotherm.connector.errors.dead_letters import ensure_topic
 from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.settings import KafkaSettings
@@ -26,8 +26,10 @@ def test_what_is_unread_is_seen_as_often_as_it_is_asked_for(kafka: Kafka) -> Non
     assert producer.flush(60) == 0
     broker = Broker(settings)
     try:
-        ends = broker.ends([TOPIC], committed=False)
-        asked = [broker.unread({(TOPIC, 0): number}, ends, lambda value: int(value or b"")) for number in range(3)]
+        ends = broker.end_offsets([TOPIC], committed=False)
+        asked = [
+            broker.unread_partitions({(TOPIC, 0): number}, ends, lambda value: int(value or b"")) for number in range(3)
+        ]
     finally:
         broker.close()
-    assert asked == [[Unread(1_000 + number, number)] for number in range(3)]
+    assert asked == [[UnreadPartition(1_000 + number, number)] for number in range(3)]

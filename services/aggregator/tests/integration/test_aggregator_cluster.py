@@ -33,7 +33,7 @@ def test_two_executors_share_the_work(
     topics = Topics(kafka.bootstrap_servers, registry.url, "aggregator-cluster")
     topics.declare(list(SCHEMAS))
     monkeypatch.setenv("PYTHONPATH", str(own_spark_home(tmp_path / "python")))
-    settings = {"spark.master": "local-cluster[2,1,1024]", "idle_flush": False, "group_attributes": ""}
+    settings = {"spark.master": "local-cluster[2,1,1024]", "advance_when_idle": False, "group_attributes": ""}
     with Process(topics, tmp_path / "checkpoint", free_port(), **settings) as process:
         steps = Steps(topics, process)
         steps.send(version=1)

@@ -32,7 +32,7 @@ SETTINGS = {
     "window_ms": RULES.window_ms,
     "allowed_lateness_ms": RULES.allowed_lateness_ms,
     "max_skew_ms": RULES.max_skew_ms,
-    "read_slack_ms": DELAY_MS,
+    "max_publish_delay_ms": DELAY_MS,
     "read_margin_ms": 500,
     "group_attributes": "",
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aggregator_given import SETTINGS, Given
-from aggregator_world import READ_SLACK_MS, READING, RULES, Process, Topics, identity, wait_for
+from aggregator_world import MAX_PUBLISH_DELAY_MS, READING, RULES, Process, Topics, identity, wait_for
 from confluent_kafka import TopicPartition
 
 from isotherm.schemas import schema
@@ -76,7 +76,7 @@ def test_windows_of_which_readings_are_gone_stay_as_they_were_published(
     given.put(given.records)
     given.complete()
     publish(given, expected)
-    complete_after_ms = cut(given) + RULES.max_skew_ms + READ_SLACK_MS
+    complete_after_ms = cut(given) + RULES.max_skew_ms + MAX_PUBLISH_DELAY_MS
     again = {key for key in expected if key[2] > complete_after_ms}
     assert 0 < len(again) < len(expected)
 
@@ -101,7 +101,7 @@ def test_windows_of_which_readings_are_gone_stay_as_they_were_published(
     refused = len({identity(message) for message in [*topics.read(topics.late), *topics.read(topics.dead)]})
     assert left_out > 0
     assert counted + refused == len(topics.read(topics.input)) - 1  # the reading that completes the windows
-    assert "the input lacks readings" in process.log_text()
+    assert "the input no longer has all readings" in process.log_text()
 
 
 def test_offsets_that_the_topic_does_not_have_are_refused(

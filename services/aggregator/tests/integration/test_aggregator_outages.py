@@ -29,7 +29,7 @@ def world(
     topics = Topics(kafka.bootstrap_servers, registry.url, "aggregator-outages")
     topics.declare(list(SCHEMAS))
     folder: Path = tmp_path_factory.mktemp("outages") / "checkpoint"
-    settings = {"idle_flush": False, "registry.timeout_ms": 1_000, "shutdown_timeout_ms": SHUTDOWN_TIMEOUT_MS}
+    settings = {"advance_when_idle": False, "registry.timeout_ms": 1_000, "shutdown_timeout_ms": SHUTDOWN_TIMEOUT_MS}
     registry.pause()
     try:
         with Process(topics, folder, free_port(), group_attributes="", **settings) as process:
@@ -76,7 +76,7 @@ def test_a_pause_outlasts_the_process(
 ) -> None:
     topics = Topics(kafka.bootstrap_servers, registry.url, "aggregator-paused")
     topics.declare(list(SCHEMAS))
-    settings = {"group_attributes": "", "idle_flush": False}
+    settings = {"group_attributes": "", "advance_when_idle": False}
     with Process(topics, tmp_path / "checkpoint", free_port(), **settings) as process:
         steps = Steps(topics, process)
         steps.want("PAUSED")

@@ -38,7 +38,7 @@ SETTINGS = {
     "window_ms": RULES.window_ms,
     "allowed_lateness_ms": RULES.allowed_lateness_ms,
     "max_skew_ms": RULES.max_skew_ms,
-    "read_slack_ms": 10_000,
+    "max_publish_delay_ms": 10_000,
     "max_offsets_per_trigger": 2_000_000,
     "group_attributes": "",
     "spark.driver_memory": "3g",

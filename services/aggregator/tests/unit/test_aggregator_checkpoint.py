@@ -61,7 +61,7 @@ def test_trigger_and_margin_may_change(folder: CheckpointFolder) -> None:
         {"slide_ms": 1_000},
         {"allowed_lateness_ms": 1},
         {"max_skew_ms": 1},
-        {"read_slack_ms": 1},
+        {"max_publish_delay_ms": 1},
         {"shuffle_partitions": 3},
     ],
 )

@@ -7,10 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from isotherm.aggregator.watermark.clock import (
-    BrokerTime,
-    Ticks,
-    Unread,
-    reached_ms,
+    BrokerClock,
+    TickSchedule,
+    UnreadPartition,
+    read_until_ms,
 )
 
 times = st.integers(0, 10_000)
@@ -18,7 +18,7 @@ times = st.integers(0, 10_000)
 
 @dataclass
 class Monotonic:
-    """The clock that BrokerTime counts by."""
+    """The clock that BrokerClock counts by."""
 
     seconds: float = 0.0
 
@@ -27,33 +27,35 @@ class Monotonic:
 
 
 def reached(
-    now_ms: int | None, unread: list[Unread], newest_ms: int | None = None, *, idle_flush: bool = True
+    now_ms: int | None, unread: list[UnreadPartition], newest_ms: int | None = None, *, advance_when_idle: bool = True
 ) -> int | None:
-    return reached_ms(now_ms, unread, newest_ms, idle_flush=idle_flush)
+    return read_until_ms(now_ms, unread, newest_ms, advance_when_idle=advance_when_idle)
 
 
 def test_the_brokers_time_counts_only_for_partitions_that_are_read() -> None:
     assert reached(1_000, [], 400) == 1_000
-    assert reached(1_000, [Unread(700)], 400) == 700
-    assert reached(700, [Unread(900)], 400) == 700
+    assert reached(1_000, [UnreadPartition(700)], 400) == 700
+    assert reached(700, [UnreadPartition(900)], 400) == 700
 
 
 def test_without_idle_flush_records_alone_move_time() -> None:
-    assert reached(1_000, [], 400, idle_flush=False) == 400
-    assert reached(1_000, [Unread(2_000)], 400, idle_flush=False) == 2_000
-    assert reached(1_000, [], None, idle_flush=False) is None
+    assert reached(1_000, [], 400, advance_when_idle=False) == 400
+    assert reached(1_000, [UnreadPartition(2_000)], 400, advance_when_idle=False) == 2_000
+    assert reached(1_000, [], None, advance_when_idle=False) is None
 
 
 def test_a_partition_that_does_not_answer_stops_time() -> None:
-    assert reached(1_000, [Unread(700), Unread(None)], 400) is None
-    assert reached(None, [Unread(700)], 400) is None
+    assert reached(1_000, [UnreadPartition(700), UnreadPartition(None)], 400) is None
+    assert reached(None, [UnreadPartition(700)], 400) is None
 
 
 @given(
     now=times,
-    firsts=st.lists(st.builds(Unread, times, st.none() | st.integers(-(10**12), 10**12)), min_size=1, max_size=128),
+    firsts=st.lists(
+        st.builds(UnreadPartition, times, st.none() | st.integers(-(10**12), 10**12)), min_size=1, max_size=128
+    ),
 )
-def test_what_is_in_a_record_never_stops_time(now: int, firsts: list[Unread]) -> None:
+def test_what_is_in_a_record_never_stops_time(now: int, firsts: list[UnreadPartition]) -> None:
     """An unreadable value, or one with an absurd ingest time, in any number of partitions."""
     appended = [first.appended_ms for first in firsts if first.appended_ms is not None]
     assert reached(now, firsts) == min([*appended, now])
@@ -65,22 +67,22 @@ def test_no_reading_on_time_falls_behind_the_watermark(
 ) -> None:
     """It was appended within the publish delay, and became readable within the margin, after time had come so far."""
     appended = ingest + min(held, delay)
-    reached_ms = appended + min(hidden, margin)
+    read_until_ms = appended + min(hidden, margin)
     earliest_event_ms = ingest - min(behind, lateness)
-    ticks = Ticks(window_ms=1_000, slide_ms=1_000, max_skew_ms=skew, delay_ms=lateness + skew + delay + margin)
-    assert earliest_event_ms >= ticks.watermark_ms(reached_ms)
+    ticks = TickSchedule(window_ms=1_000, slide_ms=1_000, max_skew_ms=skew, delay_ms=lateness + skew + delay + margin)
+    assert earliest_event_ms >= ticks.watermark_ms(read_until_ms)
 
 
 def test_the_brokers_time_goes_on_by_what_has_passed_since() -> None:
     passed = Monotonic()
-    broker = BrokerTime(passed)
+    broker = BrokerClock(passed)
     assert broker.now_ms() is None
-    broker.hear(1_000_000)
+    broker.observe(1_000_000)
     passed.seconds += 10
     assert broker.now_ms() == 1_009_990
-    broker.hear(1_005_000)
+    broker.observe(1_005_000)
     assert broker.now_ms() == 1_009_990
-    broker.hear(1_010_000)
+    broker.observe(1_010_000)
     assert broker.now_ms() == 1_010_000
 
 
@@ -91,28 +93,28 @@ def test_the_brokers_time_goes_on_by_what_has_passed_since() -> None:
 def test_the_brokers_time_is_never_ahead_of_them(rate: float, steps: list[tuple[float, int]]) -> None:
     """Whatever the driver's time of day, and with clocks that do not go equally fast."""
     passed = Monotonic()
-    broker, true_ms = BrokerTime(passed), 1_800_000_000_000.0
+    broker, true_ms = BrokerClock(passed), 1_800_000_000_000.0
     for seconds, old_ms in steps:
         passed.seconds += seconds
         true_ms += seconds * 1000 * rate
-        broker.hear(int(true_ms) - old_ms)
+        broker.observe(int(true_ms) - old_ms)
         now_ms = broker.now_ms()
         assert now_ms is not None
         assert now_ms <= true_ms + 1
 
 
 @pytest.mark.parametrize(
-    ("first", "timely"),
+    ("first", "plausible"),
     [
-        (Unread(10_000, 7_000), True),
-        (Unread(10_000, 6_999), False),
-        (Unread(3_610_000, 10_000), False),
-        (Unread(10_000, None), False),
-        (Unread(None, 10_000), False),
+        (UnreadPartition(10_000, 7_000), True),
+        (UnreadPartition(10_000, 6_999), False),
+        (UnreadPartition(3_610_000, 10_000), False),
+        (UnreadPartition(10_000, None), False),
+        (UnreadPartition(None, 10_000), False),
     ],
 )
-def test_a_broker_ahead_is_not_believed_alone(first: Unread, timely: bool) -> None:
-    assert first.is_timely(3_000) is timely
+def test_a_broker_ahead_is_not_believed_alone(first: UnreadPartition, plausible: bool) -> None:
+    assert first.is_plausible(3_000) is plausible
 
 
 @given(
@@ -128,31 +130,31 @@ def test_a_broker_that_is_ahead_for_a_while_loses_no_reading_on_time_after_it(
 
     The query is at most as far behind as the delays allow: among wrong times nothing says how old the unread are.
     """
-    slack_ms, lateness_ms, margin_ms = 40_000, 60_000, 5_000
+    delay_ms, lateness_ms, margin_ms = 40_000, 60_000, 5_000
     passed, true_ms = Monotonic(), 1_800_000_000_000
-    broker, log, read_to, watermark_ms = BrokerTime(passed), [Unread(true_ms, true_ms)], 1, 0
-    broker.hear(true_ms)
+    broker, log, read_to, watermark_ms = BrokerClock(passed), [UnreadPartition(true_ms, true_ms)], 1, 0
+    broker.observe(true_ms)
     come_until = [1]
-    ticks = Ticks(60_000, 60_000, 0, lateness_ms + slack_ms + margin_ms)
+    ticks = TickSchedule(60_000, 60_000, 0, lateness_ms + delay_ms + margin_ms)
     for step, (come, read) in enumerate(traffic):
         passed.seconds += 10
         true_ms += 10_000
         wrong_ms = ahead_ms if ahead[0] <= step < ahead[1] else 0
         # Up to the slack it is believed, and only the margin is between it and itself as it was before.
-        wrong_ms = min(wrong_ms, margin_ms) if wrong_ms <= slack_ms else wrong_ms
-        log += [Unread(true_ms + wrong_ms, true_ms)] * come
+        wrong_ms = min(wrong_ms, margin_ms) if wrong_ms <= delay_ms else wrong_ms
+        log += [UnreadPartition(true_ms + wrong_ms, true_ms)] * come
         asked_at_ms, ends = broker.now_ms(), len(log)
         # Ten seconds a step.
         read_to, begun = max(min(ends, read_to + read), come_until[max(0, step - 4)]), read_to
         come_until.append(ends)
         for record in log[begun:read_to]:
-            if record.appended_ms is not None and record.is_timely(slack_ms):
+            if record.appended_ms is not None and record.is_plausible(delay_ms):
                 assert (record.ingest_time_ms or 0) - lateness_ms >= watermark_ms
-                broker.hear(record.appended_ms)
+                broker.observe(record.appended_ms)
         unread = log[read_to : read_to + 1]
         for first in unread:
-            if first.appended_ms is not None and first.is_timely(slack_ms):
-                broker.hear(first.appended_ms)
+            if first.appended_ms is not None and first.is_plausible(delay_ms):
+                broker.observe(first.appended_ms)
         found = reached(asked_at_ms, unread)
         assert found is not None
         watermark_ms = max(watermark_ms, ticks.watermark_ms(found))
@@ -163,10 +165,10 @@ def test_a_broker_that_is_ahead_for_a_while_loses_no_reading_on_time_after_it(
     [(19_999, 9_000, False), (20_000, 9_000, True), (29_000, 10_000, False), (30_000, 19_000, True)],
 )
 def test_a_tick_is_due_when_a_window_ends(reached: int, watermark: int, due: bool) -> None:
-    ticks = Ticks(window_ms=10_000, slide_ms=10_000, max_skew_ms=5_000, delay_ms=15_000)
+    ticks = TickSchedule(window_ms=10_000, slide_ms=10_000, max_skew_ms=5_000, delay_ms=15_000)
     assert ticks.is_due(reached, watermark) is due
 
 
 def test_windows_that_overlap_end_at_the_common_step() -> None:
-    ticks = Ticks(window_ms=25_000, slide_ms=10_000, max_skew_ms=0, delay_ms=0)
+    ticks = TickSchedule(window_ms=25_000, slide_ms=10_000, max_skew_ms=0, delay_ms=0)
     assert ticks.is_due(25_000, 24_000)

@@ -94,14 +94,14 @@ def records(spark: SparkSession, values: Sequence[bytes | None], appended_ms: Se
     return spark.createDataFrame(rows, RECORDS)
 
 
-def verdicts(decoded: DataFrame) -> dict[int, str]:
-    verdict = readings.verdict(IDS, TIMELINESS)
-    rows = readings.refused(decoded, verdict).select("offset", "reason").collect()
+def reject_reasons(decoded: DataFrame) -> dict[int, str]:
+    reason = readings.reject_reason(IDS, TIMELINESS)
+    rows = readings.rejected(decoded, reason).select("offset", "reason").collect()
     return {row["offset"]: row["reason"] for row in rows}
 
 
 def on_time(decoded: DataFrame) -> DataFrame:
-    return readings.on_time(decoded, readings.verdict(IDS, TIMELINESS))
+    return readings.on_time(decoded, readings.reject_reason(IDS, TIMELINESS))
 
 
 near = st.integers(0, 40_000)
@@ -123,7 +123,7 @@ good_readings = st.builds(
     slide_ms=st.sampled_from([None, 5_000]),
 )
 @settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_windows_and_verdicts_equal_the_recount(
+def test_windows_and_reject_reasons_equal_the_recount(
     spark: SparkSession, sent: list[tuple[dict[str, Any], int, int]], slide_ms: int | None
 ) -> None:
     rules = replace(RULES, slide_ms=slide_ms)
@@ -134,7 +134,9 @@ def test_windows_and_verdicts_equal_the_recount(
 
     expected = {offset: checker.verdict(value, rules) for offset, value in enumerate(judged)}
     # Beyond Spark's own range of times, a reading cannot even be decoded.
-    found = {offset: "out-of-range" if reason == "corrupt" else reason for offset, reason in verdicts(decoded).items()}
+    found = {
+        offset: "out-of-range" if reason == "corrupt" else reason for offset, reason in reject_reasons(decoded).items()
+    }
     assert found == {offset: verdict for offset, verdict in expected.items() if verdict != "on-time"}
 
     rows = windows.aggregate(on_time(decoded), rules.window_ms, slide_ms).collect()
@@ -160,21 +162,21 @@ def test_windows_and_verdicts_equal_the_recount(
 )
 def test_bytes_that_are_no_reading_get_a_reason(spark: SparkSession, value: bytes | None, reason: str) -> None:
     decoded = readings.decode(records(spark, [ENCODE[1](reading()), value]), IDS)
-    assert verdicts(decoded) == {1: reason}
+    assert reject_reasons(decoded) == {1: reason}
     assert on_time(decoded).count() == 1
 
 
 def test_rejects_keep_key_value_and_headers_and_say_why(spark: SparkSession) -> None:
     late, future = ENCODE[1](reading(ingest_time=99_000)), ENCODE[1](reading(event_time=99_000))
-    old = [("mqtt.topic", b"a/b"), ("__connect.errors.topic", b"where it was refused before")]
+    old = [("mqtt.topic", b"a/b"), ("__connect.errors.topic", b"where it was rejected before")]
     rows = [
         (b"k0", late, "t", 3, 7, at(APPENDED_MS), [("mqtt.topic", b"a/b")]),
         (b"k1", future, "t", 3, 8, at(APPENDED_MS), old),
         (None, b"?", "t", 3, 9, at(APPENDED_MS), None),
     ]
     decoded = readings.decode(spark.createDataFrame(rows, RECORDS), IDS)
-    refused = readings.refused(decoded, readings.verdict(IDS, TIMELINESS))
-    out = readings.to_reject_topics(refused, "late", "dead", TIMELINESS).collect()
+    rejected = readings.rejected(decoded, readings.reject_reason(IDS, TIMELINESS))
+    out = readings.to_reject_topics(rejected, "late", "dead", TIMELINESS).collect()
 
     assert [(row["topic"], row["key"], row["value"]) for row in out] == [
         ("late", b"k0", late),
@@ -207,41 +209,41 @@ def test_values_are_decoded_once_per_record(spark: SparkSession) -> None:
 
 def test_a_reading_that_was_held_back_is_late_by_the_brokers_time(spark: SparkSession) -> None:
     taken_in_ms = reading()["ingest_time"]
-    times = [taken_in_ms + TIMELINESS.publish_delay_ms, taken_in_ms + TIMELINESS.publish_delay_ms + 1]
+    times = [taken_in_ms + TIMELINESS.max_publish_delay_ms, taken_in_ms + TIMELINESS.max_publish_delay_ms + 1]
     decoded = readings.decode(records(spark, [ENCODE[1](reading())] * 2, times), IDS)
-    assert verdicts(decoded) == {1: "late"}
+    assert reject_reasons(decoded) == {1: "late"}
     assert on_time(decoded).count() == 1
 
 
 def test_finite_values_make_finite_windows(spark: SparkSession) -> None:
     largest, beyond = ENCODE[1](reading(value=1e100)), ENCODE[1](reading(value=1.7e308))
     decoded = readings.decode(records(spark, [largest, largest, beyond, beyond]), IDS)
-    assert verdicts(decoded) == {2: "too-large", 3: "too-large"}
+    assert reject_reasons(decoded) == {2: "too-large", 3: "too-large"}
     (row,) = windows.aggregate(on_time(decoded), RULES.window_ms).collect()
     assert all(math.isfinite(row[name]) for name in ("sum", "mean", "min", "max", "stddev"))
 
 
 def test_an_id_found_later_is_known_from_an_offset_on(spark: SparkSession) -> None:
-    ids = replace(IDS, since={1: {("t", 0): 2, ("t", 1): 9}})
+    ids = replace(IDS, known_since={1: {("t", 0): 2, ("t", 1): 9}})
     decoded = readings.decode(records(spark, [ENCODE[1](reading())] * 4), ids)
-    refused = readings.refused(decoded, readings.verdict(ids, TIMELINESS)).select("offset", "reason").collect()
-    assert [tuple(row) for row in refused] == [(0, "unknown-schema"), (1, "unknown-schema")]
+    rejected = readings.rejected(decoded, readings.reject_reason(ids, TIMELINESS)).select("offset", "reason").collect()
+    assert [tuple(row) for row in rejected] == [(0, "unknown-schema"), (1, "unknown-schema")]
     assert on_time_with(decoded, ids).count() == 2
 
 
 def on_time_with(decoded: DataFrame, ids: confluent_avro.SchemaIds) -> DataFrame:
-    return readings.on_time(decoded, readings.verdict(ids, TIMELINESS))
+    return readings.on_time(decoded, readings.reject_reason(ids, TIMELINESS))
 
 
 def test_a_late_reading_counts_once_in_a_correction(spark: SparkSession) -> None:
     on_time_one, late = ENCODE[1](reading()), ENCODE[1](reading(ingest_time=99_000))
-    gone, refused = ENCODE[2]({**reading(ingest_time=98_000), "quality": "good"}), b"?"
-    verdict = readings.verdict(IDS, TIMELINESS)
+    gone, undecodable = ENCODE[2]({**reading(ingest_time=98_000), "quality": "good"}), b"?"
+    reason = readings.reject_reason(IDS, TIMELINESS)
     in_input, in_late_topic = (
-        corrections.judged(records(spark, values), IDS, verdict)
-        for values in ([on_time_one, late, on_time_one, refused], [late, gone, gone, on_time_one])
+        corrections.with_reject_reason(records(spark, values), IDS, reason)
+        for values in ([on_time_one, late, on_time_one, undecodable], [late, gone, gone, on_time_one])
     )
-    rows = corrections.counted(in_input, in_late_topic).collect()
+    rows = corrections.aggregated_readings(in_input, in_late_topic).collect()
     assert sorted((row["is_late"], checker.epoch_ms(row["ingest_time"])) for row in rows) == [
         (False, reading()["ingest_time"]),
         (False, reading()["ingest_time"]),
@@ -259,20 +261,20 @@ def test_a_correction_takes_no_reading_from_a_window(spark: SparkSession) -> Non
         "count", F.when(F.col("device_id") == "part", F.lit(5)).otherwise(F.lit(1))
     )
     different = corrections.changed(computed, known, corrections.AGGREGATE_IDENTITY)
-    kept = corrections.with_all_readings(different, known, corrections.AGGREGATE_IDENTITY)
+    kept = corrections.without_losses(different, known, corrections.AGGREGATE_IDENTITY)
     assert sorted(row["device_id"] for row in kept.collect()) == ["all", "new"]
     # One window lacks a member: its groups would be partial.
-    lacking = corrections.lacking(computed, known, corrections.AGGREGATE_IDENTITY)
-    assert [row["device_id"] for row in lacking.collect()] == ["part"]
-    assert corrections.in_whole_windows(kept, lacking).count() == 0
+    lost = corrections.lost(computed, known, corrections.AGGREGATE_IDENTITY)
+    assert [row["device_id"] for row in lost.collect()] == ["part"]
+    assert corrections.in_complete_windows(kept, lost).count() == 0
     whole = known.where(F.col("device_id") != "part")
-    nothing = corrections.lacking(computed, whole, corrections.AGGREGATE_IDENTITY)
-    assert corrections.in_whole_windows(kept, nothing).count() == 2
+    nothing = corrections.lost(computed, whole, corrections.AGGREGATE_IDENTITY)
+    assert corrections.in_complete_windows(kept, nothing).count() == 2
     # So it is with one of which nothing is left, because its topic was made anew or is no input any more.
     rest = computed.where(F.col("device_id") != "part")
-    gone = corrections.lacking(rest, known, corrections.AGGREGATE_IDENTITY)
+    gone = corrections.lost(rest, known, corrections.AGGREGATE_IDENTITY)
     assert [row["device_id"] for row in gone.collect()] == ["part"]
-    assert corrections.in_whole_windows(kept, gone).count() == 0
+    assert corrections.in_complete_windows(kept, gone).count() == 0
 
 
 def decoded_values(rows: DataFrame, writer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -8,9 +8,10 @@ import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
 from isotherm.aggregator.frames import confluent_avro
-from isotherm.aggregator.metrics import Metrics, Progress, Standstill
-from isotherm.aggregator.spark.supervised_query import Cause, SupervisedQuery, cause_of
+from isotherm.aggregator.metrics import Metrics, Standstill
+from isotherm.aggregator.progress import Progress
 from isotherm.aggregator.status import Status
+from isotherm.aggregator.supervision.supervised_query import Cause, SupervisedQuery, cause_of
 from isotherm.connector.state.status import State
 from isotherm.servicekit.health import Health
 
@@ -61,7 +62,7 @@ def test_metrics_add_up_what_queries_did() -> None:
     for _ in range(2):
         metrics.add("windows", Progress.parse(progress()))
     metrics.add(
-        "rejects", Progress.parse(progress(eventTime={}, observedMetrics={"refused": {"late": 3, "future": 1}}))
+        "rejects", Progress.parse(progress(eventTime={}, observedMetrics={"rejected": {"late": 3, "future": 1}}))
     )
     metrics.set_lag("windows", {("t", 0): 5}, {("t", 0): 9, ("t", 1): 4})
 
@@ -91,7 +92,7 @@ def test_the_status_tells_of_each_query_and_of_the_one_behind() -> None:
     assert status.state() is State.PAUSED
 
     metrics.add("windows", Progress.parse(progress()))
-    metrics.add("rejects", Progress.parse(progress(eventTime={}, batchDuration=500, observedMetrics={"refused": {}})))
+    metrics.add("rejects", Progress.parse(progress(eventTime={}, batchDuration=500, observedMetrics={"rejected": {}})))
     counts = status.counts()
     assert (counts["windows_batch_ms"], counts["windows_rows_per_second"]) == (1379, 15)
     assert (counts["rejects_batch_ms"], counts["rejects_rows_per_second"]) == (500, 42)
@@ -110,7 +111,7 @@ def test_the_status_tells_of_each_query_and_of_the_one_behind() -> None:
         ("[USER_RAISED_EXCEPTION] isotherm:new-schema-id:0000002A SQLSTATE: P0001", Cause.NEW_SCHEMA),
         ("Caused by: org.apache.kafka.common.errors.TimeoutException: Topic x not present", Cause.UNAVAILABLE),
         ("org.apache.kafka.common.errors.NotLeaderOrFollowerException: moved", Cause.UNAVAILABLE),
-        ("raise BrokerError\naggregator.broker.BrokerError: Kafka does not answer", Cause.UNAVAILABLE),
+        ("raise BrokerError\nisotherm.aggregator.kafka.broker.BrokerError: Kafka does not answer", Cause.UNAVAILABLE),
         ("isotherm.servicekit.avro.RegistryUnavailableError: refused", Cause.UNAVAILABLE),
         ("org.apache.kafka.common.errors.RecordTooLargeException: 20000000 bytes", Cause.FAILURE),
         ("java.lang.OutOfMemoryError: Java heap space", Cause.FAILURE),

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from isotherm.aggregator.checkpoint.folder import CheckpointFolder
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.watermark.start_position import (
-    Found,
+    PartitionStart,
     StartPosition,
     complete_after_ms,
     parse,
 )
 from isotherm.aggregator.watermark.timeliness import Timeliness
 
-BOUNDS = Timeliness(allowed_lateness_ms=5_000, max_skew_ms=2_000, publish_delay_ms=3_000)
+BOUNDS = Timeliness(allowed_lateness_ms=5_000, max_skew_ms=2_000, max_publish_delay_ms=3_000)
 NOW_MS = 1_000_000
 
 
@@ -26,30 +26,30 @@ def settings(**changes: Any) -> AggregatorSettings:
     return AggregatorSettings(checkpoint_dir=Path("c"), jars_dir=Path("j"), **changes)
 
 
-def bound(*found: Found, younger: dict[str, int] | None = None) -> int | None:
+def bound(*found: PartitionStart, recreated: dict[str, int] | None = None) -> int | None:
     parts = {("t", number): each for number, each in enumerate(found)}
-    return complete_after_ms(parts, younger or {}, NOW_MS, BOUNDS)
+    return complete_after_ms(parts, recreated or {}, NOW_MS, BOUNDS)
 
 
 def test_a_topic_that_has_everything_has_no_bound() -> None:
-    assert bound(Found(0, 7), Found(0, None)) is None
+    assert bound(PartitionStart(0, 7), PartitionStart(0, None)) is None
 
 
 def test_the_partition_that_lacks_most_decides_for_all() -> None:
-    assert bound(Found(5, 100_000), Found(9, 200_000), Found(0, 300_000)) == 205_000
+    assert bound(PartitionStart(5, 100_000), PartitionStart(9, 200_000), PartitionStart(0, 300_000)) == 205_000
 
 
 def test_of_an_emptied_partition_everything_up_to_now_is_gone() -> None:
-    assert bound(Found(5, None), Found(0, 100_000)) == NOW_MS + 5_000
+    assert bound(PartitionStart(5, None), PartitionStart(0, 100_000)) == NOW_MS + 5_000
 
 
 def test_what_a_start_time_skips_was_appended_before_it() -> None:
-    assert bound(Found(5, 900_000, skipped_before_ms=400_000)) == 405_000
-    assert bound(Found(5, None, skipped_before_ms=400_000)) == 405_000
+    assert bound(PartitionStart(5, 900_000, skipped_before_ms=400_000)) == 405_000
+    assert bound(PartitionStart(5, None, skipped_before_ms=400_000)) == 405_000
 
 
 def test_a_topic_that_was_made_anew_lacks_what_the_one_before_it_held() -> None:
-    assert bound(Found(0, 100_000), younger={"t": 100_000}) == 105_000
+    assert bound(PartitionStart(0, 100_000), recreated={"t": 100_000}) == 105_000
 
 
 @given(
@@ -60,7 +60,7 @@ def test_no_reading_that_is_gone_lies_in_a_window_behind_the_bound(
     kept: list[tuple[int, int, int]], gone: list[tuple[int, int]]
 ) -> None:
     first_ms = min(appended for appended, _, _ in kept)
-    found = bound(Found(len(gone), first_ms))
+    found = bound(PartitionStart(len(gone), first_ms))
     assert found is not None
     for ahead_ms, measured_ms in gone:
         # Appended no later than what follows it, by an ingest service whose clock is ahead of the broker's.

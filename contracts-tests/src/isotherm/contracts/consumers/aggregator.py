@@ -26,37 +26,37 @@ _TOPIC = SETTINGS.input_topics[0]
 
 
 def read(bench: Bench, found: Sequence[Message], appended: datetime = APPENDED) -> list[tuple[Row, str | None]]:
-    """Each reading as the windows see it, and the verdict on it: None when it is aggregated."""
+    """Return each reading as the windows see it, and its reject reason: None when it is aggregated."""
     ids = _ids(bench)
     decoded = readings.decode(records(bench, found, appended), ids)
-    verdict = readings.verdict(ids, SETTINGS.timeliness).alias("verdict")
-    rows = decoded.select("offset", "reading", verdict).orderBy("offset").collect()
-    return [(row["reading"], row["verdict"]) for row in rows]
+    reason = readings.reject_reason(ids, SETTINGS.timeliness).alias("reason")
+    rows = decoded.select("offset", "reading", reason).orderBy("offset").collect()
+    return [(row["reading"], row["reason"]) for row in rows]
 
 
 def _ids(bench: Bench) -> SchemaIds:
-    """Of both topics with readings: `recompute` reads the late ones too."""
+    """Return the schema ids of both topics with readings, because `recompute` reads the late topic, too."""
     return SchemaIds({**known_ids(bench, _TOPIC).known, **known_ids(bench, SETTINGS.late_topic).known})
 
 
 def _aggregates(bench: Bench, found: Message) -> None:
-    ((reading, verdict),) = read(bench, [found])
-    if verdict not in (None, readings.LATE):
-        raise UnusableError(f"verdict {verdict}")
+    ((reading, reason),) = read(bench, [found])
+    if reason not in (None, readings.LATE):
+        raise UnusableError(f"reject reason {reason}")
     for name in readings.FIELDS:
         if reading[name] is None:
             raise UnusableError(f"no {name}")
 
 
 def read_devices(bench: Bench, found: Sequence[Message]) -> list[Row]:
-    """The devices that the groups are made with."""
+    """Return the devices with which groups are made."""
     ids = known_ids(bench, SETTINGS.devices_topic)
     return devices.decode(devices.newest(records(bench, found)), ids, SETTINGS.group_attributes).collect()
 
 
 def _joins(bench: Bench, found: Message) -> None:
     (device,) = read_devices(bench, [found])
-    # The join goes by the key.
+    # The join uses the record's key.
     expect("device_id", device["device_id"], found.key)
 
 
@@ -65,7 +65,7 @@ def _reading(provider: str, name: str, key: str, event_time_ms: int) -> Need:
         "device_id": key,
         "metric": "temperature",
         "value": match.number(21.5),
-        # Never read, and yet needed: values of one metric are averaged, so they have to be in one unit.
+        # Not read, but needed: the values of one metric are averaged, so they must have one unit.
         "unit": "Cel",
         "event_time": event_time_ms,
         "ingest_time": scenario.TAKEN_IN_MS,
@@ -84,7 +84,7 @@ NEEDS = (
         "SensorReading",
         1,
         key=scenario.OTHER_DEVICE,
-        # `recompute` puts it into the window where it belongs.
+        # `recompute` adds it to its window.
         value={
             "device_id": scenario.OTHER_DEVICE,
             "metric": "temperature",

@@ -1,4 +1,4 @@
-"""The aggregator: readings through its pure functions in a real Spark, down to the bytes for Kafka's sink."""
+"""The aggregator as a provider: readings pass its pure functions in a real Spark, up to the bytes for Kafka's sink."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ RECORDS = (
 )
 SETTINGS = AggregatorSettings.model_validate({"checkpoint_dir": ".", "jars_dir": "."})
 APPENDED = datetime.fromtimestamp(scenario.MEASURED_MS / 1000, UTC)
-"""When the broker appended a record, unless a test says otherwise."""
+"""Default time at which the broker appended a record."""
 _VALUES = (20.0, 22.0, 21.0)
 
 
 def known_ids(bench: Bench, topic: str) -> SchemaIds:
-    """Every schema id of a topic's subject, as the schema book learns them."""
+    """Return every schema id of a topic's subject, as the cache of writer schemas learns them."""
     versions = bench.book.schemas[bench.book.records[topic]].values()
     return SchemaIds({bench.registry.schema_id(f"{topic}-value", schema): json.dumps(schema) for schema in versions})
 
 
 def records(bench: Bench, found: Sequence[Message], appended: datetime = APPENDED) -> DataFrame:
-    """Messages as Spark's Kafka source gives them, all appended at one time."""
+    """Return messages as Spark's Kafka source returns them, all appended at one time."""
     rows = [
         (
             one.key.encode(),
@@ -58,7 +58,7 @@ def records(bench: Bench, found: Sequence[Message], appended: datetime = APPENDE
 
 
 def messages(bench: Bench) -> Mapping[str, Message]:
-    """Windows of two devices, the group of one region, a late reading, and a word on itself."""
+    """Return windows of two devices, the group of one region, a late reading, and a heartbeat."""
     topic = SETTINGS.input_topics[0]
     on_time = [
         reading(bench, device, value, scenario.MEASURED_MS + index)
@@ -68,10 +68,10 @@ def messages(bench: Bench) -> Mapping[str, Message]:
     late = reading(bench, scenario.OTHER_DEVICE, 20.0, scenario.MEASURED_MS, after_ms=SETTINGS.allowed_lateness_ms + 1)
     ids = known_ids(bench, topic)
     decoded = readings.decode(records(bench, [*on_time, late]), ids)
-    verdict = readings.reject_reason(ids, SETTINGS.timeliness)
-    aggregates = windows.aggregate(readings.on_time(decoded, verdict), SETTINGS.window_ms, SETTINGS.slide_ms).persist()
-    refused = readings.to_reject_topics(
-        readings.rejected(decoded, verdict),
+    reason = readings.reject_reason(ids, SETTINGS.timeliness)
+    aggregates = windows.aggregate(readings.on_time(decoded, reason), SETTINGS.window_ms, SETTINGS.slide_ms).persist()
+    rejected = readings.to_reject_topics(
+        readings.rejected(decoded, reason),
         SETTINGS.late_topic,
         SETTINGS.dead_letter_topic,
         SETTINGS.timeliness,
@@ -80,7 +80,7 @@ def messages(bench: Bench) -> Mapping[str, Message]:
     members = windows.with_devices(aggregates, _devices(bench))
     groups = windows.group(members, ["region"], unknown_group="")
     (group,) = _rows(windows.to_group_topic(groups, _id(bench, SETTINGS.grouped_topic, windows.GROUP)))
-    (too_late,) = refused.collect()
+    (too_late,) = rejected.collect()
     status = Status(Health(), Metrics())
     headers = [(header["key"], bytes(header["value"])) for header in too_late["headers"]]
     return {
@@ -93,7 +93,7 @@ def messages(bench: Bench) -> Mapping[str, Message]:
 
 
 def reading(bench: Bench, device_id: str, value: float, measured_ms: int, after_ms: int = 350) -> Message:
-    """A reading in the input topic, taken in so long after it was measured."""
+    """Return a reading in the input topic whose ingest time is `after_ms` after its event time."""
     record = {
         "device_id": device_id,
         "metric": "temperature",

@@ -1,23 +1,23 @@
-"""The life of the aggregator: take the checkpoint, wait for its servers, start Spark, run, end."""
+"""The composition root of the aggregator: lock the checkpoint, wait for servers, start Spark, run, stop."""
 
 from __future__ import annotations
 
 from isotherm.aggregator.checkpoint.folder import CheckpointFolder, CheckpointMismatchError, fingerprint
 from isotherm.aggregator.checkpoint.writer_schema_cache import WriterSchemaCache
-from isotherm.aggregator.frames.windows import AGGREGATE, GROUP
 from isotherm.aggregator.kafka.broker import Broker, BrokerError
 from isotherm.aggregator.kafka.start_search import find_start, spark_offsets
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark import queries as streaming
 from isotherm.aggregator.spark import session
+from isotherm.aggregator.spark.devices_table import DevicesTable
 from isotherm.aggregator.spark.kafka_options import java_options, redacted
-from isotherm.aggregator.spark.queries import DevicesTable, Queries, WindowSink
-from isotherm.aggregator.spark.supervised_query import SupervisedQuery
+from isotherm.aggregator.spark.queries import REJECTS, WINDOWS, Queries
+from isotherm.aggregator.spark.window_sink import WindowSink, output_schema_ids
 from isotherm.aggregator.status import Status
 from isotherm.aggregator.supervision.query_runner import QueryFailedError, QueryRunner
+from isotherm.aggregator.supervision.server_wait import ServerWait, StopRequestedError
+from isotherm.aggregator.supervision.supervised_query import SupervisedQuery
 from isotherm.aggregator.supervision.watermark_advancer import WatermarkAdvancer
-from isotherm.aggregator.waiting import StopRequested, Waiting
 from isotherm.aggregator.watermark.start_position import StartPosition
 from isotherm.connector.standalone.reporting import Reporter, reported
 from isotherm.connector.state.target_follower import TargetFollower
@@ -31,7 +31,7 @@ _log = logs.logger(__name__)
 
 
 class Aggregator:
-    """One run of the service. Raises SettingsError for what can be told without a server."""
+    """One run of the service. Raises SettingsError for mistakes that are visible without a server."""
 
     def __init__(self, settings: AggregatorSettings) -> None:
         session.find_java()
@@ -45,14 +45,14 @@ class Aggregator:
         self._target = TargetFollower(settings.kafka, settings.registry, settings.name)
 
     def run(self, stop: Stop) -> int:
-        """Run until the stop is asked for or a query fails for good; returns the exit code. Raises SettingsError."""
+        """Run until a stop is requested or a query fails permanently; return the exit code. Raises SettingsError."""
         monitoring = MonitoringServer(self._settings.http, self._health, self._metrics.registry)
         monitoring.start()
-        _log.info("monitoring answers", port=monitoring.port)
+        _log.info("monitoring server started", port=monitoring.port)
         self._target.start()
         try:
             with reported(self._reporter()):
-                return self._run(Waiting(stop, self._health))
+                return self._run(ServerWait(stop, self._health))
         except QueryFailedError:
             return Exit.FAILED
         except CheckpointMismatchError as error:
@@ -73,32 +73,32 @@ class Aggregator:
             lag=status.lag,
         )
 
-    def _run(self, waiting: Waiting) -> int:
+    def _run(self, wait: ServerWait) -> int:
         settings, folder = self._settings, self._folder
         try:
             folder.create()
-            lock = waiting.until("checkpoint", folder.lock)
+            lock = wait.until("checkpoint", folder.lock)
         except OSError as error:
             raise SettingsError([f"checkpoint_dir: {str(folder.folder)!r} cannot be used: {error}"]) from error
-        except StopRequested:
+        except StopRequestedError:
             return Exit.OK
         broker, registry = Broker(settings.kafka), SchemaRegistry(settings.registry)
         try:
-            self._operate(waiting, broker, registry, lock)
-        except StopRequested:
-            _log.info("stopped before it had begun")
+            self._run_queries(wait, broker, registry, lock)
+        except StopRequestedError:
+            _log.info("stopped before the queries were started")
         finally:
             broker.close()
             registry.close()
         return Exit.OK
 
-    def _operate(self, waiting: Waiting, broker: Broker, registry: SchemaRegistry, lock: int) -> None:
+    def _run_queries(self, wait: ServerWait, broker: Broker, registry: SchemaRegistry, lock: int) -> None:
         settings, folder = self._settings, self._folder
         self._metrics.standstill.begin()
-        waiting.until("kafka", lambda: self._verify_topics(broker))
-        start = waiting.until("kafka", lambda: self._start_position(broker))
-        book = WriterSchemaCache(registry, folder)
-        output_ids = waiting.until("registry", lambda: self._look_up_schemas(broker, registry, book))
+        wait.until("kafka", lambda: self._verify_topics(broker))
+        start = wait.until("kafka", lambda: self._start_position(broker))
+        schemas = WriterSchemaCache(registry, folder)
+        output_ids = wait.until("registry", lambda: self._look_up_schemas(broker, registry, schemas))
         spark = session.Spark(settings, folder.spark, lock)
         _log.info("spark started", jvm_pid=spark.jvm_pid, master=settings.spark.master)
         try:
@@ -106,25 +106,23 @@ class Aggregator:
             sink = WindowSink(
                 settings, self._kafka_options, output_ids, devices, self._metrics, start.complete_after_ms
             )
-            starting_offsets = waiting.until(
-                "kafka", lambda: spark_offsets(start, broker, broker.input_topics(settings))
-            )
+            starting_offsets = wait.until("kafka", lambda: spark_offsets(start, broker, broker.input_topics(settings)))
             queries = Queries(spark.session, settings, self._kafka_options, folder, sink, starting_offsets)
-            operation = QueryRunner(
+            runner = QueryRunner(
                 settings,
                 broker,
-                book,
+                schemas,
                 folder,
-                WatermarkAdvancer(settings, folder, broker, book),
+                WatermarkAdvancer(settings, folder, broker, schemas),
                 self._health,
                 self._metrics,
-                waiting,
+                wait,
                 self._status,
                 self._target,
             )
-            operation.run(
-                SupervisedQuery(streaming.WINDOWS, lambda: queries.start_windows(book.ids), self._redact),
-                SupervisedQuery(streaming.REJECTS, lambda: queries.start_rejects(book.ids), self._redact),
+            runner.run(
+                SupervisedQuery(WINDOWS, lambda: queries.start_windows(schemas.ids), self._redact),
+                SupervisedQuery(REJECTS, lambda: queries.start_rejects(schemas.ids), self._redact),
                 lambda: self._verify_topics(broker),
             )
         finally:
@@ -135,35 +133,39 @@ class Aggregator:
         return redacted(text, self._kafka_options)
 
     def _verify_topics(self, broker: Broker) -> None:
+        """Verify that the topics exist and belong to the checkpoint. Raises BrokerError, CheckpointMismatchError."""
         settings = self._settings
-        written = [settings.output_topic, settings.late_topic]
+        others = [settings.output_topic, settings.late_topic]
         if settings.group_attributes:
-            written += [settings.grouped_topic, settings.devices_topic]
-        broker.topic_ids(written)
+            others += [settings.grouped_topic, settings.devices_topic]
+        broker.topic_ids(others)
         topics = broker.topic_ids(broker.input_topics(settings))
         self._verify_timestamps(broker, list(topics))
         self._folder.verify(fingerprint(settings, broker.cluster_id(), topics))
         broker.ensure_dead_letter_topic(settings.dead_letter_topic)
 
     def _verify_timestamps(self, broker: Broker, topics: list[str]) -> None:
-        """Raises BrokerError when a topic does not tell when its readings arrived, unless that is not asked for."""
-        untimed = broker.untimed_topics(topics)
+        """Raise BrokerError when a topic lacks append times, unless the settings allow that."""
+        untimed = broker.topics_without_append_time(topics)
         if not untimed:
             return
         if self._settings.require_log_append_time:
             raise BrokerError(
                 f"topic {', '.join(untimed)} has not message.timestamp.type=LogAppendTime, without which readings that "
                 "an outage held back would be dropped unnoticed; run `isotherm apply`, or alter the topic "
-                "(require_log_append_time=false takes the producers' times)"
+                "(require_log_append_time=false accepts the producers' times)"
             )
         _log.warning(
-            "these topics bear the producers' times: readings that an outage holds back are noticed only when the "
+            "these topics carry the producers' times: readings that an outage holds back are noticed only when the "
             "watermark drops them",
             topics=untimed,
         )
 
     def _start_position(self, broker: Broker) -> StartPosition:
-        """Where the checkpoint begins, or has begun. Raises BrokerError and SettingsError."""
+        """Return where the checkpoint begins; find and store it at the first start.
+
+        Raises BrokerError and SettingsError.
+        """
         begun = self._folder.load_start()
         if begun is not None:
             return begun
@@ -171,10 +173,7 @@ class Aggregator:
         self._folder.save_start(start)
         return start
 
-    def _look_up_schemas(self, broker: Broker, registry: SchemaRegistry, book: WriterSchemaCache) -> tuple[int, int]:
-        """Learn the input's ids; returns those of the aggregates and of the groups (0 when they are switched off)."""
-        settings = self._settings
-        book.open(broker.input_topics(settings))
-        aggregate_id = registry.schema_id(f"{settings.output_topic}-value", AGGREGATE)
-        group_id = registry.schema_id(f"{settings.grouped_topic}-value", GROUP) if settings.group_attributes else 0
-        return aggregate_id, group_id
+    def _look_up_schemas(self, broker: Broker, registry: SchemaRegistry, schemas: WriterSchemaCache) -> tuple[int, int]:
+        """Look up the input's schema ids; return those of the aggregates and of the groups (0 without groups)."""
+        schemas.open(broker.input_topics(self._settings))
+        return output_schema_ids(self._settings, registry)

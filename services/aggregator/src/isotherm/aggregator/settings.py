@@ -1,4 +1,4 @@
-"""What the aggregator can be told."""
+"""The settings of the aggregator."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from isotherm.servicekit.settings import ServiceSettings, Settings
 _PATTERN = re.compile(
     r"(?:[A-Za-z0-9._*+?|()-]|\\[.dw-]|\{[0-9]+(?:,[0-9]*)?\}|\[\^?[A-Za-z0-9._-]+\])+"  # one piece after the other
 )
-"""What means the same to Python, which follows the input for the clock, and to Java, which reads it."""
+"""The patterns that mean the same to Python, which lists the input's topics, and to Java, which reads them."""
 
 Attribute = Literal["home", "room", "region", "model"]
 
 
 class SparkSettings(Settings):
-    """How Spark runs."""
+    """Settings of Spark."""
 
     master: str = Field("local[*]", description="Spark master: `local[N]`, `spark://...`, `k8s://...`.")
     driver_memory: str = Field(
@@ -43,74 +43,79 @@ class AggregatorSettings(ServiceSettings):
     name: str = Field(
         "aggregator",
         min_length=1,
-        description="Its name on the control topics: what it reports as, and is paused by. One aggregator, one name.",
+        description="Name on the control topics: status is reported, and target states are followed, under it. Each "
+        "aggregator needs a name of its own.",
     )
     input_topics: list[str] = Field(["thermostat.data"], min_length=1, description="Topics with readings.")
     input_pattern: str = Field(
         "",
-        description="Instead of `input_topics`: a regular expression that is to match the whole name of a topic; one "
-        "that is made later is read too, from its beginning.",
+        description="Instead of `input_topics`: a regular expression that matches the whole name of a topic. A topic "
+        "that is created later is read too, from its beginning.",
     )
-    output_topic: str = Field("temperatures.aggregated", description="Aggregates of each device and metric.")
-    grouped_topic: str = Field("temperatures.grouped", description="Aggregates of each group of devices.")
-    late_topic: str = Field("thermostat.late", description="Readings that were too late, as they came.")
+    output_topic: str = Field("temperatures.aggregated", description="Aggregates by device and metric.")
+    grouped_topic: str = Field("temperatures.grouped", description="Aggregates by group of devices.")
+    late_topic: str = Field("thermostat.late", description="Late readings, unchanged.")
     dead_letter_topic: str = Field(
-        "aggregator.dead-letters", description="Records that cannot be read or lie in the future, as they came."
+        "aggregator.dead-letters", description="Records that cannot be decoded or lie in the future, unchanged."
     )
-    devices_topic: str = Field("devices", description="Compacted topic with what is known of each device.")
+    devices_topic: str = Field("devices", description="Compacted topic with the metadata of each device.")
     group_attributes: list[Attribute] = Field(
         ["home", "room", "region", "model"], description="Attributes to group by; empty switches groups off."
     )
     unknown_group: str = Field(
         "unknown",
-        description="Group of devices of which the attribute is not known; empty leaves them out, counted.",
+        description="Group of the devices whose attribute is not known; empty leaves them out and counts them.",
     )
     window_ms: int = Field(60_000, ge=1_000, description="Length of a window.")
-    slide_ms: int | None = Field(None, ge=1_000, description="Distance of two windows' starts; empty: `window_ms`.")
+    slide_ms: int | None = Field(
+        None, ge=1_000, description="Distance between the starts of two windows; empty: `window_ms`."
+    )
     allowed_lateness_ms: int = Field(
-        60_000, ge=0, description="A reading taken in longer than this after it was measured is late."
+        60_000, ge=0, description="A reading is late when it was measured longer than this before its ingest time."
     )
     max_skew_ms: int = Field(
-        60_000, ge=0, description="A reading measured further than this after it was taken in lies in the future."
+        60_000,
+        ge=0,
+        description="A reading lies in the future when it was measured more than this after its ingest time.",
     )
-    read_slack_ms: int = Field(
+    max_publish_delay_ms: int = Field(
         40_000,
         ge=0,
-        description="Publish delay: a reading that the broker appended longer than this after it was taken in is late. "
-        "More than the ingest services' `delivery.timeout.ms` and the difference of their clocks and the brokers'.",
+        description="A reading is late when the broker appended it longer than this after its ingest time. Choose more "
+        "than the ingest services' `delivery.timeout.ms` plus the difference between their clocks and the brokers'.",
     )
     read_margin_ms: int = Field(
         5_000,
         ge=0,
-        description="How much later than it was appended a reading may become readable (replication), and how far the "
-        "brokers' clocks may differ: windows wait for so much longer.",
+        description="How long after its append time a reading may become readable (replication), and how far the "
+        "brokers' clocks may differ. Windows wait this much longer.",
     )
     require_log_append_time: bool = Field(
         True,
-        description="Begin only when the topics with readings have `message.timestamp.type=LogAppendTime`. Switch it "
-        "off for a replay whose records bear their ingest times: readings that an outage held back are then not "
-        "noticed.",
+        description="Start only when the topics with readings have `message.timestamp.type=LogAppendTime`. Switch it "
+        "off for a replay whose records carry their ingest times: readings that an outage held back are then not "
+        "recognized as late.",
     )
     start_from: str = Field(
         start_position.EARLIEST_COMPLETE,
         description="Where a new checkpoint begins to read: `earliest-complete`, a time (ISO 8601, UTC without an "
-        'offset, or epoch ms), or offsets as JSON, `{"topic": {"0": 17}}`. Windows of which the input lacks readings '
-        "are not published.",
+        'offset, or epoch ms), or offsets as JSON, `{"topic": {"0": 17}}`. Windows whose readings the input no longer '
+        "has are not published.",
     )
     trigger_ms: int = Field(
         500,
         ge=0,
-        description="Distance of two micro-batches of the windows; 0: one right after the other. A finished window is "
-        "in Kafka about four of them, or of the batches' own time if that is longer, after it became final.",
+        description="Interval between two micro-batches of the windowed query; 0: without a pause. A window reaches "
+        "Kafka about four intervals (or four batch durations, if they are longer) after it became final.",
     )
     rejects_trigger_ms: int = Field(
-        2_000, ge=0, description="Distance of two micro-batches of what is in no window: late readings, dead letters."
+        2_000, ge=0, description="Interval between two micro-batches of the query for late readings and dead letters."
     )
-    max_offsets_per_trigger: int = Field(2_000_000, ge=1, description="Most records of one micro-batch.")
-    shuffle_partitions: int = Field(2, ge=1, le=1_000, description="Partitions of the windows' state.")
-    idle_flush: bool = Field(
+    max_offsets_per_trigger: int = Field(2_000_000, ge=1, description="Most records in one micro-batch.")
+    shuffle_partitions: int = Field(2, ge=1, le=1_000, description="Partitions of the state of the windows.")
+    advance_when_idle: bool = Field(
         True,
-        description="Finish windows also while no reading comes. Switch it off to replay old readings into the input "
+        description="Finish windows while no reading comes, too. Switch it off to replay old readings into the input "
         "topic while the service runs.",
     )
     checkpoint_dir: Path = Field(description="Folder of the checkpoint, on a disk that survives a restart.")
@@ -118,63 +123,63 @@ class AggregatorSettings(ServiceSettings):
     spark: SparkSettings = SparkSettings()
 
     @model_validator(mode="after")
-    def _windows_without_gaps(self) -> Self:
+    def _windows_leave_no_gaps(self) -> Self:
         if self.slide_ms is not None and self.slide_ms > self.window_ms:
             raise ValueError(f"slide_ms {self.slide_ms} leaves gaps between windows of window_ms {self.window_ms}")
         return self
 
     @field_validator("start_from")
     @classmethod
-    def _says_where_to_start(cls, text: str) -> str:
+    def _start_is_valid(cls, text: str) -> str:
         start_position.parse(text)
         return text
 
     @field_validator("input_pattern")
     @classmethod
-    def _means_one_thing(cls, pattern: str) -> str:
+    def _pattern_is_portable(cls, pattern: str) -> str:
         if not pattern:
             return pattern
         if not _PATTERN.fullmatch(pattern) or "(?" in pattern:
             raise ValueError(
-                f"{pattern!r} is not allowed: letters, digits, . _ - | ( ) * + ? {{n,m}} [..] \\. \\d \\w may be in it"
+                f"{pattern!r} is not allowed: use only letters, digits, . _ - | ( ) * + ? {{n,m}} [..] \\. \\d \\w"
             )
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
         return pattern
 
     @model_validator(mode="after")
-    def _reads_nothing_that_it_writes(self) -> Self:
+    def _input_excludes_own_topics(self) -> Self:
         if self.input_pattern and "input_topics" in self.model_fields_set:
             raise ValueError("give either input_topics or input_pattern, not both")
         others = (self.output_topic, self.grouped_topic, self.late_topic, self.dead_letter_topic, self.devices_topic)
         for topic in others:
             if self.reads(topic):
                 key = "input_pattern" if self.input_pattern else "input_topics"
-                raise ValueError(f"{key} takes in {topic}, which is another of this service's topics")
+                raise ValueError(f"{key} includes {topic}, which this service uses for something else")
         return self
 
     def reads(self, topic: str) -> bool:
-        """Whether the topic is one of those with readings."""
+        """Return whether the topic is one of the input topics."""
         if self.input_pattern:
             return re.fullmatch(self.input_pattern, topic) is not None
         return topic in self.input_topics
 
     @property
     def subscription(self) -> dict[str, str]:
-        """The option by which Spark's Kafka source finds the topics with readings."""
+        """Return the option by which Spark's Kafka source finds the input topics."""
         if self.input_pattern:
-            # Spark searches a name for the pattern.
+            # Spark looks for a match anywhere in the name.
             return {"subscribePattern": f"^(?:{self.input_pattern})$"}
         return {"subscribe": ",".join(self.input_topics)}
 
     @property
     def watermark_delay_ms(self) -> int:
-        """How far the watermark stays behind the furthest reading that may have come, in milliseconds."""
-        return self.allowed_lateness_ms + self.max_skew_ms + self.read_slack_ms + self.read_margin_ms
+        """Return how far the watermark stays behind the furthest reading that can have come, in milliseconds."""
+        return self.allowed_lateness_ms + self.max_skew_ms + self.max_publish_delay_ms + self.read_margin_ms
 
     @property
     def timeliness(self) -> Timeliness:
-        """The bounds by which a reading is on time, late or in the future."""
-        return Timeliness(self.allowed_lateness_ms, self.max_skew_ms, self.read_slack_ms)
+        """Return the limits by which a reading is on time, late or in the future."""
+        return Timeliness(self.allowed_lateness_ms, self.max_skew_ms, self.max_publish_delay_ms)

@@ -1,4 +1,4 @@
-"""What the aggregator says of itself on the status topic."""
+"""The status that the aggregator reports on the control topic."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from isotherm.connector.state.status import State
 from isotherm.servicekit.health import Health
 
 _NOT_COUNTED = ("batch_duration_seconds", "rows_per_second", "watermark_seconds", "lag_records")
-"""Sums over their labels would say nothing: they are told by query, or by partition."""
+"""Sums over the labels of these metrics mean nothing; they are reported by query or by partition instead."""
 
 
 class Status:
-    """State, counts and lag of this process; asked from the thread that reports them."""
+    """State, counts and lag of this process. The reporting thread calls it."""
 
     def __init__(self, health: Health, metrics: Metrics) -> None:
         self.halted: State | None = None
-        """PAUSED or STOPPED as long as the queries do not run because nobody wants them to."""
+        """PAUSED or STOPPED while the queries do not run because the target state says so."""
         self._health = health
         self._metrics = metrics
 
     def state(self) -> State:
-        """The state of the one task that this process is; its end is told by whoever sees it."""
+        """Return the state of the one task that this process is. The reporter reports the end of the task itself."""
         if self.halted is not None:
             return self.halted
         problems = self._health.problems()
@@ -30,7 +30,7 @@ class Status:
         return State.RESTARTING if problems.keys() - {"kafka", "stop"} else State.RUNNING
 
     def counts(self) -> dict[str, int]:
-        """Every counter, and of the last batch that each query had: rows per second, ms, watermark (epoch ms)."""
+        """Return every counter, and the duration, rate and watermark (epoch ms) of each query's last batch."""
         counts = counts_of(self._metrics.registry, PREFIX)
         for name in _NOT_COUNTED:
             counts.pop(name, None)
@@ -42,7 +42,7 @@ class Status:
         return counts
 
     def lag(self) -> dict[str, int]:
-        """Records that the query which is behind has not read yet, by `topic-partition`."""
+        """Return the unread records of the query that is further behind, by `topic-partition`."""
         worst: dict[str, int] = {}
         for lags in self._metrics.lags.values():
             for (topic, number), records in lags.items():

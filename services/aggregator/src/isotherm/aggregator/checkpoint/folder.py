@@ -1,4 +1,4 @@
-"""The checkpoint folder: who holds it, what configuration it belongs to, and what it keeps beside Spark's files."""
+"""The checkpoint folder: its lock, its fingerprint, and the service's own files beside Spark's."""
 
 from __future__ import annotations
 
@@ -10,29 +10,32 @@ from pathlib import Path
 from typing import Any
 
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
+from isotherm.aggregator.offsets import Partition, by_partition, by_topic
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.watermark.start_position import Partition, StartPosition, by_topic
+from isotherm.aggregator.watermark.start_position import StartPosition
 
 _LAYOUT_VERSION = 1
-_KEPT_SNAPSHOTS = 10
+_MAX_SNAPSHOTS = 10
 _TOPICS = "input topic ids"
 _PATTERN = "input pattern"
 _PUBLISH_DELAY = "read_slack_ms"
+"""The fingerprint's key for the setting `max_publish_delay_ms`: the former name of the setting, as stored before."""
+_SETTING_OF = {_PUBLISH_DELAY: "max_publish_delay_ms"}
 
 
 class CheckpointMismatchError(Exception):
-    """The checkpoint was written by another configuration, or for other topics."""
+    """The checkpoint was written with another configuration, or for other topics."""
 
 
 class CheckpointHeldError(Exception):
-    """Another process holds the checkpoint."""
+    """Another process holds the lock of the checkpoint folder."""
 
 
 class CheckpointFolder:
-    """The folder of one aggregator.
+    """The checkpoint folder of one aggregator.
 
-    `windows/` and `rejects/` are the checkpoints of Spark's two queries, `clock/` is where ticks are handed over,
-    `spark/` holds temporary files.
+    `windows/` and `rejects/` are the checkpoints of Spark's two queries. `clock/` is the file source of the ticks.
+    `spark/` holds Spark's temporary files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,15 +50,15 @@ class CheckpointFolder:
         self._devices = self.folder / "devices"
 
     def create(self) -> None:
-        """Make the folders that are missing."""
+        """Create the folders that are missing."""
         for folder in (self.folder, self.clock, self._devices):
             folder.mkdir(parents=True, exist_ok=True)
 
     def lock(self) -> int:
-        """Take the folder for this process and for every process that inherits the descriptor, which is returned.
+        """Lock the folder for this process and for every process that inherits the returned descriptor.
 
-        The lock goes with the open file and not with the process (flock(2)): Spark's JVM inherits it, so the folder
-        stays taken for as long as a JVM of a killed aggregator still winds down.
+        The lock belongs to the open file, not to the process (flock(2)). Spark's JVM inherits the descriptor, so the
+        folder stays locked until the JVM of a killed aggregator has ended, too.
 
         Raises CheckpointHeldError.
         """
@@ -70,15 +73,15 @@ class CheckpointFolder:
         return descriptor
 
     def verify(self, fingerprint: Mapping[str, Any]) -> None:
-        """Compare the configuration with the one that began this checkpoint; the first one is kept.
+        """Compare the fingerprint with the stored one; store it when there is none.
 
-        Raises CheckpointMismatchError, naming every difference and what to do.
-        Topics that have come to match the input pattern are kept with the others.
+        Topics that match the input pattern since then are added to the stored fingerprint. Raises
+        CheckpointMismatchError naming every difference and the remedy.
         """
         if not self._fingerprint.exists():
             if self.windows.exists() or self.rejects.exists():
                 raise CheckpointMismatchError(
-                    f"{self.folder} holds a checkpoint without fingerprint.json, so nobody knows what it belongs to; "
+                    f"{self.folder} holds a checkpoint without fingerprint.json, so its configuration is not known; "
                     "use another checkpoint_dir"
                 )
             _replace(self._fingerprint, dict(fingerprint))
@@ -86,62 +89,63 @@ class CheckpointFolder:
         written = json.loads(self._fingerprint.read_text(encoding="utf-8"))
         joined = {}
         if _PATTERN in fingerprint:
-            # To a query that reads by a pattern a new topic is nothing new, and one that is gone is.
+            # A query that reads by a pattern accepts new topics, but not the removal of a topic.
             joined = {name: id_ for name, id_ in fingerprint[_TOPICS].items() if name not in written[_TOPICS]}
             written[_TOPICS].update(joined)
-        # Checkpoints of releases that did not judge by it lack it.
+        # Checkpoints of releases without this limit lack the key.
         adopted = _PUBLISH_DELAY not in written
         written.setdefault(_PUBLISH_DELAY, fingerprint[_PUBLISH_DELAY])
         differences = [
-            f"{key}: the checkpoint has {written.get(key)!r}, the configuration {fingerprint.get(key)!r}"
+            f"{_SETTING_OF.get(key, key)}: the checkpoint has {written.get(key)!r}, the configuration has "
+            f"{fingerprint.get(key)!r}"
             for key in sorted({*written, *fingerprint})
             if written.get(key) != fingerprint.get(key)
         ]
         if differences:
             raise CheckpointMismatchError(
-                f"the checkpoint in {self.folder} was written by another configuration:\n  "
+                f"the checkpoint in {self.folder} was written with another configuration:\n  "
                 + "\n  ".join(differences)
-                + "\nGive the old values back, or begin anew with another checkpoint_dir: the input topics are then "
-                "read from where `start_from` says, and windows of which they have all readings come again, with a "
-                "higher revision and without the corrections of `recompute`."
+                + "\nRestore the old values, or begin anew with another checkpoint_dir: the service then reads the "
+                "input topics from `start_from` on, and publishes the windows whose readings are all there again, with "
+                "a higher revision and without the corrections of `recompute`."
             )
         if joined or adopted:
             _replace(self._fingerprint, written)
 
     def load_schema_ids(self) -> SchemaIds:
-        """What earlier runs learnt: a record gets the same verdict from both queries, before and after a restart."""
+        """Return the schema ids that earlier runs learned, so that every run decides about a record alike."""
         if not self._schema_ids.exists():
             return SchemaIds()
-        kept = json.loads(self._schema_ids.read_text(encoding="utf-8"))
-        known = {int(schema_id): text for schema_id, text in kept["known"].items()}
-        since = {int(schema_id): _partitions(offsets) for schema_id, offsets in kept.get("since", {}).items()}
-        return SchemaIds(known, frozenset(kept["unknown"]), kept["closed"], since)
+        stored = json.loads(self._schema_ids.read_text(encoding="utf-8"))
+        known = {int(schema_id): text for schema_id, text in stored["known"].items()}
+        known_since = {int(schema_id): by_partition(offsets) for schema_id, offsets in stored.get("since", {}).items()}
+        return SchemaIds(known, frozenset(stored["unknown"]), stored["closed"], known_since)
 
     def save_schema_ids(self, ids: SchemaIds) -> None:
-        """Keep what was learnt; call it before a query uses it."""
+        """Store the schema ids. Call this before a query uses them."""
         known = {str(schema_id): text for schema_id, text in sorted(ids.known.items())}
-        since = {str(schema_id): by_topic(offsets) for schema_id, offsets in sorted(ids.since.items())}
+        since = {str(schema_id): by_topic(offsets) for schema_id, offsets in sorted(ids.known_since.items())}
         content = {"known": known, "unknown": sorted(ids.unknown), "closed": ids.closed, "since": since}
         _replace(self._schema_ids, content)
 
     def load_start(self) -> StartPosition | None:
-        """Where this checkpoint has begun; None when neither query has planned a batch yet, so that it may be chosen.
+        """Return where this checkpoint has begun; None while no query has planned a batch, so that it can be chosen.
 
-        A checkpoint of a release that did not keep it has begun everywhere.
+        A checkpoint of a release that did not store its start began at the first record of every partition.
         """
         if self.last_planned_batch() < 0 and _newest_batch(self.rejects) < 0:
             return None
         if not self._start.exists():
             return StartPosition()
-        kept = json.loads(self._start.read_text(encoding="utf-8"))
-        return StartPosition(_partitions(kept["offsets"]), kept["complete_after_ms"])
+        stored = json.loads(self._start.read_text(encoding="utf-8"))
+        return StartPosition(by_partition(stored["offsets"]), stored["complete_after_ms"])
 
     def save_start(self, start: StartPosition) -> None:
-        """Keep where the checkpoint begins; call it before a query is started."""
+        """Store where the checkpoint begins. Call this before a query is started."""
         _replace(self._start, {"offsets": by_topic(start.offsets), "complete_after_ms": start.complete_after_ms})
 
     def devices_snapshot(self, batch_id: int) -> dict[str, int] | None:
-        """The end offsets, by partition, of the devices that this batch was joined with before; None at first."""
+        """Return the end offsets (by partition number) of the devices that a batch was joined with; None at first."""
         path = self._devices / f"{batch_id}.json"
         if not path.exists():
             return None
@@ -149,31 +153,31 @@ class CheckpointFolder:
         return offsets
 
     def save_devices_snapshot(self, batch_id: int, end_offsets: Mapping[str, int]) -> None:
-        """Keep the end offsets, so that the batch is joined with the same devices if it has to be run again."""
+        """Store the end offsets, so that the batch is joined with the same devices when it is run again."""
         _replace(self._devices / f"{batch_id}.json", dict(end_offsets))
-        for old in sorted(self._devices.glob("*.json"), key=lambda path: int(path.stem))[:-_KEPT_SNAPSHOTS]:
+        for old in sorted(self._devices.glob("*.json"), key=lambda path: int(path.stem))[:-_MAX_SNAPSHOTS]:
             old.unlink()
 
     def last_planned_batch(self) -> int:
-        """The number of the windowed query's newest batch, which may be running still; -1 before the first."""
+        """Return the number of the windowed query's newest batch, which may still run; -1 before the first."""
         return _newest_batch(self.windows)
 
     def last_plan(self) -> tuple[int, dict[Partition, int]] | None:
-        """The newest batch of the windowed query, and where it ends in every partition of the input.
+        """Return the number of the windowed query's newest batch, and its end offset in every input partition.
 
         None before the first batch.
         """
         return _newest_plan(self.windows)
 
     def read_to(self, query: str) -> dict[Partition, int]:
-        """Where the newest plan of a query ends, or where it begins when it has none yet."""
+        """Return the end offsets of a query's newest plan, or its start offsets before the first plan."""
         plan = _newest_plan(self.folder / query)
         if plan is not None or not self._start.exists():
             return {} if plan is None else plan[1]
-        return _partitions(json.loads(self._start.read_text(encoding="utf-8"))["offsets"])
+        return by_partition(json.loads(self._start.read_text(encoding="utf-8"))["offsets"])
 
     def planned_by_any(self) -> dict[Partition, int]:
-        """Where the newest plan of the query that is further ends, in every partition; no record behind it was read."""
+        """Return the larger end offset of both queries' newest plans, by partition. No query has read further."""
         furthest: dict[Partition, int] = {}
         for query in (self.windows, self.rejects):
             plan = _newest_plan(query)
@@ -182,15 +186,18 @@ class CheckpointFolder:
         return furthest
 
     def tick(self, event_time_ms: int) -> None:
-        """Hand a tick to the windowed query, whose clock reads the files of the folder `clock/`."""
-        # Spark passes over names with a leading dot, so it never sees half a file.
+        """Write a tick for the windowed query, whose clock source reads the files in `clock/`."""
+        # Spark skips names with a leading dot, so it never reads half a file.
         hidden = self.clock / f".{event_time_ms}"
         hidden.write_text(f"{event_time_ms}\n", encoding="ascii")
         hidden.rename(self.clock / f"{event_time_ms}")
 
 
 def fingerprint(settings: AggregatorSettings, cluster_id: str, topic_ids: Mapping[str, str]) -> dict[str, Any]:
-    """All that a checkpoint depends on: a change would give a record two verdicts, or a window two meanings."""
+    """Return everything that a checkpoint depends on.
+
+    A change would decide differently about records that were read before, or give open windows another meaning.
+    """
     return {
         "layout": _LAYOUT_VERSION,
         "kafka cluster id": cluster_id,
@@ -201,7 +208,7 @@ def fingerprint(settings: AggregatorSettings, cluster_id: str, topic_ids: Mappin
         "grouping keys": ["device_id", "metric"],
         "allowed_lateness_ms": settings.allowed_lateness_ms,
         "max_skew_ms": settings.max_skew_ms,
-        _PUBLISH_DELAY: settings.read_slack_ms,
+        _PUBLISH_DELAY: settings.max_publish_delay_ms,
         "shuffle_partitions": settings.shuffle_partitions,
         "state store": settings.spark.properties.get("spark.sql.streaming.stateStore.providerClass", "default"),
     }
@@ -216,25 +223,21 @@ def _newest_batch(query: Path) -> int:
 
 
 def _newest_plan(query: Path) -> tuple[int, dict[Partition, int]] | None:
-    """From Spark's offset log, which is written before a batch begins.
+    """Read the newest entry of Spark's offset log, which Spark writes before a batch begins.
 
-    It has a line with its version, one with metadata, then the end offset of each source.
+    The entry has one line with its version, one with metadata, and one with the end offset of each source.
     """
     batch_id = _newest_batch(query)
     try:
         lines = (query / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return None
-    # The clock comes before Kafka; "-" stands for a source that had nothing yet.
-    return None if lines[-1] == "-" else (batch_id, _partitions(json.loads(lines[-1])))
-
-
-def _partitions(offsets: Mapping[str, Mapping[str, int]]) -> dict[Partition, int]:
-    return {(topic, int(number)): offset for topic, numbers in offsets.items() for number, offset in numbers.items()}
+    # The clock source comes before the Kafka source. "-" stands for a source without data.
+    return None if lines[-1] == "-" else (batch_id, by_partition(json.loads(lines[-1])))
 
 
 def _replace(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file whole or not at all, also when the machine loses power in between."""
+    """Replace a file atomically; the old or the new content survives a power loss."""
     hidden = path.with_name(f".{path.name}")
     with hidden.open("w", encoding="utf-8") as file:
         json.dump(content, file, indent=1)

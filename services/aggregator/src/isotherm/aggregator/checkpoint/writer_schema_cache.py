@@ -1,4 +1,4 @@
-"""The schema ids of the input, learnt from the registry and kept in the checkpoint folder."""
+"""The writer schemas of the input by schema id, as the registry gave them; stored in the checkpoint folder."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException
 
 from isotherm.aggregator.checkpoint.folder import CheckpointFolder
-from isotherm.aggregator.frames.confluent_avro import Partition, SchemaIds
+from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.frames.readings import READER
+from isotherm.aggregator.offsets import Partition
 from isotherm.schemas import schema, versions
 from isotherm.servicekit import avro, logs
 from isotherm.servicekit.avro import SchemaNotRegisteredError, SchemaRegistry, UnknownSchemaError
 
 MAX_UNKNOWN_IDS = 100
-"""Each costs a restart of both queries: as many come only from a producer that does not write this format."""
-ASKED_AT_ONCE = 10
-"""Unknown ids that are asked for again in one look; the others have their turn in the next ones."""
+"""Each unknown id costs a restart of both queries. Only a producer of another format causes this many."""
+RETRIED_IDS = 10
+"""How many unknown ids one call of `retry_unknown` asks for. The other ids follow in the next calls."""
 
-_UNREADABLE = (
+_DECODING_ERRORS = (
     ValueError,
     TypeError,
     AttributeError,
@@ -34,16 +35,16 @@ _UNREADABLE = (
     EOFError,
     SchemaResolutionError,
 )
-"""What fastavro raises for a body that does not fit."""
+"""What fastavro raises for a body that does not fit its schema."""
 
 _log = logs.logger(__name__)
 
 
-class SchemaBook:
-    """What is known of the schema ids in the input topics.
+class WriterSchemaCache:
+    """Which schema ids of the input topics are known, with their writer schemas, and which are unknown.
 
-    What it decided about a record stays, so that no record is both in a window and a dead letter. An id that the
-    registry did not have is asked for again, and known from an offset on that no query has planned yet.
+    A decision about a record is final, so that no record is both in a window and a dead letter. An id that the registry
+    did not have is asked for again. When the registry has it, it is known from an offset on that no query has planned.
     """
 
     def __init__(self, registry: SchemaRegistry, folder: CheckpointFolder) -> None:
@@ -52,27 +53,26 @@ class SchemaBook:
         self._topics: list[str] = []
         self._parsed: dict[int, tuple[Any, bool]] = {}
         self._reader = avro.parse(READER)
-        self._asked = 0
+        self._retried = 0
         self.ids = SchemaIds()
 
     def open(self, topics: Iterable[str]) -> None:
-        """Read what earlier runs learnt, and the ids of every version that this release knows.
+        """Load what earlier runs learned, and look up the ids of every schema version that this release knows.
 
-        Raises SchemaNotRegisteredError when a topic's subject lacks the version that is read here, and
-        RegistryUnavailableError.
+        Raises SchemaNotRegisteredError when a topic's subject lacks the reader version, and RegistryUnavailableError.
         """
         self.ids = self._folder.load_schema_ids()
         self._topics = list(topics)
         for topic in self._topics:
             subject = f"{topic}-value"
-            found = [self._registry.schema_id(subject, READER)]
+            registered = [self._registry.schema_id(subject, READER)]
             for version in versions(READER["name"]):
                 with suppress(SchemaNotRegisteredError):
-                    found.append(self._registry.schema_id(subject, schema(READER["name"], version)))
-            self.learn(dict.fromkeys(found))
+                    registered.append(self._registry.schema_id(subject, schema(READER["name"], version)))
+            self.learn(dict.fromkeys(registered))
 
     def learn(self, schema_ids: Iterable[int]) -> None:
-        """Ask the registry for ids that are new. Raises RegistryUnavailableError."""
+        """Ask the registry for the ids that are new. Raises RegistryUnavailableError."""
         new_ids = [schema_id for schema_id in schema_ids if schema_id not in self.ids]
         if not new_ids or self.ids.closed:
             return
@@ -81,53 +81,61 @@ class SchemaBook:
             text = writer_schema(self._registry, schema_id)
             if text is None:
                 unknown.add(schema_id)
-                _log.warning("schema id is unknown to the registry, its records are dead letters", schema_id=schema_id)
+                _log.warning(
+                    "the registry does not have the schema id: its records are dead letters", schema_id=schema_id
+                )
             else:
                 known[schema_id] = text
-                _log.info("schema id learnt", schema_id=schema_id)
+                _log.info("schema id learned", schema_id=schema_id)
         self.ids = replace(self.ids, known=known, unknown=frozenset(unknown), closed=len(unknown) >= MAX_UNKNOWN_IDS)
         if self.ids.closed:
             _log.error(
-                "too many unknown schema ids: records with ids that are not known yet are dead letters, until their "
-                "schema is found under the subject of an input topic",
+                "too many unknown schema ids: records with new ids are dead letters until their schema is found under "
+                "the subject of an input topic",
                 unknown_ids=len(unknown),
             )
         self._folder.save_schema_ids(self.ids)
 
     @property
-    def lacks_ids(self) -> bool:
+    def has_unknown_ids(self) -> bool:
         """Whether records are dead letters because of their schema id."""
         return bool(self.ids.unknown) or self.ids.closed
 
-    def look_again(self) -> dict[int, str]:
-        """Ids that count as unknown and have a schema by now. Raises RegistryUnavailableError."""
+    def retry_unknown(self) -> dict[int, str]:
+        """Ask again for unknown ids; return the writer schemas that the registry has now.
+
+        Raises RegistryUnavailableError.
+        """
         unknown = sorted(self.ids.unknown)
-        turn = [unknown[(self._asked + number) % len(unknown)] for number in range(min(ASKED_AT_ONCE, len(unknown)))]
-        self._asked += len(turn)
-        candidates = dict.fromkeys(turn)
+        count = min(RETRIED_IDS, len(unknown))
+        candidates = {unknown[(self._retried + number) % len(unknown)]: None for number in range(count)}
+        self._retried += count
         if self.ids.closed:
-            candidates |= dict.fromkeys(self._registered())
+            candidates |= dict.fromkeys(self._registered_unknown())
         texts = {schema_id: writer_schema(self._registry, schema_id) for schema_id in candidates}
         return {schema_id: text for schema_id, text in texts.items() if text is not None}
 
-    def _registered(self) -> list[int]:
-        """The ids under the subjects of the input that are not known yet. Raises RegistryUnavailableError."""
-        found = [each for topic in self._topics for each in self._registry.schema_ids(f"{topic}-value")]
-        return [schema_id for schema_id in found if schema_id not in self.ids.known]
+    def _registered_unknown(self) -> list[int]:
+        """Return the ids under the input's subjects that are not known yet. Raises RegistryUnavailableError."""
+        registered = [each for topic in self._topics for each in self._registry.schema_ids(f"{topic}-value")]
+        return [schema_id for schema_id in registered if schema_id not in self.ids.known]
 
-    def adopt(self, found: Mapping[int, str], since: Mapping[Partition, int]) -> None:
-        """From the offsets of `since` on the ids are known; call it while no query runs."""
+    def adopt(self, found: Mapping[int, str], known_since: Mapping[Partition, int]) -> None:
+        """Make ids known from the offsets `known_since` on. Call this while no query runs."""
         self.ids = replace(
             self.ids,
             known={**self.ids.known, **found},
             unknown=self.ids.unknown - found.keys(),
-            since={**self.ids.since, **{schema_id: dict(since) for schema_id in found}},
+            known_since={**self.ids.known_since, **{schema_id: dict(known_since) for schema_id in found}},
         )
         self._folder.save_schema_ids(self.ids)
         _log.info("schema ids that were unknown are known from now on", schema_ids=sorted(found))
 
     def ingest_time_ms(self, value: bytes | None) -> int | None:
-        """The ingest time of one reading; None when it cannot be read with what is known. Asks nobody."""
+        """Return the ingest time (epoch ms) of one reading; None when the known schemas cannot decode it.
+
+        Never asks the registry.
+        """
         try:
             schema_id = avro.split(value or b"")
             if schema_id not in self.ids.known:
@@ -137,15 +145,15 @@ class SchemaBook:
                 self._parsed[schema_id] = avro.parse(schema), avro.is_recursive(schema)
             parsed, recursive = self._parsed[schema_id]
             record, _ = avro.read_body(value or b"", parsed, self._reader, recursive=recursive)
-            taken_in: datetime = record["ingest_time"]
-            return int(taken_in.timestamp() * 1000)
-        except _UNREADABLE:
+            ingest_time: datetime = record["ingest_time"]
+            return int(ingest_time.timestamp() * 1000)
+        except _DECODING_ERRORS:
             return None
 
 
 def writer_schema(registry: SchemaRegistry, schema_id: int) -> str | None:
-    """The Avro schema with this id, as JSON text; None when there is none. Raises RegistryUnavailableError."""
+    """Return the Avro schema with this id as JSON text; None when there is none. Raises RegistryUnavailableError."""
     try:
         return json.dumps(registry.schema(schema_id).json)
     except (UnknownSchemaError, ValueError, SchemaParseException):
-        return None  # the last two: the id names a schema of another kind than Avro
+        return None  # ValueError and SchemaParseException: the schema with this id is not an Avro schema

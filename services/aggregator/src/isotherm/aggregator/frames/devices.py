@@ -1,4 +1,4 @@
-"""What is known of the devices: the newest record of each key in the compacted topic. Pure."""
+"""Device metadata: the newest record of each key in the compacted topic. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ READER = schema("Device", 1)
 
 
 def newest(records: DataFrame) -> DataFrame:
-    """The newest record of each key, as columns `device_id` and `value`; a record without value removes the device."""
+    """Return the newest record of each key, as columns `device_id` and `value`; a tombstone removes the device."""
     return (
         records.groupBy(F.col("key").cast("string").alias("device_id"))
-        # A struct, because max_by on its own passes over the null value of a tombstone.
+        # The struct is needed because max_by skips null values, and the value of a tombstone is null.
         .agg(F.max_by(F.struct("value"), "offset").alias("newest"))
         .select("device_id", F.col("newest.value").alias("value"))
         .where(F.col("value").isNotNull() & F.col("device_id").isNotNull())
@@ -27,7 +27,7 @@ def newest(records: DataFrame) -> DataFrame:
 
 
 def decode(newest: DataFrame, ids: SchemaIds, attributes: Sequence[str]) -> DataFrame:
-    """`device_id` and one column for each attribute, of those devices of which the record can be read."""
+    """Return `device_id` and one column for each attribute, for the devices whose record can be decoded."""
     fields = ["device_id", *attributes]
     shape = StructType([StructField(name, StringType()) for name in fields])
     device = confluent_avro.decode(F.col("value"), ids, confluent_avro.projected(READER, fields), shape)

@@ -1,7 +1,7 @@
-"""From records of Kafka to readings, and what becomes of those that are not on time. Pure: columns in, columns out.
+"""Decodes Kafka records to readings, and finds the reason for which a record is rejected. Pure.
 
-The verdict is a property of the record alone, the time at which the broker appended it included, so every query that
-reads a record comes to the same one, whenever it reads it (`docs/explanation/watermarks.md`).
+The reason depends on the record alone, its append time included (ADR 0030). Every query that reads a record therefore
+finds the same reason, whenever it reads the record.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ DEAD_LETTER_REASONS = (
 REASONS = (LATE, *DEAD_LETTER_REASONS)
 
 LATEST_TIME_MS = 253_402_300_799_999
-"""The end of the year 9999: times outside 1970 to then overflow the window arithmetic instead of being in a window."""
+"""The end of the year 9999. Times before 1970 or after this overflow Spark's window arithmetic."""
 
 LARGEST_VALUE = 1e100
-"""Beyond it lies no measurement. The sum of as many values as a topic can hold, and of their squares, stays finite."""
+"""No measurement is larger. Below it, the sum of all values in a topic, and that of their squares, stay finite."""
 
 _DEAD_LETTER_OFFSET_HEADERS = ("topic", "partition", "offset")
 
@@ -57,9 +57,9 @@ def decode(records: DataFrame, ids: SchemaIds) -> DataFrame:
 
 
 def reject_reason(ids: SchemaIds, timeliness: Timeliness) -> Column:
-    """Why a decoded record is not aggregated, one of REASONS; null when it is.
+    """Return why a decoded record is not aggregated, one of REASONS; null when it is aggregated.
 
-    Its `timestamp` is the broker's time of appending it, where the topic has `message.timestamp.type=LogAppendTime`.
+    `timestamp` is the record's append time where the topic has `message.timestamp.type=LogAppendTime`.
     """
     value = F.col("value")
     event_ms, ingest_ms = F.unix_millis("reading.event_time"), F.unix_millis("reading.ingest_time")
@@ -76,32 +76,35 @@ def reject_reason(ids: SchemaIds, timeliness: Timeliness) -> Column:
         .when(event_ms > ingest_ms + timeliness.max_skew_ms, "future")
         .when(
             (event_ms < ingest_ms - timeliness.allowed_lateness_ms)
-            | (appended_ms > ingest_ms + timeliness.publish_delay_ms),
+            | (appended_ms > ingest_ms + timeliness.max_publish_delay_ms),
             LATE,
         )
     )
 
 
-def on_time(decoded: DataFrame, verdict: Column) -> DataFrame:
-    """The readings without a verdict, as columns, and `appended_time`.
+def on_time(decoded: DataFrame, reason: Column) -> DataFrame:
+    """Return the readings whose `reason` is null, as columns, and their `appended_time`.
 
-    A generator and not a filter: Spark would push a filter below the projection that decodes, and decode twice.
+    A generator is used instead of a filter: Spark pushes a filter below the projection that decodes, and decodes twice.
     """
     row = F.struct("reading.*", F.col("timestamp").alias("appended_time"))
-    return decoded.select(F.inline(F.when(reject_reason.isNull(), F.array(row))))
+    return decoded.select(F.inline(F.when(reason.isNull(), F.array(row))))
 
 
-def rejected(decoded: DataFrame, verdict: Column) -> DataFrame:
-    """The records with a verdict, in a column `reason`. A generator, as in `on_time`."""
-    return decoded.select("*", F.explode(F.when(reject_reason.isNotNull(), F.array(reject_reason))).alias("reason"))
+def rejected(decoded: DataFrame, reason: Column) -> DataFrame:
+    """Return the records whose `reason` is not null, with the column `reason`. Uses a generator as `on_time` does."""
+    return decoded.select("*", F.explode(F.when(reason.isNotNull(), F.array(reason))).alias("reason"))
 
 
-def to_reject_topics(refused: DataFrame, late_topic: str, dead_letter_topic: str, timeliness: Timeliness) -> DataFrame:
-    """Rows for the Kafka sink: key, value and headers as they came; dead letters say why in Kafka Connect's headers."""
+def to_reject_topics(rows: DataFrame, late_topic: str, dead_letter_topic: str, timeliness: Timeliness) -> DataFrame:
+    """Return rows for the Kafka sink, with the original key, value and headers.
+
+    Dead-letter records get Kafka Connect's `__connect.errors.*` headers with the reason.
+    """
     is_late = F.col("reason") == LATE
     original = F.coalesce(F.col("headers"), F.array().cast("array<struct<key:string,value:binary>>"))
-    kept = F.filter(original, lambda header: ~header["key"].startswith(PREFIX))
-    said = {name: F.col(name).cast("string") for name in _DEAD_LETTER_OFFSET_HEADERS} | {
+    other_headers = F.filter(original, lambda header: ~header["key"].startswith(PREFIX))
+    error = {name: F.col(name).cast("string") for name in _DEAD_LETTER_OFFSET_HEADERS} | {
         "connector.name": F.lit("aggregator"),
         "task.id": F.lit("0"),
         "stage": F.lit("VALUE_CONVERTER"),
@@ -110,13 +113,13 @@ def to_reject_topics(refused: DataFrame, late_topic: str, dead_letter_topic: str
         "exception.message": _message(timeliness),
     }
     errors = F.array(
-        *(F.struct(F.lit(PREFIX + k).alias("key"), F.encode(v, "UTF-8").alias("value")) for k, v in said.items())
+        *(F.struct(F.lit(PREFIX + k).alias("key"), F.encode(v, "UTF-8").alias("value")) for k, v in error.items())
     )
-    return rejected.select(
+    return rows.select(
         F.when(is_late, F.lit(late_topic)).otherwise(F.lit(dead_letter_topic)).alias("topic"),
         "key",
         "value",
-        F.when(is_late, F.col("headers")).otherwise(F.concat(kept, errors)).alias("headers"),
+        F.when(is_late, F.col("headers")).otherwise(F.concat(other_headers, errors)).alias("headers"),
     )
 
 
@@ -143,6 +146,6 @@ def _message(timeliness: Timeliness) -> Column:
             reason == "too-large",
             F.concat(F.lit("the value is "), F.col("reading.value").cast("string"), F.lit(f", beyond {LARGEST_VALUE}")),
         )
-        # Late readings carry no message.
+        # "future" is the last reason: late readings carry no message.
         .otherwise(F.concat(*times, F.lit(f" (epoch ms): more than {timeliness.max_skew_ms} ms ahead")))
     )

@@ -1,4 +1,4 @@
-"""From readings to windows, groups and the records that say so. Pure: data frames in, data frames out."""
+"""Aggregates readings to windows and groups, and encodes them as records. Pure: data frames in, data frames out."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _READING_COLUMNS = ("device_id", "metric", "value", "event_time")
 
 
 def with_clock(readings: DataFrame, clock: DataFrame, watermark_delay_ms: int) -> DataFrame:
-    """The readings, on a watermark that `clock` alone moves.
+    """Return the readings with a watermark that only `clock` moves.
 
-    `clock` has a column `event_time`; its rows pass the watermark and end there. It comes first in the union, because
-    a union takes the watermark of its first part. Readings do not pass it: how far they have come says nothing about
-    what is still unread in another partition.
+    `clock` has a column `event_time`. Its rows pass the watermark and are then filtered out. `clock` is the first part
+    of the union, because a union takes the watermark of its first part. The readings do not pass the watermark: the
+    event time of one reading says nothing about the readings that are still unread in another partition.
     """
     ticks = clock.select(
         F.lit(None).cast("string").alias("device_id"),
@@ -32,16 +32,16 @@ def with_clock(readings: DataFrame, clock: DataFrame, watermark_delay_ms: int) -
         F.lit(None).cast("double").alias("value"),
         "event_time",
     ).withWatermark("event_time", f"{watermark_delay_ms} milliseconds")
-    # A condition on the event time is not pushed below the watermark, any other would be.
+    # Spark does not push a condition on the event time below the watermark; it would push any other condition.
     nothing = ticks.where(F.col("event_time") < F.timestamp_millis(F.lit(0)))
     return nothing.unionByName(readings.select(*_READING_COLUMNS))
 
 
 def aggregate(readings: DataFrame, window_ms: int, slide_ms: int | None = None) -> DataFrame:
-    """Aggregates by device, metric and window, with the columns of TemperatureAggregate.
+    """Return the aggregates by device, metric and window, with the columns of TemperatureAggregate.
 
-    The revision is the time of the micro-batch, which Spark keeps in the checkpoint: a batch that is run again after
-    a crash has the same.
+    The revision is the time of the micro-batch in epoch ms. Spark keeps this time in the checkpoint, so a batch that is
+    run again after a crash gives the same revision.
     """
     length, slide = f"{window_ms} milliseconds", f"{slide_ms or window_ms} milliseconds"
     value = F.col("value")
@@ -71,18 +71,18 @@ def aggregate(readings: DataFrame, window_ms: int, slide_ms: int | None = None) 
 
 
 def with_devices(aggregates: DataFrame, devices: DataFrame) -> DataFrame:
-    """The aggregates with the attributes of their devices, and IS_KNOWN, which is null for a device without metadata.
+    """Return the aggregates with the attributes of their devices, and IS_KNOWN: null for a device without metadata.
 
-    `devices` has `device_id` and a column for each attribute.
+    `devices` has the column `device_id` and one column for each attribute.
     """
     return aggregates.join(devices.withColumn(IS_KNOWN, F.lit(True)), "device_id", "left")
 
 
 def group(aggregates: DataFrame, attributes: Sequence[str], unknown_group: str) -> DataFrame:
-    """The windows of devices that share an attribute, with the columns of TemperatureGroup.
+    """Return the windows of devices that share the value of an attribute, with the columns of TemperatureGroup.
 
-    `aggregates` come from `with_devices`. A device of which the attribute is not known is in the group
-    `unknown_group`; with an empty `unknown_group` it is left out.
+    `aggregates` come from `with_devices`. A device whose attribute is not known is in the group `unknown_group`; with
+    an empty `unknown_group` it is left out.
     """
     pairs = F.array(*(F.struct(F.lit(name).alias("attribute"), F.col(name).alias("group")) for name in attributes))
     members = aggregates.select(
@@ -93,7 +93,7 @@ def group(aggregates: DataFrame, attributes: Sequence[str], unknown_group: str) 
         if unknown_group
         else members.where(F.col("group").isNotNull())
     )
-    # Sorted before it is added up: floating point sums depend on the order, and rows come in any.
+    # A floating-point sum depends on the order of its terms, and rows come in any order: sort before adding.
     total = F.aggregate(F.sort_array(F.collect_list("sum")), F.lit(0.0), lambda left, right: left + right)
     return (
         named.groupBy("attribute", "group", "metric", "window_start", "window_end")
@@ -111,12 +111,12 @@ def group(aggregates: DataFrame, attributes: Sequence[str], unknown_group: str) 
 
 
 def to_aggregate_topic(aggregates: DataFrame, schema_id: int) -> DataFrame:
-    """Key and value of each aggregate, for the Kafka sink."""
+    """Return the key and value of each aggregate, for the Kafka sink."""
     return _to_topic(aggregates, AGGREGATE, schema_id, ("device_id", "metric"))
 
 
 def to_group_topic(groups: DataFrame, schema_id: int) -> DataFrame:
-    """Key and value of each group, for the Kafka sink."""
+    """Return the key and value of each group, for the Kafka sink."""
     return _to_topic(groups, GROUP, schema_id, ("attribute", "group", "metric"))
 
 

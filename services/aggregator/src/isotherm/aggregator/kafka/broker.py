@@ -1,9 +1,10 @@
-"""What the driver asks Kafka itself, beside Spark: topics, ends of partitions, first unread records."""
+"""Questions that the driver asks Kafka directly: topics, offsets, timestamps, first unread records."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
@@ -21,31 +22,30 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     ResourceType,
 )
 
+from isotherm.aggregator.offsets import Partition
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.watermark.clock import UnreadPartition
 from isotherm.connector.errors.dead_letters import ensure_topic
 from isotherm.servicekit import kafka
 from isotherm.servicekit.settings import KafkaSettings
 
-Partition = tuple[str, int]
-
 _REQUEST_TIMEOUT_S = 5.0
 _CLIENT_ID = "isotherm-aggregator"
 _TIMESTAMP_TYPE = "message.timestamp.type"
 _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Java's client, and so Spark, does not list them."""
+"""Java's client, and so Spark, does not list these topics."""
 
 
 class BrokerError(Exception):
-    """Kafka does not answer, or not as needed: try again later."""
+    """Kafka does not answer, or its answer does not allow to go on now. A later attempt can succeed."""
 
 
 class Broker:
-    """One Kafka cluster, seen from the driver."""
+    """One Kafka cluster, as the driver sees it."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._admin = kafka.admin(settings, f"{_CLIENT_ID}-admin")
-        # UnreadPartition records of open transactions hold the watermark back too, hence read_uncommitted. Never committed.
+        # Unread records of open transactions hold the watermark back, too, hence read_uncommitted. It never commits.
         self._consumer = kafka.consumer(
             settings,
             f"{_CLIENT_ID}-clock",
@@ -61,22 +61,20 @@ class Broker:
         self._consumer.close()
 
     def cluster_id(self) -> str:
-        """The id that the cluster gave itself. Raises BrokerError."""
-        try:
+        """Return the id that the cluster gave itself. Raises BrokerError."""
+        with _answer_expected():
             return str(self._admin.describe_cluster(request_timeout=_REQUEST_TIMEOUT_S).result().cluster_id)
-        except KafkaException as failure:
-            raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The id of each topic, another one when a topic of the same name is made anew.
+        """Return the id of each topic. A topic that was deleted and created again has another id.
 
         Raises BrokerError naming the topics that do not exist.
         """
-        found, missing = {}, []
+        ids, missing = {}, []
         futures = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT_S)
         for name, future in futures.items():
             try:
-                found[name] = str(future.result().topic_id)
+                ids[name] = str(future.result().topic_id)
             except KafkaException as failure:
                 error = kafka.error_of(failure)
                 if error is None or error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -84,112 +82,90 @@ class Broker:
                 missing.append(name)
         if missing:
             raise BrokerError(f"topic {', '.join(sorted(missing))} does not exist; run `isotherm apply`")
-        return found
+        return ids
 
     def input_topics(self, settings: AggregatorSettings) -> list[str]:
-        """The topics with readings: those of the list, whether they exist or not, or all that match the pattern now.
+        """Return the topics of `input_topics`, whether they exist or not, or those that match `input_pattern` now.
 
-        Raises BrokerError, also when nothing matches.
+        Raises BrokerError, also when no topic matches.
         """
         if not settings.input_pattern:
             return list(settings.input_topics)
-        try:
+        with _answer_expected():
             names = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S).topics
-        except KafkaException as failure:
-            raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
-        found = sorted(name for name in names if name not in _INTERNAL_TOPICS and settings.reads(name))
-        if not found:
+        matching = sorted(name for name in names if name not in _INTERNAL_TOPICS and settings.reads(name))
+        if not matching:
             raise BrokerError(f"no topic matches input_pattern {settings.input_pattern!r}; run `isotherm apply`")
-        return found
+        return matching
 
     def ensure_dead_letter_topic(self, topic: str) -> None:
-        """Create the dead-letter topic unless it is there. Raises BrokerError."""
+        """Create the dead-letter topic unless it exists. Raises BrokerError."""
         try:
             ensure_topic(self._admin, topic)
         except KafkaException as failure:
             raise BrokerError(f"dead-letter topic {topic} cannot be created: {_reason(failure)}") from failure
 
-    def ends(self, topics: Sequence[str], *, committed: bool) -> dict[Partition, int]:
-        """The end offset of every partition of `topics`, with or without what is not committed yet.
+    def end_offsets(self, topics: Sequence[str], *, committed: bool) -> dict[Partition, int]:
+        """Return the end offset of every partition of `topics`.
 
-        Raises BrokerError.
+        With `committed`, the end lies before the first open transaction; otherwise after the last record. Raises
+        BrokerError.
         """
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        try:
-            described = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT_S)
-            wanted = {
-                TopicPartition(name, partition.id): OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
-                for name, future in described.items()
-                for partition in future.result().partitions
-            }
-            futures = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=_REQUEST_TIMEOUT_S)
-            return {(tp.topic, tp.partition): future.result().offset for tp, future in futures.items()}
-        except KafkaException as failure:
-            raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
+        ends = self._list_offsets(topics, OffsetSpec.latest(), committed=committed)  # type: ignore[no-untyped-call]  # it has no annotations
+        return {partition: end.offset for partition, end in ends.items()}
 
-    def untimed_topics(self, topics: Sequence[str]) -> list[str]:
-        """Those of `topics` whose records bear the producers' times, not the brokers'. Raises BrokerError."""
+    def topics_without_append_time(self, topics: Sequence[str]) -> list[str]:
+        """Return those of `topics` whose records carry the producers' times, not the brokers'. Raises BrokerError."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
-        try:
+        with _answer_expected():
             answers = self._admin.describe_configs(resources, request_timeout=_REQUEST_TIMEOUT_S)
             kinds = {resource.name: answer.result()[_TIMESTAMP_TYPE].value for resource, answer in answers.items()}
-        except KafkaException as failure:
-            raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
         return sorted(name for name, kind in kinds.items() if kind != "LogAppendTime")
 
-    def newest_ms(self, topics: Sequence[str]) -> int | None:
-        """The newest timestamp (epoch ms) in `topics`; None when they are empty. Raises BrokerError."""
-        found = self._list_offsets(topics, OffsetSpec.max_timestamp())  # type: ignore[no-untyped-call]  # it has no annotations
-        return max((each.timestamp for each in found.values() if each.timestamp >= 0), default=None)
+    def newest_timestamp_ms(self, topics: Sequence[str]) -> int | None:
+        """Return the newest timestamp (epoch ms) in `topics`; None when they are empty. Raises BrokerError."""
+        newest = self._list_offsets(topics, OffsetSpec.max_timestamp())  # type: ignore[no-untyped-call]  # it has no annotations
+        return max((each.timestamp for each in newest.values() if each.timestamp >= 0), default=None)
 
     def offsets_at(self, topics: Sequence[str], time_ms: int) -> dict[Partition, int]:
-        """The offset of the first record at or after a time, its end offset where there is none. Raises BrokerError."""
-        ends = self.ends(topics, committed=False)
-        found = self._list_offsets(topics, OffsetSpec.for_timestamp(time_ms))
-        return {partition: ends[partition] if each.offset < 0 else each.offset for partition, each in found.items()}
-
-    def kept(self, topics: Sequence[str]) -> dict[Partition, tuple[int, int]]:
-        """Offset of the first record that each partition still has, and its end offset. Raises BrokerError."""
-        lows = self._list_offsets(topics, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # it has no annotations
-        ends = self.ends(topics, committed=False)
-        return {partition: (low.offset, ends[partition]) for partition, low in lows.items() if partition in ends}
-
-    def times_at(self, offsets: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """The timestamp (epoch ms) of the first record at or after each offset; None where there is none.
+        """Return the offset of the first record at or after a time (epoch ms), or the end offset where there is none.
 
         Raises BrokerError.
         """
-        found = self._first_records(offsets) if offsets else {}
-        missing = sorted(offsets.keys() - found.keys())
+        ends = self.end_offsets(topics, committed=False)
+        firsts = self._list_offsets(topics, OffsetSpec.for_timestamp(time_ms))
+        return {partition: ends[partition] if each.offset < 0 else each.offset for partition, each in firsts.items()}
+
+    def log_bounds(self, topics: Sequence[str]) -> dict[Partition, tuple[int, int]]:
+        """Return the offset of the first record that each partition still has, and its end offset.
+
+        Raises BrokerError.
+        """
+        starts = self._list_offsets(topics, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # it has no annotations
+        ends = self.end_offsets(topics, committed=False)
+        return {partition: (start.offset, ends[partition]) for partition, start in starts.items() if partition in ends}
+
+    def timestamps_at(self, offsets: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """Return the timestamp (epoch ms) of the first record at or after each offset; None where there is none.
+
+        Raises BrokerError.
+        """
+        firsts = self._first_records(offsets) if offsets else {}
+        missing = sorted(offsets.keys() - firsts.keys())
         if missing:
             raise BrokerError(f"Kafka does not answer: no record of {missing[0]} within {_REQUEST_TIMEOUT_S:.0f} s")
-        return {partition: None if each is None else each.timestamp()[1] for partition, each in found.items()}
+        return {partition: None if each is None else each.timestamp()[1] for partition, each in firsts.items()}
 
-    def _list_offsets(self, topics: Sequence[str], spec: OffsetSpec) -> dict[Partition, ListOffsetsResultInfo]:
-        try:
-            described = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT_S)
-            wanted = {
-                TopicPartition(name, partition.id): spec
-                for name, future in described.items()
-                for partition in future.result().partitions
-            }
-            futures = self._admin.list_offsets(
-                wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_REQUEST_TIMEOUT_S
-            )
-            return {(tp.topic, tp.partition): future.result() for tp, future in futures.items()}
-        except KafkaException as failure:
-            raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
-
-    def unread(
+    def unread_partitions(
         self,
         read_to: Mapping[Partition, int],
         ends: Mapping[Partition, int],
         ingest_time_ms: Callable[[bytes | None], int | None],
     ) -> list[UnreadPartition]:
-        """One entry for each partition that has records between what was read and its end.
+        """Return one entry for each partition with records between the offset read to and its end offset.
 
-        `ingest_time_ms` reads it from a record's value, None when that cannot be read. A partition that does not answer
-        in time is unread with nothing told.
+        `ingest_time_ms` decodes the ingest time from a record's value; it returns None when it cannot. A partition that
+        does not answer in time counts as unread, with unknown times.
         """
         behind = {
             partition: read_to.get(partition, 0) for partition in ends if read_to.get(partition, 0) < ends[partition]
@@ -201,26 +177,40 @@ class Broker:
             if message is not None:
                 kind, appended_ms = message.timestamp()
                 if kind != TIMESTAMP_LOG_APPEND_TIME:
-                    # A producer's word; only a topic of a replay has it.
+                    # The producer chose this time. Only the topic of a replay has such times.
                     appended_ms = min(appended_ms, time.time_ns() // 1_000_000)
                 unread.append(UnreadPartition(appended_ms, ingest_time_ms(message.value())))
             elif partition not in firsts:
                 unread.append(UnreadPartition(None))
         return unread
 
-    def _first_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, Message | None]:
-        """The first record at or after each offset; None where there are only markers of transactions.
+    def _list_offsets(
+        self, topics: Sequence[str], spec: OffsetSpec, *, committed: bool = False
+    ) -> dict[Partition, ListOffsetsResultInfo]:
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        with _answer_expected():
+            described = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT_S)
+            specs = {
+                TopicPartition(name, partition.id): spec
+                for name, future in described.items()
+                for partition in future.result().partitions
+            }
+            futures = self._admin.list_offsets(specs, isolation_level=level, request_timeout=_REQUEST_TIMEOUT_S)
+            return {(tp.topic, tp.partition): future.result() for tp, future in futures.items()}
 
-        A partition that did not answer in time is missing from the result.
+    def _first_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, Message | None]:
+        """Return the first record at or after each offset; None where only transaction markers follow.
+
+        A partition that does not answer in time is missing from the result.
         """
         partitions = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
         self._consumer.assign(partitions)
-        # The client keeps a partition paused that was taken away while it was, also when it comes back.
+        # librdkafka keeps a paused partition paused across unassign and assign.
         self._consumer.resume(partitions)
-        found: dict[Partition, Message | None] = {}
+        firsts: dict[Partition, Message | None] = {}
         deadline = time.monotonic() + _REQUEST_TIMEOUT_S
         try:
-            while len(found) < len(offsets) and (left := deadline - time.monotonic()) > 0:
+            while len(firsts) < len(offsets) and (left := deadline - time.monotonic()) > 0:
                 message = self._consumer.poll(left)
                 if message is None:
                     break
@@ -229,14 +219,23 @@ class Broker:
                 if topic is None or number is None:
                     continue
                 if error is None:
-                    found.setdefault((topic, number), message)
+                    firsts.setdefault((topic, number), message)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    found.setdefault((topic, number), None)
+                    firsts.setdefault((topic, number), None)
                 if error is None:
                     self._consumer.pause([TopicPartition(topic, number)])
         finally:
             self._consumer.unassign()
-        return found
+        return firsts
+
+
+@contextmanager
+def _answer_expected() -> Iterator[None]:
+    """Turn KafkaException into BrokerError."""
+    try:
+        yield
+    except KafkaException as failure:
+        raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
 
 
 def _reason(failure: KafkaException) -> str:

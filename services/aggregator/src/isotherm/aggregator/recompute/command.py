@@ -1,4 +1,4 @@
-"""`isotherm-aggregator recompute`: corrects published windows with the readings that came too late (ADR 0032)."""
+"""`isotherm-aggregator recompute`: corrects published windows with late readings (ADR 0032)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,9 @@ from isotherm.aggregator.recompute import corrections
 from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, GROUP_IDENTITY, Span
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
-from isotherm.aggregator.spark.kafka_options import java_options
-from isotherm.aggregator.spark.queries import (
-    READ,
-    WRITE,
-    ids_in,
-    read_devices,
-)
+from isotherm.aggregator.spark.devices_table import end_offsets_by_number, read_devices, registered_ids
+from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS, SOURCE_OPTIONS, java_options
+from isotherm.aggregator.spark.window_sink import output_schema_ids
 from isotherm.aggregator.watermark.start_position import EARLIEST_COMPLETE
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
@@ -38,7 +34,7 @@ from isotherm.servicekit.lifecycle import Exit
 _log = logs.logger(__name__)
 
 SETTLED_MS = 60_000
-"""A batch of the service that is writing its windows now has ended by then, unless told otherwise."""
+"""Default time in ms after which a window counts as written: a batch of the running service has ended by then."""
 
 
 class RecomputeError(Exception):
@@ -47,24 +43,24 @@ class RecomputeError(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was done, or would be done."""
+    """What was corrected, or with `--dry-run` what would be corrected."""
 
     from_ms: int
     to_ms: int
-    """The span of whole windows that are final; less than what was asked for when the rest is still open."""
+    """The span of the windows that are final. It is shorter than the requested span while windows are still open."""
     revision: int
     windows: int
-    """Windows in the span, by device and metric."""
+    """How many windows the span has, by device and metric."""
     late_readings: int
     corrected_windows: int
     fewer_windows: int
-    """Windows that were published with more readings than there are now; they stay as they are."""
+    """How many windows were published with more readings than the topics have now. They are not changed."""
     corrected_groups: int
     written: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command to `parser`."""
     meaning = "ISO 8601 (UTC without an offset) or epoch ms; widened to whole windows"
     parser.add_argument("--from", dest="begin", required=True, type=_time_ms, help=f"begin in event time: {meaning}")
     parser.add_argument("--to", dest="end", required=True, type=_time_ms, help=f"end in event time: {meaning}")
@@ -73,14 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=SETTLED_MS,
         metavar="MS",
-        help="leave out windows that were written less than this ago, because the running service may not be done with "
-        "them (default %(default)s); 0 when the service is stopped",
+        help="leave out windows that were written less than this ago, because the running service may still write them "
+        "(default %(default)s); 0 when the service is stopped",
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be corrected, write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be corrected, write nothing")
 
 
 def run(settings: AggregatorSettings, arguments: argparse.Namespace) -> int:
-    """Recompute as told on the command line; prints the outcome as JSON. Returns the exit code."""
+    """Recompute as the command line says, and print the outcome as JSON. Return the exit code."""
     session.find_java()
     session.find_jars(settings.jars_dir)
     try:
@@ -94,11 +90,10 @@ def run(settings: AggregatorSettings, arguments: argparse.Namespace) -> int:
 
 
 def recompute(settings: AggregatorSettings, span: Span, *, settled_ms: int, dry_run: bool) -> Outcome:
-    """Correct the windows of `span` in the output topics, and their groups.
+    """Correct the windows of `span`, and their groups, in the output topics.
 
-    Windows that were written less than `settled_ms` ago are left out.
-
-    Raises RecomputeError, BrokerError, RegistryUnavailableError and SchemaNotRegisteredError.
+    Windows that were written less than `settled_ms` ago are left out. Raises RecomputeError, BrokerError,
+    RegistryUnavailableError and SchemaNotRegisteredError.
     """
     if span.from_ms >= span.to_ms:
         raise RecomputeError(f"--from ({span.from_ms}) must be before --to ({span.to_ms})")
@@ -107,13 +102,13 @@ def recompute(settings: AggregatorSettings, span: Span, *, settled_ms: int, dry_
         topics = broker.input_topics(settings)
         broker.topic_ids([*topics, settings.late_topic, settings.output_topic])
         span = span.widened(settings.window_ms, settings.slide_ms or settings.window_ms)
-        _refuse_what_retention_took(settings, topics, broker, span)
-        ids = _output_ids(settings, registry)
+        _verify_retention(settings, topics, broker, span)
+        ids = output_schema_ids(settings, registry)
         with tempfile.TemporaryDirectory(prefix="isotherm-recompute-") as folder:
             spark = session.Spark(settings, Path(folder) / "spark")
             try:
-                work = _Recompute(settings, topics, spark.session, broker, registry, ids)
-                return work.run(span, settled_ms=settled_ms, dry_run=dry_run)
+                computation = _Recomputation(settings, topics, spark.session, broker, registry, ids)
+                return computation.run(span, settled_ms=settled_ms, dry_run=dry_run)
             finally:
                 spark.stop()
     finally:
@@ -121,23 +116,17 @@ def recompute(settings: AggregatorSettings, span: Span, *, settled_ms: int, dry_
         registry.close()
 
 
-def _refuse_what_retention_took(settings: AggregatorSettings, topics: list[str], broker: Broker, span: Span) -> None:
+def _verify_retention(settings: AggregatorSettings, topics: list[str], broker: Broker, span: Span) -> None:
+    """Raise RecomputeError when the input no longer has all readings of the span."""
     begin = find_start(settings.model_copy(update={"start_from": EARLIEST_COMPLETE}), broker, topics, added_topics=True)
     if begin.complete_after_ms is not None and span.from_ms <= begin.complete_after_ms:
         raise RecomputeError(
-            f"{', '.join(topics)}: retention has removed readings of this time, windows made without "
-            f"them would be wrong; --from must be after {_text(begin.complete_after_ms)}"
+            f"{', '.join(topics)}: retention has removed readings of this time, and windows without them would be "
+            f"wrong; --from must be after {_text(begin.complete_after_ms)}"
         )
 
 
-def _output_ids(settings: AggregatorSettings, registry: SchemaRegistry) -> tuple[int, int]:
-    aggregate_id = registry.schema_id(f"{settings.output_topic}-value", windows.AGGREGATE)
-    if not settings.group_attributes:
-        return aggregate_id, 0
-    return aggregate_id, registry.schema_id(f"{settings.grouped_topic}-value", windows.GROUP)
-
-
-class _Recompute:
+class _Recomputation:
     def __init__(
         self,
         settings: AggregatorSettings,
@@ -167,20 +156,20 @@ class _Recompute:
             )
         revision = self._revision(*(frame for frame in (known, known_groups) if frame is not None))
         given, late_readings = self._readings(span)
-        computed = _kept(
+        computed = _persisted(
             corrections.aggregate(given, span, settings.window_ms, settings.slide_ms, revision),
         )
-        different = _kept(corrections.changed(computed, known, AGGREGATE_IDENTITY))
-        corrected = _kept(corrections.with_all_readings(different, known, AGGREGATE_IDENTITY))
-        lacking = _kept(corrections.lacking(computed, known, AGGREGATE_IDENTITY))
-        fewer = lacking.count()
+        different = _persisted(corrections.changed(computed, known, AGGREGATE_IDENTITY))
+        corrected = _persisted(corrections.without_losses(different, known, AGGREGATE_IDENTITY))
+        lost = _persisted(corrections.lost(computed, known, AGGREGATE_IDENTITY))
+        fewer = lost.count()
         if fewer:
             _log.error(
-                "windows were published with more readings than the topics have now: they and the groups of their time "
-                "stay as they are",
+                "windows were published with more readings than the topics have now: these windows, and the groups of "
+                "the same time, are not changed",
                 windows=fewer,
             )
-        in_groups = corrections.in_whole_windows(corrected, lacking)
+        in_groups = corrections.in_complete_windows(corrected, lost)
         groups = None if known_groups is None else self._groups(computed, in_groups, known_groups)
         outcome = Outcome(
             span.from_ms,
@@ -201,30 +190,32 @@ class _Recompute:
         return outcome
 
     def _final(self, known: DataFrame, span: Span, settled_ms: int) -> Span:
-        """The part of `span` of which the service has written every window, and will write none again."""
+        """Return the part of `span` whose windows the service has all written, and will not write again."""
         settings = self._settings
         lengths = known.select((F.unix_millis("window_end") - F.unix_millis("window_start")).alias("ms")).distinct()
         others = sorted(row["ms"] for row in lengths.collect() if row["ms"] != settings.window_ms)
         if others:
             raise RecomputeError(
                 f"{settings.output_topic} holds windows of {others[0]} ms, window_ms is {settings.window_ms}: "
-                "give the settings that the service runs with"
+                "use the settings of the running service"
             )
         settled = F.col("revision") <= time.time_ns() // 1_000_000 - settled_ms
         row = known.where(settled).agg(F.max(F.unix_millis("window_end")).alias("end")).first()
         final_ms = row["end"] if row is not None and row["end"] is not None else 0
         slide_ms = settings.slide_ms or settings.window_ms
-        # Windows come out in the order of their ends, all keys of an end together.
+        # The service emits windows in the order of their ends, all keys of one end together.
         end_ms = min(span.to_ms, final_ms)
         end_ms -= (end_ms - settings.window_ms - span.from_ms) % slide_ms
         if end_ms < span.from_ms + settings.window_ms:
-            published = f"ends at {_text(final_ms)}" if final_ms else f"has none of then older than {settled_ms} ms"
+            published = (
+                f"ends at {_text(final_ms)}" if final_ms else f"has no window of then older than {settled_ms} ms"
+            )
             raise RecomputeError(
                 f"no window between {_text(span.from_ms)} and {_text(span.to_ms)} is final yet: "
                 f"{settings.output_topic} {published}"
             )
         if end_ms < span.to_ms:
-            _log.warning("later windows are not final yet and stay as they are", from_time=_text(end_ms))
+            _log.warning("later windows are not final yet and are not changed", from_time=_text(end_ms))
         return Span(span.from_ms, end_ms)
 
     def _revision(self, *known: DataFrame) -> int:
@@ -237,40 +228,41 @@ class _Recompute:
 
     def _readings(self, span: Span) -> tuple[DataFrame, int]:
         settings = self._settings
-        # A reading is appended before it is measured by at most the skew, and what clocks differ.
-        begin_ms = span.from_ms - settings.max_skew_ms - settings.read_slack_ms
+        # A reading is appended at most the skew, plus the difference between clocks, before its event time.
+        begin_ms = span.from_ms - settings.max_skew_ms - settings.max_publish_delay_ms
         records = self._records(self._topics, begin_ms)
         late_records = self._records([settings.late_topic], begin_ms)
-        ids = ids_in(records.union(late_records), self._registry)
-        verdict = readings.verdict(ids, settings.timeliness)
-        in_input, in_late_topic = (_kept(corrections.judged(each, ids, verdict)) for each in (records, late_records))
-        given = corrections.counted(in_input, in_late_topic)
+        ids = registered_ids(records.union(late_records), self._registry)
+        reason = readings.reject_reason(ids, settings.timeliness)
+        in_input, in_late_topic = (
+            _persisted(corrections.with_reject_reason(each, ids, reason)) for each in (records, late_records)
+        )
+        given = corrections.aggregated_readings(in_input, in_late_topic)
         return given, corrections.measured_within(given, span).where("is_late").count()
 
     def _groups(self, computed: DataFrame, corrected: DataFrame, known: DataFrame) -> DataFrame:
         settings = self._settings
-        ends = self._broker.ends([settings.devices_topic], committed=True)
         table = read_devices(
             self._spark,
             self._kafka,
             self._registry,
             settings.devices_topic,
-            {str(number): end for (_, number), end in ends.items()},
+            end_offsets_by_number(self._broker, settings.devices_topic),
             settings.group_attributes,
         )
         groups = corrections.groups_of(computed, corrected, table, settings.group_attributes, settings.unknown_group)
-        return _kept(corrections.changed(groups, known, GROUP_IDENTITY))
+        return _persisted(corrections.changed(groups, known, GROUP_IDENTITY))
 
     def _published(self, topic: str, span: Span, schema: Mapping[str, object], identity: tuple[str, ...]) -> DataFrame:
-        # A window is written after it has begun, but for clocks that differ.
+        # The service writes a window after the window has begun, apart from the difference between clocks.
         records = self._records([topic], span.from_ms - self._settings.max_skew_ms)
-        rows = corrections.published(records, ids_in(records, self._registry), schema, identity)
-        return _kept(rows.where(F.unix_millis("window_start") >= span.from_ms))
+        rows = corrections.published(records, registered_ids(records, self._registry), schema, identity)
+        return _persisted(rows.where(F.unix_millis("window_start") >= span.from_ms))
 
     def _records(self, topics: list[str], from_ms: int) -> DataFrame:
         return (
             self._spark.read.format("kafka")
-            .options(**self._kafka, **READ)
+            .options(**self._kafka, **SOURCE_OPTIONS)
             .option("subscribe", ",".join(topics))
             .option("startingTimestamp", str(max(0, from_ms)))
             .option("startingOffsetsByTimestampStrategy", "latest")
@@ -279,10 +271,10 @@ class _Recompute:
         )
 
     def _write(self, rows: DataFrame, topic: str) -> None:
-        rows.write.format("kafka").options(**self._kafka, **WRITE).option("topic", topic).save()
+        rows.write.format("kafka").options(**self._kafka, **SINK_OPTIONS).option("topic", topic).save()
 
 
-def _kept(frame: DataFrame) -> DataFrame:
+def _persisted(frame: DataFrame) -> DataFrame:
     return frame.persist(StorageLevel.MEMORY_AND_DISK)
 
 

@@ -1,4 +1,4 @@
-"""Windows made anew with the readings that came too late for them, and which of them differ from what was published.
+"""Computes windows again with the late readings, and finds those that differ from the published ones.
 
 Pure: data frames in, data frames out (ADR 0032).
 """
@@ -21,60 +21,64 @@ GROUP_IDENTITY = ("attribute", "group", "metric", "window_start", "window_end")
 
 _EXACT = ("device_count", "count", "min", "max")
 _TOLERANCE = 1e-9
-"""Of sum, mean and stddev, relative, and absolute below 1: they depend on the order in which values are added."""
+"""Tolerance of sum, mean and stddev: relative, and absolute below 1. They depend on the order of the additions."""
 
 _TYPES = {"string": StringType(), "long": LongType(), "double": DoubleType(), "timestamp": TimestampType()}
 
 
 @dataclass(frozen=True)
 class Span:
-    """A part of event time, in epoch ms; the windows that lie in it as a whole are meant."""
+    """A span of event time, in epoch ms. It stands for the windows that lie completely within it."""
 
     from_ms: int
     to_ms: int
 
     def widened(self, window_ms: int, slide_ms: int) -> Span:
-        """Widened so that every window that holds a moment of it lies in it as a whole."""
-        # The first window that holds `from_ms` is the one that ends soonest after it.
+        """Return the span widened so that every window that overlaps it lies completely within it."""
+        # The first window that contains `from_ms` is the one with the earliest end after it.
         first = (self.from_ms - window_ms) // slide_ms * slide_ms + slide_ms
         last = -(-self.to_ms // slide_ms) * slide_ms - slide_ms
         return Span(max(0, first), last + window_ms)
 
 
-def judged(records: DataFrame, ids: SchemaIds, verdict: Column) -> DataFrame:
-    """Records of the input or of the late topic: `reading`, `verdict` and, of the late ones, the bytes (`late_value`).
+def with_reject_reason(records: DataFrame, ids: SchemaIds, reject_reason: Column) -> DataFrame:
+    """Decode records of the input or of the late topic.
 
-    Keep the rows before they are filtered: a filter would be pushed below the decoding, and decode once more.
+    Returns the columns `reading`, `reject_reason` and, for late records, the bytes in `late_value`. Persist the rows
+    before they are filtered: Spark pushes a filter below the decoding, and decodes once more.
     """
-    decoded = readings.decode(records, ids).withColumn("verdict", verdict)
-    return decoded.select("reading", "verdict", F.when(_is_late(), F.col("value")).alias("late_value"))
+    decoded = readings.decode(records, ids).withColumn("reject_reason", reject_reason)
+    return decoded.select("reading", "reject_reason", F.when(_is_late(), F.col("value")).alias("late_value"))
 
 
-def counted(in_input: DataFrame, in_late_topic: DataFrame) -> DataFrame:
-    """The readings on time or late, as columns with `is_late`, each once; both arguments come from `judged`.
+def aggregated_readings(in_input: DataFrame, in_late_topic: DataFrame) -> DataFrame:
+    """Return the readings that are on time or late, each once, as columns with `is_late`.
 
-    What is late lies in both, until the input's retention has passed; and a record may lie in the late topic twice.
+    Both arguments come from `with_reject_reason`. A late record is in the input and in the late topic, until the
+    input's retention removes it. The late topic may hold it twice.
     """
-    still_there = in_input.where(_is_late()).select("late_value").distinct()
-    gone = in_late_topic.where(_is_late()).join(still_there, "late_value", "left_anti").dropDuplicates(["late_value"])
-    both = in_input.where(F.col("verdict").isNull() | _is_late()).unionByName(gone)
+    still_in_input = in_input.where(_is_late()).select("late_value").distinct()
+    only_in_late_topic = (
+        in_late_topic.where(_is_late()).join(still_in_input, "late_value", "left_anti").dropDuplicates(["late_value"])
+    )
+    both = in_input.where(F.col("reject_reason").isNull() | _is_late()).unionByName(only_in_late_topic)
     return both.select("reading.*", _is_late().alias("is_late"))
 
 
 def within(rows: DataFrame, span: Span) -> DataFrame:
-    """The aggregates or groups of which the whole window lies in the span."""
+    """Return the aggregates or groups whose window lies completely within the span."""
     start, end = F.unix_millis("window_start"), F.unix_millis("window_end")
     return rows.where((start >= span.from_ms) & (end <= span.to_ms))
 
 
 def measured_within(given: DataFrame, span: Span) -> DataFrame:
-    """The readings that were measured in the span."""
+    """Return the readings that were measured within the span."""
     event_ms = F.unix_millis("event_time")
     return given.where((event_ms >= span.from_ms) & (event_ms < span.to_ms))
 
 
 def aggregate(given: DataFrame, span: Span, window_ms: int, slide_ms: int | None, revision: int) -> DataFrame:
-    """The windows of `span` over the readings, as `windows.aggregate` makes them, under one revision."""
+    """Return the windows of `span` over the readings, computed by `windows.aggregate`, with one revision."""
     inside = measured_within(given, span)
     return within(windows.aggregate(inside, window_ms, slide_ms), span).withColumn(
         "revision", F.lit(revision).cast("long")
@@ -82,7 +86,7 @@ def aggregate(given: DataFrame, span: Span, window_ms: int, slide_ms: int | None
 
 
 def published(records: DataFrame, ids: SchemaIds, schema: Mapping[str, Any], identity: Sequence[str]) -> DataFrame:
-    """The highest revision of each identity in the records of an output topic; what cannot be read is left out."""
+    """Return the highest revision of each identity in the records of an output topic, without undecodable records."""
     names = [field["name"] for field in schema["fields"]]
     shape = StructType([StructField(field["name"], _TYPES[_type_name(field["type"])]) for field in schema["fields"]])
     row = confluent_avro.decode(F.col("value"), ids, confluent_avro.projected(schema, names), shape)
@@ -93,7 +97,7 @@ def published(records: DataFrame, ids: SchemaIds, schema: Mapping[str, Any], ide
 
 
 def changed(computed: DataFrame, published: DataFrame, identity: Sequence[str]) -> DataFrame:
-    """The rows of `computed` that are not published yet, or were published with other numbers."""
+    """Return the rows of `computed` that are not published, or were published with other numbers."""
     numbers = [name for name in computed.columns if name not in (*identity, "revision")]
     known = published.select(*identity, *(F.col(name).alias(f"known_{name}") for name in numbers))
     same = F.lit(True)
@@ -107,41 +111,41 @@ def changed(computed: DataFrame, published: DataFrame, identity: Sequence[str]) 
     return computed.join(known, list(identity), "left").where(~same).select(*computed.columns)
 
 
-def with_all_readings(different: DataFrame, published: DataFrame, identity: Sequence[str]) -> DataFrame:
-    """The rows of `different` that no published one has more readings than.
+def without_losses(different: DataFrame, published: DataFrame, identity: Sequence[str]) -> DataFrame:
+    """Return the rows of `different` that have at least as many readings as the published row.
 
-    A correction adds readings. A window that would lose some is made of a part: its topic was made anew, or records
-    were deleted that nobody noticed.
+    A correction adds readings. A computed window with fewer readings lacks some of them: the topic was created again,
+    or records were deleted unnoticed.
     """
     known = published.select(*identity, F.col("count").alias("known_count"))
     rows = different.join(known, list(identity), "left")
     return rows.where(F.coalesce(F.col("count") >= F.col("known_count"), F.lit(True))).select(*different.columns)
 
 
-def lacking(computed: DataFrame, published: DataFrame, identity: Sequence[str]) -> DataFrame:
-    """The rows of `published` that have more readings than their row of `computed`, or have none there any more."""
-    found = computed.select(*identity, F.col("count").alias("found_count"))
-    rows = published.join(found, list(identity), "left").where(F.coalesce("found_count", F.lit(0)) < F.col("count"))
-    return rows.select(*published.columns)
+def lost(computed: DataFrame, published: DataFrame, identity: Sequence[str]) -> DataFrame:
+    """Return the rows of `published` that have more readings than the computed row, or no computed row at all."""
+    counts = computed.select(*identity, F.col("count").alias("computed_count"))
+    rows = published.join(counts, list(identity), "left")
+    return rows.where(F.coalesce("computed_count", F.lit(0)) < F.col("count")).select(*published.columns)
 
 
-def in_whole_windows(corrected: DataFrame, lacking: DataFrame) -> DataFrame:
-    """Those of `corrected` in windows in which no device lacks readings: other groups would be partial."""
+def in_complete_windows(corrected: DataFrame, lost: DataFrame) -> DataFrame:
+    """Return the rows of `corrected` in windows without a lost row: a group of any other window would be partial."""
     window = ["metric", "window_start", "window_end"]
-    return corrected.join(lacking.select(*window).distinct(), window, "left_anti").select(*corrected.columns)
+    return corrected.join(lost.select(*window).distinct(), window, "left_anti").select(*corrected.columns)
 
 
 def groups_of(
     computed: DataFrame, corrected: DataFrame, devices: DataFrame, attributes: Sequence[str], unknown_group: str
 ) -> DataFrame:
-    """The groups of every window of which an aggregate was corrected, over all of the window's aggregates."""
+    """Return the groups of every window with a corrected aggregate, over all aggregates of that window."""
     touched = corrected.select("metric", "window_start", "window_end").distinct()
     whole = computed.join(touched, ["metric", "window_start", "window_end"], "left_semi")
     return windows.group(windows.with_devices(whole, devices), attributes, unknown_group)
 
 
 def _is_late() -> Column:
-    return F.col("verdict").eqNullSafe(readings.LATE)
+    return F.col("reject_reason").eqNullSafe(readings.LATE)
 
 
 def _type_name(avro: Any) -> str:

@@ -1,4 +1,4 @@
-"""From librdkafka's property names to those of the Java client inside Spark. Pure, but for reading PEM files."""
+"""Options of Spark's Kafka source and sink, from librdkafka's property names. Pure, except for reading PEM files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from isotherm.servicekit.settings import KafkaSettings, SettingsError
+
+SOURCE_OPTIONS = {
+    "failOnDataLoss": "true",
+    "kafka.isolation.level": "read_committed",
+    "groupIdPrefix": "isotherm-aggregator",
+    "kafka.max.poll.records": "5000",
+}
+SINK_OPTIONS = {
+    "kafka.acks": "all",
+    "kafka.enable.idempotence": "true",
+    "kafka.compression.type": "lz4",
+    "kafka.linger.ms": "5",
+}
 
 _SAME = (
     "security.protocol",
@@ -18,7 +31,7 @@ _FILES = {
     "ssl.certificate.location": ("ssl.keystore.type", "ssl.keystore.certificate.chain"),
     "ssl.key.location": ("ssl.keystore.type", "ssl.keystore.key"),
 }
-"""A file in PEM format, and the Java properties for its format and its content (KIP-651)."""
+"""By librdkafka's property for a PEM file: the Java properties for the format and for the content (KIP-651)."""
 _INLINE = {
     "ssl.ca.pem": _FILES["ssl.ca.location"],
     "ssl.certificate.pem": _FILES["ssl.certificate.location"],
@@ -36,9 +49,9 @@ _SECURITY = ("security.", "ssl.", "sasl.", "enable.ssl.", "enable.sasl.")
 
 
 def java_options(settings: KafkaSettings) -> dict[str, str]:
-    """Options for Spark's Kafka source and sink (`kafka.` in front) that reach the cluster of `settings`.
+    """Return the options, with the prefix `kafka.`, by which Spark's source and sink connect to the cluster.
 
-    Properties that tune librdkafka have no effect on Spark and are left out; a security property without counterpart
+    Properties that tune librdkafka have no effect on Spark and are left out. A security property without a counterpart
     in Java is an error, because leaving it out would weaken the connection. Raises SettingsError.
     """
     given = settings.properties
@@ -68,7 +81,7 @@ def java_options(settings: KafkaSettings) -> dict[str, str]:
 
 
 def redacted(text: str, options: Mapping[str, str]) -> str:
-    """`text` without the secrets among the options: a failed query's text holds Spark's plan, with its options."""
+    """Return `text` without the secrets among the options. The text of a failed query holds Spark's plan with them."""
     for name, value in options.items():
         if value and name.endswith(_SECRET):
             text = text.replace(value, "******")

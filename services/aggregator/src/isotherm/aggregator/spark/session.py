@@ -1,4 +1,4 @@
-"""Spark's JVM: how it is started, so that it never outlives its purpose and never shares a checkpoint."""
+"""Starts Spark in a JVM that ends with this process and that holds the lock of the checkpoint folder."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ JARS = (
 )
 
 MAX_AVRO_FIELD_BYTES = 16 * 1024 * 1024
-"""A corrupt length would otherwise have Avro allocate up to 2 GiB, and an OutOfMemoryError is no dead letter."""
+"""Limit of Avro's allocations. A corrupt length could otherwise allocate 2 GiB and end the JVM by OutOfMemoryError."""
 
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 _JVM_END_TIMEOUT_S = 10.0
 
 
 def find_jars(folder: Path) -> list[Path]:
-    """The five jars beside Spark's own. Raises SettingsError naming those that are missing."""
+    """Return the five jars that the service adds to Spark's own. Raises SettingsError naming the missing ones."""
     found, problems = [], []
     for prefix in JARS:
         matching = sorted(folder.glob(f"{prefix}*.jar"))
@@ -49,7 +49,7 @@ def find_jars(folder: Path) -> list[Path]:
 
 
 def find_java() -> None:
-    """Check that Spark will find a Java. Raises SettingsError."""
+    """Verify that Spark will find a Java runtime. Raises SettingsError."""
     home = os.environ.get("JAVA_HOME")
     command = shutil.which("java", path=f"{home}/bin" if home else None)
     if command is None:
@@ -58,16 +58,16 @@ def find_java() -> None:
 
 
 def configuration(settings: AggregatorSettings, work_folder: Path, log_configuration: Path) -> dict[str, str]:
-    """Every `spark.*` property that the service sets; `spark.properties` of the settings win."""
+    """Return every `spark.*` property that the service sets; the setting `spark.properties` overrides them."""
     java_options = (
         f"-Dlog4j2.configurationFile={log_configuration}",
-        # Avro's reader that is put together once for a schema, instead of walking the schema for every value.
+        # Avro's fast reader is built once for each schema; the other reader walks the schema for every value.
         "-Dorg.apache.avro.fastread=true",
         f"-Dorg.apache.avro.limits.string.maxLength={MAX_AVRO_FIELD_BYTES}",
         f"-Dorg.apache.avro.limits.bytes.maxLength={MAX_AVRO_FIELD_BYTES}",
         f"-Dorg.apache.avro.limits.collectionItems.maxLength={MAX_AVRO_FIELD_BYTES}",
     )
-    # Throughput before pauses (ADR 34); the JVM refuses to start with two collectors.
+    # Throughput matters more than pauses (ADR 0034). The JVM refuses to start with two collectors.
     collector = () if _COLLECTOR.search(settings.spark.java_options) else ("-XX:+UseParallelGC",)
     return {
         "spark.app.name": "isotherm-aggregator",
@@ -80,16 +80,16 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(work_folder),
         "spark.sql.warehouse.dir": str(work_folder / "warehouse"),
-        # A large batch of rejects must not keep a small one of windows from the cores.
+        # A large batch of rejects must not keep the cores from a small batch of windows.
         "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         "spark.sql.adaptive.enabled": "false",
-        # A record must not be able to end the query: out-of-range values become null or wrap, and are refused.
+        # No record may end the query: without ANSI mode, out-of-range values become null or wrap, and are rejected.
         "spark.sql.ansi.enabled": "false",
-        # More batches than there can be between two looks: the driver may wait for Kafka or the registry meanwhile.
+        # More batches than can pass between two reads of the progress: the driver may wait for Kafka in between.
         "spark.sql.streaming.numRecentProgressUpdates": "500",
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.cleaner.periodicGC.interval": "10min",
@@ -100,16 +100,16 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
 class Spark:
     """One Spark session in one JVM that ends with this process.
 
-    The JVM reads its standard input and ends at its end, also when this process was killed. It inherits
-    `lock_descriptor`, if any, so that the checkpoint folder stays locked until it is really gone. Spark's temporary
-    files are in `work_folder`.
+    The JVM reads its standard input and exits at the end of it, so it exits after this process is killed, too. It
+    inherits `lock_descriptor`, so that the checkpoint folder stays locked until the JVM is gone. `work_folder` holds
+    Spark's temporary files.
     """
 
     def __init__(self, settings: AggregatorSettings, work_folder: Path, lock_descriptor: int | None = None) -> None:
-        # What fails in a callback ends the query, and the service logs that once.
+        # A failure in a callback ends the query, and the service logs that failure once.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         self._work_folder = work_folder
-        # Whoever was killed here before left files behind; the lock says that nobody uses them any more.
+        # A killed process left its files here. The lock guarantees that no process uses them any more.
         shutil.rmtree(work_folder, ignore_errors=True)
         work_folder.mkdir(parents=True)
         os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
@@ -123,7 +123,7 @@ class Spark:
             {
                 "pass_fds": () if lock_descriptor is None else (lock_descriptor,),
                 "cwd": self._work_folder,
-                # A signal to our process group is for us: we stop the queries before the JVM goes.
+                # A signal to the process group must not reach the JVM: the service stops the queries first.
                 "start_new_session": True,
             },
         )
@@ -135,12 +135,12 @@ class Spark:
         return int(self._gateway.proc.pid)
 
     def stop(self) -> None:
-        """Stop Spark and return when its JVM is gone."""
+        """Stop Spark and return when its JVM has ended."""
         self.session.stop()
         self._gateway.shutdown()
         self._gateway.proc.stdin.close()
         self._gateway.proc.wait(_JVM_END_TIMEOUT_S)
-        # PySpark would lead the next session of this process to the JVM that is gone.
+        # PySpark would otherwise connect the next session of this process to the JVM that has ended.
         SparkContext._gateway = None
         SparkContext._jvm = None
         shutil.rmtree(self._work_folder, ignore_errors=True)

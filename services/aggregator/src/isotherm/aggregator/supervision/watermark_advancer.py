@@ -1,4 +1,4 @@
-"""Hands ticks to the windowed query as early as ADR 30 allows: while the batch that has read everything is running."""
+"""Writes ticks for the windowed query as early as ADR 0030 allows: while the batch that has read everything runs."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import time
 from collections.abc import Mapping
 
 from isotherm.aggregator.checkpoint.folder import CheckpointFolder
-from isotherm.aggregator.checkpoint.writer_schema_cache import SchemaBook
+from isotherm.aggregator.checkpoint.writer_schema_cache import WriterSchemaCache
 from isotherm.aggregator.kafka.broker import Broker
-from isotherm.aggregator.metrics import Partition
+from isotherm.aggregator.offsets import Partition
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark.supervised_query import SupervisedQuery
-from isotherm.aggregator.watermark.clock import BrokerTime, Ticks, reached_ms
+from isotherm.aggregator.supervision.supervised_query import SupervisedQuery
+from isotherm.aggregator.watermark.clock import BrokerClock, TickSchedule, read_until_ms
 
 
-class Ticking:
-    """Works out how far time has come, and says so in the clock's folder when a window may end by it."""
+class WatermarkAdvancer:
+    """Finds out how far the input has been read, and writes a tick when a window can end by it."""
 
     def __init__(
         self,
         settings: AggregatorSettings,
         folder: CheckpointFolder,
         broker: Broker,
-        book: SchemaBook,
-        broker_time: BrokerTime | None = None,
+        schemas: WriterSchemaCache,
+        broker_clock: BrokerClock | None = None,
     ) -> None:
         self._folder = folder
         self._broker = broker
-        self._book = book
-        self._broker_time = broker_time or BrokerTime()
-        self._idle_flush = settings.idle_flush
-        self._is_brokers_time = settings.require_log_append_time
-        self._publish_delay_ms = settings.read_slack_ms
-        self._ticks = Ticks(
+        self._schemas = schemas
+        self._broker_clock = broker_clock or BrokerClock()
+        self._advance_when_idle = settings.advance_when_idle
+        self._has_append_time = settings.require_log_append_time
+        self._max_publish_delay_ms = settings.max_publish_delay_ms
+        self._schedule = TickSchedule(
             settings.window_ms,
             settings.slide_ms or settings.window_ms,
             settings.max_skew_ms,
@@ -40,74 +40,78 @@ class Ticking:
         )
         self._ticked_watermark_ms = 0
         self._ticked_in_start = 0
-        self._asked_of_batch = -1
+        self._checked_batch = -1
 
     def now_ms(self) -> int | None:
-        """The brokers' time at the least (epoch ms); None as long as no record has told it."""
-        return self._broker_time.now_ms()
+        """Return a lower bound of the brokers' time (epoch ms); None while no record has shown it."""
+        return self._broker_clock.now_ms()
 
-    def is_worth_asking(self, windows: SupervisedQuery) -> bool:
-        """Whether a window may end by a batch that has been planned since the last call of `advance`."""
+    def is_worth_checking(self, windows: SupervisedQuery) -> bool:
+        """Return whether a batch planned since the last call of `advance` can end a window."""
         now_ms = self.now_ms()
         if now_ms is None or not self._is_due(windows, now_ms):
             return False
-        return self._folder.last_planned_batch() != self._asked_of_batch
+        return self._folder.last_planned_batch() != self._checked_batch
 
     def is_overdue(self, windows: SupervisedQuery) -> bool:
-        """Whether a window that is open may end by now, as far as the brokers' time tells."""
+        """Return whether an open window can end by now, by the brokers' time."""
         now_ms = self.now_ms()
-        return self._idle_flush and now_ms is not None and self._is_due(windows, now_ms)
+        return self._advance_when_idle and now_ms is not None and self._is_due(windows, now_ms)
 
     def advance(self, windows: SupervisedQuery, asked_at_ms: int | None, ends: Mapping[Partition, int]) -> None:
-        """Hand over a tick if one is due; `ends` are the partitions' ends as of `asked_at_ms` or later.
+        """Write a tick if one is due.
 
-        `asked_at_ms` is the brokers' time as `now_ms` gave it. Raises BrokerError.
+        `ends` are the end offsets of the partitions, requested at `asked_at_ms` or later; `asked_at_ms` is the brokers'
+        time as `now_ms` returned it. Raises BrokerError.
         """
         if windows.newest_appended_ms is not None:
-            self._hear(windows.newest_appended_ms)
+            self._observe(windows.newest_appended_ms)
         if not self._has_open_windows(windows):
             return
         if asked_at_ms is None:
-            # Only at a start, to which nothing has told the time: no record says that its broker's clock is right.
-            newest_ms = self._broker.newest_ms(sorted({topic for topic, _ in ends}))
+            # This happens only at a start, before any record has shown the time. No other record confirms that the
+            # clock of this record's broker is right, hence the bound by the clock of this host.
+            newest_ms = self._broker.newest_timestamp_ms(sorted({topic for topic, _ in ends}))
             if newest_ms is not None:
-                self._broker_time.hear(_no_later_than_here(newest_ms))
-        elif self._idle_flush and not self._is_due(windows, asked_at_ms):
+                self._broker_clock.observe(_at_most_now(newest_ms))
+        elif self._advance_when_idle and not self._is_due(windows, asked_at_ms):
             return
-        # What a batch will have read is settled before it begins. A tick that is written from then on goes into the
-        # next batch, and what is in a batch's plan stays there, also when the batch has to be run again.
+        # Spark decides what a batch reads before the batch begins. A tick that is written after that belongs to the
+        # next batch, and what is in the plan of a batch stays in it when the batch is run again.
         plan = self._folder.last_plan()
         if plan is None:
             return
-        self._asked_of_batch, read_to = plan
-        unread = self._broker.unread(read_to, ends, self._book.ingest_time_ms)
+        self._checked_batch, read_to = plan
+        unread = self._broker.unread_partitions(read_to, ends, self._schemas.ingest_time_ms)
         for first in unread:
-            if first.appended_ms is not None and first.is_timely(self._publish_delay_ms):
-                self._hear(first.appended_ms)
-        reached = reached_ms(asked_at_ms, unread, windows.newest_appended_ms, idle_flush=self._idle_flush)
-        if reached is not None and self._is_due(windows, reached):
-            self._folder.tick(self._ticks.tick_ms(reached))
-            self._ticked_watermark_ms = self._ticks.watermark_ms(reached)
+            if first.appended_ms is not None and first.is_plausible(self._max_publish_delay_ms):
+                self._observe(first.appended_ms)
+        until_ms = read_until_ms(
+            asked_at_ms, unread, windows.newest_appended_ms, advance_when_idle=self._advance_when_idle
+        )
+        if until_ms is not None and self._is_due(windows, until_ms):
+            self._folder.tick(self._schedule.tick_ms(until_ms))
+            self._ticked_watermark_ms = self._schedule.watermark_ms(until_ms)
             self._ticked_in_start = windows.starts
 
-    def _hear(self, time_ms: int) -> None:
-        # Producers' times are no brokers'.
-        self._broker_time.hear(time_ms if self._is_brokers_time else _no_later_than_here(time_ms))
+    def _observe(self, time_ms: int) -> None:
+        # Without append times the records carry times of their producers, which can be ahead.
+        self._broker_clock.observe(time_ms if self._has_append_time else _at_most_now(time_ms))
 
     def _has_open_windows(self, windows: SupervisedQuery) -> bool:
-        # Without an open window there is nothing to finish: an idle service makes no batches.
+        # Without an open window there is nothing to finish: an idle service runs no batches.
         return windows.last is not None and windows.last.state_rows != 0
 
-    def _is_due(self, windows: SupervisedQuery, reached: int) -> bool:
+    def _is_due(self, windows: SupervisedQuery, until_ms: int) -> bool:
         last = windows.last
         if last is None or not self._has_open_windows(windows):
             return False
-        # Spark tells nothing of its state before a start's first batch, and makes none for windows that an earlier
-        # start has ended but not written: the first tick of a start brings both about, wherever the watermark is.
+        # Before the first batch of a start Spark reports no state, and it runs no batch for windows that an earlier
+        # start has ended but not written. The first tick of a start causes both, wherever the watermark is.
         if last.state_rows is None and self._ticked_in_start != windows.starts:
             return True
-        return self._ticks.is_due(reached, max(last.watermark_ms or 0, self._ticked_watermark_ms))
+        return self._schedule.is_due(until_ms, max(last.watermark_ms or 0, self._ticked_watermark_ms))
 
 
-def _no_later_than_here(time_ms: int) -> int:
+def _at_most_now(time_ms: int) -> int:
     return min(time_ms, time.time_ns() // 1_000_000)

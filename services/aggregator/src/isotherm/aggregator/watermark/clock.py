@@ -1,8 +1,9 @@
-"""How far time has come: the one thing that moves the watermark. Pure (ADR 0030).
+"""How far the input has been read, in broker time. Only this moves the watermark (ADR 0030). Pure.
 
-Time has come to T when every record that the brokers appended before T has been read, in every partition. What is still
-unread in a partition was appended at the time of its first unread record or later; a partition that is read to its end
-will be appended to no earlier than the brokers' present time. The driver's own clock says nothing about either.
+The input is read until T when every record that a broker appended before T has been read, in every partition. In a
+partition with unread records, the first unread record and all records after it were appended at its append time or
+later. A broker appends the next record of a partition that is read to its end no earlier than the brokers' present
+time. The driver's wall clock plays no part.
 """
 
 from __future__ import annotations
@@ -12,90 +13,96 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-_LEAST_RATE = 0.999
-"""How fast the brokers' clocks go at least by ours: NTP slews a clock by 500 parts in a million."""
+_MIN_RATE = 0.999
+"""The slowest rate of the brokers' clocks against ours. NTP slews a clock by at most 500 parts in a million."""
 
 
-class BrokerTime:
-    """The least that the brokers' clocks can show now.
+class BrokerClock:
+    """A lower bound of the time that the brokers' clocks show now.
 
-    It is the newest time of a record that was heard, and what has passed since by the monotonic clock of this host,
-    which knows of no time of day: a driver whose clock is an hour off changes nothing.
+    It is the newest append time observed, plus the time that has passed since then on this host's monotonic clock. A
+    driver whose wall clock is an hour off changes nothing.
     """
 
     def __init__(self, elapsed_s: Callable[[], float] = time.monotonic) -> None:
         self._elapsed_s = elapsed_s
-        self._heard: tuple[int, float] | None = None
+        self._newest: tuple[int, float] | None = None
 
-    def hear(self, time_ms: int) -> None:
-        """Take in the time at which a broker appended a record (epoch ms); what is known already changes nothing."""
+    def observe(self, time_ms: int) -> None:
+        """Take the time (epoch ms) at which a broker appended a record. An older time has no effect."""
         now_ms = self.now_ms()
         if now_ms is None or time_ms > now_ms:
-            self._heard = (time_ms, self._elapsed_s())
+            self._newest = (time_ms, self._elapsed_s())
 
     def now_ms(self) -> int | None:
-        """Epoch ms; None before anything was heard."""
-        if self._heard is None:
+        """Return the bound in epoch ms; None before the first observation."""
+        if self._newest is None:
             return None
-        time_ms, at_s = self._heard
-        return time_ms + int((self._elapsed_s() - at_s) * 1000 * _LEAST_RATE)
+        time_ms, observed_s = self._newest
+        return time_ms + int((self._elapsed_s() - observed_s) * 1000 * _MIN_RATE)
 
 
 @dataclass(frozen=True)
-class Unread:
-    """A partition with unread records, and what its first one says; None is what cannot be told."""
+class UnreadPartition:
+    """A partition with unread records, described by its first one. None stands for a time that is not known."""
 
     appended_ms: int | None
-    """When the broker appended it. Kafka says so, whatever is in the record."""
+    """When the broker appended the record, in epoch ms. Kafka reports it whatever the record holds."""
     ingest_time_ms: int | None = None
 
-    def is_timely(self, publish_delay_ms: int) -> bool:
-        """Whether its two times agree, so that neither a broker nor an ingest service far ahead is believed alone."""
+    def is_plausible(self, max_publish_delay_ms: int) -> bool:
+        """Return whether the two times agree.
+
+        A broker whose clock is far ahead, or an ingest service whose clock is far ahead, is not trusted alone.
+        """
         if self.appended_ms is None or self.ingest_time_ms is None:
             return False
-        return self.appended_ms <= self.ingest_time_ms + publish_delay_ms
+        return self.appended_ms <= self.ingest_time_ms + max_publish_delay_ms
 
 
-def reached_ms(
+def read_until_ms(
     now_ms: int | None,
-    unread: Iterable[Unread],
+    unread: Iterable[UnreadPartition],
     newest_read_ms: int | None,
     *,
-    idle_flush: bool,
+    advance_when_idle: bool,
 ) -> int | None:
-    """How far time has come, in epoch ms; None when that cannot be told now.
+    """Return how far the input has been read, in epoch ms of broker time; None when that is not known now.
 
-    `now_ms` is the brokers' time before the ends of the partitions were asked for, `newest_read_ms` the newest append
-    time that was read. Without `idle_flush` it says nothing, nor does a partition that is read to its end.
+    `now_ms` is the brokers' time from before the end offsets were requested. `newest_read_ms` is the newest append time
+    of a record that was read. Without `advance_when_idle` only records move time: `now_ms` and partitions that are read
+    to their end are ignored.
     """
-    found = list(unread)
-    firsts = [partition.appended_ms for partition in found if partition.appended_ms is not None]
-    if len(firsts) < len(found):
+    partitions = list(unread)
+    firsts = [partition.appended_ms for partition in partitions if partition.appended_ms is not None]
+    if len(firsts) < len(partitions):
         return None
-    if not idle_flush:
+    if not advance_when_idle:
         return min(firsts, default=newest_read_ms)
-    # Also where every partition has unread records: a broker that is ahead, and put right, appends in the past again.
+    # The bound by `now_ms` holds even where every partition has unread records: after the clock of a broker that was
+    # ahead is corrected, the broker appends at earlier times again.
     return None if now_ms is None else min([now_ms, *firsts])
 
 
 @dataclass(frozen=True)
-class Ticks:
-    """When a tick is worth a micro-batch: only when it lets the watermark pass the end of a window."""
+class TickSchedule:
+    """When a tick is worth a micro-batch: only when it moves the watermark past the end of a window. All in ms."""
 
     window_ms: int
     slide_ms: int
     max_skew_ms: int
     delay_ms: int
+    """The delay of Spark's watermark."""
 
-    def tick_ms(self, reached_ms: int) -> int:
-        """The event time of the clock's row: that of the furthest reading that could have come by then."""
-        return reached_ms + self.max_skew_ms
+    def tick_ms(self, read_until_ms: int) -> int:
+        """Return the event time of the clock's row: that of the furthest reading on time that can have come by then."""
+        return read_until_ms + self.max_skew_ms
 
-    def watermark_ms(self, reached_ms: int) -> int:
-        """The watermark that follows from the tick."""
-        return self.tick_ms(reached_ms) - self.delay_ms
+    def watermark_ms(self, read_until_ms: int) -> int:
+        """Return the watermark that follows from the tick."""
+        return self.tick_ms(read_until_ms) - self.delay_ms
 
-    def is_due(self, reached_ms: int, watermark_ms: int) -> bool:
-        """Whether a window may end between the watermark as it is and as it would be."""
+    def is_due(self, read_until_ms: int, watermark_ms: int) -> bool:
+        """Return whether a window can end between the present watermark and the one that the tick would bring."""
         step = math.gcd(self.window_ms, self.slide_ms)
-        return self.watermark_ms(reached_ms) // step > watermark_ms // step
+        return self.watermark_ms(read_until_ms) // step > watermark_ms // step

@@ -1,4 +1,4 @@
-"""The bounds by which a reading's own times say whether it is on time (`docs/explanation/watermarks.md`)."""
+"""The limits that decide whether a reading is on time (ADR 0030)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Timeliness:
-    """What decides about a reading; all in ms. Every job that reads a topic must be given the same."""
+    """The limits, in ms. Every job that reads a topic must use the same limits."""
 
     allowed_lateness_ms: int
-    """A reading measured more than this before its ingest time is late."""
+    """A reading is late when it was measured more than this before its ingest time."""
     max_skew_ms: int
-    """A reading measured more than this after its ingest time lies in the future."""
-    publish_delay_ms: int
-    """A reading that the broker appended more than this after its ingest time is late."""
+    """A reading lies in the future when it was measured more than this after its ingest time."""
+    max_publish_delay_ms: int
+    """A reading is late when the broker appended it more than this after its ingest time."""

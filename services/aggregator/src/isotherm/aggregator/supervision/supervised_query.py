@@ -1,4 +1,4 @@
-"""One running query: its progress, and what its end means."""
+"""One query that may be started several times: its progress, and the cause of its end."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from enum import Enum
 from pyspark.sql.streaming.query import StreamingQuery
 
 from isotherm.aggregator.frames import confluent_avro
-from isotherm.aggregator.metrics import Partition, Progress
+from isotherm.aggregator.kafka.broker import BrokerError
+from isotherm.aggregator.offsets import Partition
+from isotherm.aggregator.progress import Progress
+from isotherm.servicekit.avro import RegistryUnavailableError
 
+_PYTHON_ERRORS = "|".join(
+    re.escape(f"{error.__module__}.{error.__qualname__}") for error in (BrokerError, RegistryUnavailableError)
+)
 _TRANSIENT = re.compile(
     r"org\.apache\.kafka\.common\.errors\."
     r"(\w*TimeoutException|DisconnectException|NetworkException|\w*NotAvailableException|NotLeaderOrFollowerException"
     r"|NotEnoughReplicas\w*Exception|NotCoordinatorException|CoordinatorLoadInProgressException|RetriableException)"
     r"|org\.apache\.kafka\.common\.KafkaException: Failed to create new KafkaAdminClient"
     r"|java\.util\.concurrent\.TimeoutException: Cannot fetch record"
-    r"|aggregator\.broker\.BrokerError|servicekit\.avro\.RegistryUnavailableError"
+    rf"|{_PYTHON_ERRORS}"
 )
-
 
 _STATUS_INTERVAL_S = 0.05
 
@@ -35,7 +40,7 @@ class Cause(Enum):
 
 
 def cause_of(failure: str) -> Cause:
-    """Tell from the text of a failed query, Java's trace included, what is to be done about it."""
+    """Return the cause of a failed query from the text of its failure, which includes Java's trace."""
     if confluent_avro.new_schema_ids(failure):
         return Cause.NEW_SCHEMA
     if _TRANSIENT.search(failure):
@@ -44,11 +49,12 @@ def cause_of(failure: str) -> Cause:
 
 
 class SupervisedQuery:
-    """A query that may be started again from its checkpoint; `redact` takes secrets out of its failures."""
+    """A query that can be started again from its checkpoint."""
 
     def __init__(
         self, name: str, start: Callable[[], StreamingQuery], redact: Callable[[str], str] = lambda text: text
     ) -> None:
+        """`start` starts the query; `redact` removes secrets from the text of a failure."""
         self.name = name
         self.read_to: dict[Partition, int] | None = None
         self.last: Progress | None = None
@@ -60,38 +66,39 @@ class SupervisedQuery:
         self._seen: tuple[int, str] = (-1, "")
 
     def start(self) -> None:
-        """Start it, with what is known now."""
+        """Start the query with the schema ids known now."""
         self._query = self._start()
         self.starts += 1
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started and has not ended."""
+        """Whether the query has been started and has not ended."""
         return self._query is not None and self._query.isActive
 
     @property
     def is_initialized(self) -> bool:
-        """Whether it runs and has been through its first trigger, which finds every mistake in a plan."""
+        """Whether the query runs and has completed its first trigger, which reveals every mistake in its plan."""
         return self.is_running and self.last is not None
 
     def new_progress(self) -> list[Progress]:
-        """What it has done since the last call.
+        """Return the progress since the last call, oldest first.
 
-        The first one says how many batches before it are missing: Spark keeps only as many as it is told to.
+        The first entry says how many batches before it are missing: Spark keeps a limited number of entries.
         """
         if self._query is None:
             return []
         new: list[Progress] = []
-        # The newest first, as far as needed, and the JSON in one call: every call is a round trip to the JVM.
-        for reported in reversed(self._query._jsq.recentProgress()):
-            progress = Progress.parse(reported.json())
+        # Read the newest entries first and only as many as needed, and each as one JSON text: every call is a round
+        # trip to the JVM, and PySpark's own `recentProgress` needs about a hundred for one entry.
+        for entry in reversed(self._query._jsq.recentProgress()):
+            progress = Progress.parse(entry.json())
             if (progress.batch_id, progress.timestamp) <= self._seen:
                 break
             new.append(progress)
         new.reverse()
-        seen_batch = self._seen[0]
-        if new and seen_batch >= 0 and new[0].batch_id > seen_batch + 1:
-            new[0] = replace(new[0], missed=new[0].batch_id - seen_batch - 1)
+        last_batch = self._seen[0]
+        if new and last_batch >= 0 and new[0].batch_id > last_batch + 1:
+            new[0] = replace(new[0], missed=new[0].batch_id - last_batch - 1)
         for progress in new:
             self._seen = (progress.batch_id, progress.timestamp)
             self.last = progress
@@ -102,24 +109,24 @@ class SupervisedQuery:
         return new
 
     def failure(self) -> str | None:
-        """The text of the failure that ended it, with Java's trace; None while it runs or when it was stopped."""
+        """Return the text of the failure that ended the query, with Java's trace; None while it runs or was stopped."""
         if self._query is None or self._query.isActive:
             return None
         error = self._query.exception()
         return "the query ended without a reason" if error is None else self._redact(str(error))
 
     def stop_after_batch(self, deadline_s: float) -> None:
-        """Stop it between two batches, or in the middle of one after `deadline_s` (of the monotonic clock).
+        """Stop the query between two batches, or within a batch after `deadline_s` (of the monotonic clock).
 
-        Either is safe: a batch that did not finish is run again, as it was, at the next start.
+        Both are safe: an unfinished batch is run again unchanged at the next start.
         """
         if self._query is None:
             return
         self.new_progress()
-        begun = self._seen
+        seen = self._seen
         while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < deadline_s:
             self.new_progress()
-            if self._seen != begun:
+            if self._seen != seen:
                 break
             time.sleep(_STATUS_INTERVAL_S)
         self._query.stop()

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from isotherm.aggregator.checkpoint.folder import CheckpointFolder
-from isotherm.aggregator.checkpoint.writer_schema_cache import MAX_UNKNOWN_IDS, SchemaBook
+from isotherm.aggregator.checkpoint.writer_schema_cache import MAX_UNKNOWN_IDS, WriterSchemaCache
 from isotherm.aggregator.frames.readings import READER
 from isotherm.schemas import schema, versions
 from isotherm.servicekit import avro
@@ -20,7 +20,7 @@ OFFSETS = {("t", 0): 40, ("t", 1): 7}
 
 
 class Registry:
-    """What a schema book asks of a registry."""
+    """What the cache asks of a registry."""
 
     def __init__(self) -> None:
         self.schemas = {KNOWN: schema(READER["name"], 1)}
@@ -48,85 +48,85 @@ def registry() -> Registry:
 
 
 @pytest.fixture
-def open_book(tmp_path: Path, registry: Registry) -> Callable[[], SchemaBook]:
-    """Opens the book of one checkpoint, as each start of the service does."""
+def open_cache(tmp_path: Path, registry: Registry) -> Callable[[], WriterSchemaCache]:
+    """Opens the cache of one checkpoint, as each start of the service does."""
     folder = CheckpointFolder(tmp_path)
     folder.create()
 
-    def opened() -> SchemaBook:
-        book = SchemaBook(cast(SchemaRegistry, registry), folder)
-        book.open(["t"])
-        return book
+    def opened() -> WriterSchemaCache:
+        cache = WriterSchemaCache(cast(SchemaRegistry, registry), folder)
+        cache.open(["t"])
+        return cache
 
     return opened
 
 
 def test_an_unknown_id_is_asked_for_again_and_known_from_then_on(
-    registry: Registry, open_book: Callable[[], SchemaBook]
+    registry: Registry, open_cache: Callable[[], WriterSchemaCache]
 ) -> None:
-    book = open_book()
-    book.learn([LATER])
-    assert book.ids.unknown == {LATER}
-    assert book.look_again() == {}
+    cache = open_cache()
+    cache.learn([LATER])
+    assert cache.ids.unknown == {LATER}
+    assert cache.retry_unknown() == {}
     registry.schemas[LATER] = schema(READER["name"], max(versions(READER["name"])))
-    found = book.look_again()
+    found = cache.retry_unknown()
     assert found == {LATER: json.dumps(registry.schemas[LATER])}
-    book.adopt(found, OFFSETS)
-    again = open_book().ids
-    assert again == book.ids
-    assert (again.since, again.unknown) == ({LATER: OFFSETS}, frozenset())
-    assert not book.lacks_ids
+    cache.adopt(found, OFFSETS)
+    again = open_cache().ids
+    assert again == cache.ids
+    assert (again.known_since, again.unknown) == ({LATER: OFFSETS}, frozenset())
+    assert not cache.has_unknown_ids
 
 
 def test_a_hundred_junk_ids_do_not_keep_a_new_schema_out(
-    registry: Registry, open_book: Callable[[], SchemaBook]
+    registry: Registry, open_cache: Callable[[], WriterSchemaCache]
 ) -> None:
-    book = open_book()
-    book.learn(range(JUNK, JUNK + MAX_UNKNOWN_IDS))
-    assert book.ids.closed
+    cache = open_cache()
+    cache.learn(range(JUNK, JUNK + MAX_UNKNOWN_IDS))
+    assert cache.ids.closed
     registry.schemas[LATER] = schema(READER["name"], 1)
-    book = open_book()
-    found = book.look_again()
+    cache = open_cache()
+    found = cache.retry_unknown()
     assert found.keys() == {LATER}
-    book.adopt(found, OFFSETS)
-    assert LATER in open_book().ids.known
+    cache.adopt(found, OFFSETS)
+    assert LATER in open_cache().ids.known
 
 
 def test_every_unknown_id_has_its_turn_and_not_all_at_once(
-    registry: Registry, open_book: Callable[[], SchemaBook]
+    registry: Registry, open_cache: Callable[[], WriterSchemaCache]
 ) -> None:
-    book = open_book()
+    cache = open_cache()
     junk = range(JUNK, JUNK + 25)
-    book.learn(junk)
+    cache.learn(junk)
     registry.asked.clear()
     looks = []
     for _ in range(3):
-        book.look_again()
+        cache.retry_unknown()
         looks.append(len(registry.asked))
     assert looks == [10, 20, 30]
     assert set(registry.asked) == set(junk)
 
 
 def test_a_registry_that_is_away_says_nothing_about_an_id(
-    registry: Registry, open_book: Callable[[], SchemaBook]
+    registry: Registry, open_cache: Callable[[], WriterSchemaCache]
 ) -> None:
-    book = open_book()
+    cache = open_cache()
     registry.is_away = True
     with pytest.raises(RegistryUnavailableError):
-        book.learn([LATER])
-    assert LATER not in book.ids
+        cache.learn([LATER])
+    assert LATER not in cache.ids
 
 
 def test_the_ingest_time_is_read_without_asking_anybody(
-    registry: Registry, open_book: Callable[[], SchemaBook]
+    registry: Registry, open_cache: Callable[[], WriterSchemaCache]
 ) -> None:
-    book = open_book()
+    cache = open_cache()
     registry.is_away = True
     registry.asked.clear()
     times = {"event_time": 1_000, "ingest_time": 2_000, "sequence": 0, "attributes": {}}
     reading = {"device_id": "d", "metric": "m", "value": 1.0, "unit": "Cel", **times}
     value = avro.encoder(schema(READER["name"], 1), KNOWN)(reading)
-    assert book.ingest_time_ms(value) == 2_000
+    assert cache.ingest_time_ms(value) == 2_000
     unreadable = [None, b"?", value[:-8], b"\x00" + LATER.to_bytes(4, "big") + value[5:]]
-    assert [book.ingest_time_ms(each) for each in unreadable] == [None] * 4
+    assert [cache.ingest_time_ms(each) for each in unreadable] == [None] * 4
     assert registry.asked == []

@@ -10,13 +10,14 @@ from typing import cast
 import pytest
 
 from isotherm.aggregator.checkpoint.folder import CheckpointFolder
-from isotherm.aggregator.checkpoint.writer_schema_cache import SchemaBook
+from isotherm.aggregator.checkpoint.writer_schema_cache import WriterSchemaCache
 from isotherm.aggregator.kafka.broker import Broker
-from isotherm.aggregator.metrics import Partition, Progress
+from isotherm.aggregator.offsets import Partition
+from isotherm.aggregator.progress import Progress
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark.supervised_query import SupervisedQuery
-from isotherm.aggregator.supervision.watermark_advancer import Ticking
-from isotherm.aggregator.watermark.clock import BrokerTime, Unread
+from isotherm.aggregator.supervision.supervised_query import SupervisedQuery
+from isotherm.aggregator.supervision.watermark_advancer import WatermarkAdvancer
+from isotherm.aggregator.watermark.clock import BrokerClock, UnreadPartition
 
 BATCH = 7
 PLANNED: dict[Partition, int] = {("readings", 0): 50, ("readings", 1): 60}
@@ -39,20 +40,20 @@ class Log:
     def ends(self) -> dict[Partition, int]:
         return {partition: max(records, default=-1) + 1 for partition, records in self.appended_ms.items()}
 
-    def unread(
+    def unread_partitions(
         self, read_to: Mapping[Partition, int], ends: Mapping[Partition, int], _: Callable[..., object]
-    ) -> list[Unread]:
+    ) -> list[UnreadPartition]:
         self.asked.append(read_to)
         firsts = [self.appended_ms[p][read_to[p]] for p in ends if read_to[p] < ends[p]]
-        return [Unread(first, None if self.unreadable else first - self.held_ms) for first in firsts]
+        return [UnreadPartition(first, None if self.unreadable else first - self.held_ms) for first in firsts]
 
-    def newest_ms(self, _: Sequence[str]) -> int | None:
+    def newest_timestamp_ms(self, _: Sequence[str]) -> int | None:
         return max((time for records in self.appended_ms.values() for time in records.values()), default=None)
 
 
 @dataclass
-class Book:
-    """What the ticking takes from the schema book."""
+class Schemas:
+    """What the advancer needs of the cache of writer schemas."""
 
     ingest_time_ms: Callable[..., object] = lambda _: None
 
@@ -91,17 +92,19 @@ def begin_again(windows: SupervisedQuery) -> None:
     windows.last = Progress.parse(json.dumps(idle))
 
 
-def ticking(folder: CheckpointFolder, log: Log) -> Ticking:
+def advancer(folder: CheckpointFolder, log: Log) -> WatermarkAdvancer:
     settings = AggregatorSettings(
         checkpoint_dir=folder.folder,
         jars_dir=folder.folder,
         window_ms=WINDOW_MS,
         allowed_lateness_ms=5_000,
         max_skew_ms=SKEW_MS,
-        read_slack_ms=4_000,
+        max_publish_delay_ms=4_000,
         read_margin_ms=1_000,
     )
-    return Ticking(settings, folder, cast(Broker, log), cast(SchemaBook, Book()), BrokerTime(lambda: 0.0))
+    return WatermarkAdvancer(
+        settings, folder, cast(Broker, log), cast(WriterSchemaCache, Schemas()), BrokerClock(lambda: 0.0)
+    )
 
 
 def ticks(folder: CheckpointFolder) -> list[int]:
@@ -111,7 +114,7 @@ def ticks(folder: CheckpointFolder) -> list[int]:
 def test_a_plan_of_a_running_batch_is_enough(folder: CheckpointFolder) -> None:
     log = Log({("readings", 0): {49: DUE_MS - 1}, ("readings", 1): {59: DUE_MS - 1, 60: DUE_MS + 5}})
     plan(folder, BATCH, PLANNED)
-    ticking(folder, log).advance(query(), DUE_MS + 100, log.ends())
+    advancer(folder, log).advance(query(), DUE_MS + 100, log.ends())
     assert log.asked == [PLANNED]
     assert ticks(folder) == [DUE_MS + 5 + SKEW_MS]
 
@@ -119,44 +122,44 @@ def test_a_plan_of_a_running_batch_is_enough(folder: CheckpointFolder) -> None:
 def test_a_record_taken_in_before_that_no_plan_has_holds_time_back(folder: CheckpointFolder) -> None:
     log = Log({("readings", 0): {49: 1, 50: DUE_MS - 1}, ("readings", 1): {60: DUE_MS + 5}})
     plan(folder, BATCH, PLANNED)
-    clock = ticking(folder, log)
-    clock.advance(query(), DUE_MS + 100, log.ends())
+    watermark = advancer(folder, log)
+    watermark.advance(query(), DUE_MS + 100, log.ends())
     assert ticks(folder) == []
     plan(folder, BATCH + 1, {**PLANNED, ("readings", 0): 51})
-    clock.advance(query(), DUE_MS + 200, log.ends())
+    watermark.advance(query(), DUE_MS + 200, log.ends())
     assert ticks(folder) == [DUE_MS + 5 + SKEW_MS]
 
 
 def test_one_tick_ends_one_window(folder: CheckpointFolder) -> None:
     log = Log({("readings", 0): {49: 1}, ("readings", 1): {59: 1}})
     plan(folder, BATCH, PLANNED)
-    clock = ticking(folder, log)
+    watermark = advancer(folder, log)
     for asked_at_ms in (DUE_MS - 1, DUE_MS, DUE_MS + 100):
-        clock.advance(query(), asked_at_ms, log.ends())
+        watermark.advance(query(), asked_at_ms, log.ends())
     assert ticks(folder) == [DUE_MS + SKEW_MS]
 
 
 def test_without_a_plan_or_an_open_window_time_stands_still(folder: CheckpointFolder) -> None:
     log = Log({("readings", 0): {}})
-    ticking(folder, log).advance(query(), DUE_MS, log.ends())
+    advancer(folder, log).advance(query(), DUE_MS, log.ends())
     plan(folder, BATCH, PLANNED)
-    ticking(folder, log).advance(query(state_rows=0), DUE_MS, log.ends())
+    advancer(folder, log).advance(query(state_rows=0), DUE_MS, log.ends())
     assert ticks(folder) == []
 
 
 def test_a_start_on_an_idle_input_ends_what_the_one_before_left_open(folder: CheckpointFolder) -> None:
     log = Log({("readings", 0): {49: 1}, ("readings", 1): {59: 1}})
     plan(folder, BATCH, PLANNED)
-    clock, windows = ticking(folder, log), query()
+    watermark, windows = advancer(folder, log), query()
     begin_again(windows)
-    clock.advance(windows, DUE_MS, log.ends())
+    watermark.advance(windows, DUE_MS, log.ends())
     assert ticks(folder) == [DUE_MS + SKEW_MS]
 
     plan(folder, BATCH + 1, PLANNED)
-    assert not clock.is_worth_asking(query(state_rows=0))
-    clock.advance(windows, DUE_MS + 1, log.ends())
+    assert not watermark.is_worth_checking(query(state_rows=0))
+    watermark.advance(windows, DUE_MS + 1, log.ends())
     assert ticks(folder) == [DUE_MS + SKEW_MS]
-    clock.advance(windows, DUE_MS + WINDOW_MS, log.ends())
+    watermark.advance(windows, DUE_MS + WINDOW_MS, log.ends())
     assert ticks(folder) == [DUE_MS + SKEW_MS, DUE_MS + WINDOW_MS + SKEW_MS]
 
 
@@ -164,10 +167,10 @@ def test_every_start_has_its_first_tick_at_once(folder: CheckpointFolder) -> Non
     """A start may have ended windows by a tick, and have been stopped before the batch that writes them."""
     log = Log({("readings", 0): {49: 1}, ("readings", 1): {59: 1}})
     plan(folder, BATCH, PLANNED)
-    clock, windows = ticking(folder, log), query()
-    clock.advance(windows, DUE_MS, log.ends())
+    watermark, windows = advancer(folder, log), query()
+    watermark.advance(windows, DUE_MS, log.ends())
     begin_again(windows)
-    clock.advance(windows, DUE_MS + 1, log.ends())
+    watermark.advance(windows, DUE_MS + 1, log.ends())
     assert ticks(folder) == [DUE_MS + SKEW_MS, DUE_MS + 1 + SKEW_MS]
 
 
@@ -176,39 +179,39 @@ def test_a_start_on_an_idle_input_waits_for_what_no_plan_has(folder: CheckpointF
     plan(folder, BATCH, PLANNED)
     windows = query()
     begin_again(windows)
-    ticking(folder, log).advance(windows, DUE_MS + 100, log.ends())
+    advancer(folder, log).advance(windows, DUE_MS + 100, log.ends())
     assert ticks(folder) == [DUE_MS - 1 + SKEW_MS]
 
 
 def test_before_the_first_plan_of_all_there_is_nothing_to_end(folder: CheckpointFolder) -> None:
     log = Log({("readings", 0): {}})
-    clock, windows = ticking(folder, log), query()
+    watermark, windows = advancer(folder, log), query()
     begin_again(windows)
-    assert not clock.is_worth_asking(windows)
-    clock.advance(windows, DUE_MS, log.ends())
+    assert not watermark.is_worth_checking(windows)
+    watermark.advance(windows, DUE_MS, log.ends())
     assert ticks(folder) == []
 
 
-def test_it_is_worth_asking_once_for_each_batch(folder: CheckpointFolder) -> None:
+def test_it_is_worth_checking_once_for_each_batch(folder: CheckpointFolder) -> None:
     log = Log({("readings", 0): {49: 1, 50: DUE_MS}, ("readings", 1): {59: 1, 60: 1}})
-    clock = ticking(folder, log)
+    watermark = advancer(folder, log)
     plan(folder, BATCH, PLANNED)
-    assert not clock.is_worth_asking(query())  # as long as nothing has told the time
-    clock.advance(query(), None, log.ends())
-    assert not clock.is_worth_asking(query())
+    assert not watermark.is_worth_checking(query())  # as long as nothing has told the time
+    watermark.advance(query(), None, log.ends())
+    assert not watermark.is_worth_checking(query())
     plan(folder, BATCH + 1, PLANNED)
-    assert clock.is_worth_asking(query())
-    assert not clock.is_worth_asking(query(state_rows=0))
+    assert watermark.is_worth_checking(query())
+    assert not watermark.is_worth_checking(query(state_rows=0))
 
 
 def test_a_start_takes_the_time_from_the_newest_record(folder: CheckpointFolder) -> None:
     log = Log({("readings", 0): {49: DUE_MS}, ("readings", 1): {59: 1}})
-    clock, windows = ticking(folder, log), query()
+    watermark, windows = advancer(folder, log), query()
     plan(folder, BATCH, PLANNED)
-    assert clock.now_ms() is None
-    clock.advance(windows, clock.now_ms(), log.ends())
-    assert (ticks(folder), clock.now_ms()) == ([], DUE_MS)
-    clock.advance(windows, clock.now_ms(), log.ends())
+    assert watermark.now_ms() is None
+    watermark.advance(windows, watermark.now_ms(), log.ends())
+    assert (ticks(folder), watermark.now_ms()) == ([], DUE_MS)
+    watermark.advance(windows, watermark.now_ms(), log.ends())
     assert ticks(folder) == [DUE_MS + SKEW_MS]
 
 
@@ -218,29 +221,29 @@ def test_a_driver_whose_clock_is_an_hour_ahead_ends_no_window_early(
     now_ns = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: now_ns + 3_600_000_000_000)
     log = Log({("readings", 0): {49: DUE_MS - 1}, ("readings", 1): {59: 1}})
-    clock, windows = ticking(folder, log), query()
+    watermark, windows = advancer(folder, log), query()
     plan(folder, BATCH, PLANNED)
     for _ in range(3):
-        clock.advance(windows, clock.now_ms(), log.ends())
+        watermark.advance(windows, watermark.now_ms(), log.ends())
     assert ticks(folder) == []
 
 
 def test_a_broker_whose_clock_is_an_hour_ahead_moves_no_others_windows(folder: CheckpointFolder) -> None:
     log = Log({("readings", 0): {49: 1, 50: DUE_MS + 3_600_000}, ("readings", 1): {59: 1}}, held_ms=3_600_000)
-    clock, windows = ticking(folder, log), query()
+    watermark, windows = advancer(folder, log), query()
     windows.newest_appended_ms = DUE_MS - 1
     plan(folder, BATCH, PLANNED)
-    clock.advance(windows, 1, log.ends())
-    clock.advance(windows, clock.now_ms(), log.ends())
+    watermark.advance(windows, 1, log.ends())
+    watermark.advance(windows, watermark.now_ms(), log.ends())
     assert ticks(folder) == []
 
 
 @pytest.mark.parametrize("partitions", [1, 128])
 def test_unreadable_records_in_every_partition_stop_nothing(folder: CheckpointFolder, partitions: int) -> None:
     log = Log({("readings", number): {50: DUE_MS} for number in range(partitions)})
-    clock, windows = ticking(folder, log), query()
+    watermark, windows = advancer(folder, log), query()
     windows.newest_appended_ms = DUE_MS
     plan(folder, BATCH, {("readings", number): 50 for number in range(partitions)})
     log.unreadable = True
-    clock.advance(windows, DUE_MS, log.ends())
+    watermark.advance(windows, DUE_MS, log.ends())
     assert ticks(folder) == [DUE_MS + SKEW_MS]

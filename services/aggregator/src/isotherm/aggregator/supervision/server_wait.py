@@ -1,0 +1,49 @@
+"""Waits for Kafka, the registry or the checkpoint folder until the service is to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from isotherm.aggregator.checkpoint.folder import CheckpointHeldError
+from isotherm.aggregator.kafka.broker import BrokerError
+from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError
+from isotherm.servicekit.backoff import Backoff
+from isotherm.servicekit.health import Health
+from isotherm.servicekit.lifecycle import Stop
+from isotherm.servicekit.startup import wait_until_up
+
+T = TypeVar("T")
+
+_RETRIABLE = (CheckpointHeldError, BrokerError, RegistryUnavailableError, SchemaNotRegisteredError)
+
+
+class StopRequestedError(Exception):
+    """The service was asked to stop while it waited."""
+
+
+class ServerWait:
+    """Waits on behalf of the main loop. The service stays live while it waits here."""
+
+    def __init__(self, stop: Stop, health: Health) -> None:
+        self._stop = stop
+        self._health = health
+
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises StopRequestedError as soon as the service is to stop."""
+        self._health.beat()
+        if self._stop.wait(seconds):
+            raise StopRequestedError
+        self._health.beat()
+
+    def until(self, part: str, attempt: Callable[[], T]) -> T:
+        """Repeat `attempt` until the server that it needs answers; `part` is not ready meanwhile.
+
+        Raises StopRequestedError, and every exception that does not mean that a server is unavailable.
+        """
+        # A pause of at most 10 s keeps the liveness check content, whose limit is 30 s.
+        backoff = Backoff(base_ms=500, cap_ms=10_000)
+        result = wait_until_up(part, attempt, _RETRIABLE, health=self._health, stop=self._stop, backoff=backoff)
+        if self._stop.is_set():
+            raise StopRequestedError
+        return cast(T, result)  # None stands for a stop only
