@@ -56,6 +56,22 @@ def test_comments_blank_lines_and_continued_lines() -> None:
     assert parse(text).config["kcql"] == "INSERT INTO a SELECT * FROM b"
 
 
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        ("topics a:b", "topics", "a:b"),
+        ("topics\ta = b", "topics", "a = b"),
+        (r"connect.\u006bcql : SELECT", "connect.kcql", "SELECT"),
+        (r"greeting=\ud83c\udf21", "greeting", "\U0001f321"),
+        ("topics=a \t", "topics", "a"),
+        (r"separator=\u0020", "separator", " "),
+    ],
+)
+def test_properties_are_read_as_java_reads_them(line: str, key: str, value: str) -> None:
+    """java.util.Properties: a blank separates too, and pairs of surrogates are one character."""
+    assert parse(f"name=x\nconnector.class=y\r\n{line}").config[key] == value
+
+
 def test_json_in_both_shapes_gives_texts() -> None:
     nested = parse(ELASTIC_JSON)
     assert nested.name == "temperatures-to-elasticsearch"

@@ -14,13 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import javaproperties
+
 from isotherm.servicekit import secrets
 
 NAME = "name"
 CLASS = "connector.class"
 CLASS_ALIASES = ("class",)
 
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_TRAILING_BLANKS = re.compile(r"(?<!\\)[ \t\f]+(?=[\r\n]|\Z)")
+"""Blanks at the end of a line, which Java keeps: nobody sees them, and no value needs them."""
+_LINE_BREAK = re.compile(r"\r\n|\r|\n")
+_SEPARATOR = re.compile(r"[=:]")
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -197,56 +202,25 @@ def _scalars(document: Mapping[str, Any], problems: list[str]) -> _Entries:
 
 
 def _properties_entries(text: str, problems: list[str]) -> _Entries:
-    for number, line in _logical_lines(text):
-        end = next((match.start() for match in re.finditer(r"[=:]", line) if not _is_escaped(line, match.start())), -1)
-        if end < 0:
-            problems.append(f"line {number}: expected key=value, found {line.strip()[:80]!r}")
-            continue
-        key = _unescaped(line[:end].strip(" \t\f"), number, problems)
-        if not key:
-            problems.append(f"line {number}: no key before {line[end]!r}")
-            continue
-        yield f"line {number}: ", key, _unescaped(line[end + 1 :].strip(" \t\f"), number, problems)
-
-
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments and blanks; a line that ends in an odd number of backslashes goes on in the next."""
-    begun, parts = 0, ""
-    for number, raw in enumerate(text.splitlines(), start=1):
-        line = raw.lstrip(" \t\f")
-        if not parts and (not line.strip() or line[0] in "#!"):
-            continue
-        begun = begun or number
-        parts += line
-        if _is_escaped(parts, len(parts)):
-            parts = parts[:-1]
-            continue
-        yield begun, parts
-        begun, parts = 0, ""
-    if parts:
-        yield begun, parts
-
-
-def _is_escaped(text: str, position: int) -> bool:
-    before = text[:position]
-    return (len(before) - len(before.rstrip("\\"))) % 2 == 1
-
-
-def _unescaped(text: str, number: int, problems: list[str]) -> str:
-    def replace(match: re.Match[str]) -> str:
-        escape = match.group(1)
-        if escape[0] != "u":
-            return _ESCAPES.get(escape, escape)
-        if len(escape) == 1:
-            problems.append(f"line {number}: \\u needs four hexadecimal digits")
-            return ""
-        return chr(int(escape[1:], 16))
-
-    return re.sub(r"\\(u[0-9A-Fa-f]{4}|.)", replace, text)
+    number = 1
+    try:
+        for element in javaproperties.parse(_TRAILING_BLANKS.sub("", text)):
+            line = f"line {number}"
+            number += len(_LINE_BREAK.findall(element.source))
+            if not isinstance(element, javaproperties.KeyValue):
+                continue
+            if not element.key:
+                problems.append(f"{line}: no key before {element.source.strip()[:1]!r}")
+            elif not element.value and not _SEPARATOR.search(element.source):
+                problems.append(f"{line}: expected key=value, found {element.source_stripped.strip()[:80]!r}")
+            else:
+                yield f"{line}: ", element.key, element.value
+    except javaproperties.InvalidUEscapeError:
+        problems.append(f"line {number}: \\u needs four hexadecimal digits")
 
 
 def _escaped(text: str, *, key: bool) -> str:
-    # Control characters and line breaks everywhere; blanks and separators where a reader would take them as such.
+    # Control characters and line breaks everywhere; blanks and separators only where a reader would take them as such.
     special = r"[\x00-\x1f\x7f\x85\u2028\u2029]|" + ("[=:#! ]" if key else "^ +| +$")
     return re.sub(
         special,
