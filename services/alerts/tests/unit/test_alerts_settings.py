@@ -94,11 +94,6 @@ def test_what_cannot_be_used_is_named(override: str, text: str) -> None:
         load(override)
 
 
-def test_the_readme_shows_every_setting() -> None:
-    readme = Path(__file__).parents[2] / "README.md"
-    assert loading.table(AlertsSettings, "alerts") in readme.read_text(encoding="utf-8")
-
-
 def test_an_open_connection_needs_no_credentials() -> None:
     assert credentials(KafkaSettings(properties={"socket.keepalive.enable": "true"})) is None
 
