@@ -1,7 +1,7 @@
-"""Hooks of the documentation site: diagrams without a network, and a check of every link and anchor of the built pages.
+"""Hooks of the documentation site: diagrams without a network, and a check of every link and anchor of the pages.
 
-MkDocs checks links between Markdown files. This also finds links to pages that are left out of the site, anchors in HTML,
-and anything that a page would load from another host.
+MkDocs checks links between Markdown files. The check here also finds links to files that are left out of the site,
+anchors in HTML, and anything that a page would load from another host.
 """
 
 from __future__ import annotations

@@ -1,0 +1,89 @@
+"""Links, anchors and file names in the Markdown files lead somewhere. `make docs` also checks the built site."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from itertools import product
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_LISTED = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+# Notes of audits speak of the commit that they were made on.
+DOCUMENTS = sorted(
+    path for path in _LISTED.splitlines() if not path.startswith("docs/audit") and (ROOT / path).exists()
+)
+PACKAGES = {readme.parent: readme for readme in ROOT.glob("**/README.md") if (readme.parent / "src/isotherm").is_dir()}
+
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+_CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+_TEST_FILE = re.compile(r"`((?:[\w.-]+/)*[\w{},*-]*test_[\w{},*]+\.py)`")
+
+
+def _prose(path: str) -> str:
+    return _CODE.sub("", (ROOT / path).read_text(encoding="utf-8"))
+
+
+def _anchors(file: Path) -> set[str]:
+    """The anchors of a file's headings, as GitHub and Python-Markdown make them."""
+    text = re.sub(r"```.*?```", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def _broken(path: str) -> list[str]:
+    found = []
+    for address in _LINK.findall(_prose(path)):
+        if re.match(r"[a-z]+:", address):
+            continue
+        name, _, anchor = unquote(address).partition("#")
+        target = ((ROOT / path).parent / name).resolve() if name else ROOT / path
+        if not target.exists():
+            found.append(f"{address} is not there")
+        elif anchor and target.suffix == ".md" and anchor not in _anchors(target):
+            found.append(f"{address} has no such heading")
+    return found
+
+
+def _expanded(pattern: str) -> list[str]:
+    """`a_{b,c}.py` as `a_b.py` and `a_c.py`."""
+    parts = [part.split(",") if index % 2 else [part] for index, part in enumerate(re.split(r"[{}]", pattern))]
+    return ["".join(choice) for choice in product(*parts)]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+def test_every_link_leads_somewhere(path: str) -> None:
+    assert not _broken(path)
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "a.md"
+    file.write_text(
+        "# One two\n[a](#one-two) [b](#three) [c](b.md) [d](https://example.org) `[e](f.md)`\n", encoding="utf-8"
+    )
+
+    assert _broken(str(file)) == ["#three has no such heading", "b.md is not there"]
+
+
+@pytest.mark.parametrize("readme", sorted(PACKAGES.values()), ids=lambda readme: str(readme.parent.relative_to(ROOT)))
+def test_files_that_a_readme_names_exist(readme: Path) -> None:
+    """The table from behaviour to file: every module named in it is below the package."""
+    (package,) = (folder for folder in (readme.parent / "src/isotherm").iterdir() if (folder / "__init__.py").exists())
+    text = readme.read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    named = {name for row in rows for name in re.findall(r"`((?:[\w-]+/)*[\w-]+(?:\.py|\.lark|/))`", row)}
+
+    assert [
+        name for name in sorted(named) if not (package / name).exists() and not (readme.parent / name).exists()
+    ] == []
+
+
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if path.startswith("docs/")])
+def test_test_files_that_a_page_names_exist(path: str) -> None:
+    """A promise names the test that holds it."""
+    names = {name for text in _TEST_FILE.findall((ROOT / path).read_text(encoding="utf-8")) for name in _expanded(text)}
+
+    assert [name for name in sorted(names) if not list(ROOT.glob(f"**/{name.removeprefix('.../')}"))] == []
