@@ -17,7 +17,7 @@ LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -
 # The contract tests' verifier would report its use to its makers.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update can-deploy charts charts-tools charts-update charts-package images compose-proof demo screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -61,7 +61,10 @@ contracts: setup ## Check every promise between the services; needs no server
 contracts-update: setup ## Write pacts, recordings and the AsyncAPI document anew
 	@$(BIN)/python -m isotherm.contracts update
 
-can-deploy: setup ## Does a service fit what is deployed? make can-deploy S=aggregator DEPLOYED=tag-or-folder
+contracts-release: setup ## Record the contracts of a release: make contracts-release VERSION=0.9.0
+	@$(BIN)/python -m isotherm.contracts release $(or $(VERSION),$(error say which version: make contracts-release VERSION=0.9.0))
+
+can-deploy: setup ## Does a service fit what is deployed? make can-deploy S=aggregator DEPLOYED=tag-release-or-folder
 	@$(BIN)/python -m isotherm.contracts can-deploy $(or $(S),$(error say which service: make can-deploy S=aggregator)) \
 		--deployed "$(DEPLOYED)"
 

@@ -19,9 +19,9 @@ from isotherm.cli.apply import RefusedError, apply
 from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
 from isotherm.connector.config import files
 from isotherm.connector.errors.policies import ErrorPolicy
-from isotherm.contracts import schema_versions as books
-from isotherm.contracts.bench import plain
+from isotherm.contracts import schema_catalog
 from isotherm.contracts.compatibility import gate
+from isotherm.contracts.harness import plain
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes
 from isotherm.mqtt_proxy.ingest.translation import Arrival, Rules, Translator
@@ -29,9 +29,10 @@ from isotherm.mqtt_proxy.service import READING
 from isotherm.persisters.api.record import FailedRecord
 from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.buffers.accounting import Counts
+from isotherm.persisters.configuration import check
 from isotherm.persisters.records.decoding import key_decoder, value_decoder
 from isotherm.persisters.records.projection import Projector
-from isotherm.persisters.sinks.catalog import KINDS, check
+from isotherm.persisters.sinks.catalog import KINDS
 from isotherm.persisters.task.loop import Loop
 from isotherm.persisters.task.loop_settings import LoopSettings
 from isotherm.servicekit import kafka as clients
@@ -48,7 +49,7 @@ PATIENCE_S = 180.0
 UNITS = {"temperature": "Cel"}
 
 
-def _next(change: Callable[[dict[str, Any]], object]) -> books.JsonSchema:
+def _next(change: Callable[[dict[str, Any]], object]) -> schema_catalog.JsonSchema:
     """SensorReading as a later version would be."""
     copied: dict[str, Any] = json.loads(json.dumps(READING))
     change(copied)
@@ -69,7 +70,7 @@ class World:
         self.topic = f"mixed-{uuid.uuid4().hex[:8]}"
         self._producer: Producer = clients.producer(self.kafka, "mixed")
 
-    def apply(self, *versions: books.JsonSchema) -> None:
+    def apply(self, *versions: schema_catalog.JsonSchema) -> None:
         """`isotherm apply` with these versions of the topic's record."""
         topics = [DeclaredTopic(self.topic, 2)]
         apply(self.kafka, self.registry, topics=topics, subjects=[DeclaredSubject(f"{self.topic}-value", versions)])
@@ -110,7 +111,7 @@ class OldWriter:
         self._world.send(record.key, record.value)
 
 
-def new_writer(world: World, schema: books.JsonSchema, **more: Any) -> Callable[[int], None]:
+def new_writer(world: World, schema: schema_catalog.JsonSchema, **more: Any) -> Callable[[int], None]:
     """The writer of a later version."""
     encode = world.schemas.encoder(world.topic, schema)
 
@@ -187,7 +188,7 @@ def persister(world: World) -> Iterator[Callable[[], list[Mapping[str, Any]]]]:
 
 
 @contextmanager
-def pinned_reader(world: World, schema: books.JsonSchema) -> Iterator[Callable[[], list[Mapping[str, Any]]]]:
+def pinned_reader(world: World, schema: schema_catalog.JsonSchema) -> Iterator[Callable[[], list[Mapping[str, Any]]]]:
     """A reader that pins a version, as the aggregator does, until the end of the block; gives what it has read."""
     decode = Decoder(SchemaRegistry(world.registry), schema)
     found: list[Mapping[str, Any]] = []
@@ -234,7 +235,7 @@ def until_read(reader: Callable[[], list[Mapping[str, Any]]], count: int) -> dic
     ("newer", "more"), [(WITH_QUALITY, {"quality": "poor"}), (WITHOUT_ATTRIBUTES, {})], ids=["added", "removed"]
 )
 def test_writers_are_upgraded_first(
-    kafka: Kafka, registry: Registry, newer: books.JsonSchema, more: Mapping[str, Any]
+    kafka: Kafka, registry: Registry, newer: schema_catalog.JsonSchema, more: Mapping[str, Any]
 ) -> None:
     world = World(kafka, registry)
     world.apply(READING)

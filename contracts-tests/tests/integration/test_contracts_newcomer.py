@@ -36,7 +36,7 @@ EDITED = {"schemas/examples/thermostat.data/mqtt.json"}
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The parts of the working tree that the book and its contracts are made of."""
+    """The parts of the working tree that the catalog and its contracts are made of."""
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
@@ -86,7 +86,7 @@ def test_a_field_is_added_by_the_readme_alone(copy: Path) -> None:
     example.write_text(json.dumps(shown, indent=2) + "\n", encoding="utf-8")
 
     assert str(copy) in _run(copy, "-m", "isotherm.contracts", "update")
-    # What the mutations, the gate's own known-bad cases and those of can-deploy prove does not depend on the book.
+    # What the mutations, the gate's own known-bad cases and those of can-deploy prove does not depend on the catalog.
     other = (
         "mutation",
         "hurts_nobody",

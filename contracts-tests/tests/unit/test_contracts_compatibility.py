@@ -1,4 +1,4 @@
-"""The book passes the gate, and the gate itself is able to refuse: known-bad changes, each with its rule."""
+"""The catalog passes the gate, and the gate itself is able to refuse: known-bad changes, each with its rule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import isotherm.schemas
-from isotherm.contracts import schema_versions as books
+from isotherm.contracts import schema_catalog
 from isotherm.contracts.compatibility.gate import (
     check,
     counterexample,
@@ -19,14 +19,14 @@ from isotherm.contracts.compatibility.gate import (
 )
 from isotherm.contracts.consumers import NEEDS
 
-BOOK = books.current()
-# The gate is tried with the first versions only: what it says does not change when the book grows.
-FIRST = replace(BOOK, schemas={record: {1: versions[1]} for record, versions in BOOK.schemas.items()})
+CATALOG = schema_catalog.current()
+# The gate is tried with the first versions only: what it says does not change when the catalog grows.
+FIRST = replace(CATALOG, schemas={record: {1: versions[1]} for record, versions in CATALOG.schemas.items()})
 READING = FIRST.schema("SensorReading", 1)
 Change = Callable[[dict[str, Any]], object]
 
 
-def _changed(schema: books.JsonSchema, change: Change) -> dict[str, Any]:
+def _changed(schema: schema_catalog.JsonSchema, change: Change) -> dict[str, Any]:
     copied: dict[str, Any] = json.loads(json.dumps(schema))
     change(copied)
     return copied
@@ -52,16 +52,16 @@ def _verdict(record: str, change: Change) -> list[str]:
 
 
 def test_every_version_fits_every_version() -> None:
-    verdict = check(BOOK, pinned(), NEEDS)
+    verdict = check(CATALOG, pinned(), NEEDS)
     assert verdict.findings == []
     assert verdict.pairs == sum(
-        len(BOOK.versions(record)) * (len(BOOK.versions(record)) - 1) for record in BOOK.schemas
+        len(CATALOG.versions(record)) * (len(CATALOG.versions(record)) - 1) for record in CATALOG.schemas
     )
 
 
-@pytest.mark.parametrize("record", sorted(BOOK.schemas))
+@pytest.mark.parametrize("record", sorted(CATALOG.schemas))
 def test_every_version_brings_back_what_it_was_given(record: str) -> None:
-    for schema in BOOK.schemas[record].values():
+    for schema in CATALOG.schemas[record].values():
         assert list(rules(schema, schema)) == []
         assert counterexample(schema, schema) is None
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from isotherm.contracts import __main__ as command
-from isotherm.contracts import deploy
-from isotherm.contracts.bench import Bench
+from isotherm.contracts import deploy, releases
 from isotherm.contracts.consumers import NEEDS
+from isotherm.contracts.harness import Harness
 from isotherm.contracts.pact import recordings
 from isotherm.contracts.paths import RECORDINGS, ROOT
 from isotherm.contracts.providers import Messages
@@ -37,12 +37,12 @@ def _edit(path: Path, change: Callable[[Any], object]) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_the_recordings_are_what_the_providers_write(bench: Bench, produced: Mapping[str, Messages]) -> None:
-    kept = recordings.read(RECORDINGS, bench)
+def test_the_recordings_are_what_the_providers_write(harness: Harness, produced: Mapping[str, Messages]) -> None:
+    kept = recordings.read(RECORDINGS, harness)
     assert set(kept) == {need.provider for need in NEEDS}
     for provider in kept:
-        found = recordings.comparable(produced[provider], bench)
-        assert recordings.comparable(kept[provider], bench) == found, "run `make contracts-update`"
+        found = recordings.comparable(produced[provider], harness)
+        assert recordings.comparable(kept[provider], harness) == found, "run `make contracts-update`"
 
 
 def test_a_service_fits_what_is_the_same(there: Path) -> None:
@@ -112,6 +112,32 @@ def test_the_command_says_so_and_exits_accordingly(
     empty.mkdir()
     assert command.main(["can-deploy", "cli", "--deployed", str(empty)]) == 2
     assert "has no contracts" in capsys.readouterr().err
+
+
+def test_a_release_is_recorded_once_and_read_where_there_is_no_tag(there: Path) -> None:
+    project = there / "contracts-tests/pyproject.toml"
+    project.write_text('[project]\nversion = "0.10.0"\n')
+    with pytest.raises(releases.ReleaseError, match=r"0\.9\.0 is not the version of the packages; expected 0\.10\.0"):
+        releases.record_release("0.9.0", there)
+    folder = releases.record_release("0.10.0", there)
+    assert releases.record_release("0.10.0", there) == folder
+    services = json.loads((folder / "services.json").read_text())["services"]
+    assert services["aggregator"]["reads"]["thermostat.data"] == {"record": "SensorReading", "version": 1}
+    assert services["coap-ingest"]["writes"]["thermostat.data"] == {"record": "SensorReading", "version": 1}
+    (there / "contracts-tests/releases/0.9.0").mkdir()
+    for name in ("0.10.0", "v0.10.0", ""):
+        with deploy.deployed(name, there) as (found, path):
+            assert found == (name or "0.10.0")
+            assert path == folder
+    _edit(there / "contracts-tests/recordings/cli.json", lambda kept: kept.clear())
+    with pytest.raises(releases.ReleaseError, match="already recorded with other contracts"):
+        releases.record_release("0.10.0", there)
+
+
+@pytest.mark.parametrize("service", ["cli", "mqtt-proxy", "persisters"])
+def test_the_working_tree_fits_the_newest_release(service: str) -> None:
+    with deploy.deployed(releases.newest()) as (_, folder):
+        assert deploy.can_deploy(service, folder).problems == []
 
 
 def _git(folder: Path, *arguments: str) -> None:

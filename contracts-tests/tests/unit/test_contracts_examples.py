@@ -11,9 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from isotherm import schemas as book
+from isotherm import schemas as catalog
 from isotherm.aggregator.frames import readings
-from isotherm.contracts.bench import Bench, Message
 from isotherm.contracts.compatibility.generated_records import values
 from isotherm.contracts.consumers import (
     NEEDS,
@@ -21,6 +20,7 @@ from isotherm.contracts.consumers import (
     demo,
     persisters,
 )
+from isotherm.contracts.harness import Harness, Message
 from isotherm.mqtt_proxy.service import SESSION
 from isotherm.mqtt_proxy.sessions.records import from_record, to_record
 from isotherm.servicekit.avro import Decoder
@@ -37,69 +37,69 @@ DRAINED = sorted(
 TOPICS = sorted({topic for _, topic in DRAINED})
 
 
-def _message(bench: Bench, topic: str, value: Mapping[str, Any], key: str, headers: Mapping[str, str]) -> Message:
-    declared = book.topic(topic)
+def _message(harness: Harness, topic: str, value: Mapping[str, Any], key: str, headers: Mapping[str, str]) -> Message:
+    declared = catalog.topic(topic)
     assert declared.record is not None
     assert declared.version is not None
-    return Message(topic, key, bench.encode(topic, declared.record, declared.version, value), headers)
+    return Message(topic, key, harness.encode(topic, declared.record, declared.version, value), headers)
 
 
-def _examples(bench: Bench, topic: str) -> list[Message]:
-    found = book.examples(topic)
+def _examples(harness: Harness, topic: str) -> list[Message]:
+    found = catalog.examples(topic)
     assert found
-    return [_message(bench, topic, one.value, one.key, one.headers) for one in found]
+    return [_message(harness, topic, one.value, one.key, one.headers) for one in found]
 
 
 def _schema(topic: str) -> Mapping[str, Any]:
-    declared = book.topic(topic)
+    declared = catalog.topic(topic)
     assert declared.record is not None
     assert declared.version is not None
-    return book.schema(declared.record, declared.version)
+    return catalog.schema(declared.record, declared.version)
 
 
 @pytest.mark.parametrize(("consumer", "topic"), DRAINED)
-def test_examples_become_rows(bench: Bench, consumer: str, topic: str) -> None:
-    for message in _examples(bench, topic):
-        (row,) = persisters.rows(bench, consumer, message)
+def test_examples_become_rows(harness: Harness, consumer: str, topic: str) -> None:
+    for message in _examples(harness, topic):
+        (row,) = persisters.rows(harness, consumer, message)
         assert row.values is not None
         assert set(row.values) == {field["name"] for field in _schema(topic)["fields"]}
 
 
 @pytest.mark.parametrize(("consumer", "topic"), DRAINED)
-def test_records_by_chance_become_rows(bench: Bench, consumer: str, topic: str) -> None:
+def test_records_by_chance_become_rows(harness: Harness, consumer: str, topic: str) -> None:
     @by_chance
     @given(values(_schema(topic)))
     def becomes_a_row(record: Mapping[str, Any]) -> None:
-        message = _message(bench, topic, record, "key", {})
-        (row,) = persisters.rows(bench, consumer, message)
-        assert row.values == bench.decode(message.value)
+        message = _message(harness, topic, record, "key", {})
+        (row,) = persisters.rows(harness, consumer, message)
+        assert row.values == harness.decode(message.value)
 
     becomes_a_row()
 
 
-def test_every_topic_of_the_demo_is_identified(bench: Bench) -> None:
+def test_every_topic_of_the_demo_is_identified(harness: Harness) -> None:
     for topic in sorted({need.topic for need in demo.NEEDS}):
-        for message in _examples(bench, topic):
-            demo.identifies(bench, message)
+        for message in _examples(harness, topic):
+            demo.identifies(harness, message)
 
 
 @by_chance
-@given(value=values(book.schema("SensorReading", 1)))
-def test_readings_by_chance_are_identified(bench: Bench, value: Mapping[str, Any]) -> None:
-    demo.identifies(bench, _message(bench, "thermostat.data", value, "key", {}))
+@given(value=values(catalog.schema("SensorReading", 1)))
+def test_readings_by_chance_are_identified(harness: Harness, value: Mapping[str, Any]) -> None:
+    demo.identifies(harness, _message(harness, "thermostat.data", value, "key", {}))
 
 
-def test_sessions_are_restored(bench: Bench) -> None:
-    for message in _examples(bench, "isotherm.mqtt.sessions"):
-        record = Decoder(bench.registry, SESSION)(message.value).record
+def test_sessions_are_restored(harness: Harness) -> None:
+    for message in _examples(harness, "isotherm.mqtt.sessions"):
+        record = Decoder(harness.registry, SESSION)(message.value).record
         assert from_record(record).committed == {7: 2771284651, 8: 11259375}
 
 
 @by_chance
 @given(value=values(SESSION))
-def test_sessions_by_chance_come_back(bench: Bench, value: Mapping[str, Any]) -> None:
-    message = _message(bench, "isotherm.mqtt.sessions", value, "key", {})
-    state = from_record(Decoder(bench.registry, SESSION)(message.value).record)
+def test_sessions_by_chance_come_back(harness: Harness, value: Mapping[str, Any]) -> None:
+    message = _message(harness, "isotherm.mqtt.sessions", value, "key", {})
+    state = from_record(Decoder(harness.registry, SESSION)(message.value).record)
     again = to_record(value["client_id"], state, owner=value["owner"], now_ms=value["updated_at"])
     committed = {entry["packet_id"]: entry["crc32"] for entry in value["committed"]}
     assert {entry["packet_id"]: entry["crc32"] for entry in again["committed"]} == committed
@@ -108,25 +108,25 @@ def test_sessions_by_chance_come_back(bench: Bench, value: Mapping[str, Any]) ->
     }
 
 
-def test_example_readings_and_devices_reach_the_aggregation(bench: Bench) -> None:
+def test_example_readings_and_devices_reach_the_aggregation(harness: Harness) -> None:
     # Whether a reading is late is told by its ingest time and the broker's append time.
-    examples = zip(_examples(bench, "thermostat.data"), book.examples("thermostat.data"), strict=True)
+    examples = zip(_examples(harness, "thermostat.data"), catalog.examples("thermostat.data"), strict=True)
     found = [
-        aggregator.read(bench, [message], datetime.fromtimestamp(example.value["ingest_time"] / 1000, UTC))
+        aggregator.read(harness, [message], datetime.fromtimestamp(example.value["ingest_time"] / 1000, UTC))
         for message, example in examples
     ]
     assert [verdict for ((_, verdict),) in found] == [None, None]
-    devices = aggregator.read_devices(bench, _examples(bench, "devices"))
+    devices = aggregator.read_devices(harness, _examples(harness, "devices"))
     assert {row["device_id"]: row["room"] for row in devices} == {"dev-0001": "kitchen", "dev-0002": None}
 
 
 @settings(by_chance, max_examples=3)
-@given(sent=st.lists(values(book.schema("SensorReading", 1)), min_size=20, max_size=40))
+@given(sent=st.lists(values(catalog.schema("SensorReading", 1)), min_size=20, max_size=40))
 def test_readings_by_chance_are_aggregated_or_refused_with_a_reason(
-    bench: Bench, sent: list[Mapping[str, Any]]
+    harness: Harness, sent: list[Mapping[str, Any]]
 ) -> None:
-    messages = [_message(bench, "thermostat.data", value, "key", {}) for value in sent]
-    found = aggregator.read(bench, messages)
+    messages = [_message(harness, "thermostat.data", value, "key", {}) for value in sent]
+    found = aggregator.read(harness, messages)
     assert len(found) == len(sent)
     for value, (reading, verdict) in zip(sent, found, strict=True):
         assert verdict is None or verdict in readings.REASONS

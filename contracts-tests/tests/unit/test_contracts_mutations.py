@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from isotherm.contracts.bench import Bench, Message
-from isotherm.contracts.schema_versions import JsonSchema
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import pacts, scenario
 from isotherm.contracts.paths import PACTS
 from isotherm.contracts.providers import Messages
+from isotherm.contracts.schema_catalog import JsonSchema
 from isotherm.servicekit.avro import split
 
 # pyspark leaves the socket of every collect() to the garbage collector.
@@ -157,22 +157,22 @@ HARMLESS = {
 }
 
 
-def _problems(bench: Bench, produced: Mapping[str, Messages], mutation: Mutation) -> list[str]:
+def _problems(harness: Harness, produced: Mapping[str, Messages], mutation: Mutation) -> list[str]:
     before = produced[mutation.provider][mutation.scenario]
-    schema = json.loads(json.dumps(bench.registry.schema(split(before.value)).json))
-    record = bench.decode(before.value)
+    schema = json.loads(json.dumps(harness.registry.schema(split(before.value)).json))
+    record = harness.decode(before.value)
     mutation.change(record, schema)
-    bench.registry.register(before.topic, schema)
-    value = bench.registry.encoder(before.topic, schema)(record)
+    harness.registry.register(before.topic, schema)
+    value = harness.registry.encoder(before.topic, schema)(record)
     headers = {name: said for name, said in before.headers.items() if name != mutation.without_header}
     after = Message(before.topic, mutation.key or before.key, value, headers)
     messages = {**produced[mutation.provider], mutation.scenario: after}
-    return pacts.verify(PACTS, mutation.provider, messages, bench, bench.book).problems
+    return pacts.verify(PACTS, mutation.provider, messages, harness, harness.catalog).problems
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
-def test_mutation_is_caught(bench: Bench, produced: Mapping[str, Messages], mutation: Mutation) -> None:
-    problems = _problems(bench, produced, mutation)
+def test_mutation_is_caught(harness: Harness, produced: Mapping[str, Messages], mutation: Mutation) -> None:
+    problems = _problems(harness, produced, mutation)
     text = "\n".join(problems)
     for part in mutation.says:
         assert part in text, text
@@ -180,5 +180,7 @@ def test_mutation_is_caught(bench: Bench, produced: Mapping[str, Messages], muta
 
 
 @pytest.mark.parametrize("mutation", HARMLESS.values(), ids=HARMLESS)
-def test_change_that_hurts_nobody_passes(bench: Bench, produced: Mapping[str, Messages], mutation: Mutation) -> None:
-    assert _problems(bench, produced, mutation) == []
+def test_change_that_hurts_nobody_passes(
+    harness: Harness, produced: Mapping[str, Messages], mutation: Mutation
+) -> None:
+    assert _problems(harness, produced, mutation) == []

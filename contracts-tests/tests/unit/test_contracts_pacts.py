@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from isotherm import schemas as book
-from isotherm.contracts.bench import Bench, Message
+from isotherm import schemas as catalog
 from isotherm.contracts.consumers import NEEDS
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import pacts
 from isotherm.contracts.pact.needs import Need
 from isotherm.contracts.paths import PACTS
@@ -43,71 +43,71 @@ def test_the_committed_pacts_are_what_the_consumers_say(tmp_path: Path) -> None:
 def test_every_reader_has_a_contract_with_every_writer_of_its_topic() -> None:
     declared = {
         (topic.name, reader.service, reader.version, writer)
-        for topic in book.topics()
+        for topic in catalog.topics()
         for reader in topic.readers
         for writer in topic.writers
         if reader.service not in topic.planned_readers and writer not in topic.planned_writers
     }
     assert {(need.topic, need.service, need.version, need.provider) for need in NEEDS} == declared
-    assert all(need.record == book.topic(need.topic).record for need in NEEDS)
+    assert all(need.record == catalog.topic(need.topic).record for need in NEEDS)
 
 
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))
 def test_provider_gives_its_consumers_what_they_need(
-    bench: Bench, produced: Mapping[str, Messages], provider: str
+    harness: Harness, produced: Mapping[str, Messages], provider: str
 ) -> None:
-    report = pacts.verify(PACTS, provider, produced[provider], bench, bench.book)
+    report = pacts.verify(PACTS, provider, produced[provider], harness, harness.catalog)
     assert report.problems == []
     assert report.verified == _expected(provider)
 
 
 @pytest.mark.parametrize("need", NEEDS, ids=_id)
 def test_consumer_does_its_work_with_the_real_message(
-    bench: Bench, produced: Mapping[str, Messages], need: Need
+    harness: Harness, produced: Mapping[str, Messages], need: Need
 ) -> None:
-    need.process(bench, produced[need.provider][need.scenario])
+    need.process(harness, produced[need.provider][need.scenario])
 
 
 @pytest.mark.parametrize("need", NEEDS, ids=_id)
-def test_consumer_does_its_work_with_no_more_than_it_asks_for(bench: Bench, need: Need) -> None:
+def test_consumer_does_its_work_with_no_more_than_it_asks_for(harness: Harness, need: Need) -> None:
     """Whatever it does not name comes from an example of the topic, which tells of something else."""
-    example = book.examples(need.topic)[-1]
+    example = catalog.examples(need.topic)[-1]
 
     def process(body: str | bytes | None, _metadata: object) -> None:
         asked = json.loads(body or b"")
-        value = bench.encode(need.topic, need.record, need.version, {**example.value, **asked["value"]})
-        need.process(bench, Message(need.topic, asked["key"], value, asked["headers"]))
+        value = harness.encode(need.topic, need.record, need.version, {**example.value, **asked["value"]})
+        need.process(harness, Message(need.topic, asked["key"], value, asked["headers"]))
 
     pacts.pact_of([need]).verify(process, kind="Async")
 
 
-def test_an_empty_folder_verifies_nothing(bench: Bench, produced: Mapping[str, Messages], tmp_path: Path) -> None:
-    assert pacts.verify(tmp_path, "aggregator", produced["aggregator"], bench, bench.book).verified == set()
+def test_an_empty_folder_verifies_nothing(harness: Harness, produced: Mapping[str, Messages], tmp_path: Path) -> None:
+    assert pacts.verify(tmp_path, "aggregator", produced["aggregator"], harness, harness.catalog).verified == set()
 
 
-def test_a_missing_pact_is_seen(bench: Bench, produced: Mapping[str, Messages], tmp_path: Path) -> None:
+def test_a_missing_pact_is_seen(harness: Harness, produced: Mapping[str, Messages], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(PACTS, tmp_path / "pacts"))
     (folder / "persisters-hazelcast-aggregator.json").unlink()
-    report = pacts.verify(folder, "aggregator", produced["aggregator"], bench, bench.book)
+    report = pacts.verify(folder, "aggregator", produced["aggregator"], harness, harness.catalog)
     missing = _expected("aggregator") - report.verified
     assert {consumer for consumer, _, _ in missing} == {"persisters-hazelcast"}
     assert pacts.names(folder) != NAMES
 
 
-def test_a_misnamed_provider_is_seen(bench: Bench, produced: Mapping[str, Messages], tmp_path: Path) -> None:
+def test_a_misnamed_provider_is_seen(harness: Harness, produced: Mapping[str, Messages], tmp_path: Path) -> None:
     pact = json.loads((PACTS / "aggregator-cli.json").read_text())
     pact["provider"]["name"] = "cIi"
     (tmp_path / "aggregator-cli.json").write_text(json.dumps(pact))
-    assert pacts.verify(tmp_path, "cli", produced["cli"], bench, bench.book).verified != _expected("cli")
+    assert pacts.verify(tmp_path, "cli", produced["cli"], harness, harness.catalog).verified != _expected("cli")
 
 
 def test_a_message_that_nobody_makes_is_a_problem(
-    bench: Bench, produced: Mapping[str, Messages], tmp_path: Path
+    harness: Harness, produced: Mapping[str, Messages], tmp_path: Path
 ) -> None:
     pact = json.loads((PACTS / "aggregator-cli.json").read_text())
     pact["interactions"][0]["description"] = "a device that does not exist"
     (tmp_path / "aggregator-cli.json").write_text(json.dumps(pact))
-    report = pacts.verify(tmp_path, "cli", produced["cli"], bench, bench.book)
+    report = pacts.verify(tmp_path, "cli", produced["cli"], harness, harness.catalog)
     assert report.problems == [
         "aggregator needs of cli, 'a device that does not exist': the provider makes no such message"
     ]

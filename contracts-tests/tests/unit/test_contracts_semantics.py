@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from isotherm import schemas as book
-from isotherm.contracts.bench import Bench
+from isotherm import schemas as catalog
+from isotherm.contracts.harness import Harness
 from isotherm.contracts.pact.semantics import violations
 from isotherm.contracts.providers import Messages
 from isotherm.servicekit.avro import split
@@ -16,16 +16,16 @@ from isotherm.servicekit.avro import split
 # pyspark leaves the socket of every collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")
 
-EXAMPLES = [example for topic in book.topics() for example in book.examples(topic.name)]
-AGGREGATE = book.schema("TemperatureAggregate", 1)
+EXAMPLES = [example for topic in catalog.topics() for example in catalog.examples(topic.name)]
+AGGREGATE = catalog.schema("TemperatureAggregate", 1)
 
 
-def test_real_messages_keep_every_promise(bench: Bench, produced: Mapping[str, Messages]) -> None:
+def test_real_messages_keep_every_promise(harness: Harness, produced: Mapping[str, Messages]) -> None:
     for provider, messages in produced.items():
         for name, message in messages.items():
-            topic = book.topic(message.topic)
-            writer = bench.registry.schema(split(message.value)).json
-            value = bench.decode(message.value)
+            topic = catalog.topic(message.topic)
+            writer = harness.registry.schema(split(message.value)).json
+            value = harness.decode(message.value)
             assert provider in set(topic.writers) - topic.planned_writers, f"{provider} writes {topic.name}"
             broken = violations(topic, writer, message.key, value, message.headers, provider)
             assert broken == [], f"{provider}, {name}"
@@ -34,17 +34,17 @@ def test_real_messages_keep_every_promise(bench: Bench, produced: Mapping[str, M
 def test_every_writer_that_is_not_planned_is_seen_writing(produced: Mapping[str, Messages]) -> None:
     seen = {(message.topic, provider) for provider, messages in produced.items() for message in messages.values()}
     declared = {
-        (topic.name, writer) for topic in book.topics() for writer in set(topic.writers) - topic.planned_writers
+        (topic.name, writer) for topic in catalog.topics() for writer in set(topic.writers) - topic.planned_writers
     }
     assert seen == declared
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"{example.topic}/{example.name}")
-def test_examples_keep_every_promise(example: book.Example) -> None:
-    topic = book.topic(example.topic)
+def test_examples_keep_every_promise(example: catalog.Example) -> None:
+    topic = catalog.topic(example.topic)
     assert topic.record is not None
     assert topic.version is not None
-    schema = book.schema(topic.record, topic.version)
+    schema = catalog.schema(topic.record, topic.version)
     defaults = {field["name"]: field["default"] for field in schema["fields"] if "default" in field}
     value = {**defaults, **example.value}
     # An example does not say who wrote it: one of the writers must have been able to.
@@ -53,11 +53,11 @@ def test_examples_keep_every_promise(example: book.Example) -> None:
 
 
 def _of(topic: str, **changes: Any) -> list[str]:
-    example = book.examples(topic)[-1]
-    declared = book.topic(topic)
+    example = catalog.examples(topic)[-1]
+    declared = catalog.topic(topic)
     assert declared.record is not None
     key, headers = changes.pop("key", example.key), changes.pop("headers", example.headers)
-    schema = book.schema(declared.record, 1)
+    schema = catalog.schema(declared.record, 1)
     return violations(declared, schema, key, {**example.value, **changes}, headers, declared.writers[0])
 
 
@@ -83,15 +83,15 @@ def test_a_broken_promise_is_named(broken: list[str], says: str) -> None:
 
 
 def test_a_header_that_no_topic_file_knows_is_named() -> None:
-    headers = {**book.examples("thermostat.data")[-1].headers, "x-debug": "1"}
+    headers = {**catalog.examples("thermostat.data")[-1].headers, "x-debug": "1"}
     assert _of("thermostat.data", headers=headers) == ["header x-debug: not declared"]
 
 
 @pytest.mark.parametrize(("provider", "name"), [("aggregator", "a finished window")])
 def test_revision_and_key_of_a_window_order_its_corrections(
-    bench: Bench, produced: Mapping[str, Messages], provider: str, name: str
+    harness: Harness, produced: Mapping[str, Messages], provider: str, name: str
 ) -> None:
     """The revision is the batch's time in epoch milliseconds, so a later batch's is higher."""
-    value = bench.decode(produced[provider][name].value)
+    value = harness.decode(produced[provider][name].value)
     assert value["revision"] > value["window_end"] > value["window_start"]
     assert AGGREGATE["isotherm.revision"] == "revision"

@@ -1,1 +1,4 @@
-"""Consumer-driven contracts of the topics: needs as pacts, verified by running each provider's real encoding."""
+"""Consumer-driven contracts of the topics: consumers' needs as pacts, verified against each provider's real code.
+
+It may import every service and every library. No service and no library may import it.
+"""

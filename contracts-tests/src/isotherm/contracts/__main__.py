@@ -1,4 +1,4 @@
-"""`python -m isotherm.contracts`: write what is generated; ask whether a service can be deployed."""
+"""`python -m isotherm.contracts`: write generated files, record a release, check whether a service can be deployed."""
 
 from __future__ import annotations
 
@@ -7,28 +7,35 @@ import os
 import sys
 from collections.abc import Sequence
 
-from isotherm.contracts import deploy, generate
+from isotherm.contracts import deploy, generate, releases
 from isotherm.contracts.providers import PROVIDERS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; exit code 1 when a contract is broken, 2 when what was asked for does not exist."""
+    """Entry point; exit code 1 when a contract is broken, 2 for a version that does not exist or cannot be recorded."""
     os.environ["PACT_DO_NOT_TRACK"] = "true"
     parser = argparse.ArgumentParser(prog="python -m isotherm.contracts", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("update", help="write pacts, recordings and the AsyncAPI document anew")
-    asked = commands.add_parser("can-deploy", help="check a service's working tree against what is deployed")
-    asked.add_argument("service", choices=sorted({*PROVIDERS, *deploy.consumers()}))
-    asked.add_argument("--deployed", default="", help="tag, commit or folder; default: the newest tag, else HEAD")
+    record = commands.add_parser("release", help="record the contracts and schema versions of this version")
+    record.add_argument("version", help="the version of the packages, such as 0.9.0")
+    check = commands.add_parser("can-deploy", help="check a service's working tree against a deployed version")
+    check.add_argument("service", choices=sorted({*PROVIDERS, *deploy.consumers()}))
+    check.add_argument(
+        "--deployed", default="", help="tag, recorded release, commit or folder; default: newest tag, release, or HEAD"
+    )
     arguments = parser.parse_args(argv)
     if arguments.command == "update":
         for path in generate.update():
             sys.stdout.write(f"{path}\n")
         return 0
     try:
+        if arguments.command == "release":
+            sys.stdout.write(f"{releases.record_release(arguments.version)}\n")
+            return 0
         with deploy.deployed(arguments.deployed) as (name, folder):
             verdict = deploy.can_deploy(arguments.service, folder)
-    except deploy.NotDeployedError as error:
+    except (deploy.NotDeployedError, releases.ReleaseError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     sys.stdout.write(f"{arguments.service}, working tree, against {name}\n")

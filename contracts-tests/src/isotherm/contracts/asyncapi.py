@@ -1,4 +1,4 @@
-"""The book of messages as an AsyncAPI 3.0 document, and as a page for people.
+"""The catalog of messages as an AsyncAPI 3.0 document, and as a page for people.
 
 Source: AsyncAPI specification 3.0.0, its Kafka bindings 0.5.0.
 """

@@ -1,8 +1,8 @@
-"""Can this working tree's version of a service go where other versions of the other services run?
+"""Checks whether the working tree's version of a service can run beside deployed versions of the other services.
 
-As a provider, its real messages are verified against the pacts of the deployed consumers, read with the schemas that
-those have. As a consumer, its needs of today are verified against what the deployed providers were recorded to write,
-and its real code is run on these bytes.
+As a provider: its real messages are verified against the deployed consumers' pacts and read with their schemas. As a
+consumer: its current needs are verified against the recorded messages of the deployed providers, and its real code
+processes these bytes.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from isotherm.contracts.bench import Bench
+from isotherm.contracts import schema_catalog
 from isotherm.contracts.compatibility import gate as compatibility
-from isotherm.contracts import schema_versions as books
-from isotherm.contracts.schema_versions import Book
 from isotherm.contracts.consumers import NEEDS
+from isotherm.contracts.harness import Harness
 from isotherm.contracts.pact import pacts, recordings
 from isotherm.contracts.pact.needs import Need
 from isotherm.contracts.paths import ROOT
 from isotherm.contracts.providers import PROVIDERS
-
-_PARTS = ("schemas/avro", "schemas/topics", "contracts-tests/pacts", "contracts-tests/recordings")
+from isotherm.contracts.releases import CONTRACTS, newest, release_folder
+from isotherm.contracts.schema_catalog import SchemaCatalog
 
 
 class NotDeployedError(LookupError):
-    """There is no such version, or it has no contracts."""
+    """The version does not exist, or it has no contracts."""
 
 
 @dataclass
 class Verdict:
-    """What was checked, in lines for a person, and what stands in the way."""
+    """The result of a check, as lines for a person."""
 
     checked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -42,7 +41,7 @@ class Verdict:
 
     @property
     def allowed(self) -> bool:
-        """Whether nothing stands in the way, and something was looked at."""
+        """Whether there is no problem, and something was checked."""
         return not self.problems and bool(self.checked)
 
     def lines(self) -> Iterator[str]:
@@ -59,18 +58,24 @@ def consumers() -> set[str]:
 
 @contextmanager
 def deployed(name: str, root: Path = ROOT) -> Iterator[tuple[str, Path]]:
-    """What is deployed, by its name and as a folder like a checkout: a folder, a tag, a commit; "" is the newest tag,
-    or HEAD as long as there is none.
+    """The deployed version: its name, and a folder that is laid out like a checkout.
+
+    `name` is a folder, a git tag, a recorded release (`contracts-tests/releases/<version>`) or a commit. Empty means
+    the newest tag, else the newest recorded release, else HEAD.
 
     Raises NotDeployedError.
     """
     if name and Path(name).is_dir():
         yield name, Path(name)
         return
-    version = name or _newest_tag(root) or "HEAD"
+    version = name or _newest_tag(root) or newest(root) or "HEAD"
+    release = release_folder(version, root)
+    if release is not None and not _is_tag(root, version):
+        yield version, release
+        return
     with tempfile.TemporaryDirectory(prefix="isotherm-deployed-") as folder:
         archive = Path(folder) / "archive.tar"
-        made = _git(root, "archive", f"--output={archive}", version, "--", *_PARTS)
+        made = _git(root, "archive", f"--output={archive}", version, "--", *CONTRACTS)
         if made.returncode:
             raise NotDeployedError(f"{version}: {made.stderr.strip()}")
         with tarfile.open(archive) as content:
@@ -82,44 +87,48 @@ def _newest_tag(root: Path) -> str:
     return _git(root, "describe", "--tags", "--abbrev=0").stdout.strip()
 
 
+def _is_tag(root: Path, name: str) -> bool:
+    return _git(root, "show-ref", "--verify", "--quiet", f"refs/tags/{name}").returncode == 0
+
+
 def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
 
 
-def can_deploy(service: str, folder: Path, book: Book | None = None) -> Verdict:
-    """Judge the working tree's `service` against the contracts of the checkout in `folder`.
+def can_deploy(service: str, folder: Path, catalog: SchemaCatalog | None = None) -> Verdict:
+    """Check the working tree's `service` against the contracts of the version in `folder`.
 
-    `book` stands for the working tree's schemas. Raises NotDeployedError when the folder has no contracts.
+    `catalog` stands for the working tree's schemas. Raises NotDeployedError when the folder has no contracts.
     """
     there = folder / "contracts-tests"
     if not list((there / "pacts").glob("*.json")):
         raise NotDeployedError(f"{folder} has no contracts")
-    theirs, ours = books.from_folder(folder / "schemas"), book or books.current()
+    theirs, ours = schema_catalog.from_folder(folder / "schemas"), catalog or schema_catalog.current()
     verdict = Verdict()
     verdict.problems += _changed_schemas(theirs, ours)
     if service in PROVIDERS:
-        with Bench(ours) as bench:
-            _as_provider(service, there / "pacts", bench, theirs, verdict)
+        with Harness(ours) as harness:
+            _as_provider(service, there / "pacts", harness, theirs, verdict)
     needs = [need for need in NEEDS if need.service == service]
     if needs:
-        with Bench(theirs) as bench:
-            _as_consumer(needs, there / "recordings", bench, ours, verdict)
+        with Harness(theirs) as harness:
+            _as_consumer(needs, there / "recordings", harness, ours, verdict)
     gate = compatibility.check(ours, compatibility.pinned(), NEEDS)
     verdict.problems += [str(finding) for finding in gate.findings]
     verdict.notes += gate.notes
     return verdict
 
 
-def _changed_schemas(theirs: Book, ours: Book) -> Iterator[str]:
-    """Versions that are deployed and not what they were: what is registered stays so for ever."""
+def _changed_schemas(theirs: SchemaCatalog, ours: SchemaCatalog) -> Iterator[str]:
+    """Deployed schema versions that were changed or removed: a registered schema must stay as it is."""
     for record, versions in theirs.schemas.items():
         for version, schema in versions.items():
             if ours.schemas.get(record, {}).get(version) != schema:
                 yield f"{record} v{version} is deployed, and was changed or removed: add a version instead"
 
 
-def _as_provider(service: str, folder: Path, bench: Bench, readers: Book, verdict: Verdict) -> None:
-    report = pacts.verify(folder, service, PROVIDERS[service](bench), bench, readers)
+def _as_provider(service: str, folder: Path, harness: Harness, readers: SchemaCatalog, verdict: Verdict) -> None:
+    report = pacts.verify(folder, service, PROVIDERS[service](harness), harness, readers)
     wanted = {name for name in pacts.names(folder) if name[1] == service}
     if report.verified != wanted:
         verdict.problems += [f"not verified: {' / '.join(name)}" for name in sorted(wanted - report.verified)]
@@ -131,15 +140,15 @@ def _as_provider(service: str, folder: Path, bench: Bench, readers: Book, verdic
     verdict.problems += report.problems
 
 
-def _as_consumer(needs: list[Need], folder: Path, bench: Bench, readers: Book, verdict: Verdict) -> None:
-    recorded = recordings.read(folder, bench)
+def _as_consumer(needs: list[Need], folder: Path, harness: Harness, readers: SchemaCatalog, verdict: Verdict) -> None:
+    recorded = recordings.read(folder, harness)
     with tempfile.TemporaryDirectory(prefix="isotherm-pacts-") as written:
         pacts.write(needs, Path(written))
         for provider in sorted({need.provider for need in needs}):
             if provider not in recorded:
                 verdict.problems.append(f"the deployed {provider} has no recordings: it is not known what it writes")
                 continue
-            report = pacts.verify(Path(written), provider, recorded[provider], bench, readers)
+            report = pacts.verify(Path(written), provider, recorded[provider], harness, readers)
             verdict.problems += report.problems
             verdict.checked.append(f"{len(report.verified)} needs of the deployed {provider}")
     for need in needs:
@@ -147,6 +156,6 @@ def _as_consumer(needs: list[Need], folder: Path, bench: Bench, readers: Book, v
         if message is None:
             continue
         try:
-            need.process(bench, message)
+            need.process(harness, message)
         except Exception as error:
             verdict.problems.append(f"{need.consumer} cannot work with {need.provider}, {need.scenario!r}: {error}")

@@ -1,4 +1,4 @@
-"""Where things are in a working tree."""
+"""Folders of a working tree."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The book of messages: every topic, every Avro schema and examples of every record.
+"""The declared topics, the Avro schemas of their records, and examples of every record.
 
-Data only: readers pin the version that they know with `schema(record, version)`; nothing here talks to a server.
+It holds data only. A reader pins the version that it knows with `schema(record, version)`. It imports no other package
+of the suite and must not know servers or services.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A declared topic: all that is needed to create it and to understand what it carries."""
+    """A declared topic: everything needed to create it and to understand its records."""
 
     name: str
     description: str
     owner: str
-    """Who decides what the topic carries."""
+    """The service that decides what the topic carries."""
     record: str | None
-    """Record name; None for a topic that is never written."""
+    """The record's name; None for a topic without records."""
     version: int | None
-    """The newest version of the record: what a writer may write. Each writer pins the one that it does write."""
+    """The newest version of the record, which a writer may write. Each writer pins the version that it writes."""
     key: Mapping[str, str]
-    """`field` when the key is one field of the value, `format`, `description`."""
+    """`field` when the key is one field of the value; else `format`, `description`."""
     partitions: int
     config: Mapping[str, str]
     """Kafka's topic configuration."""
@@ -64,11 +65,11 @@ class Topic:
     writers: tuple[str, ...]
     readers: tuple[Reader, ...]
     planned_writers: frozenset[str]
-    """Those of the writers that do not write it yet."""
+    """Writers that do not write the topic yet."""
     planned_readers: frozenset[str]
-    """Those of the readers that do not read it yet."""
+    """Readers that do not read the topic yet."""
     semantics: Mapping[str, Any]
-    """What Avro cannot say: times, units, ordering, headers."""
+    """Rules that Avro cannot express: times, units, order, headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def _schema_text(record: str, version: int) -> str:
 
 
 def schema(record: str, version: int) -> dict[str, Any]:
-    """The Avro schema of `record` in `version`, as parsed JSON; each call gives a copy of its own.
+    """The Avro schema of `record` in `version`, as parsed JSON; each call returns a new copy.
 
     Raises LookupError when there is none.
     """

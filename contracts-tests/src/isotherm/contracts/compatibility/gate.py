@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import isotherm.schemas
 from isotherm.contracts.compatibility.generated_records import values
-from isotherm.contracts.schema_versions import Book, JsonSchema
 from isotherm.contracts.pact.needs import Need
+from isotherm.contracts.schema_catalog import JsonSchema, SchemaCatalog
 from isotherm.servicekit.avro import parse
 
 RECORDS_PER_PAIR = 60
@@ -62,33 +62,37 @@ def pinned() -> dict[str, list[tuple[str, int]]]:
     return readers
 
 
-def check(book: Book, readers: Mapping[str, Iterable[tuple[str, int]]], needs: Iterable[Need] = ()) -> Verdict:
-    """Judge a whole book: all pairs of versions of each record, in both directions.
+def check(
+    catalog: SchemaCatalog, readers: Mapping[str, Iterable[tuple[str, int]]], needs: Iterable[Need] = ()
+) -> Verdict:
+    """Judge a whole catalog: all pairs of versions of each record, in both directions.
 
     `readers` names who pins which version of a record; `needs` tells which fields somebody wants.
     """
     verdict = Verdict()
     wanted = list(needs)
-    for record in book.schemas:
+    for record in catalog.schemas:
         pinned = list(readers.get(record, ()))
-        for reader in book.versions(record):
-            for writer in book.versions(record):
+        for reader in catalog.versions(record):
+            for writer in catalog.versions(record):
                 if reader != writer:
                     verdict.pairs += 1
-                    verdict.findings += _pair(book, record, reader, writer, pinned)
-        verdict.findings += _lost_defaults(book, record)
-        verdict.findings += _removed(book, record, [need for need in wanted if need.record == record], verdict.notes)
+                    verdict.findings += _pair(catalog, record, reader, writer, pinned)
+        verdict.findings += _lost_defaults(catalog, record)
+        verdict.findings += _removed(catalog, record, [need for need in wanted if need.record == record], verdict.notes)
     return verdict
 
 
-def _pair(book: Book, record: str, reader: int, writer: int, pinned: Iterable[tuple[str, int]]) -> Iterator[Finding]:
+def _pair(
+    catalog: SchemaCatalog, record: str, reader: int, writer: int, pinned: Iterable[tuple[str, int]]
+) -> Iterator[Finding]:
     who = ", ".join(sorted({service for service, version in pinned if version == reader})) or "any later one"
     reading, writing = f"v{reader} ({who})", f"v{writer}"
-    by_rule = list(rules(book.schema(record, reader), book.schema(record, writer)))
+    by_rule = list(rules(catalog.schema(record, reader), catalog.schema(record, writer)))
     for name, rule, detail in by_rule:
         yield Finding(record, reading, writing, name, rule, detail)
     if not by_rule:
-        example = counterexample(book.schema(record, reader), book.schema(record, writer))
+        example = counterexample(catalog.schema(record, reader), catalog.schema(record, writer))
         if example is not None:
             yield Finding(record, reading, writing, example[0], "generated record", example[1])
 
@@ -205,23 +209,23 @@ def _read_back(record: Mapping[str, Any], writer: Any, reader: Any) -> dict[str,
     return found
 
 
-def _lost_defaults(book: Book, record: str) -> Iterator[Finding]:
+def _lost_defaults(catalog: SchemaCatalog, record: str) -> Iterator[Finding]:
     """Defaults that a later version takes back: the registry lets it pass, and the field can never be removed again."""
-    versions = book.versions(record)
+    versions = catalog.versions(record)
     for older, newer in pairwise(versions):
-        before = {one["name"] for one in book.schema(record, older)["fields"] if "default" in one}
-        for one in book.schema(record, newer)["fields"]:
+        before = {one["name"] for one in catalog.schema(record, older)["fields"] if "default" in one}
+        for one in catalog.schema(record, newer)["fields"]:
             if one["name"] in before and "default" not in one:
                 detail = f"v{older} has a default; without it no writer may ever leave the field out"
                 yield Finding(record, f"v{newer}", "any later one", one["name"], "DEFAULT_REMOVED", detail)
 
 
-def _removed(book: Book, record: str, needs: list[Need], notes: list[str]) -> Iterator[Finding]:
+def _removed(catalog: SchemaCatalog, record: str, needs: list[Need], notes: list[str]) -> Iterator[Finding]:
     """Fields that the newest version lacks: allowed where they have a default and nobody needs them."""
-    versions = book.versions(record)
-    newest = {one["name"] for one in book.schema(record, versions[-1])["fields"]}
+    versions = catalog.versions(record)
+    newest = {one["name"] for one in catalog.schema(record, versions[-1])["fields"]}
     for version in versions[:-1]:
-        for declared in book.schema(record, version)["fields"]:
+        for declared in catalog.schema(record, version)["fields"]:
             name = declared["name"]
             if name in newest or "default" not in declared:
                 continue

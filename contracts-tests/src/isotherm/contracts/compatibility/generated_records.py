@@ -27,7 +27,7 @@ _PRIMITIVES: Mapping[str, st.SearchStrategy[Any]] = {
 def values(schema: Any, named: Mapping[str, Any] | None = None) -> st.SearchStrategy[Any]:
     """Values of `schema`, as fastavro takes them; of a union every branch comes up.
 
-    Raises ValueError for a type that the book has no use for.
+    Raises ValueError for a type that the catalog has no use for.
     """
     named = named or {}
     if isinstance(schema, list):

@@ -11,8 +11,8 @@ from pyspark.sql import Row
 from isotherm.aggregator.frames import devices, readings
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.connector.distributed.publishing import CONNECTORS
-from isotherm.contracts.bench import Bench, Message
 from isotherm.contracts.consumers.standalone import obeys
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
 from isotherm.contracts.providers.aggregator import (
@@ -25,22 +25,22 @@ from isotherm.contracts.providers.aggregator import (
 _TOPIC = SETTINGS.input_topics[0]
 
 
-def read(bench: Bench, found: Sequence[Message], appended: datetime = APPENDED) -> list[tuple[Row, str | None]]:
+def read(harness: Harness, found: Sequence[Message], appended: datetime = APPENDED) -> list[tuple[Row, str | None]]:
     """Return each reading as the windows see it, and its reject reason: None when it is aggregated."""
-    ids = _ids(bench)
-    decoded = readings.decode(records(bench, found, appended), ids)
+    ids = _ids(harness)
+    decoded = readings.decode(records(harness, found, appended), ids)
     reason = readings.reject_reason(ids, SETTINGS.timeliness).alias("reason")
     rows = decoded.select("offset", "reading", reason).orderBy("offset").collect()
     return [(row["reading"], row["reason"]) for row in rows]
 
 
-def _ids(bench: Bench) -> SchemaIds:
+def _ids(harness: Harness) -> SchemaIds:
     """Return the schema ids of both topics with readings, because `recompute` reads the late topic, too."""
-    return SchemaIds({**known_ids(bench, _TOPIC).known, **known_ids(bench, SETTINGS.late_topic).known})
+    return SchemaIds({**known_ids(harness, _TOPIC).known, **known_ids(harness, SETTINGS.late_topic).known})
 
 
-def _aggregates(bench: Bench, found: Message) -> None:
-    ((reading, reason),) = read(bench, [found])
+def _aggregates(harness: Harness, found: Message) -> None:
+    ((reading, reason),) = read(harness, [found])
     if reason not in (None, readings.LATE):
         raise UnusableError(f"reject reason {reason}")
     for name in readings.FIELDS:
@@ -48,14 +48,14 @@ def _aggregates(bench: Bench, found: Message) -> None:
             raise UnusableError(f"no {name}")
 
 
-def read_devices(bench: Bench, found: Sequence[Message]) -> list[Row]:
+def read_devices(harness: Harness, found: Sequence[Message]) -> list[Row]:
     """Return the devices with which groups are made."""
-    ids = known_ids(bench, SETTINGS.devices_topic)
-    return devices.decode(devices.newest(records(bench, found)), ids, SETTINGS.group_attributes).collect()
+    ids = known_ids(harness, SETTINGS.devices_topic)
+    return devices.decode(devices.newest(records(harness, found)), ids, SETTINGS.group_attributes).collect()
 
 
-def _joins(bench: Bench, found: Message) -> None:
-    (device,) = read_devices(bench, [found])
+def _joins(harness: Harness, found: Message) -> None:
+    (device,) = read_devices(harness, [found])
     # The join uses the record's key.
     expect("device_id", device["device_id"], found.key)
 

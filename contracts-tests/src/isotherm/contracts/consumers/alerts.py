@@ -13,12 +13,12 @@ from pact import match
 from isotherm.alerts import webhook
 from isotherm.alerts.engine.reading import Reading
 from isotherm.alerts.input.device_table_follower import READER as DEVICE
-from isotherm.alerts.input.reading_converter import Intake
+from isotherm.alerts.input.reading_converter import ReadingConverter
 from isotherm.alerts.metrics import Metrics
-from isotherm.alerts.rules.device_table import KnownDevices
+from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.connector.distributed.publishing import CONNECTORS
-from isotherm.contracts.bench import Bench, Message, RecordingProducer
 from isotherm.contracts.consumers.standalone import obeys
+from isotherm.contracts.harness import Harness, Message, RecordingProducer
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
 from isotherm.contracts.providers.alerts import PARTITION, SETTINGS, processor
@@ -28,22 +28,22 @@ from isotherm.servicekit.health import Health
 _TOPIC, _AGGREGATED = SETTINGS.input_topics[0], "temperatures.aggregated"
 
 
-def _looks(bench: Bench, found: Message) -> None:
+def _looks(harness: Harness, found: Message) -> None:
     # Its partition, and so its memory, goes by the key.
-    _sees(bench, found, found.key)
+    _sees(harness, found, found.key)
 
 
-def _looks_at_window(bench: Bench, found: Message) -> None:
-    reading = _sees(bench, found, scenario.DEVICE)
+def _looks_at_window(harness: Harness, found: Message) -> None:
+    reading = _sees(harness, found, scenario.DEVICE)
     expect("event time", reading.event_time_ms, scenario.START_MS + scenario.WINDOW_MS)
-    expect("value", reading.value, bench.decode(found.value)["mean"])
+    expect("value", reading.value, harness.decode(found.value)["mean"])
 
 
-def _sees(bench: Bench, found: Message, device_id: str) -> Reading:
+def _sees(harness: Harness, found: Message, device_id: str) -> Reading:
     recorder, metrics = RecordingProducer(), Metrics()
 
     async def take() -> Reading:
-        intake = Intake(bench.registry, recorder.as_producer(), "dead", SETTINGS.name, metrics, Health())
+        intake = ReadingConverter(harness.registry, recorder.as_producer(), "dead", SETTINGS.name, metrics, Health())
         record = SimpleNamespace(
             topic=found.topic,
             partition=PARTITION,
@@ -57,7 +57,7 @@ def _sees(bench: Bench, found: Message, device_id: str) -> Reading:
         if reading is None:
             raise UnusableError("dead letter")
         expect("device_id", reading.device_id, device_id)
-        service = processor(bench, KnownDevices(SETTINGS.rule_book(), {}), recorder, metrics)
+        service = processor(harness, DeviceTable(SETTINGS.rule_book(), {}), recorder, metrics)
         await service.take(found.topic, PARTITION, reading)
         return reading
 
@@ -67,13 +67,13 @@ def _sees(bench: Bench, found: Message, device_id: str) -> Reading:
     return reading
 
 
-def _knows(bench: Bench, found: Message) -> None:
-    known = KnownDevices(SETTINGS.rule_book(), {})
-    expect("unknown thresholds", known.put(found.key, Decoder(bench.registry, DEVICE)(found.value).record), [])
+def _knows(harness: Harness, found: Message) -> None:
+    known = DeviceTable(SETTINGS.rule_book(), {})
+    expect("unknown thresholds", known.put(found.key, Decoder(harness.registry, DEVICE)(found.value).record), [])
     device = known.get(found.key)
     if device is None:
         raise UnusableError("nothing is known of it")
-    expect("home", device.attributes["home"], bench.decode(found.value)["home"])
+    expect("home", device.attributes["home"], harness.decode(found.value)["home"])
 
 
 def _reading(provider: str, name: str, key: str, event_time_ms: int, sequence: int) -> Need:
@@ -90,8 +90,8 @@ def _reading(provider: str, name: str, key: str, event_time_ms: int, sequence: i
     return Need("alerts", provider, name, _TOPIC, "SensorReading", 1, key, value, _looks)
 
 
-def _posts(bench: Bench, found: Message) -> None:
-    key, body = webhook.post_of(Decoder(bench.registry, webhook.READER)(found.value).record)
+def _posts(harness: Harness, found: Message) -> None:
+    key, body = webhook.post_of(Decoder(harness.registry, webhook.READER)(found.value).record)
     expect("key", key, f"{scenario.DEVICE}/above/temperature/{scenario.MEASURED_MS}/opened")
     expect("opened_at", json.loads(body)["opened_at"], "2026-01-01T00:00:12+00:00")
 

@@ -14,7 +14,7 @@ from isotherm.connector.state.target_follower import READER as CONNECTOR_READER
 from isotherm.console.cluster.control_topics import CONNECTORS, PLUGINS, STATUS
 from isotherm.console.cluster.plugins import find_plugin, plugin_of
 from isotherm.console.cluster.state import ClusterState
-from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
 from isotherm.servicekit.avro import Decoder
@@ -22,9 +22,9 @@ from isotherm.servicekit.avro import Decoder
 _NOW_MS = scenario.START_MS
 
 
-def _is_listed(bench: Bench, found: Message) -> None:
+def _is_listed(harness: Harness, found: Message) -> None:
     fleet = ClusterState()
-    fleet.take_connector(found.key, Decoder(bench.registry, CONNECTOR_READER)(found.value).record, _NOW_MS)
+    fleet.take_connector(found.key, Decoder(harness.registry, CONNECTOR_READER)(found.value).record, _NOW_MS)
     view = fleet.view(found.key, _NOW_MS)
     if view is None:
         raise UnusableError(f"{found.key} is not listed")
@@ -32,8 +32,8 @@ def _is_listed(bench: Bench, found: Message) -> None:
     expect("state", view.state, State.UNASSIGNED)
 
 
-def _is_shown(bench: Bench, found: Message) -> None:
-    record = Decoder(bench.registry, STATUS_SCHEMA)(found.value).record
+def _is_shown(harness: Harness, found: Message) -> None:
+    record = Decoder(harness.registry, STATUS_SCHEMA)(found.value).record
     fleet = ClusterState()
     fleet.take_status(found.key, record)
     name = found.key.rsplit("/", 2)[0]
@@ -44,8 +44,8 @@ def _is_shown(bench: Bench, found: Message) -> None:
     expect("key", found.key, f"{record['connector']}/{record['task']}/{view.tasks[0].worker}")
 
 
-def _is_found(bench: Bench, found: Message) -> None:
-    record = Decoder(bench.registry, PLUGIN_SCHEMA)(found.value).record
+def _is_found(harness: Harness, found: Message) -> None:
+    record = Decoder(harness.registry, PLUGIN_SCHEMA)(found.value).record
     plugin = find_plugin([plugin_of(record)], found.key)
     if plugin is None:
         raise UnusableError(f"{found.key} is not found by its own name")

@@ -7,7 +7,7 @@ from typing import Any
 from pact import match
 
 from isotherm.console.devices import alerts, device_states, provisioned, windows
-from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
 from isotherm.servicekit.avro import Decoder
@@ -15,28 +15,28 @@ from isotherm.servicekit.avro import Decoder
 _END_MS = scenario.START_MS + scenario.WINDOW_MS
 
 
-def _is_device(bench: Bench, found: Message) -> None:
-    device = device_states.device_of(Decoder(bench.registry, device_states.SCHEMA)(found.value).record)
+def _is_device(harness: Harness, found: Message) -> None:
+    device = device_states.device_of(Decoder(harness.registry, device_states.SCHEMA)(found.value).record)
     expect("device", device.device_id, found.key)
     expect("metrics", [one.metric for one in device.latest], ["temperature"])
 
 
-def _is_provisioned(bench: Bench, found: Message) -> None:
-    device = provisioned.provisioned_of(Decoder(bench.registry, provisioned.SCHEMA)(found.value).record)
+def _is_provisioned(harness: Harness, found: Message) -> None:
+    device = provisioned.provisioned_of(Decoder(harness.registry, provisioned.SCHEMA)(found.value).record)
     known = found.key == scenario.DEVICE
     expect("words", sorted(device.words), ["home", "model", "region", "room"] if known else [])
 
 
-def _is_alert(bench: Bench, found: Message) -> None:
-    alert = alerts.alert_of(Decoder(bench.registry, alerts.SCHEMA)(found.value).record)
+def _is_alert(harness: Harness, found: Message) -> None:
+    alert = alerts.alert_of(Decoder(harness.registry, alerts.SCHEMA)(found.value).record)
     known = alerts.Alerts(1)
     known.take(alert)
     expect("alerts", known.of_device(found.key), [alert])
     expect("is open", bool(known.open()), alert.closed_at_ms is None)
 
 
-def _is_window(bench: Bench, found: Message) -> None:
-    record = Decoder(bench.registry, windows.SCHEMA)(found.value).record
+def _is_window(harness: Harness, found: Message) -> None:
+    record = Decoder(harness.registry, windows.SCHEMA)(found.value).record
     if not found.key.encode().startswith(windows.key_prefix(record["device_id"])):
         raise UnusableError(f"{found.key} is not found by its device")
     (window,) = windows.by_metric([windows.window_of(record)])["temperature"]

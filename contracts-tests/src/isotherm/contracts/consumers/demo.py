@@ -7,7 +7,7 @@ from typing import Any
 
 from pact import match
 
-from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, expect
 from isotherm.demo.evidence import (
@@ -24,9 +24,9 @@ _GROUP = ("attribute", "group", "metric", "window_start", "window_end")
 _SPAN = {"window_start": scenario.START_MS, "window_end": scenario.START_MS + scenario.WINDOW_MS}
 
 
-def identifies(bench: Bench, found: Message) -> None:
+def identifies(harness: Harness, found: Message) -> None:
     """Raise UnusableError unless the balance can tell this record from others."""
-    decoded = Decoder(bench.registry)(found.value)
+    decoded = Decoder(harness.registry)(found.value)
     fields = tuple(decoded.writer.json["isotherm.identity"])
     identity = identity_of(decoded.record, fields)
     expect("identity", len(identity), len(Topic(identity_fields=fields).identity_fields))
@@ -34,9 +34,9 @@ def identifies(bench: Bench, found: Message) -> None:
         expect(name, part, plain(decoded.record[name]))
 
 
-def tells_the_newest(bench: Bench, found: Message) -> None:
+def tells_the_newest(harness: Harness, found: Message) -> None:
     """Raise UnusableError unless the balance can tell from a device's state which reading is its newest."""
-    record = Decoder(bench.registry)(found.value).record
+    record = Decoder(harness.registry)(found.value).record
     places = [(device, metric) for device, metric, _time in latest_of(record)]
     expect("places", places, [(record["device_id"], metric) for metric in record["latest"]])
 

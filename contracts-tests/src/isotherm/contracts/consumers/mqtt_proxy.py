@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, expect
 from isotherm.mqtt_proxy.service import SESSION
@@ -13,8 +13,8 @@ from isotherm.mqtt_proxy.sessions.store import StoredState
 from isotherm.servicekit.avro import Decoder
 
 
-def _restores(bench: Bench, found: Message) -> None:
-    state = from_record(Decoder(bench.registry, SESSION)(found.value).record)
+def _restores(harness: Harness, found: Message) -> None:
+    state = from_record(Decoder(harness.registry, SESSION)(found.value).record)
     wanted = StoredState(epoch=3, expiry_s=86_400, expires_at_ms=scenario.START_MS, committed={7: 2_771_284_651})
     # A version before has neither user nor will.
     expect("session", replace(state, username=None, will=None, will_due_ms=None), wanted)

@@ -11,16 +11,17 @@ from pact import match
 
 from isotherm.connector.config import files as config
 from isotherm.connector.config.validation import Validated
-from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
 from isotherm.contracts.paths import EXAMPLES
 from isotherm.persisters.api.record import Record
 from isotherm.persisters.api.row import Row
+from isotherm.persisters.configuration import check
 from isotherm.persisters.records.decoding import key_decoder, value_decoder
 from isotherm.persisters.records.documents import to_json
 from isotherm.persisters.records.projection import Projector
-from isotherm.persisters.sinks.catalog import KINDS, SinkKind, check
+from isotherm.persisters.sinks.catalog import KINDS, SinkKind
 
 ELASTICSEARCH, CASSANDRA, HAZELCAST = "persisters-elasticsearch", "persisters-cassandra", "persisters-hazelcast"
 CONNECTORS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -54,19 +55,19 @@ def _connectors(consumer: str) -> tuple[SinkKind, tuple[Validated, ...]]:
     return kind, tuple(check(kind, one.resolved(_ENVIRONMENT)) for one in read)
 
 
-def rows(bench: Bench, consumer: str, found: Message) -> list[Row]:
+def rows(harness: Harness, consumer: str, found: Message) -> list[Row]:
     """The rows that a persister makes of a message, through the statements of all its connectors.
 
     Raises UnusableError with the reason of a dead letter.
     """
     kind, connectors = _connectors(consumer)
     statements = [statement for connector in connectors for statement in connector.statements]
-    values, keys = value_decoder("auto", bench.registry), key_decoder("auto", bench.registry)
+    values, keys = value_decoder("auto", harness.registry), key_decoder("auto", harness.registry)
     project = Projector(statements, values, keys, kind.conventions)
     headers = [(name, said.encode()) for name, said in found.headers.items()]
     prepared = project(Record(found.topic, 0, 0, scenario.TAKEN_IN_MS, found.key.encode(), found.value, headers))
-    if prepared.refusal is not None:
-        raise UnusableError(f"dead letter: {prepared.refusal.stage}: {prepared.refusal.error}")
+    if prepared.failed is not None:
+        raise UnusableError(f"dead letter: {prepared.failed.stage}: {prepared.failed.error}")
     if not prepared.rows:
         raise UnusableError(f"filtered: {prepared.filtered}")
     for row in prepared.rows:
@@ -87,8 +88,8 @@ def _need(
     """`row` is what the message becomes: target, id, event time and, where it has one, revision."""
     target, identity, event_time_ms, revision = row
 
-    def becomes_a_row(bench: Bench, found: Message) -> None:
-        (made,) = rows(bench, consumer, found)
+    def becomes_a_row(harness: Harness, found: Message) -> None:
+        (made,) = rows(harness, consumer, found)
         expect("target", made.target, target)
         expect("id", made.id, identity)
         expect("event time", made.event_time_ms, event_time_ms)

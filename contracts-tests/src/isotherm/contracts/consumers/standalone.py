@@ -6,16 +6,16 @@ from pact import match
 
 from isotherm.connector.distributed.publishing import CONNECTORS
 from isotherm.connector.state.target_follower import READER, target_of
-from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
 
 SERVICES = ("aggregator", "alerts", "mqtt-proxy")
 
 
-def obeys(bench: Bench, found: Message) -> None:
+def obeys(harness: Harness, found: Message) -> None:
     """Raise UnusableError unless a service finds in it what is wanted of it."""
-    record = bench.decode(found.value, READER)
+    record = harness.decode(found.value, READER)
     try:
         target_of(record)
     except ValueError as error:

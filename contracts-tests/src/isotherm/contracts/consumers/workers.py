@@ -8,16 +8,16 @@ from isotherm.connector.distributed.controller import Controller, StartTask, Tas
 from isotherm.connector.distributed.publishing import CONNECTORS
 from isotherm.connector.state.desired_state import PARTITIONS, desired_state_of
 from isotherm.connector.state.target_follower import READER
-from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
 
 WORKERS = ("persisters", "coap-ingest", "mqtt-proxy")
 
 
-def _started(bench: Bench, found: Message, group: str) -> list[StartTask]:
+def _started(harness: Harness, found: Message, group: str) -> list[StartTask]:
     """What a worker that owns everything starts."""
-    record = bench.decode(found.value, READER)
+    record = harness.decode(found.value, READER)
     worker = Controller(group, lambda _config: TaskPlan(1))
     worker.assigned(range(PARTITIONS))
     try:
@@ -27,15 +27,15 @@ def _started(bench: Bench, found: Message, group: str) -> list[StartTask]:
     return [action for action in worker.actions(0) if isinstance(action, StartTask)]
 
 
-def _runs(bench: Bench, found: Message) -> None:
-    group = str(bench.decode(found.value, READER)["worker_group"])
-    (start,) = _started(bench, found, group)
+def _runs(harness: Harness, found: Message) -> None:
+    group = str(harness.decode(found.value, READER)["worker_group"])
+    (start,) = _started(harness, found, group)
     expect("name", start.config.name, found.key)
     expect("name in the configuration", start.config.config["name"], found.key)
 
 
-def _leaves_alone(bench: Bench, found: Message) -> None:
-    expect("started", _started(bench, found, str(bench.decode(found.value, READER)["worker_group"])), [])
+def _leaves_alone(harness: Harness, found: Message) -> None:
+    expect("started", _started(harness, found, str(harness.decode(found.value, READER)["worker_group"])), [])
 
 
 NEEDS = tuple(

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.harness import Harness, Message
 
-Process = Callable[[Bench, Message], object]
+Process = Callable[[Harness, Message], object]
 """Runs the consumer's own decoding and processing. Raises when it cannot use the message."""
 
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from pact import Pact, Verifier, types
 
-from isotherm.contracts.bench import Bench, Message
-from isotherm.contracts.schema_versions import Book
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact.needs import Need
+from isotherm.contracts.schema_catalog import SchemaCatalog
 from isotherm.servicekit.avro import WireFormatError
 
 Name = tuple[str, str, str]
@@ -69,10 +69,12 @@ def names(folder: Path) -> set[Name]:
     }
 
 
-def verify(folder: Path, provider: str, messages: Mapping[str, Message], bench: Bench, readers: Book) -> Report:
+def verify(
+    folder: Path, provider: str, messages: Mapping[str, Message], harness: Harness, readers: SchemaCatalog
+) -> Report:
     """Verify every pact with `provider` in a folder against what it made, read with the version that each pins.
 
-    `readers` holds the consumers' schemas; those of the writer are the bench's.
+    `readers` holds the consumers' schemas; those of the writer are the harness's.
     """
     contents = {
         path: content for path in sorted(folder.glob("*.json")) if _provider(content := _content(path)) == provider
@@ -88,7 +90,7 @@ def verify(folder: Path, provider: str, messages: Mapping[str, Message], bench: 
     def body(name: str, metadata: Mapping[str, Any]) -> bytes:
         reads = metadata["providerStates"][0]["params"]
         try:
-            return _body(messages[name], reads, bench, readers)
+            return _body(messages[name], reads, harness, readers)
         except KeyError:
             unread[_read(name, reads)] = "the provider makes no such message"
         except (WireFormatError, LookupError) as error:
@@ -141,8 +143,8 @@ def _run(verifier: Verifier) -> tuple[bool, list[Any]]:
     return failed, results
 
 
-def _body(message: Message, reads: Mapping[str, Any], bench: Bench, readers: Book) -> bytes:
-    value = bench.decode(message.value, readers.schema(reads["record"], reads["version"]))
+def _body(message: Message, reads: Mapping[str, Any], harness: Harness, readers: SchemaCatalog) -> bytes:
+    value = harness.decode(message.value, readers.schema(reads["record"], reads["version"]))
     body = {"topic": message.topic, "key": message.key, "headers": message.headers, "value": value}
     return json.dumps(body).encode()
 

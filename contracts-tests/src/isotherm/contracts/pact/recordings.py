@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.servicekit.avro import split
 
@@ -20,14 +20,14 @@ _OF_THE_MOMENT = frozenset((scenario.HEARTBEAT,))
 """Messages that name the host, the process and the time of their making: they are not kept."""
 
 
-def recorded(messages: Mapping[str, Message], bench: Bench) -> dict[str, Any]:
+def recorded(messages: Mapping[str, Message], harness: Harness) -> dict[str, Any]:
     """Messages as they are kept."""
     return {
         name: {
             "topic": message.topic,
             "key": message.key,
             "headers": dict(message.headers),
-            "writer": _version(message, bench),
+            "writer": _version(message, harness),
             "body": base64.b64encode(message.value[_HEADER_BYTES:]).decode("ascii"),
         }
         for name, message in messages.items()
@@ -35,49 +35,49 @@ def recorded(messages: Mapping[str, Message], bench: Bench) -> dict[str, Any]:
     }
 
 
-def _version(message: Message, bench: Bench) -> dict[str, Any]:
-    record = bench.book.records[message.topic]
+def _version(message: Message, harness: Harness) -> dict[str, Any]:
+    record = harness.catalog.records[message.topic]
     # By content: a late reading keeps the id that it got in the topic where it was written.
-    written = bench.registry.schema(split(message.value)).json
-    (version,) = (version for version, schema in bench.book.schemas[record].items() if schema == written)
+    written = harness.registry.schema(split(message.value)).json
+    (version,) = (version for version, schema in harness.catalog.schemas[record].items() if schema == written)
     return {"record": record, "version": version}
 
 
-def write(folder: Path, provider: str, messages: Mapping[str, Message], bench: Bench) -> Path:
+def write(folder: Path, provider: str, messages: Mapping[str, Message], harness: Harness) -> Path:
     """Keep a provider's messages; the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{provider}.json"
-    path.write_text(json.dumps(recorded(messages, bench), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(recorded(messages, harness), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
 
 
-def read(folder: Path, bench: Bench) -> dict[str, dict[str, Message]]:
-    """Every provider's messages in a folder, with the ids of the bench's registry.
+def read(folder: Path, harness: Harness) -> dict[str, dict[str, Message]]:
+    """Every provider's messages in a folder, with the ids of the harness's registry.
 
-    The bench's book must be the one that they were written with.
+    The harness's catalog must be the one that they were written with.
     """
     found: dict[str, dict[str, Message]] = {}
     for path in sorted(folder.glob("*.json")):
         kept = json.loads(path.read_text(encoding="utf-8"))
-        found[path.stem] = {name: _message(one, bench) for name, one in kept.items()}
+        found[path.stem] = {name: _message(one, harness) for name, one in kept.items()}
     return found
 
 
-def _message(kept: Mapping[str, Any], bench: Bench) -> Message:
-    writer = bench.book.schema(kept["writer"]["record"], kept["writer"]["version"])
-    schema_id = bench.registry.schema_id(f"{kept['topic']}-value", writer)
+def _message(kept: Mapping[str, Any], harness: Harness) -> Message:
+    writer = harness.catalog.schema(kept["writer"]["record"], kept["writer"]["version"])
+    schema_id = harness.registry.schema_id(f"{kept['topic']}-value", writer)
     value = b"\x00" + schema_id.to_bytes(4, "big") + base64.b64decode(kept["body"])
     return Message(kept["topic"], kept["key"], value, kept["headers"])
 
 
-def comparable(kept: Mapping[str, Message], bench: Bench) -> dict[str, Any]:
+def comparable(kept: Mapping[str, Message], harness: Harness) -> dict[str, Any]:
     """Messages without the times when they were made."""
     answer = {}
     for name, message in kept.items():
         if name in _OF_THE_MOMENT:
             continue
-        value = bench.decode(message.value)
+        value = harness.decode(message.value)
         for time_of_making in ("revision", "updated_at"):
             value.pop(time_of_making, None)
-        answer[name] = (message.topic, message.key, dict(message.headers), value, _version(message, bench))
+        answer[name] = (message.topic, message.key, dict(message.headers), value, _version(message, harness))
     return answer

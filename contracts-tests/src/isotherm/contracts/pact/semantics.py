@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import quote
 
-from isotherm.contracts.schema_versions import JsonSchema
+from isotherm.contracts.schema_catalog import JsonSchema
 from isotherm.schemas import Topic
 
 EARLIEST_MS = 1_000_000_000_000

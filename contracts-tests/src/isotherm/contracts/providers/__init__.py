@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from isotherm.contracts.bench import Bench, Message
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.providers import (
     aggregator,
     alerts,
@@ -17,7 +17,7 @@ from isotherm.contracts.providers import (
 
 Messages = Mapping[str, Message]
 
-PROVIDERS: Mapping[str, Callable[[Bench], Messages]] = {
+PROVIDERS: Mapping[str, Callable[[Harness], Messages]] = {
     "mqtt-proxy": mqtt_proxy.messages,
     "coap-ingest": coap_ingest.messages,
     "aggregator": aggregator.messages,

@@ -14,8 +14,8 @@ from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.status import Status
-from isotherm.contracts.bench import (
-    Bench,
+from isotherm.contracts.harness import (
+    Harness,
     Message,
     heartbeat,
     message,
@@ -34,13 +34,13 @@ APPENDED = datetime.fromtimestamp(scenario.MEASURED_MS / 1000, UTC)
 _VALUES = (20.0, 22.0, 21.0)
 
 
-def known_ids(bench: Bench, topic: str) -> SchemaIds:
+def known_ids(harness: Harness, topic: str) -> SchemaIds:
     """Return every schema id of a topic's subject, as the cache of writer schemas learns them."""
-    versions = bench.book.schemas[bench.book.records[topic]].values()
-    return SchemaIds({bench.registry.schema_id(f"{topic}-value", schema): json.dumps(schema) for schema in versions})
+    versions = harness.catalog.schemas[harness.catalog.records[topic]].values()
+    return SchemaIds({harness.registry.schema_id(f"{topic}-value", schema): json.dumps(schema) for schema in versions})
 
 
-def records(bench: Bench, found: Sequence[Message], appended: datetime = APPENDED) -> DataFrame:
+def records(harness: Harness, found: Sequence[Message], appended: datetime = APPENDED) -> DataFrame:
     """Return messages as Spark's Kafka source returns them, all appended at one time."""
     rows = [
         (
@@ -54,20 +54,22 @@ def records(bench: Bench, found: Sequence[Message], appended: datetime = APPENDE
         )
         for offset, one in enumerate(found)
     ]
-    return bench.spark.createDataFrame(rows, RECORDS)
+    return harness.spark.createDataFrame(rows, RECORDS)
 
 
-def messages(bench: Bench) -> Mapping[str, Message]:
+def messages(harness: Harness) -> Mapping[str, Message]:
     """Return windows of two devices, the group of one region, a late reading, and a heartbeat."""
     topic = SETTINGS.input_topics[0]
     on_time = [
-        reading(bench, device, value, scenario.MEASURED_MS + index)
+        reading(harness, device, value, scenario.MEASURED_MS + index)
         for device in (scenario.DEVICE, scenario.OTHER_DEVICE)
         for index, value in enumerate(_VALUES)
     ]
-    late = reading(bench, scenario.OTHER_DEVICE, 20.0, scenario.MEASURED_MS, after_ms=SETTINGS.allowed_lateness_ms + 1)
-    ids = known_ids(bench, topic)
-    decoded = readings.decode(records(bench, [*on_time, late]), ids)
+    late = reading(
+        harness, scenario.OTHER_DEVICE, 20.0, scenario.MEASURED_MS, after_ms=SETTINGS.allowed_lateness_ms + 1
+    )
+    ids = known_ids(harness, topic)
+    decoded = readings.decode(records(harness, [*on_time, late]), ids)
     reason = readings.reject_reason(ids, SETTINGS.timeliness)
     aggregates = windows.aggregate(readings.on_time(decoded, reason), SETTINGS.window_ms, SETTINGS.slide_ms).persist()
     rejected = readings.to_reject_topics(
@@ -76,10 +78,12 @@ def messages(bench: Bench) -> Mapping[str, Message]:
         SETTINGS.dead_letter_topic,
         SETTINGS.timeliness,
     )
-    escaped, plain = _rows(windows.to_aggregate_topic(aggregates, _id(bench, SETTINGS.output_topic, windows.AGGREGATE)))
-    members = windows.with_devices(aggregates, _devices(bench))
+    escaped, plain = _rows(
+        windows.to_aggregate_topic(aggregates, _id(harness, SETTINGS.output_topic, windows.AGGREGATE))
+    )
+    members = windows.with_devices(aggregates, _devices(harness))
     groups = windows.group(members, ["region"], unknown_group="")
-    (group,) = _rows(windows.to_group_topic(groups, _id(bench, SETTINGS.grouped_topic, windows.GROUP)))
+    (group,) = _rows(windows.to_group_topic(groups, _id(harness, SETTINGS.grouped_topic, windows.GROUP)))
     (too_late,) = rejected.collect()
     status = Status(Health(), Metrics())
     headers = [(header["key"], bytes(header["value"])) for header in too_late["headers"]]
@@ -88,11 +92,11 @@ def messages(bench: Bench) -> Mapping[str, Message]:
         scenario.WINDOW_ESCAPED: message(SETTINGS.output_topic, *escaped),
         scenario.GROUP: message(SETTINGS.grouped_topic, *group),
         scenario.LATE: message(too_late["topic"], bytes(too_late["key"]), bytes(too_late["value"]), headers),
-        scenario.HEARTBEAT: heartbeat(bench, SETTINGS.name, status.state(), status.counts, status.lag),
+        scenario.HEARTBEAT: heartbeat(harness, SETTINGS.name, status.state(), status.counts, status.lag),
     }
 
 
-def reading(bench: Bench, device_id: str, value: float, measured_ms: int, after_ms: int = 350) -> Message:
+def reading(harness: Harness, device_id: str, value: float, measured_ms: int, after_ms: int = 350) -> Message:
     """Return a reading in the input topic whose ingest time is `after_ms` after its event time."""
     record = {
         "device_id": device_id,
@@ -106,16 +110,16 @@ def reading(bench: Bench, device_id: str, value: float, measured_ms: int, after_
     }
     topic = SETTINGS.input_topics[0]
     headers = {"mqtt.topic": f"devices/{device_id}/temperature", "mqtt.qos": "1", "mqtt.client_id": "fleet-1"}
-    return Message(topic, device_id, bench.encode(topic, "SensorReading", 1, record), headers)
+    return Message(topic, device_id, harness.encode(topic, "SensorReading", 1, record), headers)
 
 
-def _id(bench: Bench, topic: str, writer: Mapping[str, Any]) -> int:
-    return bench.registry.schema_id(f"{topic}-value", writer)
+def _id(harness: Harness, topic: str, writer: Mapping[str, Any]) -> int:
+    return harness.registry.schema_id(f"{topic}-value", writer)
 
 
-def _devices(bench: Bench) -> DataFrame:
-    newest = devices.newest(records(bench, list(cli.messages(bench).values())))
-    return devices.decode(newest, known_ids(bench, SETTINGS.devices_topic), SETTINGS.group_attributes)
+def _devices(harness: Harness) -> DataFrame:
+    newest = devices.newest(records(harness, list(cli.messages(harness).values())))
+    return devices.decode(newest, known_ids(harness, SETTINGS.devices_topic), SETTINGS.group_attributes)
 
 
 def _rows(rows: DataFrame) -> list[tuple[str, bytes]]:

@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Mapping
 
 from isotherm.alerts.engine.reading import Reading
-from isotherm.alerts.engine.rule_engine import Engine
+from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.metrics import PREFIX, Metrics
-from isotherm.alerts.rules.device_table import KnownDevices
+from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.alerts.stream.device_state_store import Fleet
+from isotherm.alerts.stream.device_state_store import DeviceStateStore
 from isotherm.alerts.stream.outputs import Outputs
 from isotherm.alerts.stream.processor import Processor
 from isotherm.connector.standalone.reporting import counts_of
 from isotherm.connector.state.status import State
-from isotherm.contracts.bench import (
-    Bench,
+from isotherm.contracts.harness import (
+    Harness,
     Message,
     RecordingProducer,
     heartbeat,
@@ -29,26 +29,28 @@ SETTINGS = AlertsSettings.model_validate(
 PARTITION = 0
 
 
-def processor(bench: Bench, known: KnownDevices, recorder: RecordingProducer, metrics: Metrics) -> Processor:
+def processor(harness: Harness, known: DeviceTable, recorder: RecordingProducer, metrics: Metrics) -> Processor:
     """The service's own processor, with all that it drives, writing to a recorder."""
-    engine = Engine(SETTINGS.rule_book(), known.default_bounds, SETTINGS.reorder_ms)
-    fleet = Fleet()
+    engine = RuleEngine(SETTINGS.rule_book(), known.default_bounds, SETTINGS.reorder_ms)
+    fleet = DeviceStateStore()
     fleet.own([PARTITION])
-    outputs = Outputs(SETTINGS, bench.registry, metrics, recorder.as_producer())
-    return Processor(engine, known, fleet, outputs, metrics, SETTINGS.max_skew_ms, SETTINGS.read_slack_ms)
+    outputs = Outputs(SETTINGS, harness.registry, metrics, recorder.as_producer())
+    return Processor(engine, known, fleet, outputs, metrics, SETTINGS.max_skew_ms, SETTINGS.max_publish_delay_ms)
 
 
-def messages(bench: Bench) -> Mapping[str, Message]:
+def messages(harness: Harness) -> Mapping[str, Message]:
     """An alert of a thermostat that opens and closes, its newest state, and a word on itself."""
     recorder, metrics = RecordingProducer(), Metrics()
-    asyncio.run(_live(processor(bench, KnownDevices(SETTINGS.rule_book(), {}), recorder, metrics)))
+    asyncio.run(_live(processor(harness, DeviceTable(SETTINGS.rule_book(), {}), recorder, metrics)))
     opened, closed = [one for one in recorder.messages if one.topic == SETTINGS.alerts_topic]
     (state,) = [one for one in recorder.messages if one.topic == SETTINGS.latest_topic]
     return {
         scenario.ALERT_OPENED: opened,
         scenario.ALERT_CLOSED: closed,
         scenario.DEVICE_STATE: state,
-        scenario.HEARTBEAT: heartbeat(bench, SETTINGS.name, State.RUNNING, lambda: counts_of(metrics.registry, PREFIX)),
+        scenario.HEARTBEAT: heartbeat(
+            harness, SETTINGS.name, State.RUNNING, lambda: counts_of(metrics.registry, PREFIX)
+        ),
     }
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from isotherm.cli import devices
-from isotherm.contracts.bench import Bench, Message, RecordingProducer
+from isotherm.contracts.harness import Harness, Message, RecordingProducer
 from isotherm.contracts.pact import scenario
 
 _LINES = (
@@ -15,10 +15,10 @@ _LINES = (
 )
 
 
-def messages(bench: Bench) -> Mapping[str, Message]:
+def messages(harness: Harness) -> Mapping[str, Message]:
     """A device of which everything is known, and one of which nothing is."""
     recorder = RecordingProducer()
-    encode = bench.registry.encoder(devices.TOPIC, devices.DEVICE)
+    encode = harness.registry.encoder(devices.TOPIC, devices.DEVICE)
     imported = devices.import_with(map(json.dumps, _LINES), encode, recorder.as_producer())
     assert not imported.problems
     known, unknown = recorder.messages

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from isotherm.coap_ingest.connectors.connector_class import Plan, plan
 from prometheus_client import CollectorRegistry
 
 from isotherm.coap_ingest.coap.notification import Notification
-from isotherm.coap_ingest.connectors.connector_class import Plan, plan
 from isotherm.coap_ingest.connectors.connector_keys import DEFINITION
 from isotherm.coap_ingest.ingest.bounded_queue import Intake
 from isotherm.coap_ingest.ingest.forwarder import Forwarder, Outlet
@@ -20,8 +20,8 @@ from isotherm.connector.config import files
 from isotherm.connector.distributed.publishing import announcements
 from isotherm.connector.standalone.reporting import counts_of
 from isotherm.connector.state.status import State
-from isotherm.contracts.bench import (
-    Bench,
+from isotherm.contracts.harness import (
+    Harness,
     Message,
     RecordingProducer,
     heartbeat,
@@ -45,32 +45,32 @@ FROM sensors
 """
 
 
-def messages(bench: Bench) -> Mapping[str, Message]:
+def messages(harness: Harness) -> Mapping[str, Message]:
     """A notification of the documents' sensor over the demo's statements, and over two more; a polled response."""
     settings = CoapIngestSettings()
     demo = files.read(EXAMPLES / "demo" / "coap-source.properties").resolved({"COAP_SERVER": "localhost:5633"})
     plain = files.parse(_PLAIN, form="properties")
-    raw, reading = _forwarded(bench, _plan(demo, settings), _DOCUMENT, observe=7)
-    temperature, brightness = _forwarded(bench, _plan(plain, settings), _LIGHT, observe=7)
-    answer, _ = _forwarded(bench, _plan(demo, settings), _DOCUMENT, observe=None)
+    raw, reading = _forwarded(harness, _plan(demo, settings), _DOCUMENT, observe=7)
+    temperature, brightness = _forwarded(harness, _plan(plain, settings), _LIGHT, observe=7)
+    answer, _ = _forwarded(harness, _plan(demo, settings), _DOCUMENT, observe=None)
     return {
         scenario.COAP_MESSAGE: raw,
         scenario.COAP_READING: reading,
         scenario.COAP_TEMPERATURE: temperature,
         scenario.COAP_BRIGHTNESS: brightness,
         scenario.COAP_ANSWER: answer,
-        **_of_itself(bench),
+        **_of_itself(harness),
     }
 
 
-def _of_itself(bench: Bench) -> Mapping[str, Message]:
+def _of_itself(harness: Harness) -> Mapping[str, Message]:
     """What a process with the demo's file says on the control topics."""
     written = files.read(EXAMPLES / "demo" / "coap-source.properties")
     counted = CollectorRegistry()
     Metrics(counted)
-    owned, plugin = announcements(bench.registry, written, DEFINITION, version="0.9.0")
+    owned, plugin = announcements(harness.registry, written, DEFINITION, version="0.9.0")
     return {
-        scenario.HEARTBEAT: heartbeat(bench, written.name, State.RUNNING, lambda: counts_of(counted, f"{PREFIX}_")),
+        scenario.HEARTBEAT: heartbeat(harness, written.name, State.RUNNING, lambda: counts_of(counted, f"{PREFIX}_")),
         scenario.CONNECTOR: message(*owned),
         scenario.PLUGIN: message(*plugin),
     }
@@ -81,10 +81,10 @@ def _plan(connector: files.ConnectorConfig, settings: CoapIngestSettings) -> Pla
     return plan(connector, units=settings.units, limits=settings.limits(), dead_letter_topic=letters)
 
 
-def _forwarded(bench: Bench, connector: Plan, payload: str, *, observe: int | None) -> Sequence[Message]:
+def _forwarded(harness: Harness, connector: Plan, payload: str, *, observe: int | None) -> Sequence[Message]:
     (server,) = connector.servers
     routes = [rule.named(server) for rule in connector.rules]
-    outlets = [Outlet(route, bench.registry.encoder(route.topic.name, _schema(route.topic))) for route in routes]
+    outlets = [Outlet(route, harness.registry.encoder(route.topic.name, _schema(route.topic))) for route in routes]
     notification = Notification(
         resource=routes[0].resource,
         arrived_ms=scenario.TAKEN_IN_MS,

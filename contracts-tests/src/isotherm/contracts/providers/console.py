@@ -13,7 +13,7 @@ from isotherm.connector.state.target_follower import TargetState
 from isotherm.console.cluster.control_topics import ControlTopicWriter, PendingWrites
 from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connectors.control import ConnectorControl
-from isotherm.contracts.bench import Bench, Message, RecordingProducer
+from isotherm.contracts.harness import Harness, Message, RecordingProducer
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
 from isotherm.persisters.sinks.catalog import KINDS
@@ -30,11 +30,11 @@ class _ReadBack(PendingWrites):
         return event
 
 
-def messages(bench: Bench) -> Mapping[str, Message]:
+def messages(harness: Harness) -> Mapping[str, Message]:
     """The records of a new connector and of a paused service."""
     recorder, fleet = RecordingProducer(), ClusterState()
     journal = ControlTopicWriter(
-        recorder.as_producer, bench.registry, _ReadBack(), timeout_ms=1_000, new_id=lambda: "write-1"
+        recorder.as_producer, harness.registry, _ReadBack(), timeout_ms=1_000, new_id=lambda: "write-1"
     )
     control = ConnectorControl(fleet, journal, lambda: scenario.START_MS)
     definition = KINDS["hazelcast"].definition

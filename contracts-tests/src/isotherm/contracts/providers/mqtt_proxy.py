@@ -7,13 +7,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from isotherm.mqtt_proxy.composition import router_of, rules_of
 from prometheus_client import CollectorRegistry
 
 from isotherm.connector.distributed.publishing import plugin_messages
 from isotherm.connector.standalone.reporting import counts_of
 from isotherm.connector.state.status import State
-from isotherm.contracts.bench import (
-    Bench,
+from isotherm.contracts.harness import (
+    Harness,
     Message,
     heartbeat,
     message,
@@ -22,7 +23,6 @@ from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
 from isotherm.mqtt_proxy.bridge.connector_class import DEFINITION
 from isotherm.mqtt_proxy.codec.packets import Publish
-from isotherm.mqtt_proxy.composition import router_of, rules_of
 from isotherm.mqtt_proxy.ingest.translation import Arrival, Translator
 from isotherm.mqtt_proxy.metrics import PREFIX, Metrics
 from isotherm.mqtt_proxy.service import READING, SESSION
@@ -34,19 +34,19 @@ from isotherm.servicekit.settings import load
 _REGEX_LIST = "temperature:.*temperature, brightness:.*brightness"
 
 
-def messages(bench: Bench) -> Mapping[str, Message]:
+def messages(harness: Harness) -> Mapping[str, Message]:
     """Readings over the demo's routes and the documents' regex list, and the state of a session."""
     at = {"ts": scenario.MEASURED_MS, "seq": 17}
-    demo = _translator(bench, _settings(EXAMPLES / "demo" / "mqtt-proxy.toml"))
-    document = _translator(bench, _settings(overrides=["allow_anonymous=true", f"topic_regex_list={_REGEX_LIST}"]))
+    demo = _translator(harness, _settings(EXAMPLES / "demo" / "mqtt-proxy.toml"))
+    document = _translator(harness, _settings(overrides=["allow_anonymous=true", f"topic_regex_list={_REGEX_LIST}"]))
     device = scenario.DEVICE
     return {
         scenario.READING: _published(demo, f"devices/{device}/temperature", {"id": device, "t": 21.5, **at}),
         scenario.BRIGHTNESS: _published(demo, f"devices/{device}/brightness", {"id": device, "b": 310, **at}),
         scenario.TEMPERATURE_BY_REGEX: _published(document, "home/kitchen/temperature", {"value": 19.25}),
-        scenario.SESSION: _session(bench),
-        scenario.HEARTBEAT: _heartbeat(bench),
-        scenario.PLUGIN: _plugin(bench),
+        scenario.SESSION: _session(harness),
+        scenario.HEARTBEAT: _heartbeat(harness),
+        scenario.PLUGIN: _plugin(harness),
     }
 
 
@@ -54,9 +54,9 @@ def _settings(file: Path | None = None, overrides: list[str] | None = None) -> P
     return load(ProxySettings, SERVICE, environ=os.environ, file=file, overrides=overrides or ())
 
 
-def _translator(bench: Bench, settings: ProxySettings) -> Translator:
+def _translator(harness: Harness, settings: ProxySettings) -> Translator:
     router = router_of(settings)
-    encoders = {topic: bench.registry.encoder(topic, READING) for topic in router.targets}
+    encoders = {topic: harness.registry.encoder(topic, READING) for topic in router.targets}
     return Translator(router, encoders, rules_of(settings))
 
 
@@ -66,20 +66,20 @@ def _published(translator: Translator, topic: str, payload: Mapping[str, object]
     return message(record.topic, record.key, record.value, record.headers)
 
 
-def _session(bench: Bench) -> Message:
+def _session(harness: Harness) -> Message:
     topic = _settings(EXAMPLES / "demo" / "mqtt-proxy.toml").session.topic
     state = StoredState(epoch=3, expiry_s=86_400, expires_at_ms=scenario.START_MS, committed={7: 2_771_284_651})
     record = to_record("fleet-1", state, owner=0, now_ms=scenario.TAKEN_IN_MS)
-    return message(topic, "fleet-1", bench.registry.encoder(topic, SESSION)(record))
+    return message(topic, "fleet-1", harness.registry.encoder(topic, SESSION)(record))
 
 
-def _plugin(bench: Bench) -> Message:
+def _plugin(harness: Harness) -> Message:
     """What a worker says of its class."""
-    ((topic, key, value),) = plugin_messages(bench.registry, [DEFINITION], "0.9.0")
+    ((topic, key, value),) = plugin_messages(harness.registry, [DEFINITION], "0.9.0")
     return message(topic, key, value)
 
 
-def _heartbeat(bench: Bench) -> Message:
+def _heartbeat(harness: Harness) -> Message:
     counted = CollectorRegistry()
     counted.register(Metrics())
-    return heartbeat(bench, SERVICE, State.RUNNING, lambda: counts_of(counted, f"{PREFIX}_"))
+    return heartbeat(harness, SERVICE, State.RUNNING, lambda: counts_of(counted, f"{PREFIX}_"))

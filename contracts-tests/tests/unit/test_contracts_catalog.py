@@ -1,4 +1,4 @@
-"""The book against the code: every topic that code or configuration names is declared, every pinned version is said."""
+"""The catalog against the code: every topic in code or configuration is declared, and every pinned version is named."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from isotherm import kcql
-from isotherm import schemas as book
+from isotherm import schemas as catalog
 from isotherm.aggregator.frames import devices, readings
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.alerts import webhook
@@ -30,7 +30,7 @@ from isotherm.contracts.paths import EXAMPLES, ROOT
 from isotherm.mqtt_proxy import service as mqtt_proxy
 from isotherm.mqtt_proxy.settings import ProxySettings
 
-TOPICS = {topic.name for topic in book.topics()}
+TOPICS = {topic.name for topic in catalog.topics()}
 DEAD_LETTERS = ".dead-letters"
 # Words of the same shape that are something else: schema properties, structures in a Hazelcast cluster, files.
 NO_TOPICS = {
@@ -126,10 +126,10 @@ def test_every_topic_that_the_examples_name_is_declared() -> None:
 
 @pytest.mark.parametrize(("reader", "topic"), PINNED)
 def test_code_pins_the_version_that_the_topic_file_says(reader: str, topic: str) -> None:
-    declared = book.topic(topic)
+    declared = catalog.topic(topic)
     (version,) = (one.version for one in declared.readers if one.service == reader)
     assert declared.record is not None
-    assert PINNED[reader, topic] == book.schema(declared.record, version)
+    assert PINNED[reader, topic] == catalog.schema(declared.record, version)
 
 
 def test_every_reader_either_pins_in_code_or_reads_as_it_was_written() -> None:
@@ -139,7 +139,7 @@ def test_every_reader_either_pins_in_code_or_reads_as_it_was_written() -> None:
 
 def test_a_service_that_does_not_exist_is_only_planned() -> None:
     exists = {path.name for path in ROOT.glob("services/*") if (path / "pyproject.toml").is_file()} | {"cli", "demo"}
-    for topic in book.topics():
+    for topic in catalog.topics():
         for name in {*topic.writers, *(reader.service for reader in topic.readers)} - exists:
             planned = name not in topic.writers or name in topic.planned_writers
             assert planned, f"{topic.name}: {name} does not exist and is not planned"

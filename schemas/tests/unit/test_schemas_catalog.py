@@ -1,4 +1,4 @@
-"""The parts of the book agree with each other: topics, schemas, examples."""
+"""The parts of the catalog agree with each other: topics, schemas, examples."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from urllib.parse import quote
 import fastavro
 import pytest
 
-from isotherm import schemas as book
+from isotherm import schemas as catalog
 
-TOPICS = book.topics()
+TOPICS = catalog.topics()
 WRITTEN = [topic for topic in TOPICS if topic.record is not None]
-EXAMPLES = [example for topic in WRITTEN for example in book.examples(topic.name)]
+EXAMPLES = [example for topic in WRITTEN for example in catalog.examples(topic.name)]
 SERVICES = {"mqtt-proxy", "coap-ingest", "aggregator", "persisters", "alerts", "console", "cli", "demo"}
 
 
 def _schema(topic_name: str) -> dict[str, Any]:
-    topic = book.topic(topic_name)
+    topic = catalog.topic(topic_name)
     assert topic.record is not None
     assert topic.version is not None
-    return book.schema(topic.record, topic.version)
+    return catalog.schema(topic.record, topic.version)
 
 
 def _instants(schema: Mapping[str, Any]) -> set[str]:
@@ -39,18 +39,18 @@ def test_the_book_is_not_empty() -> None:
     assert len(EXAMPLES) >= 15
 
 
-@pytest.mark.parametrize("record", book.records())
+@pytest.mark.parametrize("record", catalog.records())
 def test_every_schema_belongs_to_a_topic_and_parses(record: str) -> None:
     assert any(topic.record == record for topic in TOPICS)
-    assert book.versions(record)[0] == 1
-    for version in book.versions(record):
-        fastavro.parse_schema(book.schema(record, version), named_schemas={})
+    assert catalog.versions(record)[0] == 1
+    for version in catalog.versions(record):
+        fastavro.parse_schema(catalog.schema(record, version), named_schemas={})
 
 
-@pytest.mark.parametrize("record", book.records())
+@pytest.mark.parametrize("record", catalog.records())
 def test_identity_event_time_and_revision_name_fields_of_the_record(record: str) -> None:
-    for version in book.versions(record):
-        schema = book.schema(record, version)
+    for version in catalog.versions(record):
+        schema = catalog.schema(record, version)
         names = {field["name"] for field in schema["fields"]}
         assert schema["isotherm.identity"]
         assert set(schema["isotherm.identity"]) <= names
@@ -61,7 +61,7 @@ def test_identity_event_time_and_revision_name_fields_of_the_record(record: str)
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.name)
-def test_topic_names_known_services_and_existing_versions(topic: book.Topic) -> None:
+def test_topic_names_known_services_and_existing_versions(topic: catalog.Topic) -> None:
     assert set(topic.writers) | {reader.service for reader in topic.readers} <= SERVICES
     assert topic.owner in SERVICES
     assert topic.planned_writers <= set(topic.writers)
@@ -70,20 +70,20 @@ def test_topic_names_known_services_and_existing_versions(topic: book.Topic) -> 
     assert topic.config["cleanup.policy"] in {"compact", "delete"}
     if topic.record is None:
         return
-    assert topic.version == book.versions(topic.record)[-1]
+    assert topic.version == catalog.versions(topic.record)[-1]
     assert topic.compatibility == "FULL_TRANSITIVE"
     assert topic.writers
     for reader in topic.readers:
-        assert reader.version in book.versions(topic.record)
+        assert reader.version in catalog.versions(topic.record)
 
 
 @pytest.mark.parametrize("topic", WRITTEN, ids=lambda topic: topic.name)
-def test_every_written_topic_has_examples(topic: book.Topic) -> None:
-    assert book.examples(topic.name)
+def test_every_written_topic_has_examples(topic: catalog.Topic) -> None:
+    assert catalog.examples(topic.name)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"{example.topic}/{example.name}")
-def test_example_survives_its_schema(example: book.Example) -> None:
+def test_example_survives_its_schema(example: catalog.Example) -> None:
     schema = _schema(example.topic)
     names = {field["name"] for field in schema["fields"]}
     # What an older writer wrote lacks the fields that came later; each of them has a default.
@@ -101,22 +101,22 @@ def test_example_survives_its_schema(example: book.Example) -> None:
         assert int(again[name].timestamp() * 1000) == example.value[name]
 
 
-@pytest.mark.parametrize("record", book.records())
+@pytest.mark.parametrize("record", catalog.records())
 def test_every_field_is_in_some_example(record: str) -> None:
     shown = {
         name
         for topic in WRITTEN
         if topic.record == record
-        for example in book.examples(topic.name)
+        for example in catalog.examples(topic.name)
         for name in example.value
     }
-    declared = {field["name"] for field in book.schema(record, book.versions(record)[-1])["fields"]}
+    declared = {field["name"] for field in catalog.schema(record, catalog.versions(record)[-1])["fields"]}
     assert declared - shown == set(), f"no example of {record} shows these fields"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"{example.topic}/{example.name}")
-def test_example_has_the_declared_key(example: book.Example) -> None:
-    key = book.topic(example.topic).key
+def test_example_has_the_declared_key(example: catalog.Example) -> None:
+    key = catalog.topic(example.topic).key
     if "field" in key:
         assert example.key == example.value[key["field"]]
     elif "|" in key["format"]:
@@ -128,13 +128,13 @@ def test_example_has_the_declared_key(example: book.Example) -> None:
 
 def test_topics_joined_on_the_device_have_equal_partition_counts() -> None:
     joined = ("thermostat.data", "devices", "devices.latest", "temperatures.aggregated")
-    assert len({book.topic(name).partitions for name in joined}) == 1
+    assert len({catalog.topic(name).partitions for name in joined}) == 1
 
 
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(LookupError, match="no schema Nothing v1"):
-        book.schema("Nothing", 1)
+        catalog.schema("Nothing", 1)
     with pytest.raises(LookupError, match="nowhere"):
-        book.topic("nowhere")
-    assert book.versions("Nothing") == ()
-    assert book.examples("nowhere") == ()
+        catalog.topic("nowhere")
+    assert catalog.versions("Nothing") == ()
+    assert catalog.examples("nowhere") == ()

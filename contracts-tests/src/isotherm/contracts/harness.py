@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
 from isotherm.connector.state.status import Heartbeat, State
-from isotherm.contracts.schema_versions import Book, JsonSchema
+from isotherm.contracts.schema_catalog import JsonSchema, SchemaCatalog
 from isotherm.kcql.dates import epoch_ms
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.settings import RegistrySettings
@@ -44,13 +44,13 @@ class OfflineRegistry(SchemaRegistry):
     It holds every version of every declared topic, as after `isotherm apply`.
     """
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, catalog: SchemaCatalog) -> None:
         super().__init__(RegistrySettings())
         self.close()
         self.client = SchemaRegistryClient.new_client({"url": "mock://"})
-        for topic, record in book.records.items():
-            for version in book.versions(record):
-                self.register(topic, book.schema(record, version))
+        for topic, record in catalog.records.items():
+            for version in catalog.versions(record):
+                self.register(topic, catalog.schema(record, version))
 
     def register(self, topic: str, schema: JsonSchema) -> int:
         """Add one more version to a topic's subject; its id."""
@@ -105,12 +105,12 @@ def _text(said: str | bytes | None) -> str:
     return said.decode() if isinstance(said, bytes) else said or ""
 
 
-class Bench:
+class Harness:
     """Runs real code; a context manager. Spark is started by whoever needs it first."""
 
-    def __init__(self, book: Book) -> None:
-        self.book = book
-        self.registry = OfflineRegistry(book)
+    def __init__(self, catalog: SchemaCatalog) -> None:
+        self.catalog = catalog
+        self.registry = OfflineRegistry(catalog)
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -155,7 +155,7 @@ class Bench:
 
     def encode(self, topic: str, record: str, version: int, value: Mapping[str, Any]) -> bytes:
         """A value as a writer of that version puts it into the topic."""
-        return self.registry.encoder(topic, self.book.schema(record, version))(value)
+        return self.registry.encoder(topic, self.catalog.schema(record, version))(value)
 
     def decode(self, value: bytes, reader: JsonSchema | None = None) -> dict[str, Any]:
         """A value as a reader with a pinned schema sees it, or as it was written; times as epoch milliseconds.
@@ -167,7 +167,7 @@ class Bench:
 
 
 def heartbeat(
-    bench: Bench,
+    harness: Harness,
     connector: str,
     state: State,
     counts: Callable[[], Mapping[str, int]],
@@ -175,7 +175,7 @@ def heartbeat(
 ) -> Message:
     """What a task says of itself on the status topic."""
     recorder = RecordingProducer()
-    Heartbeat(recorder.as_producer, bench.registry, connector=connector, task=0).beat(state, counts, lag)
+    Heartbeat(recorder.as_producer, harness.registry, connector=connector, task=0).beat(state, counts, lag)
     (beat,) = recorder.messages
     return beat
 

@@ -16,7 +16,7 @@ JsonSchema = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Book:
+class SchemaCatalog:
     """`schemas` holds every version of every record, `records` says what each topic carries."""
 
     schemas: Mapping[str, Mapping[int, JsonSchema]]
@@ -33,14 +33,14 @@ class Book:
         """The versions of a record, oldest first."""
         return sorted(self.schemas[record])
 
-    def with_schema(self, record: str, version: int, schema: JsonSchema) -> Book:
-        """This book with one schema more, or with another one in its place."""
+    def with_schema(self, record: str, version: int, schema: JsonSchema) -> SchemaCatalog:
+        """This catalog with one schema more, or with another one in its place."""
         return replace(self, schemas={**self.schemas, record: {**self.schemas[record], version: schema}})
 
 
-def current() -> Book:
-    """The book of the installed `isotherm.schemas`."""
-    return Book(
+def current() -> SchemaCatalog:
+    """The catalog of the installed `isotherm.schemas`."""
+    return SchemaCatalog(
         {
             record: {version: isotherm.schemas.schema(record, version) for version in isotherm.schemas.versions(record)}
             for record in isotherm.schemas.records()
@@ -49,12 +49,12 @@ def current() -> Book:
     )
 
 
-def from_folder(folder: Path) -> Book:
-    """The book in a folder `schemas` of another version of the suite. Raises LookupError when there is none."""
+def from_folder(folder: Path) -> SchemaCatalog:
+    """The catalog in a folder `schemas` of another version of the suite. Raises LookupError when there is none."""
     if not (folder / "avro").is_dir():
         raise LookupError(f"{folder} holds no schemas")
     schemas: dict[str, dict[int, JsonSchema]] = {}
     for path in sorted(folder.glob("avro/*/v*.avsc")):
         schemas.setdefault(path.parent.name, {})[int(path.stem[1:])] = json.loads(path.read_text(encoding="utf-8"))
     topics = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("topics/*.yaml"))]
-    return Book(schemas, {topic["name"]: topic["record"] for topic in topics if topic["record"] is not None})
+    return SchemaCatalog(schemas, {topic["name"]: topic["record"] for topic in topics if topic["record"] is not None})
