@@ -119,7 +119,7 @@ folder = Path(sys.argv[1])
 watchdog.watch(folder / "pid")
 processes.spawn(["sh", "-c", sys.argv[2]], pid_file=folder / "pid", log_file=folder / "log", environment=os.environ)
 (folder / "ready").read_text()
-# Another process keeps the guard's stream open, as a worker forked by the owner would.
+# Another process keeps the watchdog's stream open, as a worker forked by the owner would.
 if os.fork() == 0:
     os.execvp("sleep", ["sleep", "600"])
 print("started", flush=True)

@@ -1,4 +1,4 @@
-"""Which Java runs the servers and Spark."""
+"""Finds the Java installation that runs the servers and Spark."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def _candidates() -> Iterator[Java]:
 
 @functools.cache
 def find_java() -> Java:
-    """Return the Java to use: a Java 17 wherever it is, else JAVA_HOME or ``java`` on PATH if newer.
+    """The Java installation to use: any Java 17, else a newer one from JAVA_HOME or from ``java`` on PATH.
 
-    ``ISOTHERM_JAVA_HOME`` overrides the choice. Raises JavaNotFound, saying what was looked at.
+    ``ISOTHERM_JAVA_HOME`` overrides the choice. Raises JavaNotFound, which lists the installations that were found.
     """
     if forced := os.environ.get("ISOTHERM_JAVA_HOME"):
         java = _inspect(Path(forced))

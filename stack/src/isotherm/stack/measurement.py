@@ -1,4 +1,4 @@
-"""What the benches and soaks print with every figure: processor time, memory, metrics, and where a run took place."""
+"""Measurements that benches and soak tests print: processor time, memory, metrics, and the machine of a run."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _Number = TypeVar("_Number", int, float)
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time in seconds, user and system, that a process and its living children have spent.
+    """Processor time in seconds, user and system, of a process and its running children.
 
-    Each process is counted in steps of 10 ms. Raises psutil.NoSuchProcess.
+    The kernel counts each process in steps of 10 ms. Raises psutil.NoSuchProcess.
     """
     return sum(_of_tree(pid, lambda process: sum(process.cpu_times()[:2])))
 
 
 def fine_cpu_s(pids: Iterable[int]) -> float:
-    """Processor time in seconds of many short-lived or idle processes, for which steps of 10 ms are too coarse.
+    """Processor time in seconds of processes for which steps of 10 ms are too coarse.
 
-    In nanoseconds, of the threads that live now (Linux, scheduler statistics): not for processes whose threads end.
+    It reads the scheduler statistics of the running threads (Linux, nanoseconds), so threads that ended do not count.
     """
     files = [file for pid in pids for file in Path(f"/proc/{pid}/task").glob("*/schedstat")]
     return sum(int(file.read_text(encoding="ascii").split()[0]) for file in files) / 1e9
@@ -43,7 +43,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def metrics(port: int) -> dict[str, float]:
-    """Samples of `/metrics` on 127.0.0.1, by name and labels as they stand there; empty while nobody answers."""
+    """Samples of `/metrics` on 127.0.0.1, by name with labels; empty while no process answers."""
     try:
         with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=_TIMEOUT_S) as answer:
             lines = answer.read().decode().splitlines()
@@ -59,7 +59,7 @@ def load_average() -> str:
 
 
 def environment(*packages: str) -> list[str]:
-    """Lines that say where a run took place, with the versions of these Python packages.
+    """Lines that describe the commit, the machine and the versions of these Python packages.
 
     Raises importlib.metadata.PackageNotFoundError.
     """
@@ -74,7 +74,7 @@ def environment(*packages: str) -> list[str]:
 
 
 def _of_tree(pid: int, measure: Callable[[psutil.Process], _Number]) -> list[_Number]:
-    """What is measured of a process and of each of its children; a child that ends meanwhile is left out."""
+    """The measured values of a process and of each of its children, without children that end meanwhile."""
     leader = psutil.Process(pid)
     found = [measure(leader)]
     for child in leader.children(recursive=True):

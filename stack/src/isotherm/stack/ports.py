@@ -1,4 +1,4 @@
-"""Which TCP ports the servers listen on."""
+"""The TCP ports of the servers."""
 
 from __future__ import annotations
 

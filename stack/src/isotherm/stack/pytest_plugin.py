@@ -1,8 +1,8 @@
-"""Pytest fixtures: real servers, started on first use, shared by the whole session, stopped at its end.
+"""Pytest fixtures: real servers that start on first use, are shared by the session, and stop at its end.
 
 Register with ``pytest_plugins = ["isotherm.stack.pytest_plugin"]`` in the root ``conftest.py``. A test may kill, pause
-or stop a shared server; one that is found dead or paused when a later test asks for it is brought back first.
-``ISOTHERM_STACK_KEEP=1`` keeps the servers' data and logs after the session.
+or stop a shared server; before a later test uses the server, it is started or resumed. ``ISOTHERM_STACK_KEEP=1`` keeps
+the servers' data and logs after the session.
 """
 
 from __future__ import annotations
@@ -176,19 +176,19 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over from one of pytest-xdist's processes what it has to tell."""
+    """Collect the repairs of one of pytest-xdist's processes."""
     node.config.stash[_repairs] += getattr(node, "workeroutput", {}).get("stack_repairs", [])
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell the process that leads what this one, of several, has found."""
-    told = getattr(session.config, "workeroutput", None)
-    if told is not None:
-        told["stack_repairs"] = session.config.stash[_repairs]
+    """Send this process's repairs to pytest-xdist's controller."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["stack_repairs"] = session.config.stash[_repairs]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Name the servers that a test left dead, so that none of these deaths goes unnoticed."""
+    """Print the servers that a test left dead, so that nobody misses it."""
     for line in config.stash[_repairs]:
         terminalreporter.write_line(f"stack: {line}")
 

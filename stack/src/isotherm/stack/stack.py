@@ -1,4 +1,4 @@
-"""The whole stack: every server, started in parallel."""
+"""The stack: all servers of one folder, started in parallel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_FOLDER = Path(".stack")
 
 
 class UnknownServer(ValueError):
-    """A name that no server of the stack has."""
+    """No server of the stack has this name."""
 
 
 class Stack:
@@ -48,47 +48,8 @@ class Stack:
         self.ports = ports or Ports()
         self.artifacts = artifacts or Artifacts()
         runtime = Runtime(self.artifacts, detached=detached, quick_start=quick_start)
-        self.kafka = Kafka(
-            self.folder / "kafka",
-            runtime,
-            port=self.ports.kafka,
-            controller_port=self.ports.kafka_controller,
-        )
-        self.registry = Registry(self.folder / "registry", runtime, port=self.ports.registry)
-        self.elasticsearch = Elasticsearch(
-            self.folder / "elasticsearch",
-            runtime,
-            port=self.ports.elasticsearch,
-            transport_port=self.ports.elasticsearch_transport,
-        )
-        self.cassandra = Cassandra(
-            self.folder / "cassandra",
-            runtime,
-            port=self.ports.cassandra,
-            storage_port=self.ports.cassandra_storage,
-            jmx_port=self.ports.cassandra_jmx,
-        )
-        members = (self.ports.hazelcast, self.ports.hazelcast_second)
-        self.hazelcast = Hazelcast(
-            self.folder / "hazelcast",
-            runtime,
-            port=self.ports.hazelcast,
-            member_ports=members,
-            backups=hazelcast_backups,
-        )
-        self.hazelcast_second = SecondHazelcast(
-            self.folder / "hazelcast-second",
-            runtime,
-            port=self.ports.hazelcast_second,
-            member_ports=members,
-            backups=hazelcast_backups,
-        )
-        self.connect = Connect(
-            self.folder / "connect",
-            runtime,
-            port=self.ports.connect,
-            bootstrap_servers=self.kafka.bootstrap_servers,
-        )
+        self._make_kafka(runtime)
+        self._make_stores(runtime, hazelcast_backups)
         self._standard: list[Server] = [
             self.kafka,
             self.registry,
@@ -99,10 +60,50 @@ class Stack:
         every = [*self._standard, self.hazelcast_second, self.connect]
         self.servers: dict[str, Server] = {server.name: server for server in every}
 
-    def select(self, names: Iterable[str] | None = None) -> list[Server]:
-        """Return the servers of these names. Raises UnknownServer.
+    def _make_kafka(self, runtime: Runtime) -> None:
+        """Kafka, the schema registry and Kafka Connect."""
+        ports = self.ports
+        self.kafka = Kafka(self.folder / "kafka", runtime, port=ports.kafka, controller_port=ports.kafka_controller)
+        self.registry = Registry(self.folder / "registry", runtime, port=ports.registry)
+        bootstrap = self.kafka.bootstrap_servers
+        self.connect = Connect(self.folder / "connect", runtime, port=ports.connect, bootstrap_servers=bootstrap)
 
-        Without names these are the five of the suite, and the second Hazelcast member and Connect only if they run.
+    def _make_stores(self, runtime: Runtime, hazelcast_backups: int) -> None:
+        """Elasticsearch, Cassandra and the two members of Hazelcast."""
+        ports = self.ports
+        self.elasticsearch = Elasticsearch(
+            self.folder / "elasticsearch",
+            runtime,
+            port=ports.elasticsearch,
+            transport_port=ports.elasticsearch_transport,
+        )
+        self.cassandra = Cassandra(
+            self.folder / "cassandra",
+            runtime,
+            port=ports.cassandra,
+            storage_port=ports.cassandra_storage,
+            jmx_port=ports.cassandra_jmx,
+        )
+        members = (ports.hazelcast, ports.hazelcast_second)
+        self.hazelcast = Hazelcast(
+            self.folder / "hazelcast",
+            runtime,
+            port=ports.hazelcast,
+            member_ports=members,
+            backups=hazelcast_backups,
+        )
+        self.hazelcast_second = SecondHazelcast(
+            self.folder / "hazelcast-second",
+            runtime,
+            port=ports.hazelcast_second,
+            member_ports=members,
+            backups=hazelcast_backups,
+        )
+
+    def select(self, names: Iterable[str] | None = None) -> list[Server]:
+        """The servers with these names. Raises UnknownServer.
+
+        Without names: the suite's five servers, and the second Hazelcast member and Connect if they run.
         """
         if names is None:
             return [server for server in self.servers.values() if server in self._standard or server.alive()]
@@ -114,10 +115,10 @@ class Stack:
         return chosen
 
     def up(self, names: Iterable[str] | None = None, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Start servers side by side and wait until each answers; those that run already stay as they are.
+        """Start servers in parallel and wait until each answers; running servers are left alone.
 
-        When one fails, those started by this call are stopped again. Raises ServerFailed, ArtifactError
-        or UnknownServer.
+        When one fails, the servers that this call started are stopped again. Raises ServerFailed, ArtifactError or
+        UnknownServer.
         """
         chosen = self.select(names)
         started: list[Server] = []
@@ -142,7 +143,7 @@ class Stack:
 
 
 def stop_all(servers: Iterable[Server]) -> None:
-    """Ask all servers to end first and only then wait for each, so that they end side by side."""
+    """Stop servers in parallel: ask all of them to end first, then wait for each."""
     chosen = list(servers)
     for server in chosen:
         server.ask_to_stop()

@@ -1,4 +1,4 @@
-"""Running a server that refuses to run as root."""
+"""Starts servers that refuse to run as root as an ordinary user."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _PROBE_TIMEOUT_S = 20
 
 
 class CannotDropRoot(RuntimeError):
-    """This process is root and the machine offers no way to start a program as somebody else."""
+    """This process runs as root, and the machine has no way to start a program as another user."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """How to start a program as an ordinary user: a command prefix.
+    """A command prefix that starts a program as an ordinary user.
 
-    ``changes_owner`` says that files must belong to ``nobody`` and lie where ``nobody`` can reach them;
-    otherwise the program sees root's files as its own.
+    With ``changes_owner`` the program runs as ``nobody``, so its files must belong to ``nobody`` and be reachable for
+    it. Otherwise the program sees root's files as its own.
     """
 
     prefix: tuple[str, ...]

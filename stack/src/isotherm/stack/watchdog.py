@@ -1,9 +1,9 @@
-"""Ends servers when the process that started them is gone, however it went.
+"""Watchdog: ends servers when the process that started them has ended in any way.
 
 ``watch(pid_file)`` starts one watchdog process (``python -m isotherm.stack.watchdog``) in a session of its own and
-tells it the pid file. The guard waits for the end of its parent, which the kernel reports even for SIGKILL, and then
-ends every server that its pid files name. PR_SET_PDEATHSIG would be simpler but fires when the *thread* that
-started the server ends, and is cleared by ``setpriv`` and ``unshare``.
+sends it the pid file. The watchdog waits for the end of its parent, which the kernel reports even for SIGKILL, and then
+ends every server in its pid files. PR_SET_PDEATHSIG would be simpler, but it fires when the *thread* that started the
+server ends, and ``setpriv`` and ``unshare`` clear it.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from isotherm.stack import processes
 
 END_TIMEOUT_S = 10.0
 
-_guard: subprocess.Popen[bytes] | None = None
+_watchdog: subprocess.Popen[bytes] | None = None
 
 
 def watch(pid_file: Path) -> None:
-    """Have the server of ``pid_file`` ended together with this process. Call it before starting the server."""
-    global _guard
-    if _guard is None or _guard.poll() is not None:
-        _guard = subprocess.Popen(
+    """Let the watchdog end the server of ``pid_file`` when this process ends. Call it before starting the server."""
+    global _watchdog
+    if _watchdog is None or _watchdog.poll() is not None:
+        _watchdog = subprocess.Popen(
             [sys.executable, "-I", "-m", "isotherm.stack.watchdog", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-        atexit.register(_dismiss, _guard, os.getpid())
-    stdin = _guard.stdin
+        atexit.register(_dismiss, _watchdog, os.getpid())
+    stdin = _watchdog.stdin
     assert stdin is not None
     stdin.write(os.fsencode(pid_file) + b"\n")
     stdin.flush()
 
 
-def _dismiss(guard: subprocess.Popen[bytes], owner_pid: int) -> None:
+def _dismiss(watchdog: subprocess.Popen[bytes], owner_pid: int) -> None:
     if os.getpid() != owner_pid:
         return  # a forked child that runs atexit handlers does not own the servers
-    assert guard.stdin is not None
-    guard.stdin.close()
-    guard.wait()
+    assert watchdog.stdin is not None
+    watchdog.stdin.close()
+    watchdog.wait()
 
 
 def _read_until_parent_ends(parent_pid: int, stream: IO[bytes]) -> list[Path]:
@@ -70,7 +70,7 @@ def _read_until_parent_ends(parent_pid: int, stream: IO[bytes]) -> list[Path]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the guard for the process whose pid is the only argument."""
+    """Run the watchdog for the process whose pid is the only argument."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     pid_files = _read_until_parent_ends(int(arguments[0]), sys.stdin.buffer)
