@@ -1,4 +1,4 @@
-"""A listener in this process, with a producer that stores what it is given, and devices that speak raw datagrams."""
+"""A listener in this process, with a producer that stores every record, and devices that send raw datagrams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 
 from isotherm import payloads
-from isotherm.coap_ingest.connectors.connector_class import plan
+from isotherm.coap_ingest.connectors.plan import compile_plan
 from isotherm.coap_ingest.listener.listener import Listener
 from isotherm.coap_ingest.metrics import Metrics
 from isotherm.connector.config.files import parse
@@ -30,7 +30,7 @@ BODY = b'{"temperature": 1}'
 
 
 class Storing:
-    """A producer whose records are stored at once."""
+    """A producer that stores every record at once."""
 
     def __init__(self) -> None:
         self.stored: list[tuple[str, Any]] = []
@@ -51,7 +51,7 @@ class Storing:
 
 
 class Served:
-    """What a test looks at."""
+    """A running listener and what it stored."""
 
     def __init__(self, listener: Listener, kafka: Storing, metrics: CollectorRegistry, port: int) -> None:
         self.listener, self.kafka, self.port = listener, kafka, port
@@ -73,21 +73,20 @@ async def served(
 ) -> AsyncIterator[Served]:
     limits, registry, kafka = payloads.Limits(), CollectorRegistry(), Storing()
     text = CONNECTOR.format(scheme=scheme, port=port, more=more, statements=statements)
-    made = plan(parse(text), units={"value": "Cel"}, limits=limits, dead_letter_topic="d")
+    made = compile_plan(parse(text), units={"value": "Cel"}, limits=limits, dead_letter_topic="d")
     assert made.listen is not None
     listener = Listener(
-        made,
         made.listen,
         {"thermostat.data": lambda record: json.dumps(record).encode()},
         LoopProducer(cast("Producer", kafka)),
         limits,
         Metrics(registry),
-        remembered_requests=remembered,
+        message_id_cache_size=remembered,
     )
     opening = asyncio.create_task(listener.open(65_536))
     while not opening.done():
         # As the service does, every second.
-        listener.watch()
+        listener.maintain()
         await asyncio.sleep(0)
     try:
         await opening
@@ -97,7 +96,7 @@ async def served(
 
 
 def option(number: int, value: bytes) -> bytes:
-    """One option, by its distance from the one before."""
+    """Encode one option; `number` is the difference to the previous option's number."""
     assert number < 13
     assert len(value) < 13
     return bytes([number << 4 | len(value)]) + value
@@ -122,7 +121,7 @@ def block(number: int, size: int, *, more: bool) -> int:
 
 
 class Device:
-    """A socket of its own."""
+    """A device with a socket of its own."""
 
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

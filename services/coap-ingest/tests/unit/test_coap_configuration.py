@@ -19,11 +19,11 @@ from isotherm.coap_ingest.coap.resource import (
     parse_resource,
     parse_server,
 )
-from isotherm.coap_ingest.connectors.connector_class import Listen, Plan, plan
+from isotherm.coap_ingest.connectors.plan import Plan, compile_plan
 from isotherm.coap_ingest.ingest.routes import Values
 from isotherm.coap_ingest.listener.identity import IdentityPolicy
-from isotherm.coap_ingest.listener.rate_limits import Rate
-from isotherm.coap_ingest.observe.discovery import Filters
+from isotherm.coap_ingest.listener.plan import ListenPlan
+from isotherm.coap_ingest.observe.link_filter import LinkFilter
 from isotherm.connector.config.files import ConfigError, parse
 from isotherm.connector.errors.policies import (
     Action,
@@ -31,6 +31,7 @@ from isotherm.connector.errors.policies import (
     Failure,
     Policy,
 )
+from isotherm.servicekit.rates import Rate
 
 DOCUMENT = """\
 name = coap-source
@@ -43,7 +44,7 @@ SERVER = Server("coap", "localhost", 5633)
 
 
 def planned(text: str, *, allow_anonymous: bool = False) -> Plan:
-    return plan(
+    return compile_plan(
         parse(text),
         units={},
         limits=payloads.Limits(),
@@ -58,7 +59,7 @@ def with_kcql(kcql: str) -> str:
 
 def test_the_documents_file_works_as_printed() -> None:
     made = planned(DOCUMENT)
-    (route,) = (rule.named(server) for server in made.servers for rule in made.rules)
+    (route,) = (rule.route_for_server(server) for server in made.observe.servers for rule in made.rules)
     assert (made.name, made.notices) == ("coap-source", ())
     assert route.resource.uri == "coap://localhost:5633/sensors"
     assert (route.topic.name, route.rules) == ("coap_sensor_topic", None)
@@ -72,7 +73,7 @@ def test_several_statements_read_one_resource_into_several_topics() -> None:
             "device_id, temperature AS value, timestamp AS event_time FROM /sensors"
         )
     )
-    message, reading = (rule.named(SERVER) for rule in made.rules)
+    message, reading = (rule.route_for_server(SERVER) for rule in made.rules)
     assert message.resource == reading.resource
     assert reading.rules is not None
     assert reading.rules.metric == "temperature"
@@ -82,7 +83,7 @@ def test_several_statements_read_one_resource_into_several_topics() -> None:
 @pytest.mark.parametrize(
     ("line", "topic"),
     [
-        ("errors.deadletterqueue.topic.name = letters", "letters"),
+        ("errors.deadletterqueue.topic.name = dlq", "dlq"),
         ("errors.deadletterqueue.enable = true", "coap-source.dead-letters"),
     ],
 )
@@ -102,10 +103,10 @@ def test_dead_letters_go_where_connects_keys_say(line: str, topic: str) -> None:
         ("coap://localhost:5633", "coap://localhost/sensors", "the resource is named by FROM"),
         ("coap_sensor_topic", "nowhere", "topic nowhere is not declared; declared for coap-ingest: .*thermostat.data"),
         ("coap_sensor_topic", "alerts", "topic alerts is not written by coap-ingest"),
-        ("SELECT *", "SELECT payload", "takes SELECT \\* only"),
-        ("SELECT * FROM sensors", "SELECT * FROM sensors IGNORE payload", "takes SELECT \\* only"),
+        ("SELECT *", "SELECT payload", "accepts SELECT \\* only"),
+        ("SELECT * FROM sensors", "SELECT * FROM sensors IGNORE payload", "accepts SELECT \\* only"),
         ("FROM sensors", "FROM sensors WITHFORMAT JSON", "values are AVRO, by value.converter"),
-        ("max.tasks = 1", "value.converter = json", "declared with AVRO values, and its readers count on them"),
+        ("max.tasks = 1", "value.converter = json", "declared with AVRO values, and its readers rely on them"),
         ("max.tasks = 1", "value.converter = xml", "value.converter"),
         ("max.tasks = 1", "connect.coap.error.policy = SHRUG", "THROW, NOOP, RETRY"),
         ("max.tasks = 1", "connect.coap.message.key = message_id", "auto, resource, device"),
@@ -115,7 +116,7 @@ def test_dead_letters_go_where_connects_keys_say(line: str, topic: str) -> None:
             "INSERT INTO thermostat.data SELECT a AS value FROM b WITHKEY(c); INSERT INTO coap_sensor_topic SELECT *",
             "readings are keyed by device",
         ),
-        ("FROM sensors", "FROM sensors WITHKEY(_key.x)", "WITHKEY takes fields of the payload"),
+        ("FROM sensors", "FROM sensors WITHKEY(_key.x)", "WITHKEY accepts fields of the payload"),
         ("FROM sensors", "FROM `a//b`", "segment of the path is empty"),
         ("INSERT INTO coap_sensor_topic SELECT *", "INSERT INTO thermostat.data SELECT _key AS value", "has no key"),
         ("INSERT INTO coap_sensor_topic SELECT *", "INSERT INTO _value.x SELECT *", "must be the name of a topic"),
@@ -186,7 +187,7 @@ def test_one_statement_reads_several_servers_over_several_transports() -> None:
         + "connect.coap.username = me\nconnect.coap.password = secret\n"
     )
     (rule,) = made.rules
-    assert [rule.named(server).resource.uri for server in made.servers] == [
+    assert [rule.route_for_server(server).resource.uri for server in made.observe.servers] == [
         "coap://a:5683/sensors",
         "coap+tcp://b:1/sensors",
         "coaps://[::1]:5684/sensors",
@@ -202,7 +203,9 @@ LISTENING = DOCUMENT.replace(
 
 def test_a_listener_takes_the_place_of_servers() -> None:
     listen = planned(LISTENING + "connect.coap.listen.rate.limit = 5:60\n").listen
-    assert listen == Listen(Server("coap", "127.0.0.1", 5683), Rate(5, 60), 10_000)
+    assert listen is not None
+    rule = listen.rules[0]
+    assert listen == ListenPlan("coap-source", Server("coap", "127.0.0.1", 5683), (rule,), Rate(5, 60), 10_000)
     assert planned(DOCUMENT).listen is None
 
 
@@ -314,7 +317,7 @@ def test_what_an_identity_cannot_be_is_said(text: str, expected: str) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "gateway.example", "[2001:db8::1]"])  # noqa: S104  # that is refused
 def test_without_dtls_it_listens_beyond_this_machine_only_when_it_is_told_that_it_may(host: str) -> None:
     text = LISTENING.replace("127.0.0.1", host)
-    with pytest.raises(ConfigError, match=r"coap://.*nobody says who he is.*set allow_anonymous=true"):
+    with pytest.raises(ConfigError, match=r"coap://.*does not authenticate senders.*set allow_anonymous=true"):
         planned(text)
     listen = planned(text, allow_anonymous=True).listen
     assert listen is not None
@@ -371,7 +374,7 @@ def test_the_error_policy_is_connects_with_dead_letters_always_on() -> None:
 def keyed(text: str, payload: bytes, **more: Any) -> str:
     (rule,) = planned(text).rules
     resource = parse_resource(SERVER, "sensors")
-    return rule.named(SERVER).key(notification(resource, payload, **more))
+    return rule.route_for_server(SERVER).key(notification(resource, payload, **more))
 
 
 def test_a_message_is_keyed_by_resource_device_or_fields_of_its_payload() -> None:
@@ -381,7 +384,7 @@ def test_a_message_is_keyed_by_resource_device_or_fields_of_its_payload() -> Non
     assert keyed(LISTENING, payload, device_id="dev-1") == "dev-1"
     chosen = with_kcql("INSERT INTO coap_sensor_topic SELECT * FROM sensors WITHKEY(id, room.n) KEYDELIMITER='-'")
     assert keyed(chosen, payload) == "a-7"
-    with pytest.raises(payloads.PayloadError, match="id is no text"):
+    with pytest.raises(payloads.PayloadError, match="id is not a text"):
         keyed(chosen, b"{}")
     with pytest.raises(payloads.PayloadError, match="2 different keys"):
         keyed(chosen, b'[{"id": "a", "room": {"n": 7}}, {"id": "b", "room": {"n": 7}}]')
@@ -412,4 +415,4 @@ def test_a_pattern_and_filters_say_what_is_discovered() -> None:
     (rule,) = made.rules
     assert rule.matches(Resource(SERVER, ("sensors", "7")))
     assert not rule.matches(Resource(SERVER, ("sensors",)))
-    assert made.filters == Filters(("temperature", "core.*"), (), observable_only=False)
+    assert made.observe.filter == LinkFilter(("temperature", "core.*"), (), observable_only=False)

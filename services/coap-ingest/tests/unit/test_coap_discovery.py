@@ -1,4 +1,4 @@
-"""Lists of links, filters and patterns; and what keepers of one server tell each other."""
+"""The link format, link filters, resource patterns, and the restart detector."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isotherm.coap_ingest.coap.link_format import Link, parse_links, resource_of
 from isotherm.coap_ingest.coap.resource import Resource, Server
-from isotherm.coap_ingest.observe.discovery import (
-    Filters,
-    Link,
-    Pattern,
-    is_pattern,
-    parse_links,
-    resource_of,
-)
-from isotherm.coap_ingest.observe.restart_detector import Endpoint, Hasten
+from isotherm.coap_ingest.ingest.resource_pattern import ResourcePattern, is_pattern
+from isotherm.coap_ingest.observe.link_filter import LinkFilter
+from isotherm.coap_ingest.observe.restart_detector import AskSoon, RestartDetector
 
 SERVER = Server("coap", "localhost", 5633)
 
@@ -59,51 +54,51 @@ def test_only_resources_of_the_server_itself_are_taken() -> None:
 @pytest.mark.parametrize(
     ("filters", "passes"),
     [
-        (Filters(), True),
-        (Filters(types=("temperature",)), True),
-        (Filters(types=("temp*",)), True),
-        (Filters(types=("temp",)), False),
-        (Filters(types=("x", "humidity")), False),
-        (Filters(interfaces=("sensor",)), True),
-        (Filters(types=("temperature",), interfaces=("actuator",)), False),
+        (LinkFilter(), True),
+        (LinkFilter(types=("temperature",)), True),
+        (LinkFilter(types=("temp*",)), True),
+        (LinkFilter(types=("temp",)), False),
+        (LinkFilter(types=("x", "humidity")), False),
+        (LinkFilter(interfaces=("sensor",)), True),
+        (LinkFilter(types=("temperature",), interfaces=("actuator",)), False),
     ],
 )
-def test_filters_ask_for_one_of_each(filters: Filters, passes: bool) -> None:
-    assert filters.pass_(Link("/t", ("temperature", "y"), ("sensor",), is_observable=True)) is passes
+def test_filters_ask_for_one_of_each(filters: LinkFilter, passes: bool) -> None:
+    assert filters.accepts(Link("/t", ("temperature", "y"), ("sensor",), is_observable=True)) is passes
 
 
 def test_what_cannot_be_observed_is_taken_only_when_told() -> None:
-    assert not Filters().pass_(Link("/t"))
-    assert Filters(observable_only=False).pass_(Link("/t"))
+    assert not LinkFilter().accepts(Link("/t"))
+    assert LinkFilter(observable_only=False).accepts(Link("/t"))
 
 
 def test_patterns_stay_within_their_segment() -> None:
     assert is_pattern("sensors/*")
     assert not is_pattern("sensors?q=*")
-    assert Pattern("*").matches(("a", "b", "c"))
-    assert Pattern("/a/*/t*p").matches(("a", "anything", "temp"))
-    assert not Pattern("a/*").matches(("a", "b", "c"))
-    assert not Pattern("a.c/*").matches(("abc", "d"))
-    assert Pattern("a%20b/*").matches(("a b", "x"))
+    assert ResourcePattern("*").matches(("a", "b", "c"))
+    assert ResourcePattern("/a/*/t*p").matches(("a", "anything", "temp"))
+    assert not ResourcePattern("a/*").matches(("a", "b", "c"))
+    assert not ResourcePattern("a.c/*").matches(("abc", "d"))
+    assert ResourcePattern("a%20b/*").matches(("a b", "x"))
 
 
 def test_one_restart_is_told_once_to_everybody_else() -> None:
     told: list[str] = []
     now = 0.0
-    endpoint = Endpoint(clock=lambda: now)
+    detector = RestartDetector(clock=lambda: now)
 
-    def keeper(name: str) -> Hasten:
-        def hasten(_within_ms: float) -> None:
+    def observer(name: str) -> AskSoon:
+        def ask_soon(_within_ms: float) -> None:
             told.append(name)
 
-        endpoint.join(hasten)
-        return hasten
+        detector.subscribe(ask_soon)
+        return ask_soon
 
-    a, b, c = keeper("a"), keeper("b"), keeper("c")
-    endpoint.restarted(a)
-    endpoint.restarted(b)
+    a, b, c = observer("a"), observer("b"), observer("c")
+    detector.report_restart(a)
+    detector.report_restart(b)
     assert told == ["b", "c"]
-    endpoint.leave(c)
+    detector.unsubscribe(c)
     now = 11.0
-    endpoint.restarted(b)
+    detector.report_restart(b)
     assert told == ["b", "c", "a"]

@@ -1,4 +1,4 @@
-"""The DTLS server over the loopback: who is heard, who is whom, and that a flood of forged addresses is bounded."""
+"""The DTLS server over the loopback: identities of peers, and the limits against forged addresses."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.coap_ingest.coap import dtls
-from isotherm.coap_ingest.coap.messaging import ServerContext
-from isotherm.coap_ingest.listener.message_id_cache import RememberedRequests
+from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache
+from isotherm.coap_ingest.coap.message_layer import ServerContext
 
 # The library's client, used by the tests only, says so when its connections are collected.
 pytestmark = pytest.mark.filterwarnings("ignore:DTLS module did not shut down")
@@ -27,7 +27,7 @@ KEYS = {b"device-1": b"secret", b"device-2": b"another", b"\xff\x01": bytes(rang
 
 @pytest.fixture(autouse=True)
 def _collected() -> Iterator[None]:
-    """Have that happen here, and not in the middle of another test."""
+    """Collect those connections now, and not in the middle of another test."""
     yield
     gc.collect()
 
@@ -39,13 +39,13 @@ class Mirror(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no ty
         return Message(code=CHANGED, payload=str(dtls.identity_of(request.remote)).encode())
 
 
-class Open:
-    """A gate through which everything passes."""
+class AcceptAll:
+    """A request filter that accepts every request."""
 
-    def refusal_of(self, _request: Any) -> None:
+    def rejection_of(self, _request: Any) -> None:
         return None
 
-    def admits_repetition(self, _request: Any) -> bool:
+    def admits_duplicate(self, _request: Any) -> bool:
         return True
 
 
@@ -54,13 +54,13 @@ async def served(port: int) -> AsyncIterator[Any]:
     """A server on the port; gives its pool of peers."""
     site = coap_resource.Site()
     site.add_resource(["who"], Mirror())
-    context = ServerContext(site, Open(), RememberedRequests(1_000))
+    context = ServerContext(site, AcceptAll(), MessageIdCache(1_000))
     await dtls.listen(context, "127.0.0.1", port, KEYS)
     try:
         (tokens,) = context.request_interfaces
         pool = tokens.token_interface.message_interface._pool
         yield pool
-        assert dtls.peers(context) == (len(pool._handshaking), len(pool._connections) - len(pool._handshaking))
+        assert dtls.count_peers(context) == (len(pool._handshaking), len(pool._connections) - len(pool._handshaking))
     finally:
         await context.shutdown()
 

@@ -16,12 +16,13 @@ from prometheus_client import CollectorRegistry
 
 from isotherm import payloads
 from isotherm.coap_ingest.coap.notification import Notification
-from isotherm.coap_ingest.connectors.connector_class import plan
-from isotherm.coap_ingest.ingest.bounded_queue import Intake
-from isotherm.coap_ingest.ingest.forwarder import Forwarder, Outlet, RetriesExhaustedError
+from isotherm.coap_ingest.connectors.plan import compile_plan
+from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
+from isotherm.coap_ingest.ingest.forwarder import Forwarder, RetriesExhaustedError
+from isotherm.coap_ingest.ingest.outlets import Outlet
+from isotherm.coap_ingest.ingest.queued_notification import QueuedNotification
 from isotherm.coap_ingest.ingest.routes import Encode
 from isotherm.coap_ingest.metrics import Metrics
-from isotherm.coap_ingest.observe.resource_observer import Arrived
 from isotherm.connector.config.files import parse
 from isotherm.servicekit.delivery import LoopProducer
 
@@ -134,17 +135,17 @@ async def test_what_is_tried_again_is_bounded_with_the_rest() -> None:
     while kafka.attempts < 50:  # noqa: ASYNC110  # a producer has no event to wait for
         await asyncio.sleep(0.001)
     # What Kafka refuses stays in the queue, whose bound the sockets see.
-    assert made._intake.reserved >= 20
+    assert made._queue.reserved >= 20
     assert made.unsettled == 30
     running.cancel()
 
 
 def offer(made: Forwarder, payload: bytes) -> None:
     """Put one more notification of the first one's resource into the queue."""
-    first = made._intake._items[0][0]
-    assert made._intake.reserve(len(payload))
+    first = made._queue._items[0][0]
+    assert made._queue.reserve(len(payload))
     said = replace(first.notification, payload=payload)
-    made._intake.put(Arrived("c", said), len(payload), reserved=len(payload))
+    made._queue.put(QueuedNotification("c", said), len(payload), reserved=len(payload))
 
 
 def forwarder(
@@ -154,14 +155,14 @@ def forwarder(
     limit: int = 100,
     encode: Encode = lambda record: str(record["value"]).encode(),
 ) -> Forwarder:
-    made = plan(parse(CONNECTOR + policy), units={"t": "Cel"}, limits=payloads.Limits(), dead_letter_topic="letters")
-    route = made.rules[0].named(made.servers[0])
-    intake: Intake[Arrived] = Intake(limit, 10_000)
+    made = compile_plan(
+        parse(CONNECTOR + policy), units={"t": "Cel"}, limits=payloads.Limits(), dead_letter_topic="dlq"
+    )
+    route = made.rules[0].route_for_server(made.observe.servers[0])
+    queue: BoundedQueue[QueuedNotification] = BoundedQueue(limit, 10_000)
     outlets = {("c", route.resource.uri): [Outlet(route, encode)]}
     producer = LoopProducer(cast("Producer", kafka))
-    made_forwarder = Forwarder(
-        intake, producer, outlets, {"c": "letters"}, Metrics(CollectorRegistry()), {"c": made.errors}
-    )
+    made_forwarder = Forwarder(queue, producer, outlets, {"c": "dlq"}, Metrics(CollectorRegistry()), {"c": made.errors})
     said = Notification(
         resource=route.resource,
         arrived_ms=1,
@@ -175,8 +176,8 @@ def forwarder(
         payload=payload,
         content_format=50,
     )
-    intake.reserve(len(payload))
-    intake.put(Arrived("c", said), len(payload), reserved=len(payload))
+    queue.reserve(len(payload))
+    queue.put(QueuedNotification("c", said), len(payload), reserved=len(payload))
     return made_forwarder
 
 
@@ -216,5 +217,5 @@ async def test_a_payload_that_cannot_be_used_is_a_dead_letter_under_every_policy
     running = asyncio.create_task(made.run())
     await asyncio.wait_for(made.settled(), 60)
     running.cancel()
-    assert kafka.written == [("letters", b"no reading")]
+    assert kafka.written == [("dlq", b"no reading")]
     assert made.halted.done() == halts

@@ -36,7 +36,7 @@ async def test_transfers_that_are_over_do_not_count(port: int, device: Device) -
                 codes[await device.code(datagram)] += 1
         assert codes == {"2.31": 100, "2.04": 100}
         assert len(made.kafka.stored) == 100
-        made.listener.watch()
+        made.listener.maintain()
         assert made.metric("transfers") == 0
 
 
@@ -104,10 +104,10 @@ async def test_repeated_request_is_answered_again_and_stored_once_within_the_rat
         assert await device.code(request(78)) == "4.29"
         assert await device.code(request(78)) == "4.29"
         assert len(made.kafka.stored) == 1
-        made.listener.watch()
-        assert made.metric("remembered_requests") == 1
-        assert made.metric("repeated_requests_total", outcome="answered") == 4
-        assert made.metric("repeated_requests_total", outcome="ignored") == 1
+        made.listener.maintain()
+        assert made.metric("message_id_cache_entries") == 1
+        assert made.metric("duplicate_requests_total", outcome="answered") == 4
+        assert made.metric("duplicate_requests_total", outcome="ignored") == 1
 
 
 async def test_memory_of_requests_is_bounded_and_costs_no_timers(port: int) -> None:
@@ -117,9 +117,9 @@ async def test_memory_of_requests_is_bounded_and_costs_no_timers(port: int) -> N
             message = Message.decode(request(number), _Remote())
             assert made.messages._deduplicate_message(message) is False
             assert made.messages._deduplicate_message(message) is True
-        made.listener.watch()
-        assert made.metric("remembered_requests") <= 1_024
-        assert made.metric("forgotten_requests_total") >= 5_000 - 1_024
+        made.listener.maintain()
+        assert made.metric("message_id_cache_entries") <= 1_024
+        assert made.metric("message_id_cache_evictions_total") >= 5_000 - 1_024
         assert len(asyncio.get_running_loop()._scheduled) == before  # type: ignore[attr-defined]  # as above
 
 
@@ -130,8 +130,8 @@ async def test_a_refused_request_is_not_remembered(port: int) -> None:
             assert message.code == POST
             assert message.mtype is CON
             made.messages._deduplicate_message(message)
-        made.listener.watch()
-        assert made.metric("remembered_requests") == 1
+        made.listener.maintain()
+        assert made.metric("message_id_cache_entries") == 1
         assert made.metric("requests_total", code="4.29") == 999
 
 
@@ -163,7 +163,7 @@ async def test_without_dtls_the_payload_or_the_path_says_who_it_is(
 
 async def test_a_listener_is_watched_from_its_first_moment(port: int) -> None:
     async with served(port, "connect.coap.listen.psk = device-1:secret", scheme="coaps") as made:
-        made.listener.watch()
+        made.listener.maintain()
         assert made.metric("dtls_peers", state="session") == 0
 
 

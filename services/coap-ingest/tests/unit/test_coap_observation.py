@@ -9,20 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isotherm.coap_ingest.coap.notification import OBSERVE_MODULUS, Response
 from isotherm.coap_ingest.observe.observation import (
-    MODULUS,
     Action,
-    Arrival,
+    Classification,
     Observation,
-    Response,
+    Outcome,
     State,
     Timing,
-    Verdict,
     is_newer,
 )
 
 TIMING = Timing()
-NEW, SUPERSEDED, REPEATED, REFUSED = Verdict
+NEW, SUPERSEDED, REPEATED, REFUSED = Outcome
 
 
 def response(observe: int | None, **changes: Any) -> Response:
@@ -34,7 +33,7 @@ def observing(observe: int = 10, now_ms: float = 0.0, **changes: Any) -> Observa
     """An observation whose registration was answered with `observe` at `now_ms`."""
     observation = Observation(TIMING, random.Random(1))
     assert observation.on_time(now_ms).action is Action.REGISTER
-    assert observation.on_response(now_ms, response(observe, is_acknowledgement=True, **changes)) == Arrival(NEW)
+    assert observation.on_response(now_ms, response(observe, is_acknowledgement=True, **changes)) == Classification(NEW)
     assert observation.state is State.OBSERVING
     return observation
 
@@ -48,12 +47,12 @@ def refreshing(observe: int = 10) -> tuple[Observation, float]:
     return observation, now_ms
 
 
-numbers = st.integers(0, MODULUS - 1)
+numbers = st.integers(0, OBSERVE_MODULUS - 1)
 
 
 @given(numbers, st.integers(1, 2**23 - 1))
 def test_a_number_up_to_half_the_circle_ahead_is_newer_and_the_way_back_is_older(v1: int, ahead: int) -> None:
-    v2 = (v1 + ahead) % MODULUS
+    v2 = (v1 + ahead) % OBSERVE_MODULUS
     assert is_newer(v1, 0, v2, 1_000)
     assert not is_newer(v2, 0, v1, 1_000)
 
@@ -77,7 +76,7 @@ def test_the_same_number_is_not_newer(v: int) -> None:
 def test_whatever_is_lost_doubled_and_reordered_only_newer_ones_pass_and_the_skipped_are_counted(
     start: int, steps: list[int], order: random.Random, lost: float
 ) -> None:
-    sent = [(start + sum(steps[: n + 1])) % MODULUS for n in range(len(steps))]
+    sent = [(start + sum(steps[: n + 1])) % OBSERVE_MODULUS for n in range(len(steps))]
     arriving = [number for number in sent for _ in range(order.choice([1, 1, 2])) if order.random() >= lost]
     for n in range(len(arriving) - 1):
         if order.random() < 0.3:
@@ -86,28 +85,28 @@ def test_whatever_is_lost_doubled_and_reordered_only_newer_ones_pass_and_the_ski
     accepted, missed = [start], 0
     for n, number in enumerate(arriving):
         arrival = observation.on_response(n * 10.0, response(number))
-        if arrival.verdict is NEW:
+        if arrival.outcome is NEW:
             accepted.append(number)
             missed += arrival.missed
         else:
             assert arrival.missed == 0
-    positions = [(number - start) % MODULUS for number in accepted]
+    positions = [(number - start) % OBSERVE_MODULUS for number in accepted]
     assert positions == sorted(set(positions))
     assert missed == positions[-1] - (len(accepted) - 1)
 
 
 def test_a_late_older_notification_is_superseded_and_reduces_no_gap() -> None:
     observation = observing(10)
-    assert observation.on_response(100, response(13)) == Arrival(NEW, missed=2)
-    assert observation.on_response(200, response(12)) == Arrival(SUPERSEDED)
-    assert observation.on_response(300, response(13)) == Arrival(REPEATED)
-    assert observation.on_response(400, response(14)) == Arrival(NEW)
+    assert observation.on_response(100, response(13)) == Classification(NEW, missed=2)
+    assert observation.on_response(200, response(12)) == Classification(SUPERSEDED)
+    assert observation.on_response(300, response(13)) == Classification(REPEATED)
+    assert observation.on_response(400, response(14)) == Classification(NEW)
 
 
 def test_numbers_of_notifications_more_than_128_s_apart_count_no_gap() -> None:
     observation = observing(10)
-    assert observation.on_response(128_001, response(5)) == Arrival(NEW)
-    assert observation.on_response(128_100, response(6)) == Arrival(NEW)
+    assert observation.on_response(128_001, response(5)) == Classification(NEW)
+    assert observation.on_response(128_100, response(6)) == Classification(NEW)
 
 
 def test_silence_is_max_age_and_a_random_grace_and_then_the_same_token_asks_again() -> None:
@@ -136,7 +135,7 @@ def test_a_notification_ends_staleness_and_moves_the_deadline() -> None:
 
 def test_an_unchanged_state_at_refresh_is_a_repetition() -> None:
     observation, now_ms = refreshing(10)
-    assert observation.on_response(now_ms, response(10, is_acknowledgement=True)) == Arrival(REPEATED)
+    assert observation.on_response(now_ms, response(10, is_acknowledgement=True)) == Classification(REPEATED)
     assert observation.state is State.OBSERVING
     assert not observation.is_stale
 
@@ -144,15 +143,15 @@ def test_an_unchanged_state_at_refresh_is_a_repetition() -> None:
 def test_a_restarted_server_is_taken_up_with_its_lower_numbers() -> None:
     observation, now_ms = refreshing(1000)
     arrival = observation.on_response(now_ms, response(3, is_acknowledgement=True))
-    assert arrival == Arrival(NEW, interrupted="the server numbers from a new beginning")
-    assert observation.on_response(now_ms + 10, response(4)) == Arrival(NEW)
+    assert arrival == Classification(NEW, interrupted="the server restarted its Observe values")
+    assert observation.on_response(now_ms + 10, response(4)) == Classification(NEW)
 
 
 def test_a_late_notification_during_a_refresh_is_not_taken_for_its_answer() -> None:
     observation, now_ms = refreshing(10)
-    assert observation.on_response(now_ms, response(9)) == Arrival(SUPERSEDED)
+    assert observation.on_response(now_ms, response(9)) == Classification(SUPERSEDED)
     assert observation.state is State.REGISTERING
-    assert observation.on_response(now_ms, response(3, is_acknowledgement=True)).verdict is NEW
+    assert observation.on_response(now_ms, response(3, is_acknowledgement=True)).outcome is NEW
 
 
 def test_a_refresh_without_answer_is_an_interruption_and_leads_to_a_new_token() -> None:
@@ -163,21 +162,21 @@ def test_a_refresh_without_answer_is_an_interruption_and_leads_to_a_new_token() 
     assert observation.state is State.WAITING
     assert observation.on_time(observation.deadline_ms).action is Action.REGISTER
     # A new token begins a new numbering, whatever the old one was; counted it was already.
-    assert observation.on_response(now_ms + 100, response(2)) == Arrival(NEW)
-    assert observation.trouble is None
+    assert observation.on_response(now_ms + 100, response(2)) == Classification(NEW)
+    assert observation.problem is None
 
 
 def test_an_observation_that_comes_back_while_we_wait_needs_no_new_registration() -> None:
     observation, now_ms = refreshing(10)
     observation.on_time(now_ms + TIMING.answer_timeout_ms)
-    assert observation.on_response(now_ms + 5_001, response(12)).verdict is NEW
+    assert observation.on_response(now_ms + 5_001, response(12)).outcome is NEW
     assert observation.state is State.OBSERVING
 
 
 def test_a_run_of_older_numbers_in_order_asks_again_at_once() -> None:
     observation = observing(1000)
     for number in (1, 2, 3):
-        assert observation.on_response(50, response(number)).verdict is SUPERSEDED
+        assert observation.on_response(50, response(number)).outcome is SUPERSEDED
     assert observation.on_time(50).action is Action.REFRESH
 
 
@@ -192,10 +191,10 @@ def test_older_numbers_that_are_not_in_order_are_only_late() -> None:
 def test_an_error_code_ends_the_observation_and_it_is_tried_again(code: str) -> None:
     observation = observing(10)
     said = response(None, is_success=False, code=code)
-    assert observation.on_response(100, said) == Arrival(REFUSED, interrupted=f"the server answered {code}")
+    assert observation.on_response(100, said) == Classification(REFUSED, interrupted=f"the server answered {code}")
     assert observation.on_time(observation.deadline_ms).action is Action.REGISTER
     # Interrupted it was once: further failures of the same outage are not counted again.
-    assert observation.on_response(200, said) == Arrival(REFUSED)
+    assert observation.on_response(200, said) == Classification(REFUSED)
     assert not observation.close()
 
 
@@ -223,11 +222,11 @@ def test_waits_between_failures_grow_up_to_the_cap() -> None:
 def test_what_cannot_be_observed_is_polled_at_max_age_and_each_poll_asks_for_more() -> None:
     observation = Observation(TIMING, random.Random(1))
     observation.on_time(0)
-    assert observation.on_response(0, response(None, max_age_s=5)) == Arrival(NEW)
+    assert observation.on_response(0, response(None, max_age_s=5)) == Classification(NEW)
     assert observation.state.value == "polling"
     assert observation.on_time(4_999).action is None
     assert observation.on_time(5_000).action is Action.REGISTER
-    assert observation.on_response(5_000, response(7)) == Arrival(NEW)
+    assert observation.on_response(5_000, response(7)) == Classification(NEW)
     assert observation.state is State.OBSERVING
 
 
@@ -242,21 +241,21 @@ def test_polls_keep_a_distance() -> None:
 def test_over_an_ordered_transport_numbers_mean_nothing() -> None:
     observation, now_ms = refreshing(10)
     observation.is_ordered = True
-    assert observation.on_response(now_ms, response(0, content=b"state 10")) == Arrival(REPEATED)
-    assert observation.on_response(now_ms, response(0, content=b"other")) == Arrival(NEW)
+    assert observation.on_response(now_ms, response(0, content=b"state 10")) == Classification(REPEATED)
+    assert observation.on_response(now_ms, response(0, content=b"other")) == Classification(NEW)
 
 
 def test_what_a_refresh_shows_to_be_missing_is_counted() -> None:
     observation, now_ms = refreshing(10)
-    assert observation.on_response(now_ms, response(15, is_acknowledgement=True)) == Arrival(NEW, missed=4)
+    assert observation.on_response(now_ms, response(15, is_acknowledgement=True)) == Classification(NEW, missed=4)
 
 
 def test_a_restart_that_another_resource_saw_is_looked_into_soon() -> None:
     observation = observing(10)
-    observation.hasten(1_000, 500)
+    observation.ask_soon(1_000, 500)
     assert observation.deadline_ms <= 1_500
     assert observation.on_time(1_500).action is Action.REFRESH
-    observation.hasten(1_500, 500)
+    observation.ask_soon(1_500, 500)
     assert observation.deadline_ms > 2_000
 
 
@@ -266,17 +265,17 @@ def test_closing_tells_the_server_only_of_an_observation_that_it_holds() -> None
     unanswered.on_time(0)
     assert not unanswered.close()
     assert unanswered.on_time(10**9) == (None, False, None)
-    assert unanswered.on_response(10**9, response(1)).verdict is SUPERSEDED
+    assert unanswered.on_response(10**9, response(1)).outcome is SUPERSEDED
 
 
 def test_what_was_under_way_at_the_end_counts_by_the_same_rule_and_the_answer_to_it_does_not() -> None:
     observation = observing(10)
     observation.close()
-    assert observation.on_response(1, response(12)) == Arrival(NEW, missed=1)
-    assert observation.on_response(2, response(11)).verdict is SUPERSEDED
-    assert observation.on_response(3, response(None)).verdict is SUPERSEDED
-    assert observation.on_response(4, response(None, is_success=False, code="4.04")).verdict is SUPERSEDED
-    assert observation.on_response(5, response(13)) == Arrival(NEW)
+    assert observation.on_response(1, response(12)) == Classification(NEW, missed=1)
+    assert observation.on_response(2, response(11)).outcome is SUPERSEDED
+    assert observation.on_response(3, response(None)).outcome is SUPERSEDED
+    assert observation.on_response(4, response(None, is_success=False, code="4.04")).outcome is SUPERSEDED
+    assert observation.on_response(5, response(13)) == Classification(NEW)
     assert observation.state is State.CLOSED
     assert observation.on_time(10**9) == (None, False, None)
 

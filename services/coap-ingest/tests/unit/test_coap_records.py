@@ -128,7 +128,7 @@ def test_headers_say_where_it_came_from() -> None:
 def read(kcql_text: str, **changes: Any) -> list[payloads.Reading]:
     (rule,), problems = compile_rules(kcql.parse(kcql_text), key="kcql", units={"co2": "ppm"}, limits=payloads.Limits())
     assert not problems
-    route = rule.named(SERVER)
+    route = rule.route_for_server(SERVER)
     assert route.rules is not None
     return readings(notification(resource=route.resource, **changes), route.rules)
 

@@ -1,20 +1,21 @@
-"""coap-ingest: notifications through its queue, its routes and its forwarder, as they come from the sockets."""
+"""coap-ingest as a provider: notifications through its queue, routes and forwarder."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from isotherm.coap_ingest.connectors.connector_class import Plan, plan
 from prometheus_client import CollectorRegistry
 
 from isotherm.coap_ingest.coap.notification import Notification
 from isotherm.coap_ingest.connectors.connector_keys import DEFINITION
-from isotherm.coap_ingest.ingest.bounded_queue import Intake
-from isotherm.coap_ingest.ingest.forwarder import Forwarder, Outlet
+from isotherm.coap_ingest.connectors.plan import Plan, plan_for
+from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
+from isotherm.coap_ingest.ingest.encoders import schema_of
+from isotherm.coap_ingest.ingest.forwarder import Forwarder
+from isotherm.coap_ingest.ingest.outlets import Outlet
+from isotherm.coap_ingest.ingest.queued_notification import QueuedNotification
 from isotherm.coap_ingest.metrics import PREFIX, Metrics
-from isotherm.coap_ingest.observe.resource_observer import Arrived
-from isotherm.coap_ingest.service import _schema
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.config import files
 from isotherm.connector.distributed.publishing import announcements
@@ -46,13 +47,13 @@ FROM sensors
 
 
 def messages(harness: Harness) -> Mapping[str, Message]:
-    """A notification of the documents' sensor over the demo's statements, and over two more; a polled response."""
+    """Return the records of a notification over the demo's statements and over two more, and of a polled response."""
     settings = CoapIngestSettings()
     demo = files.read(EXAMPLES / "demo" / "coap-source.properties").resolved({"COAP_SERVER": "localhost:5633"})
     plain = files.parse(_PLAIN, form="properties")
-    raw, reading = _forwarded(harness, _plan(demo, settings), _DOCUMENT, observe=7)
-    temperature, brightness = _forwarded(harness, _plan(plain, settings), _LIGHT, observe=7)
-    answer, _ = _forwarded(harness, _plan(demo, settings), _DOCUMENT, observe=None)
+    raw, reading = _forwarded(harness, plan_for(demo, settings), _DOCUMENT, observe=7)
+    temperature, brightness = _forwarded(harness, plan_for(plain, settings), _LIGHT, observe=7)
+    answer, _ = _forwarded(harness, plan_for(demo, settings), _DOCUMENT, observe=None)
     return {
         scenario.COAP_MESSAGE: raw,
         scenario.COAP_READING: reading,
@@ -64,7 +65,7 @@ def messages(harness: Harness) -> Mapping[str, Message]:
 
 
 def _of_itself(harness: Harness) -> Mapping[str, Message]:
-    """What a process with the demo's file says on the control topics."""
+    """Return what a process with the demo's file publishes on the control topics."""
     written = files.read(EXAMPLES / "demo" / "coap-source.properties")
     counted = CollectorRegistry()
     Metrics(counted)
@@ -76,15 +77,10 @@ def _of_itself(harness: Harness) -> Mapping[str, Message]:
     }
 
 
-def _plan(connector: files.ConnectorConfig, settings: CoapIngestSettings) -> Plan:
-    letters = settings.dead_letter_topic
-    return plan(connector, units=settings.units, limits=settings.limits(), dead_letter_topic=letters)
-
-
 def _forwarded(harness: Harness, connector: Plan, payload: str, *, observe: int | None) -> Sequence[Message]:
-    (server,) = connector.servers
-    routes = [rule.named(server) for rule in connector.rules]
-    outlets = [Outlet(route, harness.registry.encoder(route.topic.name, _schema(route.topic))) for route in routes]
+    (server,) = connector.observe.servers
+    routes = [rule.route_for_server(server) for rule in connector.rules]
+    outlets = [Outlet(route, harness.registry.encoder(route.topic.name, schema_of(route.topic))) for route in routes]
     notification = Notification(
         resource=routes[0].resource,
         arrived_ms=scenario.TAKEN_IN_MS,
@@ -103,14 +99,15 @@ def _forwarded(harness: Harness, connector: Plan, payload: str, *, observe: int 
 
     async def forward() -> Sequence[Message]:
         recorder = RecordingProducer()
-        intake: Intake[Arrived] = Intake(10, 1_000_000)
+        queue: BoundedQueue[QueuedNotification] = BoundedQueue(10, 1_000_000)
         keys = {(connector.name, route.resource.uri): outlets for route in routes}
         producer = LoopProducer(recorder.as_producer())
-        letters = {connector.name: connector.dead_letter_topic}
-        forwarder = Forwarder(intake, producer, keys, letters, Metrics(CollectorRegistry()))
+        dead_letter_topics = {connector.name: connector.dead_letter_topic}
+        forwarder = Forwarder(queue, producer, keys, dead_letter_topics, Metrics(CollectorRegistry()))
         running = asyncio.create_task(forwarder.run())
-        intake.reserve(1_000)
-        intake.put(Arrived(connector.name, notification), len(notification.payload), reserved=1_000)
+        queue.reserve(1_000)
+        item = QueuedNotification(connector.name, notification)
+        queue.put(item, len(notification.payload), reserved=1_000)
         await forwarder.settled()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""`isotherm-coap-ingest run [FILE...]`: observe the resources of connector files; without files, be a worker."""
+"""`isotherm-coap-ingest run [FILE...]`: run the connectors of files; without files, be a distributed worker."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from isotherm.coap_ingest.connectors.connector_class import Plan
-from isotherm.coap_ingest.connectors.desired_state import FromFiles
-from isotherm.coap_ingest.connectors.worker import CoapClasses, planned, run_task
+from isotherm.coap_ingest.connectors.classes import CoapClasses
+from isotherm.coap_ingest.connectors.desired_state import ConnectorFiles
+from isotherm.coap_ingest.connectors.plan import Plan, plan_for
 from isotherm.coap_ingest.ingest.routes import SERVICE
-from isotherm.coap_ingest.service import Worker
+from isotherm.coap_ingest.service import Worker, run_task
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.config import files as config
 from isotherm.connector.distributed.hosting import TASK_FLAG, run_worker
@@ -23,26 +23,26 @@ from isotherm.servicekit.settings import SettingsError
 _log = logs.logger(__name__)
 
 
-def load(files: Sequence[Path], settings: CoapIngestSettings) -> FromFiles:
-    """Read and check connector files. Raises SettingsError with every problem of all of them."""
+def load(files: Sequence[Path], settings: CoapIngestSettings) -> ConnectorFiles:
+    """Read and check connector files. Raises SettingsError with every problem of all files."""
     plans: dict[str, Plan] = {}
-    written: list[config.ConnectorConfig] = []
+    configs: list[config.ConnectorConfig] = []
     problems: list[str] = []
     for file in files:
         try:
-            written.append(config.read(file))
-            made = planned(written[-1].resolved(os.environ), settings)
+            configs.append(config.read(file))
+            plan = plan_for(configs[-1].resolved(os.environ), settings)
         except config.ConfigError as error:
             problems += [text if text.startswith(str(file)) else f"{file}: {text}" for text in error.problems]
             continue
-        if made.name in plans:
-            problems.append(f"{file}: name: {made.name!r} is the name of another connector")
-        plans[made.name] = made
-        for notice in made.notices:
+        if plan.name in plans:
+            problems.append(f"{file}: name: {plan.name!r} is the name of another connector")
+        plans[plan.name] = plan
+        for notice in plan.notices:
             _log.warning("notice", file=str(file), key=notice.key, text=notice.message)
     if problems:
         raise SettingsError(problems)
-    return FromFiles(settings, list(plans.values()), written)
+    return ConnectorFiles(settings, list(plans.values()), configs)
 
 
 def _run(settings: CoapIngestSettings, arguments: argparse.Namespace, given: list[str]) -> int:
@@ -62,11 +62,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
+    """Run the command and return the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     command = ServiceCommand(
         SERVICE,
-        "Observes CoAP resources; notifications land in Kafka.",
+        "Observes CoAP resources and accepts POSTed readings; both end in Kafka.",
         CoapIngestSettings,
         lambda settings, arguments: _run(settings, arguments, given),
         _add_arguments,

@@ -1,4 +1,4 @@
-"""What the service counts, for `/metrics`."""
+"""The metrics of the service, for `/metrics`."""
 
 from __future__ import annotations
 
@@ -8,77 +8,85 @@ PREFIX = "isotherm_coap_ingest"
 
 
 class Metrics:
-    """All counters of the process; `resource` labels are the observed addresses, bounded by the configuration."""
+    """All metrics of the process; `resource` labels hold observed addresses, which the configuration bounds."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"{PREFIX}_{name}", text, labels, registry=registry)
+        self._registry = registry
+        self._create_observation_metrics()
+        self._create_listener_metrics()
+        self._create_kafka_metrics()
 
-        self.notifications = counter(
+    def _create_observation_metrics(self) -> None:
+        self.notifications = self._counter(
             "notifications",
             "Responses and notifications by outcome: new, superseded, repeated, refused (an error code), dropped "
             "(new, but the queue to Kafka was full).",
             "resource",
             "outcome",
         )
-        self.missed = counter(
-            "missed_notifications", "Numbers skipped between two notifications of one registration.", "resource"
+        self.missed = self._counter(
+            "missed_notifications",
+            "Observe values skipped between two notifications of one registration.",
+            "resource",
         )
-        self.interruptions = counter(
-            "interruptions", "Outages of an observation: an uncountable number of notifications is missing.", "resource"
+        self.interruptions = self._counter(
+            "interruptions", "Outages of an observation; an unknown number of notifications is missing.", "resource"
         )
-        self.went_stale = counter("went_stale", "Times that the newest value outlived its Max-Age.", "resource")
-        self.stale = Gauge(
-            f"{PREFIX}_stale", "1 while the newest value is older than its Max-Age.", ("resource",), registry=registry
+        self.went_stale = self._counter(
+            "went_stale", "How often the newest value became older than its Max-Age.", "resource"
         )
-        self.discovered = Gauge(
-            f"{PREFIX}_discovered_resources",
+        self.stale = self._gauge("stale", "1 while the newest value is older than its Max-Age.", "resource")
+        self.discovered = self._gauge(
+            "discovered_resources",
             "Resources that are observed because the server lists them.",
-            ("connector", "server"),
-            registry=registry,
+            "connector",
+            "server",
         )
-        self.registrations = counter(
+        self.registrations = self._counter(
             "registrations", "Observe requests sent: register (new token), refresh (same token).", "resource", "kind"
         )
-        self.requests = counter("requests", "Requests of devices that were answered, by code.", "connector", "code")
-        self.repeated_requests = counter(
-            "repeated_requests",
-            "Requests that were seen before: answered again, or ignored as the device is over its rate.",
+        self.polls = self._counter("polls", "Answers of servers that do not observe the resource.", "resource")
+
+    def _create_listener_metrics(self) -> None:
+        self.requests = self._counter("requests", "Answered requests of devices by code.", "connector", "code")
+        self.duplicate_requests = self._counter(
+            "duplicate_requests",
+            "Duplicates of earlier requests: answered again, or ignored because the device is over its rate.",
             "connector",
             "outcome",
         )
-        self.forgotten_requests = counter(
-            "forgotten_requests",
-            "Requests of which a repetition is not known any more, as more came than are remembered.",
+        self.message_id_cache_evictions = self._counter(
+            "message_id_cache_evictions",
+            "Requests dropped from the message id cache before the end of their lifetime; duplicates of them are "
+            "processed again.",
             "connector",
         )
-        self.remembered_requests = Gauge(
-            f"{PREFIX}_remembered_requests",
-            "Requests of which a repetition is known.",
-            ("connector",),
-            registry=registry,
+        self.message_id_cache_entries = self._gauge(
+            "message_id_cache_entries", "Requests whose duplicates are recognised.", "connector"
         )
-        self.transfers = Gauge(
-            f"{PREFIX}_transfers", "Payloads in blocks that are under way.", ("connector",), registry=registry
+        self.transfers = self._gauge("transfers", "Unfinished block-wise transfers.", "connector")
+        self.dtls_peers = self._gauge(
+            "dtls_peers",
+            "Peers of a DTLS listener: handshake (key not proved yet), session.",
+            "connector",
+            "state",
         )
-        self.polls = counter("polls", "Answers of servers that do not observe the resource.", "resource")
-        self.produced = counter("records_produced", "Records that Kafka acknowledged.", "topic")
-        self.retried = counter("records_retried", "Deliveries that failed and were tried again.", "topic")
-        self.producers_replaced = counter(
-            "producers_replaced", "New producers after a fatal error of one (a sequence that Kafka does not accept)."
+
+    def _create_kafka_metrics(self) -> None:
+        self.produced = self._counter("records_produced", "Records that Kafka acknowledged.", "topic")
+        self.retried = self._counter("records_retried", "Deliveries that failed and were retried.", "topic")
+        self.producers_replaced = self._counter(
+            "producers_replaced",
+            "Producers replaced after a fatal error (a sequence that Kafka does not accept).",
         )
-        self.dead_letters = counter(
-            "dead_letters", "Dead letters that Kafka acknowledged, by what was wrong.", "connector", "reason"
+        self.dead_letters = self._counter(
+            "dead_letters", "Dead-letter records that Kafka acknowledged, by reason.", "connector", "reason"
         )
-        self.dtls_peers = Gauge(
-            f"{PREFIX}_dtls_peers",
-            "Devices of a DTLS listener: handshake (nothing proved yet), session.",
-            ("connector", "state"),
-            registry=registry,
-        )
-        self.queue_length = Gauge(
-            f"{PREFIX}_queue_length", "Notifications between the socket and the producer.", registry=registry
-        )
-        self.outstanding = Gauge(
-            f"{PREFIX}_outstanding_records", "Records that Kafka has not acknowledged yet.", registry=registry
-        )
+        self.queue_length = self._gauge("queue_length", "Notifications between the sockets and the producer.")
+        self.outstanding = self._gauge("outstanding_records", "Records that Kafka has not acknowledged yet.")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"{PREFIX}_{name}", text, labels, registry=self._registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"{PREFIX}_{name}", text, labels, registry=self._registry)

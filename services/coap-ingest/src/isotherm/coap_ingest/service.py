@@ -1,8 +1,9 @@
-"""The process: connectors in, observations kept, records out, and an orderly end."""
+"""The process: runs connectors by their desired state, from its start to an orderly end. The only composition root."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -13,190 +14,209 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
-import isotherm.schemas
 from isotherm.coap_ingest.coap.client import Client
-from isotherm.coap_ingest.connectors.desired_state import Wishes
-from isotherm.coap_ingest.ingest import json_values
-from isotherm.coap_ingest.ingest.bounded_queue import Intake
+from isotherm.coap_ingest.connectors.desired_state import DesiredStateSource, LaunchedTask
+from isotherm.coap_ingest.connectors.plan import Plan, plan_for
+from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
+from isotherm.coap_ingest.ingest.encoders import make_encoders
 from isotherm.coap_ingest.ingest.forwarder import Forwarder, ProducerFailedError
-from isotherm.coap_ingest.ingest.routes import (
-    SERVICE,
-    Encode,
-    Target,
-    Values,
-)
+from isotherm.coap_ingest.ingest.queued_notification import QueuedNotification
+from isotherm.coap_ingest.ingest.routes import SERVICE, Encode
 from isotherm.coap_ingest.listener.listener import Listener
 from isotherm.coap_ingest.metrics import Metrics
 from isotherm.coap_ingest.observe.observers import Observers
-from isotherm.coap_ingest.observe.resource_observer import Arrived
 from isotherm.coap_ingest.settings import CoapIngestSettings
+from isotherm.connector.distributed.task_launch import TaskLaunch, run_launched_task
 from isotherm.connector.errors import dead_letters
 from isotherm.connector.state.status import State
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
-from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.delivery import LoopProducer
 from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.lifecycle import Exit, Stop
 from isotherm.servicekit.producer_health import ProducerHealth
+from isotherm.servicekit.startup import wait_until_up
 
 _log = logs.logger(__name__)
 
 _BEAT_S = 1.0
 _ADMIN_TIMEOUT_MS = 5_000
 _DRAIN_MARGIN_MS = 2_000
-"""Before the deadline that ends the process: time to say what is lost."""
+"""Draining ends this long before the deadline of the process, so that there is time to log what is lost."""
 
 T = TypeVar("T")
 
 
-class Worker:
-    """Runs connectors in one process, all their resources: those of its files, or a distributed worker's one."""
+def run_task(settings: CoapIngestSettings) -> int:
+    """Run the task that a distributed worker launched in this process; return the exit code."""
 
-    def __init__(self, settings: CoapIngestSettings, wishes: Wishes) -> None:
+    def work(launch: TaskLaunch, stop: Stop) -> int:
+        plan = plan_for(launch.config.resolved(os.environ), settings)
+        worker = Worker(settings, LaunchedTask(settings, plan, launch))
+        with asyncio.Runner() as runner:
+            return runner.run(worker.run(stop))
+
+    return run_launched_task(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)
+
+
+class Worker:
+    """Runs the connectors of one process: those of its files, or the one of a launched task."""
+
+    def __init__(self, settings: CoapIngestSettings, source: DesiredStateSource) -> None:
         self._settings = settings
-        self._wishes = wishes
-        self._plans = wishes.plans
+        self._source = source
         self._registry = CollectorRegistry()
         self._metrics = Metrics(self._registry)
         self._health = Health()
         self.failure: str | None = None
-        """Why it ended by itself."""
+        """Why the worker ended without being asked to."""
 
     async def run(self, stop: Stop) -> int:
-        """Work until the stop is asked for; returns the exit code."""
+        """Work until `stop` is set; return the exit code."""
         monitoring = MonitoringServer(self._settings.http, self._health, self._registry)
         monitoring.start()
         _log.info("monitoring", host=self._settings.http.host, port=monitoring.port)
         stopped = asyncio.create_task(stop.wait_async())
-        self._wishes.start(monitoring.port, self._state, self._registry)
+        self._source.start(monitoring.port, self._state, self._registry)
         try:
-            encoders = await self._until_up("registry", self._encoders, RegistryUnavailableError, stopped)
+            encoders = await self._until_up("registry", self._make_encoders, RegistryUnavailableError, stop)
             if encoders is None:
                 return Exit.OK
-            if await self._until_up("dead letters", self._ensure_topics, KafkaException, stopped) is None:
+            if await self._until_up("dead letters", self._ensure_topics, KafkaException, stop) is None:
                 return Exit.OK
-            return await self._as_wanted(encoders, stopped)
+            return await self._reconcile(encoders, stopped)
         except SchemaNotRegisteredError as error:
             self.failure = str(error)
             _log.error("cannot start", reason=str(error))
             return Exit.CONFIGURATION
         finally:
             stopped.cancel()
-            await asyncio.to_thread(self._wishes.close, self.failure)
+            await asyncio.to_thread(self._source.close, self.failure)
             monitoring.stop()
 
     def _state(self) -> State:
         return State.UNASSIGNED if "start" in self._health.problems() else State.RUNNING
 
-    async def _as_wanted(self, encoders: dict[str, Encode], stopped: asyncio.Task[None]) -> int:
-        """Observe for the connectors that are to run, and begin again when these are others."""
+    async def _reconcile(self, encoders: dict[str, Encode], stopped: asyncio.Task[None]) -> int:
+        """Run the desired connectors, and start again whenever the desired state changes."""
         while not stopped.done():
             self._health.beat()
-            wanted = self._wishes.wanted()
-            if wanted is None:
-                self._health.not_ready("target", "not known yet which connectors are to run")
-            elif not wanted.plans:
-                # It does what it was told.
+            desired = self._source.desired_state()
+            if desired is None:
+                self._health.not_ready("target", "the desired state of the connectors is not known yet")
+            elif not desired.plans:
+                # All connectors are paused or stopped, as desired.
                 for part in self._health.problems():
                     self._health.ready(part)
             else:
                 self._health.ready("target")
-                changed = asyncio.create_task(self._wishes.until_other_than(wanted))
+                changed = asyncio.create_task(self._source.wait_for_change(desired))
                 ended = asyncio.create_task(_first_of(stopped, changed))
-                self._plans = wanted.plans
+                pipeline = Pipeline(self._settings, desired.plans, encoders, self._metrics, self._health)
                 try:
-                    code = await self._observe(encoders, ended)
+                    code = await pipeline.run(ended)
+                    self.failure = pipeline.failure
                     if code != Exit.OK or not changed.done():
                         return code
                 finally:
-                    await _end([ended, changed])
+                    await _cancel([ended, changed])
                 self._health.ready("stop")
                 continue
             await asyncio.wait({stopped}, timeout=_BEAT_S)
         return Exit.OK
 
-    async def _until_up(
-        self, part: str, action: Callable[[], T], away: type[Exception], stopped: asyncio.Task[None]
-    ) -> T | None:
-        """What `action` returns as soon as its server answers; None when the stop is asked for first."""
-        backoff = Backoff()
-        while not stopped.done():
-            try:
-                result = await self._beating(asyncio.create_task(asyncio.to_thread(action)))
-            except away as error:
-                self._health.not_ready(part, str(error))
-                _log.warning("waiting", part=part, reason=str(error))
-                await asyncio.wait({stopped}, timeout=backoff.next_ms() / 1000)
-            else:
-                self._health.ready(part)
-                return result
-        return None
-
-    async def _beating(self, task: asyncio.Task[T]) -> T:
+    async def _until_up(self, part: str, action: Callable[[], T], away: type[Exception], stop: Stop) -> T | None:
+        waiting = partial(wait_until_up, part, action, away, health=self._health, stop=stop)
+        task = asyncio.create_task(asyncio.to_thread(waiting))
         while not task.done():
             self._health.beat()
             await asyncio.wait({task}, timeout=_BEAT_S)
         return task.result()
 
-    def _encoders(self) -> dict[str, Encode]:
+    def _make_encoders(self) -> dict[str, Encode]:
         registry = SchemaRegistry(self._settings.registry)
-        topics = {rule.topic.name: rule.topic for plan in self._wishes.plans for rule in plan.rules}
-        return {
-            name: registry.encoder(name, _schema(topic)) if topic.values is Values.AVRO else _json_encoder(topic)
-            for name, topic in topics.items()
-        }
+        return make_encoders(registry, (rule.topic for plan in self._source.plans for rule in plan.rules))
 
     def _ensure_topics(self) -> bool:
-        # The default, a minute, is longer than a stop may take.
+        # The default timeout, a minute, is longer than a stop may take.
         admin = AdminClient(kafka.client_config(self._settings.kafka, SERVICE, socket_timeout_ms=_ADMIN_TIMEOUT_MS))
-        for topic in sorted({plan.dead_letter_topic for plan in self._wishes.plans}):
+        for topic in sorted({plan.dead_letter_topic for plan in self._source.plans}):
             dead_letters.ensure_topic(admin, topic)
         return True
 
-    async def _observe(self, encoders: dict[str, Encode], stopped: asyncio.Task[None]) -> int:
-        settings = self._settings
-        intake: Intake[Arrived] = Intake(settings.queue_limit, settings.queue_limit_bytes)
-        incurable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Without end: what is lost by giving up here is lost for good, and the queue behind it is bounded.
-        producer, cured = self._producer("producer", 0, incurable)
-        cures = [cured]
-        clients = await self._clients()
-        observers = Observers(self._plans, clients, settings, intake, encoders, self._metrics, self._health)
-        letters = {plan.name: plan.dead_letter_topic for plan in self._plans}
+
+class Pipeline:
+    """Everything that runs for one desired state: clients, observers, listeners, the queue and the producers."""
+
+    def __init__(
+        self,
+        settings: CoapIngestSettings,
+        plans: Sequence[Plan],
+        encoders: dict[str, Encode],
+        metrics: Metrics,
+        health: Health,
+    ) -> None:
+        self._settings = settings
+        self._plans = plans
+        self._encoders = encoders
+        self._metrics = metrics
+        self._health = health
+        self._queue: BoundedQueue[QueuedNotification] = BoundedQueue(settings.queue_limit, settings.queue_limit_bytes)
+        self._producer_healths: list[ProducerHealth] = []
+        self._producer_failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails when new producers do not help; the process must then end."""
+        self.failure: str | None = None
+        """Why the pipeline ended without being asked to."""
+
+    async def run(self, stopped: asyncio.Task[None]) -> int:
+        """Run until `stopped` is done or a part fails; return the exit code."""
+        # Without a delivery timeout: a record that is given up is lost, and the queue before the producer is bounded.
+        producer = self._make_producer("producer", 0)
+        clients = await self._open_clients()
+        observers = Observers(
+            [plan.observe for plan in self._plans],
+            clients,
+            self._settings.observation.timing(),
+            self._queue,
+            self._encoders,
+            self._metrics,
+            self._health,
+            max_discovered=self._settings.max_discovered,
+        )
+        dead_letter_topics = {plan.name: plan.dead_letter_topic for plan in self._plans}
         policies = {plan.name: plan.errors for plan in self._plans}
-        forwarder = Forwarder(intake, producer, observers.outlets, letters, self._metrics, policies)
-        listeners = self._listeners(encoders, cures, incurable)
+        forwarder = Forwarder(self._queue, producer, observers.outlets, dead_letter_topics, self._metrics, policies)
+        listeners = self._make_listeners()
         observing = asyncio.create_task(observers.run())
         forwarding = asyncio.create_task(forwarder.run())
-        watching = asyncio.create_task(self._watch(forwarder, intake, producer, listeners, cures))
+        watching = asyncio.create_task(self._watch(forwarder, producer, listeners))
+        parts: list[asyncio.Future[None]] = [self._producer_failed, forwarding, watching, observing]
         try:
-            await self._listen(listeners)
+            for listener in listeners:
+                await listener.open(self._settings.receive_buffer_bytes)
             self._health.ready()
             halted = forwarder.halted
-            ends: set[asyncio.Future[Any]] = {stopped, halted, incurable, forwarding, watching, observing}
+            ends: set[asyncio.Future[Any]] = {stopped, halted, *parts}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not stopped.done() and not halted.done():
-                return self._broken(incurable, forwarding, watching, observing)
+                return self._log_failures(*parts)
             if halted.done():
                 self.failure = halted.result()
             self._health.not_ready("stop", halted.result() if halted.done() else "stopping")
-            await _end([observing])
+            await _cancel([observing])
             timeout_s = self._settings.shutdown_timeout_ms / 2000
             await asyncio.gather(observers.close(), *(listener.close(timeout_s) for listener in listeners))
             drained = await self._drain(forwarder, forwarding)
             return Exit.FAILED if halted.done() and drained is Exit.OK else drained
         finally:
-            incurable.cancel()
-            await _end([observing, forwarding, watching])
-            await asyncio.gather(*(cure.close() for cure in cures))
+            self._producer_failed.cancel()
+            await _cancel([observing, forwarding, watching])
+            await asyncio.gather(*(health.close() for health in self._producer_healths))
             await asyncio.gather(*(listener.close(0) for listener in listeners))
             await asyncio.gather(*(client.close() for client in set(clients.values())))
 
-    def _producer(
-        self, part: str, delivery_timeout_ms: int, incurable: asyncio.Future[None]
-    ) -> tuple[LoopProducer, ProducerHealth]:
-        """A producer that gets a successor when it breaks; `incurable` ends the process when that breaks, too."""
+    def _make_producer(self, part: str, delivery_timeout_ms: int) -> LoopProducer:
+        """Return a producer that is replaced when it breaks; `part` names it in readiness."""
         settings = self._settings
         make = partial(
             kafka.producer,
@@ -206,72 +226,59 @@ class Worker:
             queue_buffering_max_kbytes=max(1, settings.queue_limit_bytes // 1024),
         )
 
-        def give_up(error: KafkaError) -> None:
-            if not incurable.done():
-                incurable.set_exception(ProducerFailedError(f"{part}: new producers break as well: {error.str()}"))
+        def fail(error: KafkaError) -> None:
+            if not self._producer_failed.done():
+                text = f"{part}: new producers break as well: {error.str()}"
+                self._producer_failed.set_exception(ProducerFailedError(text))
 
         producer = LoopProducer(make(), max_outstanding=settings.max_outstanding)
-        return producer, ProducerHealth(producer, make, self._health, on_incurable=give_up, part=part)
+        self._producer_healths.append(ProducerHealth(producer, make, self._health, on_incurable=fail, part=part))
+        return producer
 
-    def _listeners(
-        self, encoders: dict[str, Encode], cures: list[ProducerHealth], incurable: asyncio.Future[None]
-    ) -> list[Listener]:
-        """Each with a producer of its own, whose deliveries end in time for an answer."""
-        listeners = []
-        for plan in self._plans:
-            if plan.listen is None:
-                continue
-            producer, cure = self._producer(f"{plan.name}: producer", plan.listen.timeout_ms, incurable)
-            cures.append(cure)
-            listeners.append(
-                Listener(
-                    plan,
-                    plan.listen,
-                    encoders,
-                    producer,
-                    self._settings.limits(),
-                    self._metrics,
-                    remembered_requests=self._settings.remembered_requests,
-                )
+    def _make_listeners(self) -> list[Listener]:
+        """Return a listener for each plan that has one.
+
+        Each has a producer of its own, because its deliveries must end in time for an answer.
+        """
+        return [
+            Listener(
+                plan.listen,
+                self._encoders,
+                self._make_producer(f"{plan.name}: producer", plan.listen.timeout_ms),
+                self._settings.limits(),
+                self._metrics,
+                message_id_cache_size=self._settings.message_id_cache_size,
             )
-        return listeners
+            for plan in self._plans
+            if plan.listen is not None
+        ]
 
-    async def _listen(self, listeners: Sequence[Listener]) -> None:
-        for listener in listeners:
-            await listener.open(self._settings.receive_buffer_bytes)
-
-    async def _clients(self) -> dict[str, Client]:
-        """One endpoint for all connectors, but one of its own for each that has a key to show."""
+    async def _open_clients(self) -> dict[str, Client]:
+        """Return each connector's client: a client of its own when it has a key, else the shared one."""
         limit, buffer = self._settings.max_payload_bytes, self._settings.receive_buffer_bytes
-        servers = [server for plan in self._plans if plan.psk is None for server in plan.servers]
+        servers = [server for plan in self._plans if plan.psk is None for server in plan.observe.servers]
         shared = await Client.open(limit, servers, receive_buffer_bytes=buffer)
         own = {
-            plan.name: await Client.open(limit, plan.servers, plan.psk, receive_buffer_bytes=buffer)
+            plan.name: await Client.open(limit, plan.observe.servers, plan.psk, receive_buffer_bytes=buffer)
             for plan in self._plans
             if plan.psk is not None
         }
         return {plan.name: own.get(plan.name, shared) for plan in self._plans}
 
-    async def _watch(
-        self,
-        forwarder: Forwarder,
-        intake: Intake[Arrived],
-        producer: LoopProducer,
-        listeners: Sequence[Listener],
-        cures: Sequence[ProducerHealth],
-    ) -> None:
+    async def _watch(self, forwarder: Forwarder, producer: LoopProducer, listeners: Sequence[Listener]) -> None:
+        """Once a second update metrics, find broken producers, and report when Kafka acknowledges nothing."""
         limit_ms = self._settings.kafka_stalled_after_ms
         replaced = 0
         while True:
             self._health.beat()
-            for cure in cures:
-                cure.look()
-            before, replaced = replaced, sum(cure.replaced for cure in cures)
+            for health in self._producer_healths:
+                health.look()
+            before, replaced = replaced, sum(health.replaced for health in self._producer_healths)
             self._metrics.producers_replaced.inc(replaced - before)
-            self._metrics.queue_length.set(intake.reserved)
+            self._metrics.queue_length.set(self._queue.reserved)
             self._metrics.outstanding.set(producer.outstanding)
             for listener in listeners:
-                listener.watch()
+                listener.maintain()
             stalled_ms = (time.monotonic() - forwarder.last_progress) * 1000
             if producer.outstanding and stalled_ms > limit_ms:
                 self._health.not_ready(
@@ -281,16 +288,18 @@ class Worker:
                 self._health.ready("kafka")
             await asyncio.sleep(_BEAT_S)
 
-    def _broken(self, *ended: asyncio.Future[None]) -> int:
-        for future in ended:
-            error = future.exception() if future.done() and not future.cancelled() else None
+    def _log_failures(self, *parts: asyncio.Future[None]) -> int:
+        """Log the exceptions of the parts that failed; return the exit code."""
+        for part in parts:
+            error = part.exception() if part.done() and not part.cancelled() else None
             if error is not None:
-                known = isinstance(error, ProducerFailedError)
+                is_explained = isinstance(error, ProducerFailedError)
                 self.failure = "".join(traceback.format_exception(error))
-                _log.error("cannot go on", reason=str(error), exc_info=None if known else error)
+                _log.error("cannot go on", reason=str(error), exc_info=None if is_explained else error)
         return Exit.FAILED
 
     async def _drain(self, forwarder: Forwarder, forwarding: asyncio.Task[None]) -> int:
+        """Wait until Kafka has everything, but not beyond the deadline; return the exit code."""
         timeout_s = max(0.1, (self._settings.shutdown_timeout_ms - _DRAIN_MARGIN_MS) / 1000)
         settled = asyncio.create_task(forwarder.settled())
         await asyncio.wait({settled, forwarding}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -299,8 +308,8 @@ class Worker:
             return Exit.OK
         settled.cancel()
         if forwarding.done():
-            return self._broken(forwarding)
-        _log.error("Kafka did not take everything before the deadline", lost=forwarder.unsettled)
+            return self._log_failures(forwarding)
+        _log.error("Kafka did not acknowledge everything before the deadline", lost=forwarder.unsettled)
         return Exit.DEADLINE
 
 
@@ -308,15 +317,7 @@ async def _first_of(*tasks: asyncio.Task[None]) -> None:
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _schema(topic: Target) -> dict[str, Any]:
-    return isotherm.schemas.schema(topic.record, topic.version)
-
-
-def _json_encoder(topic: Target) -> Encode:
-    return json_values.encoder(_schema(topic), with_schema=topic.values is Values.JSON_WITH_SCHEMA)

@@ -1,8 +1,8 @@
-"""A CoAP server over DTLS with pre-shared keys: aiocoap's experimental one, with bounds, and saying who a peer is.
+"""A CoAP server over DTLS with pre-shared keys: aiocoap's experimental server with bounds, and with peers' identities.
 
-The library keeps a DTLS context for every address that a datagram ever came from. Here a ClientHello alone begins one,
-those that have not proved their key are few and make room for each other only, and those that have go when they are
-the ones that were silent for longest (docs/adr/0021).
+The library keeps a DTLS context for every address from which a datagram ever came. Here only a ClientHello begins a
+context. Contexts in a handshake are bounded and replace only each other; of the established ones the one that was
+silent for longest goes first (docs/adr/0021).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from aiocoap.error import LibraryShutdown  # type: ignore[import-untyped]  # aio
 from aiocoap.numbers import COAP_PORT  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.transports import tinydtls, tinydtls_server  # type: ignore[import-untyped]  # aiocoap ships no types
 
-from isotherm.coap_ingest.coap.messaging import ServerContext
+from isotherm.coap_ingest.coap.message_layer import ServerContext
 from isotherm.coap_ingest.coap.psk import identity_text
 
 MAX_HANDSHAKES = 1_024
-"""Peers that have not proved their key yet (about 2 kB each)."""
+"""Maximum number of peers that have not proved their key yet (about 2 kB each)."""
 MAX_SESSIONS = 10_000
-"""Peers that have."""
+"""Maximum number of peers that have proved their key."""
 
 _log = logging.getLogger("coap.dtls")
 
@@ -31,7 +31,7 @@ _session_numbers = itertools.count()
 
 
 def is_client_hello(datagram: bytes) -> bool:
-    """Whether a datagram begins a handshake (RFC 6347 sections 4.1 and 4.2.2: epoch 0, ClientHello)."""
+    """Return whether a datagram begins a handshake (RFC 6347 sections 4.1 and 4.2.2: epoch 0, ClientHello)."""
     return (
         len(datagram) > _RECORD_HEADER_BYTES
         and datagram[0] == _HANDSHAKE
@@ -41,22 +41,22 @@ def is_client_hello(datagram: bytes) -> bool:
 
 
 class _Keys:
-    """The keys as one connection sees them: the DTLS library asks by identity, and says in no other way whose it took.
+    """The keys for one connection. They record which identity the DTLS library looks up; it reports it in no other way.
 
-    An established connection keeps its identity: another one has to come from another address.
+    An established connection keeps its identity: a peer with another identity needs another address.
     """
 
     def __init__(self, keys: Mapping[bytes, bytes]) -> None:
         self._keys = keys
-        self.is_settled = False
+        self.is_established = False
         self._claims: str | None = None
-        """Where aiocoap looks for it."""
+        """The identity as text, under the name that aiocoap reads."""
 
     def keys(self) -> _Keys:
         return self
 
     def __contains__(self, identity: bytes) -> bool:
-        return identity in self._keys and (not self.is_settled or identity_text(identity) == self._claims)
+        return identity in self._keys and (not self.is_established or identity_text(identity) == self._claims)
 
     def __getitem__(self, identity: bytes) -> bytes:
         self._claims = identity_text(identity)
@@ -64,24 +64,24 @@ class _Keys:
 
 
 class _Connection(tinydtls_server._AddressDTLS):  # type: ignore[misc]  # aiocoap has no types
-    """One peer."""
+    """The DTLS connection of one peer."""
 
-    def __init__(self, pool: _Pool, address: Any) -> None:
+    def __init__(self, pool: _ConnectionPool, address: Any) -> None:
         super().__init__(pool, address)
         self._psk_store = _Keys(pool._server_credentials)
         self._dtls_socket.pskStore = self._psk_store
         self._is_ended = False
         self.session_number = next(_session_numbers)
-        """Tells this session's message ids from those of the address's other ones (RFC 7252 section 9.1.1)."""
+        """Separates the message ids of this session from those of the address's other sessions (RFC 7252, 9.1.1)."""
 
     @property
     def is_established(self) -> bool:
-        return bool(self._psk_store.is_settled)
+        return bool(self._psk_store.is_established)
 
     def _event(self, level: int, code: int) -> None:
         if (level, code) == (tinydtls.LEVEL_NOALERT, tinydtls.DTLS_EVENT_CONNECTED):
-            self._psk_store.is_settled = True
-            self._protocol.established(self)
+            self._psk_store.is_established = True
+            self._protocol.note_established(self)
         elif level == tinydtls.LEVEL_FATAL:
             self._inject_error(tinydtls.FatalDTLSError(code))
         elif level != tinydtls.LEVEL_NOALERT and code == tinydtls.CODE_CLOSE_NOTIFY:
@@ -90,12 +90,12 @@ class _Connection(tinydtls_server._AddressDTLS):  # type: ignore[misc]  # aiocoa
     def _inject_error(self, error: Exception) -> None:
         if not self._is_ended:
             self._is_ended = True
-            self._protocol.ended(self)
+            self._protocol.note_ended(self)
             super()._inject_error(error)
 
 
-class _Pool(tinydtls_server._DatagramServerSocketSimpleDTLS):  # type: ignore[misc]  # aiocoap has no types
-    """All peers, those that were heard last at the end."""
+class _ConnectionPool(tinydtls_server._DatagramServerSocketSimpleDTLS):  # type: ignore[misc]  # aiocoap has no types
+    """The connections of all peers, in the order of their last datagram."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -106,44 +106,44 @@ class _Pool(tinydtls_server._DatagramServerSocketSimpleDTLS):  # type: ignore[mi
         if connection is None:
             if not is_client_hello(data):
                 return
-            connection = self._begin(sockaddr)
+            connection = self._begin_handshake(sockaddr)
         self._connections.move_to_end(sockaddr)
         try:
             self._message_interface._received_datagram(connection, data)
-        except Exception as error:  # whatever the C library made of a peer's bytes concerns that peer only
-            _log.warning("a DTLS peer is given up", exc_info=error)
+        except Exception as error:  # an error of the C library concerns only the peer whose bytes caused it
+            _log.warning("DTLS connection closed after an error", exc_info=error)
             connection._inject_error(error)
 
-    def _begin(self, sockaddr: Any) -> _Connection:
+    def _begin_handshake(self, sockaddr: Any) -> _Connection:
         if len(self._handshaking) >= MAX_HANDSHAKES:
-            self._make_room(next(iter(self._handshaking.values())))
+            self._evict(next(iter(self._handshaking.values())))
         connection = _Connection(self, sockaddr)
         self._connections[sockaddr] = self._handshaking[sockaddr] = connection
         return connection
 
-    def established(self, connection: _Connection) -> None:
-        """A peer has proved its key."""
+    def note_established(self, connection: _Connection) -> None:
+        """Count a connection whose peer proved its key as established."""
         self._handshaking.pop(connection._underlying_address.address, None)
         if len(self._connections) - len(self._handshaking) > MAX_SESSIONS:
-            self._make_room(next(other for other in self._connections.values() if other.is_established))
+            self._evict(next(other for other in self._connections.values() if other.is_established))
 
-    def ended(self, connection: _Connection) -> None:
-        """A peer is gone."""
+    def note_ended(self, connection: _Connection) -> None:
+        """Drop a connection that ended."""
         self._handshaking.pop(connection._underlying_address.address, None)
 
-    def _make_room(self, connection: _Connection) -> None:
+    def _evict(self, connection: _Connection) -> None:
         connection._inject_error(LibraryShutdown("too many DTLS peers"))
 
 
 class _Interface(tinydtls_server.MessageInterfaceTinyDTLSServer):  # type: ignore[misc]  # aiocoap has no types
-    """Listens on the port that it is told; the library would add one."""
+    """Listens on the given port; the library would add one to it."""
 
     _default_port = COAP_PORT
-    _serversocket = _Pool
+    _serversocket = _ConnectionPool
 
 
 async def listen(context: ServerContext, host: str, port: int, keys: Mapping[bytes, bytes]) -> None:
-    """Serve over DTLS to the peers that know one of `keys` (by identity). Raises OSError when the address is taken."""
+    """Serve the peers that know one of `keys` (by identity) over DTLS. Raises OSError when the address is not free."""
     await context._append_tokenmanaged_messagemanaged_transport(
         lambda manager: _Interface.create_server(
             (host, port), manager, log=context.log, loop=context.loop, server_credentials=keys
@@ -151,15 +151,15 @@ async def listen(context: ServerContext, host: str, port: int, keys: Mapping[byt
     )
 
 
-def peers(context: Any) -> tuple[int, int]:
-    """How many peers of a context that listens over DTLS are in a handshake, and how many have a session."""
+def count_peers(context: Any) -> tuple[int, int]:
+    """Return how many peers of a DTLS server context are in a handshake, and how many have a session."""
     (tokens,) = context.request_interfaces
-    pool: _Pool = tokens.token_interface.message_interface._pool
+    pool: _ConnectionPool = tokens.token_interface.message_interface._pool
     handshaking = len(pool._handshaking)
     return handshaking, len(pool._connections) - handshaking
 
 
 def identity_of(remote: Any) -> str | None:
-    """Whose key the sender of a request has shown; None over plain UDP."""
+    """Return the identity whose key the sender of a request proved; None over plain UDP."""
     claims = remote.authenticated_claims if isinstance(remote, _Connection) else []
     return str(claims[0]) if claims else None

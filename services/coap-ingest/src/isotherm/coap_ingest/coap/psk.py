@@ -1,7 +1,7 @@
-"""Pre-shared keys of DTLS and their identities: what may be configured, without IO.
+"""Pre-shared keys of DTLS and their identities, as the configuration writes them. Pure functions.
 
-Both are bytes. They are written as text, as hexadecimal digits after `hex:`, and keys also after `base64:`; `text:`
-stands before a text that begins with one of these.
+Both are bytes. The configuration writes them as text, or as hexadecimal digits after `hex:`; keys also as base64 after
+`base64:`. The prefix `text:` protects a key whose text begins with one of these prefixes.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MAX_IDENTITY_BYTES = 32
-"""Of the DTLS library (`DTLS_PSK_MAX_CLIENT_IDENTITY_LEN`)."""
+"""Limit of the DTLS library (`DTLS_PSK_MAX_CLIENT_IDENTITY_LEN`)."""
 MAX_KEY_BYTES = 16
-"""Of the DTLS library (`DTLS_PSK_MAX_KEY_LEN`), which copies a longer key behind the end of its buffer."""
+"""Limit of the DTLS library (`DTLS_PSK_MAX_KEY_LEN`), which copies a longer key beyond the end of its buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreSharedKey:
-    """A key, and the identity that a peer names it by."""
+    """A key and the identity under which a peer presents it."""
 
     identity: bytes
     key: bytes = field(repr=False)
 
 
 def identity_text(identity: bytes) -> str:
-    """An identity as text: as it is written in the configuration, `hex:` and digits where it is no printable text."""
+    """Return an identity as the configuration writes it: as text, or after `hex:` when it is no printable text."""
     try:
         text = identity.decode()
     except UnicodeDecodeError:
@@ -36,7 +36,7 @@ def identity_text(identity: bytes) -> str:
 
 
 def identity_bytes(text: str) -> bytes:
-    """The identity that is written so. Raises ValueError when what follows `hex:` is no hexadecimal number."""
+    """Parse an identity of the configuration. Raises ValueError when `hex:` is not followed by hexadecimal digits."""
     return _bytes(text) if text.startswith("hex:") else text.encode()
 
 
@@ -53,10 +53,10 @@ def _bytes(text: str) -> bytes:
 
 
 def pre_shared_key(identity: str, key: str) -> PreSharedKey:
-    """The key that this text means.
+    """Parse an identity and its key.
 
-    Raises ValueError for what is not of its form, and what the library cannot take; the error's text never has the key
-    in it.
+    Raises ValueError for another form, and for a length that the DTLS library cannot take. The message never contains
+    the key.
     """
     try:
         made = PreSharedKey(identity_bytes(identity), _bytes(key))
@@ -65,17 +65,18 @@ def pre_shared_key(identity: str, key: str) -> PreSharedKey:
     if not 1 <= len(made.identity) <= MAX_IDENTITY_BYTES:
         raise ValueError(f"the identity has {len(made.identity)} bytes; allowed: 1 to {MAX_IDENTITY_BYTES}")
     if 0 in made.identity:
-        raise ValueError(f"the identity {identity!r} has a zero byte, at which the DTLS library ends it")
+        raise ValueError(f"the identity {identity!r} has a zero byte, which the DTLS library takes for its end")
     if not 1 <= len(made.key) <= MAX_KEY_BYTES:
         raise ValueError(f"the key of {identity!r} has {len(made.key)} bytes; allowed: 1 to {MAX_KEY_BYTES}")
     return made
 
 
 def parse_keys(text: str) -> Mapping[bytes, bytes]:
-    """Keys by identity, of `identity:key` pairs separated by commas or line ends; a key may have colons in it, an
-    identity only the one after `hex`.
+    """Parse `identity:key` pairs, separated by commas or line ends, into keys by identity.
 
-    Raises ValueError naming the pair by its number or identity.
+    A key may contain colons; an identity only the one after `hex`.
+
+    Raises ValueError, which names the pair by its number or identity.
     """
     keys: dict[bytes, bytes] = {}
     for number, pair in enumerate(filter(None, (part.strip() for part in re.split(r"[,\n]", text))), start=1):

@@ -1,4 +1,4 @@
-"""The resources that are observed: addresses in the form of RFC 7252 section 6."""
+"""Addresses of servers and resources in the form of RFC 7252 section 6."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
 DEFAULT_PORTS = {"coap": 5683, "coap+tcp": 5683, "coaps": 5684}
-"""By scheme (RFC 7252 section 6, RFC 8323 section 8): what the client can observe."""
+"""The schemes that the client can observe, with their default ports (RFC 7252 section 6, RFC 8323 section 8)."""
 
 SCHEMES = tuple(DEFAULT_PORTS)
-_REFUSED_SCHEMES = {
+_UNSUPPORTED_SCHEMES = {
     "coaps+tcp": "TLS is not supported: the library keeps no keys for it",
     "coap+ws": "WebSockets are not supported",
     "coaps+ws": "WebSockets are not supported",
@@ -17,7 +17,7 @@ _REFUSED_SCHEMES = {
 
 
 class AddressError(ValueError):
-    """The text is not an address that can be observed."""
+    """The text is not the address of a server or resource that can be observed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +30,28 @@ class Server:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the transport keeps order, so that Observe values mean nothing (RFC 8323 section 7.1)."""
+        """Whether the transport keeps messages in order; Observe values then mean nothing (RFC 8323 section 7.1)."""
         return self.scheme == "coap+tcp"
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection that can die while both ends live."""
+        """Whether the transport has a connection (TCP) or session (DTLS), which can break while both ends live."""
         return self.scheme != "coap"
 
     @property
     def base(self) -> str:
-        """`scheme://host:port`."""
+        """Return `scheme://host:port`."""
         return f"{self.scheme}://{self.authority}"
 
     @property
     def authority(self) -> str:
-        """`host:port`."""
+        """Return `host:port`, an IPv6 address in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One resource of a server; path segments and queries are decoded."""
+    """One resource of a server; the path segments and query parts are percent-decoded."""
 
     server: Server
     path: tuple[str, ...]
@@ -59,27 +59,27 @@ class Resource:
 
     @property
     def uri(self) -> str:
-        """The whole address; it names the resource in keys, headers, logs and metrics."""
+        """Return the complete address, which names the resource in keys, headers, logs and metrics."""
         path = "/".join(quote(segment, safe="!$&'()*+,;=:@-._~") for segment in self.path)
         query = "&".join(quote(part, safe="!$'()*+,;=:@-._~/?") for part in self.query)
         return f"{self.server.base}/{path}{'?' if query else ''}{query}"
 
 
 def parse_server(uri: str) -> Server:
-    """The server that `uri` (`coap://host:port`) names.
+    """Parse the address of a server, such as `coap://host:port`; without a scheme it is `coap`.
 
-    Raises AddressError, saying what is allowed.
+    Raises AddressError, which states what is allowed.
     """
     if "@" in uri:
-        # What stands before it may be a password, so nothing of such an address is repeated.
-        raise AddressError("an address holds a user before '@'; CoAP knows none (RFC 7252, section 6.1)")
+        # The part before it may hold a password, so the message repeats nothing of the address.
+        raise AddressError("an address holds a user before '@'; CoAP has no users (RFC 7252, section 6.1)")
     try:
         parts = urlsplit(uri if "://" in uri else f"coap://{uri}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise AddressError(f"{uri!r} is not an address: {error}") from None
     if parts.scheme not in SCHEMES:
-        why = _REFUSED_SCHEMES.get(parts.scheme, f"scheme {parts.scheme} is unknown")
+        why = _UNSUPPORTED_SCHEMES.get(parts.scheme, f"scheme {parts.scheme} is unknown")
         raise AddressError(f"{uri!r}: {why}; allowed: {', '.join(SCHEMES)}")
     if not host:
         raise AddressError(f"{uri!r} names no host; expected coap://host:port")
@@ -91,7 +91,7 @@ def parse_server(uri: str) -> Server:
 
 
 def parse_resource(server: Server, source: str) -> Resource:
-    """The resource of `server` that KCQL's FROM names: `sensors`, `/a/b` or `a/b?unit=cel`.
+    """Parse the path that KCQL's FROM names: `sensors`, `/a/b` or `a/b?unit=cel`.
 
     Raises AddressError for an empty segment or broken percent-encoding.
     """

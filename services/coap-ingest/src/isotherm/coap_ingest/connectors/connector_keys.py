@@ -1,11 +1,11 @@
-"""The keys of the connector class that this service hosts, those of the old chain among them."""
+"""The configuration keys of the connector class, with those of stream-reactor's CoAP source."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from isotherm.coap_ingest.ingest.routes import Values
-from isotherm.coap_ingest.listener.identity import IdentityPolicy
+from isotherm.coap_ingest.listener.identity import IDENTITY_KEY, IdentityPolicy
 from isotherm.connector.config.definitions import (
     Definition,
     Importance,
@@ -23,7 +23,7 @@ LISTEN, LISTEN_RATE, LISTEN_TIMEOUT = (
     "connect.coap.listen.timeout.ms",
 )
 LISTEN_KEYS = "connect.coap.listen.psk"
-LISTEN_IDENTITY, LISTEN_ACL = "connect.coap.listen.identity", "connect.coap.listen.acl"
+LISTEN_ACL = "connect.coap.listen.acl"
 DEAD_LETTER_TOPIC, DEAD_LETTERS = "errors.deadletterqueue.topic.name", "errors.deadletterqueue.enable"
 
 ERROR_POLICY, MAX_RETRIES, RETRY_INTERVAL = (
@@ -62,27 +62,27 @@ CONVERTERS = {
     "json": Values.JSON,
     JSON_CONVERTER: Values.JSON,
 }
-"""What `value.converter` may say."""
+"""The allowed values of `value.converter`."""
 _REGISTRY = "the registry is the service's own (registry.url)"
 _CONVERTERS_NO_EFFECT = {
     "schema.registry.url": _REGISTRY,
     "basic.auth.user.info": _REGISTRY,
     "basic.auth.credentials.source": _REGISTRY,
-    "auto.register.schemas": "topics have the schemas that they are declared with",
+    "auto.register.schemas": "topics have the schemas of their declaration",
     "schemas.cache.size": "every schema is kept",
 }
-"""Keys of Connect's converters, under `value.converter`."""
+"""Keys of Connect's converters below `value.converter`, with the reason why they have no effect."""
 _ERROR_DOCS = {
-    ERROR_POLICY: "What a payload that cannot be used does: NOOP makes it a dead letter and goes on, THROW makes it a "
-    "dead letter and ends the service, RETRY is NOOP with a limit to the attempts of writing to Kafka.",
-    MAX_RETRIES: "Under RETRY: attempts of a write that Kafka refused, after the first; -1 is without end. An outage "
-    "is waited for without end.",
-    RETRY_INTERVAL: "Longest wait between two attempts of a write that Kafka refused, ms.",
+    ERROR_POLICY: "What happens to an invalid payload: NOOP makes it a dead letter and goes on, THROW makes it a dead "
+    "letter and ends the service, RETRY is NOOP with a limit on the attempts to write to Kafka.",
+    MAX_RETRIES: "Under RETRY: further attempts of a write that Kafka refused; -1 means no limit. An outage of Kafka "
+    "has no limit.",
+    RETRY_INTERVAL: "Longest wait between two attempts of a write that Kafka refused, in ms.",
 }
 
 
 def _error_keys() -> tuple[Key, ...]:
-    """A sensor repeats nothing and stops for nobody: unlike a sink, a source goes on by default."""
+    """Return the error keys; unlike a sink, this source defaults to NOOP, because sensors send nothing twice."""
     return tuple(
         replace(key, doc=_ERROR_DOCS[key.name], default="NOOP" if key.name == ERROR_POLICY else key.default)
         for key in error_keys("connect.coap", "connect.coap.source")
@@ -110,41 +110,50 @@ DEFINITION = Definition(
             LISTEN,
             Type.STRING,
             None,
-            "Instead of servers to observe: the address that devices POST and PUT to, `coap://127.0.0.1:5683` or `coaps://`.",
+            "Instead of servers to observe: the address to which devices POST and PUT, `coap://127.0.0.1:5683` or "
+            "`coaps://`.",
             importance=Importance.HIGH,
         ),
-        Key(LISTEN_RATE, Type.STRING, "100:1", "Requests of one device, `n:seconds`; more are answered 4.29."),
+        Key(LISTEN_RATE, Type.STRING, "100:1", "Requests of one device, `n:seconds`; the answer to more is 4.29."),
         Key(
             LISTEN_KEYS,
             Type.PASSWORD,
             None,
             "For a `coaps://` listener: the devices' identities and keys, `identity:key` separated by commas or lines, "
-            "as a rule from a file: `${file:PATH:KEY}`. Bytes are written `hex:0a1b`, in keys also `base64:Cg==`.",
+            "usually from a file: `${file:PATH:KEY}`. Bytes are written `hex:0a1b`, in keys also `base64:Cg==`.",
         ),
         Key(
-            LISTEN_IDENTITY,
+            IDENTITY_KEY,
             Type.STRING,
             "auto",
             "Where a record's device comes from: payload (a sender may write in the name of any device), topic (the "
-            "segment of the path that `*` stands for), user (the identity of the sender's key). A payload that names "
-            "another device is answered 4.03. auto: over `coaps://` topic with an ACL, else user; payload over `coap://`.",
+            "segment of the path that `*` stands for), user (the identity of the sender's key). The answer to a "
+            "payload that names another device is 4.03. auto: over `coaps://` topic with an ACL, else user; over "
+            "`coap://` payload.",
             allowed=("auto", *(policy.value for policy in IdentityPolicy)),
         ),
         Key(
             LISTEN_ACL,
             Type.STRING,
             "",
-            "For a `coaps://` listener: the paths that each identity may send to, `identity: path, path` separated by "
-            "semicolons or lines; `*` as in FROM, `%u` is the identity, the identity `*` is everybody. Other paths are "
-            "answered 4.03. Empty: every path that a statement reads.",
+            "For a `coaps://` listener: the paths to which each identity may send, `identity: path, path` separated by "
+            "semicolons or lines; `*` as in FROM, `%u` is the identity, the identity `*` is everybody. The answer on "
+            "other paths is 4.03. Empty: every path that a statement reads.",
         ),
-        Key(LISTEN_TIMEOUT, Type.LONG, "10000", "After so long without Kafka: 5.03.", minimum=1000, maximum=60000),
+        Key(
+            LISTEN_TIMEOUT,
+            Type.LONG,
+            "10000",
+            "After this time without Kafka the answer is 5.03, in ms.",
+            minimum=1000,
+            maximum=60000,
+        ),
         _key(
             "kcql",
             Type.STRING,
             None,
             "Statements `INSERT INTO topic SELECT fields FROM resource`, separated by `;`. A `*` in the resource "
-            "stands for a part of a segment, `*` alone for everything: these are discovered.",
+            "stands for a part of a segment, `*` alone for everything; discovery finds such resources.",
             importance=Importance.HIGH,
             required=True,
         ),
@@ -152,7 +161,7 @@ DEFINITION = Definition(
             DEAD_LETTER_TOPIC,
             Type.STRING,
             "",
-            "Topic for payloads that cannot be used.",
+            "Topic for invalid payloads.",
             aliases=("dead.letters.topic",),
         ),
         Key(
@@ -162,14 +171,14 @@ DEFINITION = Definition(
             "Dead letters go to `<name>.dead-letters` instead of the service's own topic.",
             aliases=("dead.letters",),
         ),
-        Key(TOLERANCE, Type.STRING, "none", "all: nothing stops, not even under THROW.", allowed=("none", "all")),
+        Key(TOLERANCE, Type.STRING, "none", "all: nothing stops the service, not even THROW.", allowed=("none", "all")),
         *_error_keys(),
         Key(
             VALUE_CONVERTER,
             Type.STRING,
             "avro",
-            "How values are written: avro or json, or Connect's AvroConverter or JsonConverter. JSON goes into topics "
-            "that are not declared.",
+            "Encoding of values: avro or json, or Connect's AvroConverter or JsonConverter. JSON goes to topics that "
+            "are not declared.",
             allowed=tuple(CONVERTERS),
         ),
         Key(
@@ -189,9 +198,8 @@ DEFINITION = Definition(
             MESSAGE_KEY,
             Type.STRING,
             "auto",
-            "Key of whole messages, where no WITHKEY says it: the resource's address, or the device (the server that "
-            "is observed; the sender, or its identity over DTLS). auto: the resource that is observed, the device "
-            "that sends.",
+            "Key of complete messages without WITHKEY: the resource's address, or the device (the observed server; "
+            "the sender, over DTLS its identity). auto: the resource when observing, the device when listening.",
             allowed=("auto", "resource", "device"),
         ),
         *(_key(suffix, Type.STRING, None, "Accepted.", without_effect=why) for suffix, why in _NO_EFFECT.items()),
@@ -203,9 +211,7 @@ DEFINITION = Definition(
             without_effect="every notification is sent at once",
         ),
         Key("connect.progress.enabled", Type.BOOLEAN, None, "Accepted.", without_effect="see /metrics"),
-        _key(
-            "username", Type.STRING, None, "DTLS: the identity that belongs to the pre-shared key; bytes as `hex:0a1b`."
-        ),
+        _key("username", Type.STRING, None, "DTLS: the identity of the pre-shared key; bytes as `hex:0a1b`."),
         _key(
             "password", Type.PASSWORD, None, "DTLS: the pre-shared key: text, or bytes as `hex:0a1b` or `base64:Cg==`."
         ),
@@ -216,10 +222,14 @@ DEFINITION = Definition(
             "Discovered resources must have one of these resource types; `temp*` is a prefix.",
         ),
         Key(DISCOVERY_INTERFACES, Type.LIST, "", "Discovered resources must have one of these interfaces."),
+        Key(DISCOVERY_OBSERVABLE, Type.BOOLEAN, "true", "Only resources marked observable; false polls the others."),
         Key(
-            DISCOVERY_OBSERVABLE, Type.BOOLEAN, "true", "Only what says that it can be observed; false polls the rest."
+            DISCOVERY_INTERVAL,
+            Type.LONG,
+            "60000",
+            "Interval between two requests for a server's resources, in ms.",
+            minimum=100,
         ),
-        Key(DISCOVERY_INTERVAL, Type.LONG, "60000", "Servers are asked again for their resources.", minimum=100),
         *(_key(suffix, Type.PASSWORD, None, "Refused: see username, password.") for suffix in CERTIFICATES),
     ),
     aliases=(

@@ -1,4 +1,4 @@
-"""What is wanted of this process's connectors, and what it says of them: from and to the control topics."""
+"""The desired state of this process's connectors, and the status that it publishes for them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from isotherm.coap_ingest.connectors.connector_class import Plan
+from isotherm.coap_ingest.connectors.classes import VERSION
 from isotherm.coap_ingest.connectors.connector_keys import DEFINITION
+from isotherm.coap_ingest.connectors.plan import Plan
 from isotherm.coap_ingest.metrics import PREFIX
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.config.files import ConnectorConfig
@@ -25,112 +25,111 @@ from isotherm.connector.standalone.reporting import Reporter, counts_of
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import TargetFollower, TargetState
 
-VERSION = version("isotherm-coap-ingest")
-_LOOK_S = 0.2
+_CHECK_INTERVAL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The connectors that are to run, each with the number of restarts asked for so far."""
+class DesiredState:
+    """The connectors that should run, each with the number of restarts requested so far."""
 
     plans: Sequence[Plan]
     restarts: Sequence[int]
 
 
-class Wishes(Protocol):
-    """Where a worker's connectors come from."""
+class DesiredStateSource(Protocol):
+    """Where a process gets its connectors from."""
 
     @property
     def plans(self) -> Sequence[Plan]:
-        """All connectors of the process, whatever is wanted of them."""
+        """All connectors of the process, running or not."""
 
     def start(self, http_port: int, state: Callable[[], State], registry: CollectorRegistry) -> None:
-        """Begin to follow and to report; `state` is that of the connectors that run."""
+        """Start to follow the desired state and to publish status; `state` is the state of the running connectors."""
 
     def close(self, failure: str | None) -> None:
-        """Say how it ended."""
+        """Publish how the process ended."""
 
-    def wanted(self) -> Wanted | None:
-        """What is to run; None as long as it is not known."""
+    def desired_state(self) -> DesiredState | None:
+        """Return what should run; None while it is unknown."""
 
-    async def until_other_than(self, wanted: Wanted) -> None:
-        """Return when something else is to run."""
+    async def wait_for_change(self, current: DesiredState) -> None:
+        """Return when the desired state differs from `current`."""
 
 
-class FromFiles:
-    """Connectors of files, each paused, resumed and restarted by its target on `isotherm.connectors`."""
+class ConnectorFiles:
+    """Connectors of files; records on `isotherm.connectors` pause, resume and restart each of them."""
 
-    def __init__(self, settings: CoapIngestSettings, plans: Sequence[Plan], written: Sequence[ConnectorConfig]) -> None:
-        """`written` are the configurations of `plans`, their references unresolved."""
-        self._settings, self.plans, self._written = settings, plans, written
+    def __init__(self, settings: CoapIngestSettings, plans: Sequence[Plan], configs: Sequence[ConnectorConfig]) -> None:
+        """`configs` are the configurations of `plans` with unresolved references."""
+        self._settings, self.plans, self._configs = settings, plans, configs
         self._followers = [TargetFollower(settings.kafka, settings.registry, plan.name) for plan in plans]
         self._make_reporter: Callable[[ConnectorConfig, TargetFollower], Reporter] | None = None
         self._reporters: list[Reporter] = []
 
     def start(self, http_port: int, state: Callable[[], State], registry: CollectorRegistry) -> None:
-        """As `Wishes.start`."""
+        """As `DesiredStateSource.start`."""
         for follower in self._followers:
             follower.start()
         self._make_reporter = partial(self._reporter, state, registry)
 
     def close(self, failure: str | None) -> None:
-        """As `Wishes.close`."""
+        """As `DesiredStateSource.close`."""
+        # In threads, because each may have to wait for Kafka.
         with ThreadPoolExecutor(len(self._followers)) as pool:
-            # Each may have to wait for Kafka.
             list(pool.map(lambda reporter: reporter.close(failure), self._reporters))
             list(pool.map(lambda follower: follower.close(), self._followers))
 
-    def wanted(self) -> Wanted | None:
-        """As `Wishes.wanted`."""
+    def desired_state(self) -> DesiredState | None:
+        """As `DesiredStateSource.desired_state`."""
         if not all(follower.is_current() for follower in self._followers):
             return None
-        pairs = list(zip(self._written, self._followers, strict=True))
+        pairs = list(zip(self._configs, self._followers, strict=True))
         if self._make_reporter is not None:
-            # Not before: what a file says anew must not take back a pause.
-            self._reporters = [self._make_reporter(written, follower) for written, follower in pairs]
+            # Publish a file only after its target state is known, so that publishing does not revoke a pause.
+            self._reporters = [self._make_reporter(config, follower) for config, follower in pairs]
             for reporter in self._reporters:
                 reporter.start()
             self._make_reporter = None
-        found = [
+        started = [
             (plan, follower.target.restarts_of(0))
             for plan, (_, follower) in zip(self.plans, pairs, strict=True)
             if follower.target.state is TargetState.STARTED
         ]
-        return Wanted([plan for plan, _ in found], [restarts for _, restarts in found])
+        return DesiredState([plan for plan, _ in started], [restarts for _, restarts in started])
 
     def _reporter(
         self,
         state: Callable[[], State],
         registry: CollectorRegistry,
-        written: ConnectorConfig,
+        config: ConnectorConfig,
         follower: TargetFollower,
     ) -> Reporter:
         settings = self._settings
-        # Counts without a connector's label are the process's.
-        only = None if len(self.plans) == 1 else written.name
+        # With several connectors, count only metrics with a connector label; the others belong to the process.
+        only = None if len(self.plans) == 1 else config.name
         return Reporter(
             settings.kafka,
             settings.registry,
-            connector=written.name,
+            connector=config.name,
             task=0,
             state=lambda: _state(follower, state),
             counts=lambda: counts_of(registry, f"{PREFIX}_", only),
             worker_group=settings.worker_group,
             announcements=lambda schemas: announcements(
                 schemas,
-                written,
+                config,
                 DEFINITION,
                 version=VERSION,
                 worker_group=settings.worker_group,
                 known=follower.record,
             ),
-            mask=mask_of(written, os.environ),
+            mask=mask_of(config, os.environ),
         )
 
-    async def until_other_than(self, wanted: Wanted) -> None:
-        """As `Wishes.until_other_than`."""
-        while self.wanted() == wanted:  # noqa: ASYNC110 -- the followers are threads
-            await asyncio.sleep(_LOOK_S)
+    async def wait_for_change(self, current: DesiredState) -> None:
+        """As `DesiredStateSource.wait_for_change`."""
+        while self.desired_state() == current:  # noqa: ASYNC110 -- the followers are threads
+            await asyncio.sleep(_CHECK_INTERVAL_S)
 
 
 def _state(follower: TargetFollower, running: Callable[[], State]) -> State:
@@ -138,41 +137,41 @@ def _state(follower: TargetFollower, running: Callable[[], State]) -> State:
     return running() if target is TargetState.STARTED else State(target.value)
 
 
-class HandedOver:
-    """The one connector that a distributed worker hands to this process; it runs until the process is ended."""
+class LaunchedTask:
+    """The one connector that a distributed worker launched in this process; it runs until the process ends."""
 
-    def __init__(self, settings: CoapIngestSettings, plan: Plan, handover: TaskLaunch) -> None:
-        self._settings, self.plans, self._handover = settings, [plan], handover
-        self._mask = mask_of(handover.config, os.environ)
+    def __init__(self, settings: CoapIngestSettings, plan: Plan, launch: TaskLaunch) -> None:
+        self._settings, self.plans, self._launch = settings, [plan], launch
+        self._mask = mask_of(launch.config, os.environ)
         self._reporter: Reporter | None = None
 
     def start(self, http_port: int, state: Callable[[], State], registry: CollectorRegistry) -> None:
-        """As `Wishes.start`."""
+        """As `DesiredStateSource.start`."""
         report_to_worker(http_port=http_port)
         self._reporter = Reporter(
             self._settings.kafka,
             self._settings.registry,
-            connector=self._handover.config.name,
-            task=self._handover.task,
+            connector=self._launch.config.name,
+            task=self._launch.task,
             state=state,
             counts=lambda: counts_of(registry, f"{PREFIX}_"),
-            worker=self._handover.worker,
-            worker_group=self._handover.worker_group,
+            worker=self._launch.worker,
+            worker_group=self._launch.worker_group,
             mask=self._mask,
         )
         self._reporter.start()
 
     def close(self, failure: str | None) -> None:
-        """As `Wishes.close`."""
+        """As `DesiredStateSource.close`."""
         if failure is not None:
             report_to_worker(trace=self._mask(failure))
         if self._reporter is not None:
             self._reporter.close(failure)
 
-    def wanted(self) -> Wanted:
-        """As `Wishes.wanted`."""
-        return Wanted(self.plans, [0])
+    def desired_state(self) -> DesiredState:
+        """As `DesiredStateSource.desired_state`."""
+        return DesiredState(self.plans, [0])
 
-    async def until_other_than(self, _wanted: Wanted) -> None:
-        """Never: the process is ended instead."""
+    async def wait_for_change(self, _current: DesiredState) -> None:
+        """Never return: the worker ends the process instead."""
         await asyncio.Event().wait()

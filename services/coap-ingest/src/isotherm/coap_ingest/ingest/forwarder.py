@@ -1,4 +1,4 @@
-"""From the queue to Kafka: every notification through its routes; what cannot be used to the dead letters."""
+"""The forwarder: takes notifications from the queue, makes records of them, and produces the records in order."""
 
 from __future__ import annotations
 
@@ -12,16 +12,11 @@ from dataclasses import dataclass, replace
 from confluent_kafka import KafkaError, KafkaException
 
 from isotherm import payloads
-from isotherm.coap_ingest.ingest.bounded_queue import Intake
-from isotherm.coap_ingest.ingest.records import (
-    ReadingRules,
-    headers,
-    message_record,
-    readings,
-)
-from isotherm.coap_ingest.ingest.routes import Encode, Route
+from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
+from isotherm.coap_ingest.ingest.outlets import Outlet
+from isotherm.coap_ingest.ingest.queued_notification import QueuedNotification
+from isotherm.coap_ingest.ingest.records import headers
 from isotherm.coap_ingest.metrics import Metrics
-from isotherm.coap_ingest.observe.resource_observer import Arrived
 from isotherm.connector.errors.dead_letters import dead_letter_headers
 from isotherm.connector.errors.policies import (
     Action,
@@ -32,11 +27,12 @@ from isotherm.connector.errors.policies import (
 from isotherm.servicekit import logs
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.delivery import Headers, LoopProducer, QueueFullError
+from isotherm.servicekit.sparse_log import SparseLog
 
 _log = logs.logger(__name__)
 
 _RECORD_ERRORS = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD)
-"""Errors of the record: any other one is Kafka's, and passes."""
+"""Errors that the record causes; every other error is transient."""
 
 _PRODUCER_ERRORS = (
     KafkaError._FATAL,
@@ -46,13 +42,14 @@ _PRODUCER_ERRORS = (
     KafkaError.UNKNOWN_PRODUCER_ID,
     KafkaError.INVALID_PRODUCER_EPOCH,
 )
-"""What a producer that met a fatal error reports; reports do not say `fatal()`. The next producer takes the records."""
+"""Errors that a producer reports after a fatal error; its reports do not set `fatal()`. The next producer sends the
+records again."""
 
-_GO_ON = ErrorPolicy(Policy.NOOP, dead_letters=True)
+_DEFAULT_POLICY = ErrorPolicy(Policy.NOOP, dead_letters=True)
 
 _FULL_WAIT_S = 0.01
 _RESEND_CAP_MS = 2_000
-_LOG_INTERVAL_S = 10.0
+_RETRY_LOG_INTERVAL_S = 10.0
 
 
 class ProducerFailedError(Exception):
@@ -64,43 +61,33 @@ class RetriesExhaustedError(ProducerFailedError):
 
 
 class RecordRefusedError(Exception):
-    """Kafka will not take this record."""
+    """Kafka refuses this record."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outlet:
-    """A route with the encoder of its topic."""
+class _PendingRecord:
+    """A record that Kafka has not acknowledged, with the notification that it was made of."""
 
-    route: Route
-    encode: Encode
-
-
-Outlets = dict[tuple[str, str], list[Outlet]]
-"""By connector and address of the resource."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
     topic: str
     key: str
     value: bytes
     headers: Headers
-    arrived: Arrived
+    queued: QueuedNotification
     dead_reason: str | None = None
-    """For a dead letter: the kind of reason, for the metric."""
+    """The kind of reason for the metric, when this is a dead-letter record."""
     attempts: int = 1
 
 
 class Forwarder:
-    """Takes notifications in order and has them in Kafka in the same order for each key.
+    """Takes notifications from the queue in order and stores their records in Kafka in the same order for each key.
 
-    Kafka away: the producer holds what is outstanding and retries without end, the queue fills up behind it. What a
-    broken producer did not store goes, in the same order, to the one that takes its place, before anything else.
+    While Kafka is away, the producer retries what is outstanding without end, and the queue before it fills up. Records
+    that a broken producer did not store go to its successor first, in their order.
     """
 
     def __init__(
         self,
-        intake: Intake[Arrived],
+        queue: BoundedQueue[QueuedNotification],
         producer: LoopProducer,
         outlets: Mapping[tuple[str, str], Sequence[Outlet]],
         dead_letter_topics: Mapping[str, str],
@@ -108,45 +95,46 @@ class Forwarder:
         policies: Mapping[str, ErrorPolicy] | None = None,
     ) -> None:
         self._policies = policies or {}
-        self._intake = intake
+        self._queue = queue
         self._producer = producer
-        self._handed_to = producer.producer
+        self._current_producer = producer.producer
         self._outlets = outlets
         self._dead_letter_topics = dead_letter_topics
         self._metrics = metrics
         self._backoff = Backoff()
         self._retrying = 0
-        self._unsent: deque[_Record] = deque()
-        """What a broken producer did not store."""
-        self._resent: deque[_Record] = deque()
-        """What of it is being produced again."""
+        self._unsent: deque[_PendingRecord] = deque()
+        """Records that a broken producer did not store."""
+        self._resent: deque[_PendingRecord] = deque()
+        """The part of `_unsent` that is being produced again."""
         self._resending: asyncio.Task[None] | None = None
-        self._retry_logged_at = float("-inf")
+        self._log_retry = SparseLog(_log, "deliveries fail and are retried", interval_s=_RETRY_LOG_INTERVAL_S)
         self._idle = asyncio.Event()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.halted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Done with the reason when a connector's policy, THROW, wants an end; what arrived is still forwarded."""
+        """Done, with the reason, when the error policy THROW of a connector asks for the end. Notifications in the
+        queue are still forwarded."""
         self.last_progress = time.monotonic()
-        """When Kafka last acknowledged something, or when there was last nothing to acknowledge."""
+        """When Kafka last acknowledged a record, or when there was last nothing to acknowledge."""
 
     @property
     def unsettled(self) -> int:
-        """Notifications and records that Kafka does not have yet."""
+        """The number of notifications and records that Kafka does not have yet."""
         waiting = self._retrying + len(self._unsent) + len(self._resent)
-        return self._intake.reserved + self._producer.outstanding + waiting
+        return self._queue.reserved + self._producer.outstanding + waiting
 
     async def settled(self) -> None:
-        """Return when Kafka has everything that was taken."""
+        """Return when Kafka has everything that came into the queue."""
         while self.unsettled:
             self._idle.clear()
             await self._idle.wait()
 
-    def give_up(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """End `run` with ProducerFailedError."""
         if not self._failure.done():
             self._failure.set_exception(ProducerFailedError(reason))
 
-    def _settle(self) -> None:
+    def _wake_if_settled(self) -> None:
         if not self.unsettled:
             self._idle.set()
 
@@ -163,87 +151,69 @@ class Forwarder:
 
     async def _forward(self) -> None:
         while True:
-            arrived = await self._intake.get()
-            for record in self._records_or_letter(arrived):
+            queued = await self._queue.get()
+            for record in self._records(queued):
                 await self._send(record)
-            self._intake.release()
-            self._settle()
+            self._queue.release()
+            self._wake_if_settled()
 
-    def _records_or_letter(self, arrived: Arrived) -> list[_Record]:
+    def _records(self, queued: QueuedNotification) -> list[_PendingRecord]:
+        """Return the records of a notification, or its dead-letter record."""
         try:
-            return self._records(arrived)
+            if queued.fault is not None:
+                return [self._dead_letter(queued, queued.fault, "incomplete")]
+            records = []
+            for outlet in self._outlets[queued.connector, queued.notification.resource.uri]:
+                records += self._outlet_records(queued, outlet)
+            return records
         except Exception as error:
-            # What one device can send must not end the service, nor be met again after its restart.
-            _log.exception("no record can be made of a notification", resource=arrived.notification.resource.uri)
-            return [self._dead_letter(arrived, error, "record")]
+            # A payload that one device sends must not end the service, and must not come again after a restart.
+            uri = queued.notification.resource.uri
+            _log.exception("an unexpected error prevents the records of a notification", resource=uri)
+            return [self._dead_letter(queued, error, "record")]
 
-    def _records(self, arrived: Arrived) -> list[_Record]:
-        notification = arrived.notification
-        if arrived.fault is not None:
-            return [self._dead_letter(arrived, arrived.fault, "incomplete")]
-        records = []
-        for outlet in self._outlets[arrived.connector, notification.resource.uri]:
-            if outlet.route.rules is None:
-                records.append(self._message(arrived, outlet))
-            else:
-                records += self._readings(arrived, outlet, outlet.route.rules)
-        return records
-
-    def _policy(self, arrived: Arrived) -> ErrorPolicy:
-        return self._policies.get(arrived.connector, _GO_ON)
-
-    def _message(self, arrived: Arrived, outlet: Outlet) -> _Record:
-        notification = arrived.notification
+    def _outlet_records(self, queued: QueuedNotification, outlet: Outlet) -> list[_PendingRecord]:
         try:
-            key = outlet.route.key(notification)
+            return [_PendingRecord(*record, queued) for record in outlet.records(queued.notification)]
         except payloads.PayloadError as error:
-            return self._dead_letter(arrived, error, "key")
-        value = outlet.encode(message_record(notification))
-        return _Record(outlet.route.topic.name, key, value, headers(notification), arrived)
+            return [self._dead_letter(queued, error, "key" if outlet.route.rules is None else "payload")]
 
-    def _readings(self, arrived: Arrived, outlet: Outlet, rules: ReadingRules) -> list[_Record]:
-        notification, topic = arrived.notification, outlet.route.topic.name
-        try:
-            found = readings(notification, rules)
-        except payloads.PayloadError as error:
-            return [self._dead_letter(arrived, error, "payload")]
-        said = headers(notification)
-        return [
-            _Record(topic, reading.device_id, outlet.encode(reading.as_record()), said, arrived) for reading in found
-        ]
+    def _policy(self, queued: QueuedNotification) -> ErrorPolicy:
+        return self._policies.get(queued.connector, _DEFAULT_POLICY)
 
-    def _dead_letter(self, arrived: Arrived, error: Exception, reason: str) -> _Record:
-        notification = arrived.notification
-        _log.warning("dead letter", resource=notification.resource.uri, connector=arrived.connector, reason=str(error))
-        if self._policy(arrived).decide(Failure.PERMANENT, 1) is Action.STOP and not self.halted.done():
-            reached = f"{arrived.connector}: error.policy THROW ends the service: {notification.resource.uri}: {error}"
-            _log.error("stopping", reason=reached)
-            self.halted.set_result(reached)
-        said = dead_letter_headers(
+    def _dead_letter(self, queued: QueuedNotification, error: Exception, reason: str) -> _PendingRecord:
+        notification = queued.notification
+        _log.warning("dead letter", resource=notification.resource.uri, connector=queued.connector, reason=str(error))
+        if self._policy(queued).decide(Failure.PERMANENT, 1) is Action.STOP and not self.halted.done():
+            text = f"{queued.connector}: error.policy THROW ends the service: {notification.resource.uri}: {error}"
+            _log.error("stopping", reason=text)
+            self.halted.set_result(text)
+        error_headers = dead_letter_headers(
             error,
             stage="VALUE_CONVERTER",
-            connector=arrived.connector,
+            connector=queued.connector,
             class_name=__name__,
             original=headers(notification),
         )
-        topic = self._dead_letter_topics[arrived.connector]
-        return _Record(topic, notification.resource.uri, notification.payload, list(said), arrived, reason)
+        topic = self._dead_letter_topics[queued.connector]
+        uri, payload = notification.resource.uri, notification.payload
+        return _PendingRecord(topic, uri, payload, list(error_headers), queued, reason)
 
-    async def _send(self, record: _Record) -> None:
+    async def _send(self, record: _PendingRecord) -> None:
         while True:
             if self._resending is not None:
                 await asyncio.wait({self._resending})
             await self._producer.room()
-            # What is tried again later takes room, too: no more than the producer itself may hold.
+            # Records that wait for a retry need memory as well: allow as many as the producer itself may hold.
             if self._retrying < self._producer.max_outstanding and self._resending is None and self._produce(record):
                 return
             await asyncio.sleep(_FULL_WAIT_S)
 
     async def _resend(self) -> None:
-        """Produce what a broken producer did not store, as soon as there is another one."""
+        """Produce the records that a broken producer did not store, as soon as it has a successor."""
         backoff = Backoff(cap_ms=_RESEND_CAP_MS)
         while True:
-            # The reports of a broken producer come in its order; after the last one all of it is here.
+            # A broken producer reports in its order; after its last report all of its records are here.
             await self._producer.drain()
             self._unsent.extend(self._resent)
             self._resent.clear()
@@ -255,10 +225,10 @@ class Forwarder:
                 await asyncio.sleep(backoff.next_ms() / 1000)
 
     async def _resend_batch(self) -> None:
-        """Hand over `_resent`, or its beginning where the producer breaks again."""
+        """Hand over `_resent`, or only its beginning when the producer breaks again."""
         while self._resent:
             await self._producer.room()
-            if self._is_replaced():
+            if self._awaits_reports():
                 return
             try:
                 self._hand_over(self._resent[0])
@@ -271,12 +241,12 @@ class Forwarder:
             else:
                 self._resent.popleft()
 
-    def _produce(self, record: _Record) -> bool:
-        """Hand the record to the producer; False when that has no room, or is broken."""
+    def _produce(self, record: _PendingRecord) -> bool:
+        """Hand the record to the producer; return False when the producer has no room or is broken."""
         if not self._producer.outstanding:
             self.last_progress = time.monotonic()
-        if self._is_replaced():
-            self._resend_soon()
+        if self._awaits_reports():
+            self._start_resending()
             return False
         try:
             self._hand_over(record)
@@ -284,30 +254,30 @@ class Forwarder:
             return False
         except KafkaException as failure:
             if failure.args[0].code() in _PRODUCER_ERRORS:
-                # What the broken producer has not reported yet is older than this record.
-                self._resend_soon()
+                # The records that the broken producer has yet to report are older than this one.
+                self._start_resending()
                 return False
             self._failed(record, failure.args[0])
         return True
 
-    def _is_replaced(self) -> bool:
-        """Whether there is another producer, and the one before it has yet to report what it did not store."""
-        if self._producer.producer is self._handed_to:
+    def _awaits_reports(self) -> bool:
+        """Return whether the producer was replaced, and the former one has yet to report what it did not store."""
+        if self._producer.producer is self._current_producer:
             return False
         if not self._producer.outstanding:
-            self._handed_to = self._producer.producer
+            self._current_producer = self._producer.producer
         return bool(self._producer.outstanding)
 
-    def _hand_over(self, record: _Record) -> None:
+    def _hand_over(self, record: _PendingRecord) -> None:
         self._producer.produce(
             record.topic,
             key=record.key,
             value=record.value,
             headers=record.headers,
-            on_delivery=lambda error: self._reported(record, error),
+            on_delivery=lambda error: self._on_delivery(record, error),
         )
 
-    def _reported(self, record: _Record, error: KafkaError | None) -> None:
+    def _on_delivery(self, record: _PendingRecord, error: KafkaError | None) -> None:
         if error is not None:
             self._failed(record, error)
         else:
@@ -316,58 +286,54 @@ class Forwarder:
             if record.dead_reason is None:
                 self._metrics.produced.labels(record.topic).inc()
             else:
-                self._metrics.dead_letters.labels(record.arrived.connector, record.dead_reason).inc()
-        self._settle()
+                self._metrics.dead_letters.labels(record.queued.connector, record.dead_reason).inc()
+        self._wake_if_settled()
 
-    def _failed(self, record: _Record, error: KafkaError) -> None:
+    def _failed(self, record: _PendingRecord, error: KafkaError) -> None:
         if error.code() in _PRODUCER_ERRORS:
-            self._metrics.retried.labels(record.topic).inc()
-            self._log_retry(record.topic, error)
+            self._count_retry(record.topic, error)
             self._unsent.append(record)
-            self._resend_soon()
+            self._start_resending()
         elif error.code() not in _RECORD_ERRORS:
             self._retry(record, error)
         elif record.dead_reason is None:
             refused = RecordRefusedError(f"topic {record.topic}: {error.str()}")
-            self._later(self._dead_letter(record.arrived, refused, "refused"))
+            self._produce_later(self._dead_letter(record.queued, refused, "refused"))
         else:
-            # Nowhere left to put it: the log has to hold what is known of it.
+            # No other topic can take it; the log keeps what is known of the record.
             _log.error("dead letter refused by Kafka and lost", topic=record.topic, key=record.key, reason=error.str())
 
-    def _resend_soon(self) -> None:
+    def _start_resending(self) -> None:
         if self._resending is None:
             self._resending = asyncio.create_task(self._resend())
             self._resending.add_done_callback(self._resending_ended)
 
     def _resending_ended(self, task: asyncio.Task[None]) -> None:
         self._resending = None
-        self._settle()
+        self._wake_if_settled()
         if not task.cancelled() and (failure := task.exception()) is not None:
-            self.give_up(str(failure))
+            self.fail(str(failure))
 
-    def _retry(self, record: _Record, error: KafkaError) -> None:
-        policy = self._policy(record.arrived)
+    def _retry(self, record: _PendingRecord, error: KafkaError) -> None:
+        policy = self._policy(record.queued)
         if policy.decide(Failure.TRANSIENT, record.attempts) is Action.STOP:
-            said = f"topic {record.topic}: refused {record.attempts} times: {error.str()}"
+            text = f"topic {record.topic}: refused {record.attempts} times: {error.str()}"
             if not self._failure.done():
-                self._failure.set_exception(RetriesExhaustedError(said))
+                self._failure.set_exception(RetriesExhaustedError(text))
             return
-        self._metrics.retried.labels(record.topic).inc()
-        self._log_retry(record.topic, error)
-        self._later(replace(record, attempts=record.attempts + 1), longest_ms=policy.retry_interval_ms)
+        self._count_retry(record.topic, error)
+        self._produce_later(replace(record, attempts=record.attempts + 1), longest_ms=policy.retry_interval_ms)
 
-    def _log_retry(self, topic: str, error: KafkaError) -> None:
-        now = time.monotonic()
-        if now - self._retry_logged_at >= _LOG_INTERVAL_S:
-            self._retry_logged_at = now
-            _log.warning("deliveries fail and are tried again", topic=topic, reason=error.str(), waiting=self._retrying)
+    def _count_retry(self, topic: str, error: KafkaError) -> None:
+        self._metrics.retried.labels(topic).inc()
+        self._log_retry(topic=topic, reason=error.str(), waiting=self._retrying)
 
-    def _later(self, record: _Record, longest_ms: float = math.inf) -> None:
+    def _produce_later(self, record: _PendingRecord, longest_ms: float = math.inf) -> None:
         self._retrying += 1
         wait_ms = min(self._backoff.next_ms(), longest_ms)
-        asyncio.get_running_loop().call_later(wait_ms / 1000, self._again, record)
+        asyncio.get_running_loop().call_later(wait_ms / 1000, self._produce_again, record)
 
-    def _again(self, record: _Record) -> None:
+    def _produce_again(self, record: _PendingRecord) -> None:
         self._retrying -= 1
         if not self._produce(record):
-            self._later(record)
+            self._produce_later(record)

@@ -1,4 +1,4 @@
-"""Values as JSON, as Kafka Connect's JsonConverter writes them."""
+"""JSON values in the form of Kafka Connect's JsonConverter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMESTAMP = "org.apache.kafka.connect.data.Timestamp"
 
 
 def encoder(schema: Mapping[str, Any], *, with_schema: bool) -> Callable[[Mapping[str, Any]], bytes]:
-    """A function from a record of an Avro schema to JSON; `with_schema` is Connect's `schemas.enable`."""
+    """Return a function that encodes records of an Avro schema as JSON; `with_schema` is Connect's `schemas.enable`."""
     if not with_schema:
         return _dump
     prefix = b'{"schema":' + _dump(connect_schema(schema)) + b',"payload":'
@@ -27,9 +27,9 @@ def encoder(schema: Mapping[str, Any], *, with_schema: bool) -> Callable[[Mappin
 
 
 def connect_schema(avro: Any, *, optional: bool = False) -> dict[str, Any]:
-    """The schema as Connect's JSON names it: structs, int64, Timestamp.
+    """Return an Avro schema as a schema of Connect's JSON: struct, int64, Timestamp.
 
-    Raises ValueError for a union of more than null and one type, which no record of the suite has.
+    Raises ValueError for a union of more than null and one type; no record of the suite has one.
     """
     if isinstance(avro, list):
         others = [branch for branch in avro if branch != "null"]

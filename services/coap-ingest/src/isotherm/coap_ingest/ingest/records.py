@@ -1,4 +1,4 @@
-"""Notifications as records: the message itself (CoapMessage), and the readings in it (SensorReading)."""
+"""Records of a notification: the message itself (CoapMessage), and the readings in it (SensorReading)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from isotherm import payloads
-from isotherm.coap_ingest.coap.notification import Notification
-from isotherm.coap_ingest.observe.observation import DEFAULT_MAX_AGE_S
+from isotherm.coap_ingest.coap.notification import DEFAULT_MAX_AGE_S, Notification
 
 _ABSENT = -1
 _TEXT_FORMATS = frozenset((0, 40, 41, 50, 51, 52, 110, 111, 310))
-"""Content-Formats that are text by definition (UTF-8); others are text when their bytes look like it."""
+"""Content-Formats that are UTF-8 text by definition. The payloads of others are text when their bytes look like it."""
 _BINARY_FORMATS = frozenset((42, 60, 62, 63, 112, 113, 11542, 11544))
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -23,64 +22,64 @@ Project = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
 def headers(notification: Notification) -> Headers:
-    """The Kafka headers of every record that is made from a notification."""
-    said: Headers = [("coap.uri", notification.resource.uri), ("coap.code", notification.code)]
+    """Return the Kafka headers of every record of `notification`."""
+    found: Headers = [("coap.uri", notification.resource.uri), ("coap.code", notification.code)]
     if notification.content_format is not None:
-        said.append(("coap.content_format", str(notification.content_format)))
+        found.append(("coap.content_format", str(notification.content_format)))
     if notification.observe is not None:
-        said.append(("coap.observe", str(notification.observe)))
+        found.append(("coap.observe", str(notification.observe)))
     if notification.identity is not None:
-        said.append(("coap.identity", notification.identity))
-    return said
+        found.append(("coap.identity", notification.identity))
+    return found
 
 
 def message_record(notification: Notification) -> dict[str, Any]:
-    """The notification as a CoapMessage, with the old chain's conventions: -1 and "" for absent options."""
-    said, resource = notification, notification.resource
-    text = payload_text(said.payload, said.content_format)
+    """Return the notification as a CoapMessage; absent options are -1 or "", as in the predecessor."""
+    resource = notification.resource
+    text = payload_text(notification.payload, notification.content_format)
     return {
-        "ingest_time": said.arrived_ms,
-        "message_id": said.message_id,
-        "type": said.message_type,
-        "code": said.code,
-        "raw_code": said.raw_code,
-        "rtt": said.rtt_ms,
-        # Representations are written whole, so each one is the last message of its transfer.
+        "ingest_time": notification.arrived_ms,
+        "message_id": notification.message_id,
+        "type": notification.message_type,
+        "code": notification.code,
+        "raw_code": notification.raw_code,
+        "rtt": notification.rtt_ms,
+        # A record holds a complete representation, so it is the last message of its transfer.
         "is_last": True,
-        "is_notification": said.observe is not None,
-        "source": said.source or resource.server.authority,
-        "destination": said.destination,
-        "timestamp": said.arrived_ms,
-        "token": said.token.hex(),
-        # Doubled datagrams, resets and cancelled exchanges never get as far as a record.
+        "is_notification": notification.observe is not None,
+        "source": notification.source or resource.server.authority,
+        "destination": notification.destination,
+        "timestamp": notification.arrived_ms,
+        "token": notification.token.hex(),
+        # Duplicate datagrams, resets and cancelled exchanges never become a record.
         "is_duplicate": False,
-        "is_confirmable": said.message_type == "CON",
+        "is_confirmable": notification.message_type == "CON",
         "is_rejected": False,
-        "is_acknowledged": said.message_type == "CON",
+        "is_acknowledged": notification.message_type == "CON",
         "is_canceled": False,
-        "accept": _ABSENT if said.accept is None else said.accept,
-        "block1": said.block1,
-        "block2": said.block2,
-        "content_format": _ABSENT if said.content_format is None else said.content_format,
-        "etags": [etag.hex() for etag in said.etags],
-        "location_path": "/".join(said.location_path),
-        "location_query": "&".join(said.location_query),
-        "max_age": DEFAULT_MAX_AGE_S if said.max_age_s is None else said.max_age_s,
-        "observe": said.observe,
-        "proxy_uri": said.proxy_uri,
-        "size_1": said.size1,
-        "size_2": said.size2,
+        "accept": _ABSENT if notification.accept is None else notification.accept,
+        "block1": notification.block1,
+        "block2": notification.block2,
+        "content_format": _ABSENT if notification.content_format is None else notification.content_format,
+        "etags": [etag.hex() for etag in notification.etags],
+        "location_path": "/".join(notification.location_path),
+        "location_query": "&".join(notification.location_query),
+        "max_age": DEFAULT_MAX_AGE_S if notification.max_age_s is None else notification.max_age_s,
+        "observe": notification.observe,
+        "proxy_uri": notification.proxy_uri,
+        "size_1": notification.size1,
+        "size_2": notification.size2,
         "uri_host": resource.server.host,
         "uri_port": resource.server.port,
         "uri_path": "/".join(resource.path),
         "uri_query": "&".join(resource.query),
         "payload": text,
-        "payload_base64": None if text is not None else base64.b64encode(said.payload).decode("ascii"),
+        "payload_base64": None if text is not None else base64.b64encode(notification.payload).decode("ascii"),
     }
 
 
 def payload_text(payload: bytes, content_format: int | None) -> str | None:
-    """The payload as text, or None when it is not text."""
+    """Return the payload as text; None when it is not text."""
     if content_format in _BINARY_FORMATS:
         return None
     try:
@@ -94,10 +93,10 @@ def payload_text(payload: bytes, content_format: int | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ReadingRules:
-    """How the payloads of one statement become readings.
+    """How one statement turns payloads into readings.
 
-    `metric` is what a reading measures when its row does not say, None where the row must; `units` gives units by
-    metric; `project` applies the statement to one row.
+    `metric` is the metric of a row that names none; with None every row must name it. `units` gives units by metric.
+    `project` applies the statement to one row.
     """
 
     metric: str | None
@@ -107,13 +106,15 @@ class ReadingRules:
 
 
 def readings(notification: Notification, rules: ReadingRules, *, is_bound: bool = False) -> list[payloads.Reading]:
-    """The readings in a notification, in order. The device is the row's, else the server (`host:port`).
+    """Return the readings in a notification, in order.
 
-    With `is_bound` the notification's device is the one of all readings, and a row that names another one is an
+    The device of a reading is its row's, else the notification's, else the server.
+
+    With `is_bound` all readings belong to the notification's device, and a row that names another device is an
     IdentityError.
 
-    Raises PayloadError when the payload, or one item of it, cannot be used: a payload is stored whole or not at all,
-    so that its dead letter can be written again later without doubling the rest.
+    Raises PayloadError when the payload or one of its items is invalid. A payload is stored completely or not at
+    all, so that a later replay of its dead-letter record does not store the other items twice.
     """
     rows = payloads.decode(
         notification.payload, notification.content_format, limits=rules.limits, now_ms=notification.arrived_ms

@@ -1,4 +1,4 @@
-"""KCQL statements as routes: which record a notification of which resource becomes in which topic."""
+"""KCQL statements compiled to rules and routes: which record of which topic a notification of a resource becomes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from isotherm.coap_ingest.coap.resource import (
     parse_resource,
 )
 from isotherm.coap_ingest.ingest.records import Project, ReadingRules
-from isotherm.coap_ingest.observe.discovery import Pattern, is_pattern
+from isotherm.coap_ingest.ingest.resource_pattern import ResourcePattern, is_pattern
 from isotherm.connector.config.validation import Problem
 
 SERVICE = "coap-ingest"
@@ -28,7 +28,7 @@ Encode = Callable[[Mapping[str, Any]], bytes]
 
 
 class Values(Enum):
-    """How values are written."""
+    """The encoding of record values."""
 
     AVRO = "AVRO"
     JSON = "JSON"
@@ -36,7 +36,7 @@ class Values(Enum):
 
 
 class MessageKey(Enum):
-    """What keys whole messages, where WITHKEY names no fields of the payload."""
+    """The key of complete messages when WITHKEY names no fields of the payload."""
 
     RESOURCE = "resource"
     DEVICE = "device"
@@ -44,19 +44,22 @@ class MessageKey(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A topic and what goes into it."""
+    """A Kafka topic, its record and how values are encoded."""
 
     name: str
     record: str
     version: int
     values: Values = Values.AVRO
     units: Mapping[str, str] = field(default_factory=dict)
-    """Units of metrics that the topic declares."""
+    """The units of metrics that the topic declares."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One statement: from a resource to a topic. `rules` is None for the message as it is."""
+    """One statement applied to one resource: from the resource to a topic.
+
+    `rules` is None when the record is the complete message.
+    """
 
     statement: kcql.Statement
     resource: Resource
@@ -66,10 +69,10 @@ class Route:
     limits: payloads.Limits = field(default_factory=payloads.Limits)
 
     def key(self, notification: Notification) -> str:
-        """The key of a whole message.
+        """Return the key of a complete message.
 
-        Raises PayloadError when WITHKEY names a field that the payload does not have, or has differently in several
-        items.
+        Raises PayloadError when WITHKEY names a field that the payload does not have, or that differs between the items
+        of the payload.
         """
         if self.statement.with_key:
             return _payload_key(self.statement, notification, self.limits)
@@ -80,7 +83,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One statement, checked: it becomes routes of the resources that its FROM names."""
+    """One checked statement; it becomes a route for each resource that its FROM names."""
 
     statement: kcql.Statement
     topic: Target
@@ -89,24 +92,24 @@ class Rule:
     message_key: MessageKey = MessageKey.RESOURCE
 
     @property
-    def pattern(self) -> Pattern | None:
-        """Which resources, when FROM names many; None when it names one."""
-        return Pattern(self.statement.source) if is_pattern(self.statement.source) else None
+    def pattern(self) -> ResourcePattern | None:
+        """The pattern of the resources when FROM names many; None when it names one."""
+        return ResourcePattern(self.statement.source) if is_pattern(self.statement.source) else None
 
-    def named(self, server: Server) -> Route:
-        """The route of the one resource of `server` that FROM names."""
-        return self.route(parse_resource(server, self.statement.source))
+    def route_for_server(self, server: Server) -> Route:
+        """Return the route of the one resource of `server` that FROM names."""
+        return self.route_for(parse_resource(server, self.statement.source))
 
     def matches(self, resource: Resource) -> bool:
-        """Whether FROM names this resource, alone or among others; one that is named alone with its queries."""
+        """Return whether FROM names `resource`; a FROM without a pattern compares its query as well when it has one."""
         pattern = self.pattern
         if pattern is not None:
             return pattern.matches(resource.path)
         named = parse_resource(resource.server, self.statement.source)
         return named.path == resource.path and named.query in ((), resource.query)
 
-    def route(self, resource: Resource) -> Route:
-        """From this resource to the statement's topic."""
+    def route_for(self, resource: Resource) -> Route:
+        """Return the route from `resource` to the statement's topic."""
         is_message = self.topic.record == MESSAGE
         rules = None if is_message else _rules(self.statement, resource, self.topic, self.units, self.limits)
         return Route(self.statement, resource, self.topic, rules, self.message_key, self.limits)
@@ -121,7 +124,10 @@ def compile_rules(
     values: Values = Values.AVRO,
     message_key: MessageKey = MessageKey.RESOURCE,
 ) -> tuple[list[Rule], list[Problem]]:
-    """The rules of `statements`, and what is wrong with the others; `key` is the configuration key they stand in."""
+    """Compile `statements` to rules; return them and the problems of the other statements.
+
+    `key` is the configuration key that holds the statements; `units` gives units by metric beside those of the topic.
+    """
     rules, problems = [], []
     for statement in statements:
         try:
@@ -136,7 +142,7 @@ def compile_rules(
 
 
 class _UnusableError(ValueError):
-    """What is wrong with a statement."""
+    """The statement cannot be used; the text states why."""
 
 
 def _check_source(statement: kcql.Statement) -> None:
@@ -168,23 +174,23 @@ def _declared(name: str) -> Target:
 
 
 def _undeclared(name: str, statement: kcql.Statement, values: Values) -> Target:
-    """A topic for JSON: it takes whole messages from SELECT *, readings from selected fields."""
+    """Return a topic with JSON values; with SELECT * it holds complete messages, with selected fields readings."""
     if any(topic.name == name for topic in isotherm.schemas.topics()):
         raise _UnusableError(
-            f"topic {name} is declared with AVRO values, and its readers count on them: JSON goes into another topic"
+            f"topic {name} is declared with AVRO values, and its readers rely on them: write JSON to another topic"
         )
-    record = MESSAGE if _is_everything(statement) and not statement.ignore else READING
+    record = MESSAGE if _selects_all(statement) and not statement.ignore else READING
     return Target(name, record, 1, values)
 
 
 def _check_fields(statement: kcql.Statement, target: Target) -> None:
     is_message = target.record == MESSAGE
-    if is_message and (statement.ignore or not _is_everything(statement)):
-        raise _UnusableError(f"topic {target.name} holds whole messages: it takes SELECT * only")
+    if is_message and (statement.ignore or not _selects_all(statement)):
+        raise _UnusableError(f"topic {target.name} holds complete messages: it accepts SELECT * only")
     if statement.with_key and not is_message:
-        raise _UnusableError("WITHKEY: readings are keyed by device, so that those of a device stay in order")
+        raise _UnusableError("WITHKEY: readings are keyed by device, so that the readings of a device stay in order")
     if any(path.part is not kcql.Part.VALUE or not path.segments for path in statement.with_key):
-        raise _UnusableError("WITHKEY takes fields of the payload")
+        raise _UnusableError("WITHKEY accepts fields of the payload only")
     other = next((field for field in statement.fields if field.path.part is not kcql.Part.VALUE), None)
     if other is not None:
         raise _UnusableError(
@@ -199,7 +205,9 @@ def _payload_key(statement: kcql.Statement, notification: Notification, limits: 
     paths = [path.segments for path in statement.with_key]
     found = {statement.key_delimiter.join(_key_part(row, segments) for segments in paths) for row in rows}
     if len(found) != 1:
-        raise payloads.PayloadError(f"WITHKEY: the payload has {len(found)} different keys, one message has one")
+        raise payloads.PayloadError(
+            f"WITHKEY: the payload has {len(found)} different keys, but one message has one key"
+        )
     return found.pop()
 
 
@@ -208,7 +216,7 @@ def _key_part(row: Mapping[str, Any], segments: tuple[str, ...]) -> str:
     for name in segments:
         value = value.get(name) if isinstance(value, Mapping) else None
     if type(value) not in (str, int, float, bool):
-        raise payloads.PayloadError(f"WITHKEY: {'.'.join(segments)} is no text, number or truth value")
+        raise payloads.PayloadError(f"WITHKEY: {'.'.join(segments)} is not a text, number or boolean")
     return str(value)
 
 
@@ -216,7 +224,7 @@ def _own_topics() -> list[str]:
     return [topic.name for topic in isotherm.schemas.topics() if SERVICE in topic.writers]
 
 
-def _is_everything(statement: kcql.Statement) -> bool:
+def _selects_all(statement: kcql.Statement) -> bool:
     return all(field.wildcard and not field.path.segments for field in statement.fields)
 
 
@@ -232,10 +240,10 @@ def _rules(
 
 
 def default_metric(statement: kcql.Statement, resource: Resource, topic: str, units: Mapping[str, str]) -> str | None:
-    """What a reading measures when its payload does not say.
+    """Return the metric of a reading whose payload names none.
 
-    The name of the field that is selected AS value, else the topic's name where that is a metric with a known unit
-    (`temperature`), else the last segment of the resource's path; None for the root, which has no segment.
+    It is the name of the field that is selected AS value, else the topic's name when that is a metric with a known unit
+    (`temperature`), else the last segment of the resource's path. It is None for the root, which has no segment.
     """
     for selected in statement.fields:
         if selected.alias == "value" and selected.path.segments and selected.path.segments[-1] != "value":

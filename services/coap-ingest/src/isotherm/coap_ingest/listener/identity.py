@@ -1,4 +1,4 @@
-"""Who may write what: where a record's device comes from, and to which paths an identity may send. No IO."""
+"""The identity policy: where a record's device comes from, and to which paths an identity may send. No IO."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ from dataclasses import dataclass
 from enum import Enum
 
 from isotherm.coap_ingest.coap.psk import identity_bytes, identity_text
-from isotherm.coap_ingest.observe.discovery import Pattern, is_pattern
+from isotherm.coap_ingest.ingest.resource_pattern import ResourcePattern, is_pattern
+
+IDENTITY_KEY = "connect.coap.listen.identity"
+"""The configuration key of the policy, for messages to devices and operators."""
 
 EVERYBODY = "*"
-OWN = "%u"
+OWN_IDENTITY = "%u"
 
 
 class IdentityPolicy(Enum):
-    """Where the device of a record comes from."""
+    """The source of a record's device."""
 
     PAYLOAD = "payload"
-    """From the payload; a sender may write in the name of any device."""
+    """The payload; a sender may write in the name of any device."""
     TOPIC = "topic"
-    """From the path that was sent to."""
+    """The path of the request."""
     USER = "user"
-    """From the identity whose pre-shared key the sender has."""
+    """The identity whose pre-shared key the sender proved."""
 
 
 def device_of_path(source: str, path: Sequence[str]) -> str | None:
-    """The device that a path names: the first segment for which FROM, `source`, has a `*`; else the last one.
+    """Return the device that a path names: the first segment where FROM, `source`, has a `*`, else the last segment.
 
-    None for the root, whose path has no segment.
+    Returns None for the root, whose path has no segment.
     """
     segments = source.removeprefix("/").split("/")
     if is_pattern(source) and len(segments) == len(path):
@@ -38,35 +41,39 @@ def device_of_path(source: str, path: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PathAcl:
-    """The paths that each identity may send to; an identity without a rule may send to none.
+    """The paths to which each identity may send; an identity without a rule may send to none.
 
-    `rules` are pairs of an identity, or EVERYBODY, and a pattern as in FROM, in which the segment `%u` is the identity.
+    `rules` are pairs of an identity, or EVERYBODY, and a pattern as in FROM. The segment `%u` of a pattern stands for
+    the sender's identity.
     """
 
     rules: tuple[tuple[str, str], ...]
 
     def permits(self, identity: str, path: tuple[str, ...]) -> bool:
-        """Whether `identity` may send to `path`."""
+        """Return whether `identity` may send to `path`."""
         return any(who in (EVERYBODY, identity) and _matches(pattern, identity, path) for who, pattern in self.rules)
 
 
 def _matches(pattern: str, identity: str, path: tuple[str, ...]) -> bool:
-    wanted = pattern.removeprefix("/").split("/")
-    if OWN not in wanted:
-        return Pattern(pattern).matches(path)
-    if len(wanted) != len(path):
+    segments = pattern.removeprefix("/").split("/")
+    if OWN_IDENTITY not in segments:
+        return ResourcePattern(pattern).matches(path)
+    if len(segments) != len(path):
         return False
-    # Compared segment by segment, so that no identity can bring a `*` or a segment of its own.
-    pairs = zip(wanted, path, strict=True)
-    return all(said == identity if want == OWN else Pattern(want).matches((said,)) for want, said in pairs)
+    # Compared segment by segment, so that an identity with a `*` or a `/` in it matches nothing else.
+    pairs = zip(segments, path, strict=True)
+    return all(
+        found == identity if allowed == OWN_IDENTITY else ResourcePattern(allowed).matches((found,))
+        for allowed, found in pairs
+    )
 
 
 def parse_acl(text: str) -> PathAcl:
-    """The rules `identity: path, path`, separated by `;` or line ends.
+    """Parse rules `identity: path, path`, separated by `;` or line ends.
 
-    An identity has no colon, or is written in hexadecimal digits after `hex:`, as in the list of keys.
+    An identity contains no colon, or is hexadecimal digits after `hex:`, as in the list of keys.
 
-    Raises ValueError naming the rule by its number.
+    Raises ValueError, which names the rule by its number.
     """
     rules: list[tuple[str, str]] = []
     for number, rule in enumerate(filter(None, (part.strip() for part in re.split(r"[;\n]", text))), start=1):
@@ -81,8 +88,8 @@ def parse_acl(text: str) -> PathAcl:
             segments = path.removeprefix("/").split("/")
             if not all(segments):
                 raise ValueError(f"rule {number}: {path!r} has an empty segment")
-            if any(OWN in segment and segment != OWN for segment in segments):
-                raise ValueError(f"rule {number}: {path!r}: {OWN} must be a whole segment")
+            if any(OWN_IDENTITY in segment and segment != OWN_IDENTITY for segment in segments):
+                raise ValueError(f"rule {number}: {path!r}: {OWN_IDENTITY} must be a whole segment")
             rules.append((identity, path))
     if not rules:
         raise ValueError("names no path; expected identity: path, path, separated by semicolons")

@@ -1,11 +1,11 @@
-"""The observation of one resource, without IO: what to send when, and which notifications are new.
+"""The state of one observation (RFC 7641), without IO: which request is due when, and which notifications are new.
 
-RFC 7641 leaves three things to the client that its libraries do not do: noticing that a server forgot the observation
-(it only falls silent), taking it up again, and saying what was missed. This state machine does; it is told of time,
-responses and failures, and answers with the request to send.
+RFC 7641 leaves three tasks to the client that its libraries do not do: to notice that a server forgot the observation
+(the server only falls silent), to register again, and to report what was missed. This state machine does them. The
+caller reports the time, responses and failures; the machine returns the request to send.
 
-States: WAITING for the next attempt, REGISTERING (a request is out, no answer yet), OBSERVING, POLLING (the server
-answers but does not observe: section 3.1; each poll asks for an observation again), CLOSED.
+States: WAITING for the next attempt, REGISTERING (a request is in flight), OBSERVING, POLLING (the server answers but
+does not observe, section 3.1; each poll asks for an observation again), CLOSED.
 """
 
 from __future__ import annotations
@@ -16,24 +16,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from isotherm.coap_ingest.coap.notification import DEFAULT_MAX_AGE_S, OBSERVE_MODULUS, Response
 from isotherm.servicekit.backoff import Backoff
 
-DEFAULT_MAX_AGE_S = 60
-"""RFC 7252 section 5.10.5: what an absent Max-Age option means."""
-
-MODULUS = 2**24
-"""Observe option values are 24 bits wide (RFC 7641 section 2)."""
-
 _TRY_LATER = ("5.03", "4.29")
-"""Codes whose Max-Age says when to try again (RFC 7252 section 5.9.3.4, RFC 8516 section 4)."""
+"""Codes whose Max-Age states when to try again (RFC 7252 section 5.9.3.4, RFC 8516 section 4)."""
 
-_HALF = 2**23
+_HALF = OBSERVE_MODULUS // 2
 _RESET_AFTER_MS = 128_000
 _OLDER_BEFORE_REFRESH = 3
 
 
 def is_newer(v1: int, t1_ms: float, v2: int, t2_ms: float) -> bool:
-    """Whether a notification with Observe value `v2` that arrived at `t2_ms` is newer than (`v1`, `t1_ms`).
+    """Return whether Observe value `v2`, which arrived at `t2_ms`, is newer than `v1`, which arrived at `t1_ms`.
 
     RFC 7641 section 3.4.
     """
@@ -42,22 +37,22 @@ def is_newer(v1: int, t1_ms: float, v2: int, t2_ms: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The waits of an observation."""
+    """The waiting times of an observation."""
 
     silence_grace_min_ms: float = 5_000
     silence_grace_max_ms: float = 15_000
-    """Silence is Max-Age plus a random time between these two (RFC 7641 section 3.3.1)."""
+    """The server counts as silent after Max-Age plus a random time between these two (RFC 7641 section 3.3.1)."""
     answer_timeout_ms: float = 5_000
-    """A registration without an answer for so long has failed."""
+    """A registration without an answer for this long has failed."""
     retry_base_ms: float = 250
     retry_cap_ms: float = 10_000
     poll_min_ms: float = 1_000
     max_age_cap_s: int = 86_400
-    """Servers confirm an observation once a day at least (RFC 7641 section 4.5): no longer silence is believed."""
+    """Servers confirm an observation at least once a day (RFC 7641 section 4.5), so a longer Max-Age is cut to this."""
 
 
 class State(Enum):
-    """Where an observation is."""
+    """The state of an observation; see the module."""
 
     WAITING = "waiting"
     REGISTERING = "registering"
@@ -70,49 +65,36 @@ class Action(Enum):
     """The request to send now."""
 
     REGISTER = "register"
-    """GET with Observe 0 and a token of its own."""
+    """GET with Observe 0 under a new token."""
     REFRESH = "refresh"
-    """GET with Observe 0 and the token of the observation, which the server then keeps as one."""
+    """GET with Observe 0 under the token of the observation; the server keeps one observation."""
 
 
-class Response(NamedTuple):
-    """What the rules look at in a response or notification."""
-
-    is_success: bool
-    code: str
-    observe: int | None
-    max_age_s: int | None
-    is_acknowledgement: bool
-    """It came piggybacked on the acknowledgement of our request: certainly its answer, not a notification."""
-    content: bytes
-    """The payload; with the Observe value it tells a repetition from news."""
-
-
-class Verdict(Enum):
-    """What a response is."""
+class Outcome(Enum):
+    """How a response counts."""
 
     NEW = "new"
     SUPERSEDED = "superseded"
-    """Older than the newest: to be dropped (RFC 7641 section 3.4)."""
+    """Older than the newest notification; it is dropped (RFC 7641 section 3.4)."""
     REPEATED = "repeated"
-    """The newest notification once more: a doubled datagram, or the answer to a refresh of an unchanged state."""
+    """The newest notification again: a duplicate datagram, or the answer to a refresh while the state is unchanged."""
     REFUSED = "refused"
     """An error code, which ends the observation (RFC 7641 section 4.2)."""
 
 
-class Arrival(NamedTuple):
-    """What a response means."""
+class Classification(NamedTuple):
+    """What a response means for the observation."""
 
-    verdict: Verdict
+    outcome: Outcome
     missed: int = 0
-    """Numbers skipped since the notification before, in the same registration: notifications, if the server counts
-    by one."""
+    """Observe values skipped since the last notification of the same registration; that is the number of missed
+    notifications when the server counts by one."""
     interrupted: str | None = None
-    """Why notifications may be missing that nobody can count."""
+    """Why an unknown number of notifications may be missing."""
 
 
 class Due(NamedTuple):
-    """What the time brought."""
+    """What is due at a given time."""
 
     action: Action | None = None
     went_stale: bool = False
@@ -121,20 +103,20 @@ class Due(NamedTuple):
 
 @dataclass(slots=True)
 class Observation:
-    """See the module. All times are of one monotonic clock, in ms; `rng` spreads the waits."""
+    """One observation; see the module. All times are ms of one monotonic clock; `rng` spreads the waiting times."""
 
     timing: Timing
     rng: random.Random
     is_ordered: bool = False
-    """The transport keeps order, so Observe values mean nothing (RFC 8323 section 7.1)."""
+    """Whether the transport keeps messages in order; Observe values then mean nothing (RFC 8323 section 7.1)."""
     state: State = State.WAITING
     is_stale: bool = False
-    """The newest value is older than its Max-Age."""
-    trouble: str | None = None
-    """Why the last attempt failed; None while all is well."""
+    """Whether the newest value is older than its Max-Age."""
+    problem: str | None = None
+    """Why the last attempt failed; None when it succeeded."""
     _backoff: Backoff = field(init=False)
     _is_observed: bool = False
-    """As far as we know the server holds an observation under our token."""
+    """Whether, as far as we know, the server holds an observation under our token."""
     _is_refresh: bool = False
     _has_worked: bool = False
     _newest: tuple[int, float] | None = None
@@ -142,18 +124,18 @@ class Observation:
     _older: list[int] = field(default_factory=list)
     _stale_at_ms: float = math.inf
     _next_at_ms: float = 0.0
-    """When the state ends by time: the next attempt, no answer, silence, the next poll."""
+    """When the state ends by time: with the next attempt, a timeout, silence, or the next poll."""
 
     def __post_init__(self) -> None:
         self._backoff = Backoff(self.timing.retry_base_ms, self.timing.retry_cap_ms, random=self.rng)
 
     @property
     def deadline_ms(self) -> float:
-        """When `on_time` has to be called; calling it sooner does no harm."""
+        """When the next call of `on_time` is due; an earlier call does no harm."""
         return min(self._next_at_ms, self._stale_at_ms)
 
     def on_time(self, now_ms: float) -> Due:
-        """Time has passed: says which request is due, and whether the newest value has just gone stale."""
+        """Advance the time; return the request that is due, and whether the newest value has just become stale."""
         went_stale = now_ms >= self._stale_at_ms
         if went_stale:
             self.is_stale, self._stale_at_ms = True, math.inf
@@ -167,90 +149,94 @@ class Observation:
         self._next_at_ms = now_ms + self.timing.answer_timeout_ms
         return Due(Action.REFRESH if self._is_refresh else Action.REGISTER, went_stale)
 
-    def on_response(self, now_ms: float, response: Response) -> Arrival:
-        """A response arrived under the token of the last REGISTER, which a REFRESH keeps."""
+    def on_response(self, now_ms: float, response: Response) -> Classification:
+        """Classify a response that arrived under the token of the last REGISTER, which a REFRESH keeps."""
         if self.state is State.CLOSED:
-            return self._last_words(now_ms, response)
+            return self._classify_after_close(now_ms, response)
         if not response.is_success:
             return self._refuse(now_ms, response)
-        arrival = self._judge(now_ms, response)
-        if arrival.verdict is not Verdict.SUPERSEDED:
-            self._hear(now_ms, response)
-        return arrival
+        classification = self._classify(now_ms, response)
+        if classification.outcome is not Outcome.SUPERSEDED:
+            self._accept(now_ms, response)
+        return classification
 
-    def _last_words(self, now_ms: float, response: Response) -> Arrival:
-        """Notifications that were under way when the end was asked for count; the answer to that is none of them."""
+    def _classify_after_close(self, now_ms: float, response: Response) -> Classification:
+        """Accept notifications that the server sent before it read the cancellation, but not the answer to it."""
         if not response.is_success or response.observe is None or self._newest is None:
-            return Arrival(Verdict.SUPERSEDED)
-        arrival = self._judge(now_ms, response)
-        if arrival.verdict is Verdict.NEW:
+            return Classification(Outcome.SUPERSEDED)
+        classification = self._classify(now_ms, response)
+        if classification.outcome is Outcome.NEW:
             self._newest, self._newest_content = (response.observe, now_ms), response.content
-        return arrival
+        return classification
 
-    def _judge(self, now_ms: float, response: Response) -> Arrival:
-        observe, held = response.observe, self._newest
+    def _classify(self, now_ms: float, response: Response) -> Classification:
+        observe, newest = response.observe, self._newest
         is_same_content = response.content == self._newest_content
-        if observe is None or held is None:
-            return Arrival(Verdict.NEW)
+        if observe is None or newest is None:
+            return Classification(Outcome.NEW)
         if self.is_ordered:
             unchanged = self.state is State.REGISTERING and self._is_refresh and is_same_content
-            return Arrival(Verdict.REPEATED if unchanged else Verdict.NEW)
-        if observe == held[0] and is_same_content:
-            return Arrival(Verdict.REPEATED)
-        newer = is_newer(*held, observe, now_ms)
-        # A notification that is under way while we refresh looks like the answer, unless that comes as an
-        # acknowledgement; under a token of its own everything follows the answer.
+            return Classification(Outcome.REPEATED if unchanged else Outcome.NEW)
+        if observe == newest[0] and is_same_content:
+            return Classification(Outcome.REPEATED)
+        newer = is_newer(*newest, observe, now_ms)
+        # During a refresh, a notification in flight looks like the answer, unless the answer is piggybacked on the
+        # acknowledgement. Under a new token, everything comes after the answer.
         is_answer = self.state is State.REGISTERING and (response.is_acknowledgement or not self._is_refresh)
-        # Numbers are comparable within one registration only, and the answer begins one; a refresh keeps it.
+        # Observe values are comparable within one registration only. The answer begins a registration; the answer to a
+        # refresh continues it.
         if is_answer and not (self._is_refresh and newer):
-            began_anew = self._is_refresh and not is_same_content
-            return Arrival(Verdict.NEW, interrupted="the server numbers from a new beginning" if began_anew else None)
+            restarted = self._is_refresh and not is_same_content
+            return Classification(
+                Outcome.NEW, interrupted="the server restarted its Observe values" if restarted else None
+            )
         if not newer:
-            self._note_older(now_ms, observe)
-            return Arrival(Verdict.SUPERSEDED)
-        countable = now_ms <= held[1] + _RESET_AFTER_MS
-        return Arrival(Verdict.NEW, missed=(observe - held[0]) % MODULUS - 1 if countable else 0)
+            self._count_older(now_ms, observe)
+            return Classification(Outcome.SUPERSEDED)
+        countable = now_ms <= newest[1] + _RESET_AFTER_MS
+        return Classification(Outcome.NEW, missed=(observe - newest[0]) % OBSERVE_MODULUS - 1 if countable else 0)
 
-    def _note_older(self, now_ms: float, observe: int) -> None:
+    def _count_older(self, now_ms: float, observe: int) -> None:
         if self._older and not is_newer(self._older[-1], now_ms, observe, now_ms):
             self._older.clear()
         self._older.append(observe)
         if len(self._older) >= _OLDER_BEFORE_REFRESH and self.state is State.OBSERVING:
-            # One or two are late; a run of them, in order, is a server that numbers from a new beginning.
+            # One or two older values are late notifications. Several in rising order mean that the server restarted
+            # its Observe values: ask it now.
             self._older.clear()
             self._next_at_ms = now_ms
 
-    def _hear(self, now_ms: float, response: Response) -> None:
+    def _accept(self, now_ms: float, response: Response) -> None:
         max_age_s = DEFAULT_MAX_AGE_S if response.max_age_s is None else response.max_age_s
         max_age_ms = min(max_age_s, self.timing.max_age_cap_s) * 1000
         self._backoff.reset()
         self._older.clear()
-        self.trouble, self.is_stale, self._has_worked = None, False, True
+        self.problem, self.is_stale, self._has_worked = None, False, True
         self._stale_at_ms = now_ms + max_age_ms
         self._newest_content = response.content
         self._is_observed = response.observe is not None
         if response.observe is None:
             self.state, self._newest = State.POLLING, None
             self._next_at_ms = now_ms + max(max_age_ms, self.timing.poll_min_ms)
-            # The poll that is due then renews the value.
+            # The next poll renews the value, so the value becomes stale only when that poll fails.
             self._stale_at_ms = self._next_at_ms + self.timing.answer_timeout_ms
         else:
             self.state, self._newest = State.OBSERVING, (response.observe, now_ms)
             grace_ms = self.rng.uniform(self.timing.silence_grace_min_ms, self.timing.silence_grace_max_ms)
             self._next_at_ms = now_ms + max_age_ms + grace_ms
 
-    def _refuse(self, now_ms: float, response: Response) -> Arrival:
+    def _refuse(self, now_ms: float, response: Response) -> Classification:
         interrupted = self._fail(now_ms, f"the server answered {response.code}")
         self._is_observed, self._newest = False, None
         if response.code in _TRY_LATER and response.max_age_s is not None:
             wait_ms = min(response.max_age_s, self.timing.max_age_cap_s) * 1000
             self._next_at_ms = max(self._next_at_ms, now_ms + wait_ms)
-        return Arrival(Verdict.REFUSED, interrupted=interrupted)
+        return Classification(Outcome.REFUSED, interrupted=interrupted)
 
     def on_failure(self, now_ms: float, reason: str) -> str | None:
-        """The request could not be sent, or the network says that nobody is there.
+        """Record that the request could not be sent, or that the network reports nobody at the address.
 
-        Returns the reason again when a working observation is interrupted by it.
+        Returns `reason` when the failure interrupts a working observation, else None.
         """
         if self.state is State.CLOSED:
             return None
@@ -258,18 +244,18 @@ class Observation:
         return self._fail(now_ms, reason)
 
     def _fail(self, now_ms: float, reason: str) -> str | None:
-        was_working = self._has_worked and self.trouble is None
-        self.state, self.trouble = State.WAITING, reason
+        was_working = self._has_worked and self.problem is None
+        self.state, self.problem = State.WAITING, reason
         self._next_at_ms = now_ms + self._backoff.next_ms()
         return reason if was_working else None
 
-    def hasten(self, now_ms: float, within_ms: float) -> None:
-        """Another resource shows that the server restarted: ask again, or try again, at some time `within_ms`."""
+    def ask_soon(self, now_ms: float, within_ms: float) -> None:
+        """Bring the next request forward to a random time within `within_ms`: another resource showed a restart."""
         if self.state in (State.OBSERVING, State.WAITING):
             self._next_at_ms = min(self._next_at_ms, now_ms + self.rng.uniform(0, within_ms))
 
     def close(self) -> bool:
-        """The end: True when the server has to be told, with Observe 1 (section 3.6)."""
-        must_tell, self._is_observed = self._is_observed, False
+        """End the observation; return True when the server must be told with Observe 1 (section 3.6)."""
+        must_cancel, self._is_observed = self._is_observed, False
         self.state, self._next_at_ms, self._stale_at_ms = State.CLOSED, math.inf, math.inf
-        return must_tell
+        return must_cancel

@@ -1,4 +1,4 @@
-"""All observations of the process: of resources that configurations name, and of those that discovery finds."""
+"""The observers of all resources: those that statements name, and those that discovery finds."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from isotherm.coap_ingest.coap.client import Client, DiscoveryError
+from isotherm.coap_ingest.coap.link_format import Link, resource_of
 from isotherm.coap_ingest.coap.resource import Resource, Server
-from isotherm.coap_ingest.connectors.connector_class import Plan
-from isotherm.coap_ingest.ingest.bounded_queue import Intake
-from isotherm.coap_ingest.ingest.forwarder import Outlet, Outlets
+from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
+from isotherm.coap_ingest.ingest.outlets import Outlet, Outlets
+from isotherm.coap_ingest.ingest.queued_notification import QueuedNotification
 from isotherm.coap_ingest.ingest.routes import Encode, Route
 from isotherm.coap_ingest.metrics import Metrics
-from isotherm.coap_ingest.observe.discovery import Link, resource_of
-from isotherm.coap_ingest.observe.resource_observer import Arrived, Keeper
-from isotherm.coap_ingest.observe.restart_detector import Endpoint
-from isotherm.coap_ingest.settings import CoapIngestSettings
+from isotherm.coap_ingest.observe.observation import Timing
+from isotherm.coap_ingest.observe.plan import ObservePlan
+from isotherm.coap_ingest.observe.resource_observer import ResourceObserver
+from isotherm.coap_ingest.observe.restart_detector import RestartDetector
 from isotherm.servicekit import logs
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
@@ -23,84 +24,102 @@ from isotherm.servicekit.health import Health
 _log = logs.logger(__name__)
 
 _Key = tuple[str, Resource]
+"""A connector and a resource."""
 
 
 class Observers:
-    """Starts a keeper for every resource; `close` when `run` has ended."""
+    """Runs an observer for every resource of `plans`; call `close` when `run` has ended.
+
+    `clients` holds each connector's client, `max_discovered` limits how many resources discovery may add in total.
+    """
 
     def __init__(
         self,
-        plans: Sequence[Plan],
+        plans: Sequence[ObservePlan],
         clients: Mapping[str, Client],
-        settings: CoapIngestSettings,
-        intake: Intake[Arrived],
+        timing: Timing,
+        queue: BoundedQueue[QueuedNotification],
         encoders: Mapping[str, Encode],
         metrics: Metrics,
         health: Health,
+        *,
+        max_discovered: int,
     ) -> None:
         self._plans = plans
         self._clients = clients
-        self._settings = settings
-        self._timing = settings.observation.timing()
-        self._intake = intake
+        self._timing = timing
+        self._queue = queue
         self._encoders = encoders
         self._metrics = metrics
         self._health = health
-        self._endpoints: dict[tuple[str, Server], Endpoint] = {}
-        self._keepers: dict[_Key, tuple[Keeper, asyncio.Task[None]]] = {}
-        self._found_ever: set[_Key] = set()
+        self._max_discovered = max_discovered
+        self._restarts: dict[tuple[str, Server], RestartDetector] = {}
+        self._observers: dict[_Key, tuple[ResourceObserver, asyncio.Task[None]]] = {}
+        self._ever_discovered: set[_Key] = set()
         self.outlets: Outlets = {}
-        """The routes of everything that is, or was, observed."""
+        """The outlets of every resource that is or was observed."""
 
     async def run(self) -> None:
-        """Observe until cancelled. Raises what a keeper raises, in a group."""
+        """Observe until cancelled. Raises what an observer raises, in an exception group."""
         async with asyncio.TaskGroup() as group:
             for plan in self._plans:
-                self._named(group, plan)
+                self._observe_named(group, plan)
                 if any(rule.pattern for rule in plan.rules):
                     for server in plan.servers:
                         group.create_task(self._discover(group, plan, server))
-            # Without resources, too: a listener's connector has none.
+            # The connector of a listener has no resources; wait for the cancellation then, too.
             await asyncio.get_running_loop().create_future()
 
     async def close(self) -> None:
         """End every observation at its server."""
-        await asyncio.gather(*(keeper.close() for keeper, _ in self._keepers.values()))
+        await asyncio.gather(*(observer.close() for observer, _ in self._observers.values()))
 
-    def _named(self, group: asyncio.TaskGroup, plan: Plan) -> None:
+    def _observe_named(self, group: asyncio.TaskGroup, plan: ObservePlan) -> None:
+        """Observe the resources that statements name without a pattern."""
         routes: dict[Resource, list[Route]] = {}
         for server in plan.servers:
             for rule in plan.rules:
                 if rule.pattern is None:
-                    route = rule.named(server)
+                    route = rule.route_for_server(server)
                     routes.setdefault(route.resource, []).append(route)
-        for resource, to in routes.items():
-            self._observe(group, plan, resource, to)
+        for resource, its_routes in routes.items():
+            self._observe(group, plan, resource, its_routes)
 
-    def _observe(self, group: asyncio.TaskGroup, plan: Plan, resource: Resource, routes: Sequence[Route]) -> None:
-        self.outlets[plan.name, resource.uri] = self._outlets(routes)
-        endpoint = self._endpoints.setdefault((plan.name, resource.server), Endpoint())
-        client = self._clients[plan.name]
-        keeper = Keeper(plan.name, resource, self._timing, client, endpoint, self._intake, self._metrics, self._health)
-        self._keepers[plan.name, resource] = keeper, group.create_task(keeper.run())
+    def _observe(
+        self, group: asyncio.TaskGroup, plan: ObservePlan, resource: Resource, routes: Sequence[Route]
+    ) -> None:
+        name = plan.connector
+        self.outlets[name, resource.uri] = self._outlets_of(routes)
+        observer = ResourceObserver(
+            name,
+            resource,
+            self._timing,
+            self._clients[name],
+            self._restarts.setdefault((name, resource.server), RestartDetector()),
+            self._queue,
+            self._metrics,
+            self._health,
+        )
+        self._observers[name, resource] = observer, group.create_task(observer.run())
 
-    def _outlets(self, routes: Sequence[Route]) -> list[Outlet]:
+    def _outlets_of(self, routes: Sequence[Route]) -> list[Outlet]:
         return [Outlet(route, self._encoders[route.topic.name]) for route in routes]
 
-    async def _discover(self, group: asyncio.TaskGroup, plan: Plan, server: Server) -> None:
-        part, backoff = f"{plan.name}: discovery at {server.base}", Backoff(cap_ms=self._timing.retry_cap_ms)
-        named = set(self._keepers)
+    async def _discover(self, group: asyncio.TaskGroup, plan: ObservePlan, server: Server) -> None:
+        """Ask `server` for its resources again and again, and observe what it lists."""
+        part, backoff = f"{plan.connector}: discovery at {server.base}", Backoff(cap_ms=self._timing.retry_cap_ms)
+        named = set(self._observers)
         attempt = 0
         self._health.not_ready(part, "not asked yet")
         while True:
             try:
-                links = await self._clients[plan.name].links(server, attempt)
+                links = await self._clients[plan.connector].list_links(server, attempt)
             except DiscoveryError as error:
                 self._health.not_ready(part, str(error))
-                _log.warning("no discovery", connector=plan.name, server=server.base, reason=str(error))
+                _log.warning("discovery failed", connector=plan.connector, server=server.base, reason=str(error))
                 attempt, wait_ms = attempt + 1, backoff.next_ms()
             else:
-                problem = await self._adopt(group, plan, server, links, named)
+                problem = await self._reconcile(group, plan, server, links, named)
                 if problem is None:
                     self._health.ready(part)
                 else:
@@ -109,46 +128,49 @@ class Observers:
                 wait_ms = plan.discovery_interval_ms
             await asyncio.sleep(wait_ms / 1000)
 
-    async def _adopt(
-        self, group: asyncio.TaskGroup, plan: Plan, server: Server, links: Sequence[Link], named: set[_Key]
+    async def _reconcile(
+        self, group: asyncio.TaskGroup, plan: ObservePlan, server: Server, links: Sequence[Link], named: set[_Key]
     ) -> str | None:
-        """Observe what is listed and not observed yet, let go what is listed no more; says what it had to leave."""
-        wanted = {}
+        """Start observers of newly listed resources, and end those of resources that are no longer listed.
+
+        `named` are the resources that statements name; they stay. Returns a problem when the limit leaves some out.
+        """
+        listed = {}
         for link in links:
-            resource = resource_of(server, link) if plan.filters.pass_(link) else None
-            if resource is not None and (routes := _routes(plan, resource)):
-                wanted[resource] = routes
-        for resource in [r for c, r in self._keepers if c == plan.name and r.server == server]:
-            if resource not in wanted and (plan.name, resource) not in named:
-                await self._let_go((plan.name, resource))
-        beyond = 0
-        for resource, routes in wanted.items():
-            key = plan.name, resource
-            if key in self._keepers:
-                self.outlets[plan.name, resource.uri] = self._outlets(routes)
+            resource = resource_of(server, link) if plan.filter.accepts(link) else None
+            if resource is not None and (routes := _routes_of_discovered(plan, resource)):
+                listed[resource] = routes
+        for resource in [r for c, r in self._observers if c == plan.connector and r.server == server]:
+            if resource not in listed and (plan.connector, resource) not in named:
+                await self._stop_observing((plan.connector, resource))
+        left_out = 0
+        for resource, routes in listed.items():
+            key = plan.connector, resource
+            if key in self._observers:
+                self.outlets[plan.connector, resource.uri] = self._outlets_of(routes)
                 continue
-            if key not in self._found_ever and len(self._found_ever) >= self._settings.max_discovered:
-                beyond += 1
+            if key not in self._ever_discovered and len(self._ever_discovered) >= self._max_discovered:
+                left_out += 1
                 continue
-            self._found_ever.add(key)
-            _log.info("discovered", connector=plan.name, resource=resource.uri)
+            self._ever_discovered.add(key)
+            _log.info("discovered", connector=plan.connector, resource=resource.uri)
             self._observe(group, plan, resource, routes)
-        self._metrics.discovered.labels(plan.name, server.base).set(len(wanted) - beyond)
-        if beyond:
-            return f"{beyond} resources are not observed: max_discovered is {self._settings.max_discovered}"
+        self._metrics.discovered.labels(plan.connector, server.base).set(len(listed) - left_out)
+        if left_out:
+            return f"{left_out} resources are not observed: max_discovered is {self._max_discovered}"
         return None
 
-    async def _let_go(self, key: _Key) -> None:
-        keeper, task = self._keepers.pop(key)
+    async def _stop_observing(self, key: _Key) -> None:
+        observer, task = self._observers.pop(key)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await keeper.close()
-        keeper.retire()
-        _log.info("not listed any more", connector=key[0], resource=key[1].uri)
+        await observer.close()
+        observer.remove_from_health()
+        _log.info("no longer listed", connector=key[0], resource=key[1].uri)
 
 
-def _routes(plan: Plan, resource: Resource) -> list[Route]:
-    """The routes of a discovered resource; none when only a statement of its own names it."""
+def _routes_of_discovered(plan: ObservePlan, resource: Resource) -> list[Route]:
+    """Return the routes of a discovered resource; none when only a statement without a pattern names it."""
     if not any(rule.pattern is not None and rule.matches(resource) for rule in plan.rules):
         return []
-    return [rule.route(resource) for rule in plan.rules if rule.matches(resource)]
+    return [rule.route_for(resource) for rule in plan.rules if rule.matches(resource)]

@@ -1,57 +1,38 @@
-"""Keeps one resource observed, whatever happens to its server or to the network: the observation's rules, with IO."""
+"""The observer of one resource: drives the observation's state machine with messages, timers and the queue to Kafka."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiocoap.error import Error as CoapError  # type: ignore[import-untyped]  # aiocoap ships no types
 
-from isotherm.coap_ingest.coap.client import (
-    BlockwiseError,
-    Client,
-    Exchange,
-    NoRoomError,
-    is_cut,
-    notification_of,
-    response_of,
-)
-from isotherm.coap_ingest.coap.notification import Notification
+from isotherm.coap_ingest.coap.client import BlockwiseError, Client, NoRoomError
+from isotherm.coap_ingest.coap.messages import is_incomplete, notification_of, response_of
+from isotherm.coap_ingest.coap.notification import Response
+from isotherm.coap_ingest.coap.registration import Registration
 from isotherm.coap_ingest.coap.resource import Resource
-from isotherm.coap_ingest.ingest.bounded_queue import Intake
+from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
+from isotherm.coap_ingest.ingest.queued_notification import QueuedNotification
 from isotherm.coap_ingest.metrics import Metrics
-from isotherm.coap_ingest.observe.observation import (
-    Action,
-    Observation,
-    Response,
-    State,
-    Timing,
-    Verdict,
-)
-from isotherm.coap_ingest.observe.restart_detector import Endpoint
+from isotherm.coap_ingest.observe.observation import Action, Observation, Outcome, State, Timing
+from isotherm.coap_ingest.observe.restart_detector import RestartDetector
 from isotherm.servicekit import logs
 from isotherm.servicekit.health import Health
+from isotherm.servicekit.sparse_log import SparseLog
 
 _log = logs.logger(__name__)
 
-_OUTCOMES = (*(verdict.value for verdict in Verdict), "dropped")
+_OUTCOMES = (*(outcome.value for outcome in Outcome), "dropped")
 _NOT_YET = "not registered yet"
 _CANCEL_TIMEOUT_S = 2.0
 _DROP_LOG_INTERVAL_S = 10.0
 
 
-class Arrived(NamedTuple):
-    """What a keeper puts into the queue; `fault` says why the payload is incomplete."""
-
-    connector: str
-    notification: Notification
-    fault: BlockwiseError | None = None
-
-
-class Keeper:
-    """Observes one resource for one connector."""
+class ResourceObserver:
+    """Observes one resource for one connector, through outages of its server and of the network."""
 
     def __init__(
         self,
@@ -59,49 +40,54 @@ class Keeper:
         resource: Resource,
         timing: Timing,
         client: Client,
-        endpoint: Endpoint,
-        intake: Intake[Arrived],
+        restarts: RestartDetector,
+        queue: BoundedQueue[QueuedNotification],
         metrics: Metrics,
         health: Health,
     ) -> None:
-        self._endpoint = endpoint
+        self._restarts = restarts
         self._connector = connector
         self._resource = resource
         self._client = client
-        self._intake = intake
+        self._queue = queue
         self._source = resource.server.base
-        """Resources of one server share their part of the queue."""
-        intake.join(self._source)
+        """The resources of one server share that server's part of the queue."""
+        queue.add_source(self._source)
         self._metrics = metrics
         self._health = health
         self._part = f"{connector}: {resource.uri}"
         self._observation = Observation(timing, random.SystemRandom(), is_ordered=resource.server.is_ordered)
-        self._exchange: Exchange | None = None
+        self._registration: Registration | None = None
         self._address = 0
         self._is_unanswered = False
-        self._is_away = False
-        self._shown: str | None = _NOT_YET
-        self._sooner = asyncio.Event()
+        self._was_interrupted = False
+        self._shown_problem: str | None = _NOT_YET
+        self._wake = asyncio.Event()
         self._completing: asyncio.Task[None] | None = None
-        self._dropped_logged_at = float("-inf")
         self._log = _log.bind(connector=connector, resource=resource.uri)
+        self._log_dropped = SparseLog(
+            self._log,
+            "the queue to Kafka is full, notifications are lost",
+            level="error",
+            interval_s=_DROP_LOG_INTERVAL_S,
+        )
         self._counts = {name: metrics.notifications.labels(resource.uri, name) for name in _OUTCOMES}
         self._missed = metrics.missed.labels(resource.uri)
         self._interruptions = metrics.interruptions.labels(resource.uri)
         self._stale = metrics.stale.labels(resource.uri)
         health.not_ready(self._part, _NOT_YET)
-        endpoint.join(self._hasten)
+        restarts.subscribe(self._ask_soon)
 
     async def run(self) -> None:
-        """Observe until cancelled; `close` afterwards."""
+        """Observe until cancelled; call `close` afterwards."""
         while True:
             due = self._observation.on_time(_now_ms())
             if due.went_stale:
                 self._metrics.went_stale.labels(self._resource.uri).inc()
                 self._stale.set(1)
-            self._interrupted(due.interrupted)
+            self._count_interruption(due.interrupted)
             if due.interrupted is not None:
-                self._is_away = True
+                self._was_interrupted = True
             self._show_state()
             if due.action is Action.REGISTER:
                 await self._register()
@@ -110,118 +96,123 @@ class Keeper:
             await self._wait()
 
     async def close(self) -> None:
-        """End the observation at the server, never the resource (Observe 1, not DELETE), and complete what arrived."""
-        self._endpoint.leave(self._hasten)
-        if self._observation.close() and self._exchange is not None:
-            self._exchange.cancel()
+        """End the observation at the server and complete the notifications that have arrived.
+
+        It sends a GET with Observe 1, never a DELETE, which would delete the resource.
+        """
+        self._restarts.unsubscribe(self._ask_soon)
+        if self._observation.close() and self._registration is not None:
+            self._registration.cancel()
             try:
-                await asyncio.wait_for(self._exchange.ended.wait(), _CANCEL_TIMEOUT_S)
+                await asyncio.wait_for(self._registration.ended.wait(), _CANCEL_TIMEOUT_S)
             except TimeoutError:
-                self._log.info("no answer to the cancellation")
-        if self._exchange is not None:
-            self._exchange.forget(tell=False)
+                self._log.info("the server did not answer the cancellation")
+        if self._registration is not None:
+            self._registration.drop(notify_server=False)
         if self._completing is not None:
             await self._completing
 
-    def retire(self) -> None:
-        """After `close`, when the service goes on without this resource: it is no part of its state any more."""
+    def remove_from_health(self) -> None:
+        """After `close`, stop counting this resource in readiness and metrics; the service goes on without it."""
         self._health.ready(self._part)
         self._stale.set(0)
 
-    def _hasten(self, within_ms: float) -> None:
-        self._observation.hasten(_now_ms(), within_ms)
-        self._sooner.set()
+    def _ask_soon(self, within_ms: float) -> None:
+        self._observation.ask_soon(_now_ms(), within_ms)
+        self._wake.set()
 
     async def _wait(self) -> None:
-        self._sooner.clear()
+        self._wake.clear()
         seconds = (self._observation.deadline_ms - _now_ms()) / 1000
         try:
             async with asyncio.timeout(max(0.0, seconds)):
-                await self._sooner.wait()
+                await self._wake.wait()
         except TimeoutError:
             return
 
     async def _register(self) -> None:
         self._metrics.registrations.labels(self._resource.uri, "register").inc()
-        if self._exchange is not None:
-            # The server may still hold the old token's observation, and would send everything twice.
-            exchange, self._exchange = self._exchange, None
-            exchange.forget(tell=True)
-            if self._observation.trouble is not None:
-                exchange.abandon_connection()
-        # An address that did not answer gives way to the next one that the name has.
+        if self._registration is not None:
+            # The server may still hold the observation of the old token, and would send everything twice.
+            registration, self._registration = self._registration, None
+            registration.drop(notify_server=True)
+            if self._observation.problem is not None:
+                registration.reset_connection()
+        # After an address that did not answer, try the next address of the server's name.
         self._address, self._is_unanswered = self._address + self._is_unanswered, True
         try:
-            exchange = await self._client.observe(self._resource, self._address, self._on_message, self._on_failure)
+            registration = await self._client.observe(self._resource, self._address, self._on_message, self._on_failure)
         except (OSError, CoapError) as error:
             self._on_failure(f"{type(error).__name__}: {error}".removesuffix(": "))
             return
-        if not exchange.ended.is_set():
-            self._exchange = exchange
+        if not registration.ended.is_set():
+            self._registration = registration
 
     def _refresh(self) -> None:
         self._metrics.registrations.labels(self._resource.uri, "refresh").inc()
-        if self._exchange is not None:
-            self._exchange.refresh()
+        if self._registration is not None:
+            self._registration.refresh()
 
     def _on_failure(self, reason: str) -> None:
-        self._exchange = None
+        self._registration = None
         interrupted = self._observation.on_failure(_now_ms(), reason)
-        self._is_away = self._is_away or interrupted is not None
-        self._interrupted(interrupted)
+        self._was_interrupted = self._was_interrupted or interrupted is not None
+        self._count_interruption(interrupted)
         self._show_state()
-        self._sooner.set()
+        self._wake.set()
 
     def _on_message(self, message: Any) -> None:
         response = response_of(message)
         if self._observation.state is State.CLOSED:
-            self._on_last_message(message, response)
+            self._on_message_after_close(message, response)
             return
-        was_away = self._is_away
-        arrival = self._observation.on_response(_now_ms(), response)
-        self._is_unanswered = self._is_away = False
-        self._counts[arrival.verdict.value].inc()
-        if arrival.missed:
-            self._missed.inc(arrival.missed)
-            self._log.debug("notifications missed", count=arrival.missed, observe=response.observe)
-        self._interrupted(arrival.interrupted)
+        was_interrupted = self._was_interrupted
+        outcome, missed, interrupted = self._observation.on_response(_now_ms(), response)
+        self._is_unanswered = self._was_interrupted = False
+        self._counts[outcome.value].inc()
+        if missed:
+            self._missed.inc(missed)
+            self._log.debug("notifications missed", count=missed, observe=response.observe)
+        self._count_interruption(interrupted)
         self._show_state()
-        if arrival.verdict is Verdict.NEW:
-            self._take(message)
-            if was_away or arrival.interrupted is not None:
-                self._endpoint.restarted(self._hasten)
-        if arrival.verdict is not Verdict.SUPERSEDED:
+        if outcome is Outcome.NEW:
+            self._accept(message)
+            if was_interrupted or interrupted is not None:
+                self._restarts.report_restart(self._ask_soon)
+        if outcome is not Outcome.SUPERSEDED:
             self._stale.set(self._observation.is_stale)
-        if arrival.verdict is Verdict.NEW and response.observe is None:
+        if outcome is Outcome.NEW and response.observe is None:
             self._metrics.polls.labels(self._resource.uri).inc()
-        if arrival.verdict is Verdict.REFUSED:
-            self._exchange = None
-        # The next step may be due sooner than the wait was begun for.
-        if arrival.verdict in (Verdict.REFUSED, Verdict.SUPERSEDED):
-            self._sooner.set()
+        if outcome is Outcome.REFUSED:
+            self._registration = None
+        # The next request may be due earlier than the current wait ends.
+        if outcome in (Outcome.REFUSED, Outcome.SUPERSEDED):
+            self._wake.set()
 
-    def _on_last_message(self, message: Any, response: Response) -> None:
-        """The server sends until it has read that we leave: what it sent is taken, and changes nothing else."""
-        arrival = self._observation.on_response(_now_ms(), response)
-        if arrival.verdict is Verdict.NEW:
-            self._counts[arrival.verdict.value].inc()
-            self._missed.inc(arrival.missed)
-            self._take(message)
+    def _on_message_after_close(self, message: Any, response: Response) -> None:
+        """Accept a notification that the server sent before it read the cancellation; change nothing else."""
+        outcome, missed, _ = self._observation.on_response(_now_ms(), response)
+        if outcome is Outcome.NEW:
+            self._counts[outcome.value].inc()
+            self._missed.inc(missed)
+            self._accept(message)
 
-    def _take(self, message: Any) -> None:
-        exchange = self._exchange
-        is_cut_off = exchange is not None and is_cut(message)
+    def _accept(self, message: Any) -> None:
+        registration = self._registration
+        needs_blocks = registration is not None and is_incomplete(message)
         size = len(message.payload)
-        if not self._intake.reserve(size, self._source):
+        if not self._queue.reserve(size, self._source):
             self._drop()
             return
         arrived_ms = time.time_ns() // 1_000_000
-        rtt_ms = 0 if exchange is None else round((time.monotonic() - exchange.sent_at) * 1000)
-        if self._completing is None and not is_cut_off:
+        rtt_ms = 0 if registration is None else round((time.monotonic() - registration.sent_at) * 1000)
+        if self._completing is None and not needs_blocks:
             self._put(message, arrived_ms, rtt_ms, size)
             return
-        # Behind one that is still being completed, so that the order stays.
-        work = self._complete(self._completing, exchange if is_cut_off else None, message, arrived_ms, rtt_ms, size)
+        # Wait for the previous notification while its blocks are fetched, so that the order is kept.
+        work = self._complete(
+            self._completing, registration if needs_blocks else None, message, arrived_ms, rtt_ms, size
+        )
         self._completing = asyncio.create_task(work)
         self._completing.add_done_callback(self._completed)
 
@@ -232,12 +223,13 @@ class Keeper:
     async def _complete(
         self,
         before: asyncio.Task[None] | None,
-        exchange: Exchange | None,
+        registration: Registration | None,
         message: Any,
         arrived_ms: int,
         rtt_ms: int,
         reserved: int,
     ) -> None:
+        """Put `message` into the queue after the task `before`; with `registration`, fetch its later blocks first."""
         if before is not None:
             await before
         fault = None
@@ -245,19 +237,19 @@ class Keeper:
         def has_room(size: int) -> bool:
             nonlocal reserved
             more = size - reserved
-            if more > 0 and not self._intake.grow(more, self._source):
+            if more > 0 and not self._queue.grow(more, self._source):
                 return False
             reserved = max(reserved, size)
             return True
 
-        if exchange is not None:
+        if registration is not None:
             try:
-                payload, last = await self._client.whole(exchange, message, has_room)
+                payload, last = await self._client.fetch_complete(registration, message, has_room)
                 message.payload, message.opt.block2 = payload, last.opt.block2
             except BlockwiseError as error:
                 fault = error
             except NoRoomError:
-                self._intake.cancel(reserved=reserved, source=self._source)
+                self._queue.cancel(reserved=reserved, source=self._source)
                 self._drop()
                 return
         self._put(message, arrived_ms, rtt_ms, reserved, fault)
@@ -265,36 +257,32 @@ class Keeper:
     def _put(
         self, message: Any, arrived_ms: int, rtt_ms: int, reserved: int, fault: BlockwiseError | None = None
     ) -> None:
-        said = notification_of(self._resource, message, arrived_ms=arrived_ms, rtt_ms=rtt_ms)
-        self._intake.put(
-            Arrived(self._connector, said, fault), len(said.payload), reserved=reserved, source=self._source
-        )
+        notification = notification_of(self._resource, message, arrived_ms=arrived_ms, rtt_ms=rtt_ms)
+        item = QueuedNotification(self._connector, notification, fault)
+        self._queue.put(item, len(notification.payload), reserved=reserved, source=self._source)
 
     def _drop(self) -> None:
         self._counts["dropped"].inc()
-        now = time.monotonic()
-        if now - self._dropped_logged_at >= _DROP_LOG_INTERVAL_S:
-            self._dropped_logged_at = now
-            self._log.error("the queue to Kafka is full, notifications are lost; see the metric for how many")
+        self._log_dropped()
 
-    def _interrupted(self, reason: str | None) -> None:
+    def _count_interruption(self, reason: str | None) -> None:
         if reason is not None:
             self._interruptions.inc()
             self._log.warning("observation interrupted", reason=reason)
 
     def _show_state(self) -> None:
         observation = self._observation
-        if observation.trouble is not None:
-            self._show(observation.trouble)
+        if observation.problem is not None:
+            self._show(observation.problem)
         elif observation.is_stale:
             self._show("stale: nothing new within Max-Age")
         elif observation.state in (State.OBSERVING, State.POLLING):
             self._show(None)
 
     def _show(self, problem: str | None) -> None:
-        if problem == self._shown:
+        if problem == self._shown_problem:
             return
-        self._shown = problem
+        self._shown_problem = problem
         if problem is None:
             self._health.ready(self._part)
             self._log.info("observing", polls=self._observation.state is State.POLLING)

@@ -1,22 +1,23 @@
-"""What one resource's keeper learns of its server, the keepers of the server's other resources act on."""
+"""Restarts of a server: what one observer notices, the observers of the server's other resources act on."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-Hasten = Callable[[float], None]
+AskSoon = Callable[[float], None]
+"""Ask the server again within this many ms."""
 
 _SPREAD_MS = 1_000.0
 _QUIET_MS = 10_000.0
 
 
-class Endpoint:
-    """The keepers of one server.
+class RestartDetector:
+    """Connects the observers of one server.
 
-    A server that restarted forgot all observations at once, but each is missed only after its own Max-Age. The first
-    keeper that notices has the others ask again within `spread_ms`, once in `quiet_ms`: what they find then is the
-    same restart.
+    A server that restarts loses all observations at once, but each observer misses its own only after Max-Age. When the
+    first observer notices, the detector makes the others ask again within `spread_ms`. It does so once in `quiet_ms`,
+    because what the others find then is the same restart.
     """
 
     def __init__(
@@ -28,23 +29,23 @@ class Endpoint:
         self._spread_ms = spread_ms
         self._quiet_ms = quiet_ms
         self._clock = clock
-        self._members: list[Hasten] = []
-        self._told_at = float("-inf")
+        self._observers: list[AskSoon] = []
+        self._notified_at = float("-inf")
 
-    def join(self, hasten: Hasten) -> None:
-        """Tell this keeper of restarts that others notice."""
-        self._members.append(hasten)
+    def subscribe(self, ask_soon: AskSoon) -> None:
+        """Notify this observer of restarts that others notice."""
+        self._observers.append(ask_soon)
 
-    def leave(self, hasten: Hasten) -> None:
-        """Tell it no more."""
-        self._members.remove(hasten)
+    def unsubscribe(self, ask_soon: AskSoon) -> None:
+        """Stop notifying this observer."""
+        self._observers.remove(ask_soon)
 
-    def restarted(self, witness: Hasten) -> None:
-        """The keeper `witness` saw the server answer anew."""
+    def report_restart(self, reporter: AskSoon) -> None:
+        """Notify all observers except `reporter`, who saw the server answer after an outage."""
         now = self._clock()
-        if (now - self._told_at) * 1000 < self._quiet_ms:
+        if (now - self._notified_at) * 1000 < self._quiet_ms:
             return
-        self._told_at = now
-        for hasten in self._members:
-            if hasten != witness:
-                hasten(self._spread_ms)
+        self._notified_at = now
+        for ask_soon in self._observers:
+            if ask_soon != reporter:
+                ask_soon(self._spread_ms)

@@ -1,4 +1,4 @@
-"""A keeper and a CoAP server in one process, over the loopback: what goes over the wire besides notifications."""
+"""A observer and a CoAP server in one process, over the loopback: what goes over the wire besides notifications."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from aiocoap import CONTENT, GET, NOT_FOUND, Context, Message  # type: ignore[im
 from aiocoap import resource as coap_resource
 from prometheus_client import CollectorRegistry
 
-from isotherm.coap_ingest.coap.client import BlockwiseError, Client, Exchange
+from isotherm.coap_ingest.coap.client import BlockwiseError, Client
+from isotherm.coap_ingest.coap.registration import Registration
 from isotherm.coap_ingest.coap.resource import Resource, Server
-from isotherm.coap_ingest.ingest.bounded_queue import Intake
+from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
+from isotherm.coap_ingest.ingest.queued_notification import QueuedNotification
 from isotherm.coap_ingest.metrics import Metrics
 from isotherm.coap_ingest.observe.observation import Timing
-from isotherm.coap_ingest.observe.resource_observer import Arrived, Keeper
-from isotherm.coap_ingest.observe.restart_detector import Endpoint
+from isotherm.coap_ingest.observe.resource_observer import ResourceObserver
+from isotherm.coap_ingest.observe.restart_detector import RestartDetector
 from isotherm.servicekit.health import Health
 
 TIMING = Timing(silence_grace_min_ms=50, silence_grace_max_ms=100, answer_timeout_ms=1_000, retry_cap_ms=100)
@@ -73,20 +75,20 @@ class Peer(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no type
 
 @dataclass
 class Bench:
-    """A server with one resource, and a keeper of it."""
+    """A server with one resource, and a observer of it."""
 
     peer: Peer
     uri: str
-    intake: Intake[Arrived]
+    queue: BoundedQueue[QueuedNotification]
     metrics: CollectorRegistry
 
     def count(self, name: str, **labels: str) -> float:
         sample = self.metrics.get_sample_value(f"isotherm_coap_ingest_{name}_total", {"resource": self.uri, **labels})
         return sample or 0.0
 
-    async def next(self) -> Arrived:
-        arrived = await asyncio.wait_for(self.intake.get(), 20)
-        self.intake.release()
+    async def next(self) -> QueuedNotification:
+        arrived = await asyncio.wait_for(self.queue.get(), 20)
+        self.queue.release()
         return arrived
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -116,15 +118,15 @@ async def bench(
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
     registry = CollectorRegistry()
-    intake: Intake[Arrived] = Intake(limit, bytes_limit)
-    keeper = Keeper("c", resource, TIMING, client, Endpoint(), intake, Metrics(registry), Health())
-    running = asyncio.create_task(keeper.run())
+    queue: BoundedQueue[QueuedNotification] = BoundedQueue(limit, bytes_limit)
+    observer = ResourceObserver("c", resource, TIMING, client, RestartDetector(), queue, Metrics(registry), Health())
+    running = asyncio.create_task(observer.run())
     try:
-        yield Bench(peer, resource.uri, intake, registry)
+        yield Bench(peer, resource.uri, queue, registry)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await keeper.close()
+        await observer.close()
         await client.close()
         await server.shutdown()
 
@@ -159,25 +161,25 @@ async def test_closing_ends_the_observation_under_its_token_and_never_deletes(
 async def test_what_the_server_sent_before_it_read_that_we_leave_is_taken(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cancel = Exchange.cancel
+    cancel = Registration.cancel
     async with bench(port, monkeypatch) as made:
         await made.next()
 
-        def cancel_behind_a_notification(exchange: Exchange) -> None:
+        def cancel_behind_a_notification(registration: Registration) -> None:
             made.peer.notify(b"1")
-            cancel(exchange)
+            cancel(registration)
 
-        monkeypatch.setattr(Exchange, "cancel", cancel_behind_a_notification)
+        monkeypatch.setattr(Registration, "cancel", cancel_behind_a_notification)
     assert (await made.next()).notification.payload == b"1"
     # The answer to the cancellation has the same state once more, and is no notification.
-    assert made.intake.reserved == 0
+    assert made.queue.reserved == 0
 
 
 async def test_a_full_queue_keeps_what_it_has_and_the_rest_is_counted(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench(port, monkeypatch, limit=3) as made:
-        await made.until(lambda: made.intake.reserved == 1)
+        await made.until(lambda: made.queue.reserved == 1)
         for number in range(1, 10):
             made.peer.notify(str(number).encode())
         await made.until(lambda: made.count("notifications", outcome="new") == 10)
@@ -216,14 +218,14 @@ async def test_slow_block_wise_notifications_of_one_server_take_nothing_of_anoth
 ) -> None:
     async with bench(port, monkeypatch, bytes_limit=20_000) as made:
         await made.next()
-        made.intake.join("coap://quiet")
+        made.queue.add_source("coap://quiet")
         slow = asyncio.Event()
 
         async def fetched_slowly(*_: object) -> None:
             await slow.wait()
             raise BlockwiseError("late")
 
-        monkeypatch.setattr(Client, "whole", fetched_slowly)
+        monkeypatch.setattr(Client, "fetch_complete", fetched_slowly)
         try:
             for number in range(10):
                 made.peer.notify(f"{number}".encode() * 4_050)
@@ -231,9 +233,9 @@ async def test_slow_block_wise_notifications_of_one_server_take_nothing_of_anoth
         finally:
             slow.set()
         # What is held is charged, not what might come: four of 4,050 bytes are four fifths of the queue.
-        assert made.intake.reserved == 3
+        assert made.queue.reserved == 3
         assert made.count("notifications", outcome="dropped") == 7
-        assert made.intake.reserve(4_000, "coap://quiet")
+        assert made.queue.reserve(4_000, "coap://quiet")
 
 
 async def test_a_large_representation_is_charged_as_it_grows_and_dropped_where_there_is_no_room(
@@ -246,7 +248,7 @@ async def test_a_large_representation_is_charged_as_it_grows_and_dropped_where_t
         assert (arrived.fault, len(arrived.notification.payload)) == (None, 5_000)
         made.peer.notify(b"y" * 7_000)
         await made.until(lambda: made.count("notifications", outcome="dropped") == 1)
-        assert (made.intake.reserved, made.intake.reserved_bytes) == (0, 0)
+        assert (made.queue.reserved, made.queue.reserved_bytes) == (0, 0)
         made.peer.notify(b"small")
         assert (await made.next()).notification.payload == b"small"
 
@@ -259,13 +261,13 @@ async def test_tokens_cannot_be_guessed_from_one_another(port: int) -> None:
         resource = Resource(Server("coap", "127.0.0.1", port), ("r",))
         tokens = []
         for _ in range(20):
-            exchange = await client.observe(resource, 0, lambda _: None, lambda _: None)
+            registration = await client.observe(resource, 0, lambda _: None, lambda _: None)
             async with asyncio.timeout(20):
                 datagram, address = await asyncio.get_running_loop().sock_recvfrom(peer, 2048)
             peer.sendto(b"\x60\x00" + datagram[2:4], address)
             tokens.append(datagram[4 : 4 + (datagram[0] & 0x0F)])
-            assert tokens[-1] == exchange.token
-            exchange.forget(tell=False)
+            assert tokens[-1] == registration.token
+            registration.drop(notify_server=False)
         await client.close()
     assert {len(token) for token in tokens} == {8}
     numbers = sorted(int.from_bytes(token, "big") for token in tokens)

@@ -1,7 +1,7 @@
-"""Room in the system for datagrams that have not been read yet.
+"""The size of the sockets' receive buffers.
 
-Notifications are not repeated: what finds the socket's buffer full is lost. The system's default holds some 280 small
-ones, a quarter of a second of a thousand resources.
+Nobody sends a lost notification again, and the system drops datagrams that find the buffer full. Linux's default holds
+about 280 small datagrams, a quarter of a second of a thousand resources.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from isotherm.servicekit import logs
 _log = logs.logger(__name__)
 
 
-def widen(context: Any, size_bytes: int) -> None:
-    """Have the UDP sockets of an aiocoap context hold so many bytes; says what the system gave if that is less."""
+def enlarge(context: Any, size_bytes: int) -> None:
+    """Set the receive buffer of every UDP socket of an aiocoap context; log a warning when the system gives less."""
     for interface in context.request_interfaces:
         layer = getattr(getattr(interface, "token_interface", None), "message_interface", None)
         transport = getattr(layer, "transport", None) or getattr(getattr(layer, "_pool", None), "_transport", None)
@@ -23,7 +23,7 @@ def widen(context: Any, size_bytes: int) -> None:
             continue
         opened = transport.get_extra_info("socket")
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)
-        # Linux doubles what it is asked for, for its own bookkeeping, and shows the double.
+        # Linux doubles the requested size for its own bookkeeping, and reports the double.
         given = opened.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
         if given < size_bytes:
-            _log.warning("a smaller receive buffer than wanted", bytes=given, wanted=size_bytes, limit="rmem_max")
+            _log.warning("receive buffer smaller than requested", bytes=given, requested=size_bytes, limit="rmem_max")

@@ -1,7 +1,7 @@
-"""Which requests were seen, and what was answered: a repeated one is answered again and not carried out again.
+"""The requests of the last minutes and their answers, so that a duplicate is answered again but not processed again.
 
-RFC 7252 section 4.5: a receiver knows a message by its sender and message id for EXCHANGE_LIFETIME (section 4.8.2).
-Requests are kept in generations that are dropped as a whole, so that no request costs a timer. No IO.
+RFC 7252 section 4.5: a receiver recognises a message by its sender and message id for EXCHANGE_LIFETIME (section
+4.8.2). The cache drops whole generations of requests, so that no request needs a timer. It does no IO.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ class _Generation:
     answers: dict[bytes, bytes | None] = field(default_factory=dict)
 
 
-class RememberedRequests:
-    """The newest `limit` requests of the last `lifetime_s` seconds, with the datagrams that answered them.
+class MessageIdCache:
+    """The newest `limit` requests of the last `lifetime_s` seconds, each with the datagram that answered it.
 
-    A request is known by a key of bytes (sender and message id). One costs about 150 bytes. All times are of one
-    monotonic clock, in seconds, and never go back.
+    Bytes identify a request (sender and message id). An entry takes about 150 bytes. All times are seconds of one
+    monotonic clock and never go back.
     """
 
     def __init__(self, limit: int, lifetime_s: float = EXCHANGE_LIFETIME_S) -> None:
         self._limit = limit
         self._lifetime_s = lifetime_s
-        self._most_in_generation = max(1, limit // _GENERATIONS)
+        self._max_in_generation = max(1, limit // _GENERATIONS)
         self._generations: deque[_Generation] = deque()
         self._count = 0
-        self.forgotten_early = 0
-        """Requests that made room for newer ones before their lifetime had passed."""
+        self.evictions = 0
+        """Number of requests that were dropped before the end of their lifetime, because newer ones needed room."""
 
     def __len__(self) -> int:
         return self._count
@@ -44,7 +44,7 @@ class RememberedRequests:
         return any(key in generation.answers for generation in self._generations)
 
     def add(self, key: bytes, now_s: float) -> None:
-        """Remember a request that has no answer yet."""
+        """Store a request that has no answer yet."""
         newest = self._generations[-1] if self._generations else None
         if newest is None or self._is_full(newest, now_s):
             self.expire(now_s)
@@ -53,28 +53,28 @@ class RememberedRequests:
         newest.answers[key] = None
         self._count += 1
         if self._count > self._limit:
-            self.forgotten_early += self._drop_oldest()
+            self.evictions += self._drop_oldest()
 
-    def answer(self, key: bytes, datagram: bytes) -> None:
-        """Remember what a request was answered; nothing happens when it is forgotten already."""
+    def set_answer(self, key: bytes, datagram: bytes) -> None:
+        """Store the answer to a request; do nothing when the request is no longer in the cache."""
         for generation in reversed(self._generations):
             if key in generation.answers:
                 generation.answers[key] = datagram
                 return
 
-    def answer_of(self, key: bytes) -> bytes | None:
-        """The last answer to a request; None when it has none yet."""
+    def answer_to(self, key: bytes) -> bytes | None:
+        """Return the last answer to a request; None when it has none yet."""
         return next((found.answers[key] for found in self._generations if key in found.answers), None)
 
     def expire(self, now_s: float) -> None:
-        """Forget the requests whose lifetime has passed."""
-        # A generation takes requests for an eighth of the lifetime: its last one came then, at the latest.
+        """Drop the requests whose lifetime is over."""
+        # A generation accepts requests for an eighth of the lifetime, so its last request came at most that late.
         while self._generations and self._generations[0].began_s + self._lifetime_s * (1 + 1 / _GENERATIONS) <= now_s:
             self._drop_oldest()
 
     def _is_full(self, generation: _Generation, now_s: float) -> bool:
         is_old = now_s - generation.began_s >= self._lifetime_s / _GENERATIONS
-        return is_old or len(generation.answers) >= self._most_in_generation
+        return is_old or len(generation.answers) >= self._max_in_generation
 
     def _drop_oldest(self) -> int:
         dropped = len(self._generations.popleft().answers)

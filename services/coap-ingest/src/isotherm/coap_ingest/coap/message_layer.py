@@ -1,7 +1,7 @@
-"""aiocoap's message and token layers, with what they leave open: unpredictable tokens, bounded memory of requests.
+"""aiocoap's message and token layers with two repairs: unpredictable tokens, and a bounded message id cache.
 
-aiocoap counts its tokens up from a random number of 16 bits, so that notifications over UDP can be forged by guessing;
-and it remembers every request with a timer of its own, before anybody can limit what comes (docs/adr/0021).
+aiocoap counts its tokens up from a random number of 16 bits, so that a notification over UDP can be forged by guessing.
+It also starts a timer for every request before anything can limit the rate of requests (docs/adr/0021).
 """
 
 from __future__ import annotations
@@ -19,64 +19,64 @@ from aiocoap.messagemanager import MessageManager  # type: ignore[import-untyped
 from aiocoap.tokenmanager import TokenManager  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.transports.udp6 import MessageInterfaceUDP6  # type: ignore[import-untyped]  # aiocoap ships no types
 
-from isotherm.coap_ingest.listener.message_id_cache import RememberedRequests
+from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache
 
 TOKEN_BYTES = 8
-"""The most that a token may have (RFC 7252 section 5.3.1, which wants 32 random bits at least)."""
+"""The maximum length of a token (RFC 7252 section 5.3.1, which asks for at least 32 random bits)."""
 
 _ENDPOINT = struct.Struct("!16sHIH")
 _SESSION = struct.Struct("!QH")
 
 
-class Gate(Protocol):
-    """Says which requests are carried out, before anything is remembered of them."""
+class RequestFilter(Protocol):
+    """Decides which requests are processed, before the message layer stores anything about them."""
 
-    def refusal_of(self, request: Any) -> Any | None:
-        """The answer to a request that is not carried out; None when it is."""
+    def rejection_of(self, request: Any) -> Any | None:
+        """Return the answer to a request that is not processed; None for a request that is."""
 
-    def admits_repetition(self, request: Any) -> bool:
-        """Whether a request that was seen before may be answered again."""
+    def admits_duplicate(self, request: Any) -> bool:
+        """Return whether a duplicate of an earlier request may be answered again."""
 
 
-class Tokens(TokenManager):  # type: ignore[misc]  # aiocoap has no types
-    """Matches responses and requests by tokens that nobody can guess (RFC 7252 section 11.4, RFC 9175 section 4.2)."""
+class RandomTokens(TokenManager):  # type: ignore[misc]  # aiocoap has no types
+    """Matches responses to requests by tokens that nobody can guess (RFC 7252 section 11.4, RFC 9175 section 4.2)."""
 
     def next_token(self) -> bytes:
-        """A token for a new request."""
+        """Return a token for a new request."""
         return secrets.token_bytes(TOKEN_BYTES)
 
 
-class GatedMessages(MessageManager):  # type: ignore[misc]  # aiocoap has no types
-    """The message layer of a server: requests pass the gate, and those that do are remembered within bounds."""
+class FilteredMessages(MessageManager):  # type: ignore[misc]  # aiocoap has no types
+    """The message layer of a server: a filter decides about each request, and a bounded cache finds duplicates."""
 
-    def __init__(self, token_manager: Any, gate: Gate, remembered: RememberedRequests) -> None:
+    def __init__(self, token_manager: Any, request_filter: RequestFilter, cache: MessageIdCache) -> None:
         super().__init__(token_manager)
-        self._gate = gate
-        self._remembered = remembered
+        self._filter = request_filter
+        self._cache = cache
 
     def _deduplicate_message(self, message: Any) -> bool:
-        """Whether a request needs nothing more: it was seen before, or the gate refuses it."""
+        """Return whether the request is finished here: it is a duplicate, or the filter rejects it."""
         key = request_key(message.remote, message.mid)
-        remembered = self._remembered
-        if key in remembered:
-            answer = remembered.answer_of(key)
-            if self._gate.admits_repetition(message) and message.mtype is CON and answer is not None:
+        cache = self._cache
+        if key in cache:
+            answer = cache.answer_to(key)
+            if self._filter.admits_duplicate(message) and message.mtype is CON and answer is not None:
                 again = Message.decode(answer, message.remote.as_response_address())
                 again.direction = Direction.OUTGOING
                 self._send_via_transport(again)
             return True
-        refusal = self._gate.refusal_of(message)
-        if refusal is not None:
-            # What was refused had no effect: it is not remembered, so that it takes no memory.
-            self._answer(message, refusal)
+        rejection = self._filter.rejection_of(message)
+        if rejection is not None:
+            # A rejected request had no effect, so its duplicates need no memory.
+            self._answer(message, rejection)
             return True
-        remembered.add(key, time.monotonic())
+        cache.add(key, time.monotonic())
         return False
 
     def _store_response_for_duplicates(self, message: Any) -> None:
-        # A separate response has a message id of ours, which says nothing about the request's.
+        # A separate response has a message id of our own, which does not identify the request.
         if message.mtype in (ACK, RST):
-            self._remembered.answer(request_key(message.remote, message.mid), message.encode())
+            self._cache.set_answer(request_key(message.remote, message.mid), message.encode())
 
     def _answer(self, request: Any, answer: Any) -> None:
         if request.remote.is_multicast_locally:
@@ -89,7 +89,7 @@ class GatedMessages(MessageManager):  # type: ignore[misc]  # aiocoap has no typ
 
 
 def request_key(remote: Any, message_id: int) -> bytes:
-    """What a request is known by: its sender, an address and port or a DTLS session, and its message id."""
+    """Return what identifies a request: its sender (address and port, or DTLS session) and its message id."""
     try:
         host, port, _, scope = remote.sockaddr
     except AttributeError:
@@ -101,14 +101,14 @@ class ClientContext(Context):  # type: ignore[misc]  # aiocoap has no types
     """An aiocoap context whose requests have unpredictable tokens."""
 
     async def _append_tokenmanaged_messagemanaged_transport(self, make: Callable[[Any], Awaitable[Any]]) -> None:
-        tokens = Tokens(self)
+        tokens = RandomTokens(self)
         messages = self._messages(tokens)
         messages.message_interface = await make(messages)
         tokens.token_interface = messages
         self.request_interfaces.append(tokens)
 
     async def _append_tokenmanaged_transport(self, make: Callable[[Any], Awaitable[Any]]) -> None:
-        tokens = Tokens(self)
+        tokens = RandomTokens(self)
         tokens.token_interface = await make(tokens)
         self.request_interfaces.append(tokens)
 
@@ -117,12 +117,12 @@ class ClientContext(Context):  # type: ignore[misc]  # aiocoap has no types
 
 
 class ServerContext(ClientContext):
-    """An aiocoap context that serves `site`: requests pass the gate, and are remembered within bounds."""
+    """An aiocoap context that serves `site`; `request_filter` and `cache` are those of `FilteredMessages`."""
 
-    def __init__(self, site: Any, gate: Gate, remembered: RememberedRequests) -> None:
+    def __init__(self, site: Any, request_filter: RequestFilter, cache: MessageIdCache) -> None:
         super().__init__(serversite=site, loggername="coap-server")
-        self._gate = gate
-        self._remembered = remembered
+        self._filter = request_filter
+        self._cache = cache
 
     async def listen_udp(self, host: str, port: int) -> None:
         """Serve over UDP. Raises OSError when the address is not free."""
@@ -133,4 +133,4 @@ class ServerContext(ClientContext):
         )
 
     def _messages(self, tokens: Any) -> Any:
-        return GatedMessages(tokens, self._gate, self._remembered)
+        return FilteredMessages(tokens, self._filter, self._cache)

@@ -1,0 +1,47 @@
+"""Outlets: a route with the encoder of its topic, which turns a notification into Kafka records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from isotherm.coap_ingest.coap.notification import Notification
+from isotherm.coap_ingest.ingest.records import Headers, headers, message_record, readings
+from isotherm.coap_ingest.ingest.routes import Encode, Route
+
+
+class KafkaRecord(NamedTuple):
+    """One encoded record."""
+
+    topic: str
+    key: str
+    value: bytes
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """A route with the encoder of its topic."""
+
+    route: Route
+    encode: Encode
+
+    def records(self, notification: Notification, *, is_bound: bool = False) -> list[KafkaRecord]:
+        """Return the records of `notification`, in order.
+
+        With `is_bound` all readings belong to the notification's device.
+
+        Raises PayloadError when the payload, an item of it, or its key is invalid, IdentityError (one of them) when an
+        item names another device than the bound one.
+        """
+        route, encode, topic = self.route, self.encode, self.route.topic.name
+        if route.rules is None:
+            key = route.key(notification)
+            return [KafkaRecord(topic, key, encode(message_record(notification)), headers(notification))]
+        found = readings(notification, route.rules, is_bound=is_bound)
+        common = headers(notification)
+        return [KafkaRecord(topic, reading.device_id, encode(reading.as_record()), common) for reading in found]
+
+
+Outlets = dict[tuple[str, str], list[Outlet]]
+"""The outlets of a resource, by connector and address of the resource."""

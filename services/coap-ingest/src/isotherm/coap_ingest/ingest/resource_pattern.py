@@ -1,0 +1,31 @@
+"""Patterns of resource paths, as KCQL's FROM and access rules write them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcePattern:
+    """A pattern of paths: `*` alone matches every path, any other `*` matches a part of one segment."""
+
+    text: str
+
+    def matches(self, path: tuple[str, ...]) -> bool:
+        """Return whether the pattern matches a path of decoded segments."""
+        if self.text == "*":
+            return True
+        segments = self.text.removeprefix("/").split("/")
+        return len(segments) == len(path) and all(map(_segment_matches, segments, path))
+
+
+def _segment_matches(pattern: str, segment: str) -> bool:
+    expression = ".*".join(re.escape(unquote(part)) for part in pattern.split("*"))
+    return re.fullmatch(expression, segment, re.DOTALL) is not None
+
+
+def is_pattern(source: str) -> bool:
+    """Return whether FROM names many resources."""
+    return "*" in source.partition("?")[0]

@@ -1,0 +1,120 @@
+"""The queue between the sockets and Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
+
+
+async def test_items_come_out_in_order_and_nothing_is_overwritten() -> None:
+    queue: BoundedQueue[int] = BoundedQueue(10, 1_000)
+    for number in range(10):
+        assert queue.reserve(1)
+        queue.put(number, 1, reserved=1)
+    assert not queue.reserve(1)
+    for number in range(10):
+        assert await queue.get() == number
+        queue.release()
+    assert (queue.reserved, queue.reserved_bytes) == (0, 0)
+
+
+async def test_a_place_is_in_use_from_its_reservation_until_its_release() -> None:
+    queue: BoundedQueue[str] = BoundedQueue(1, 1_000)
+    assert queue.reserve(100)
+    assert not queue.reserve(1)
+    queue.put("whole", 40, reserved=100)
+    assert queue.reserved_bytes == 40
+    await queue.get()
+    assert not queue.reserve(1)
+    queue.release()
+    assert queue.reserve(1)
+
+
+async def test_bytes_are_bounded_too() -> None:
+    queue: BoundedQueue[str] = BoundedQueue(10, 100)
+    assert queue.reserve(60)
+    assert not queue.reserve(41)
+    assert queue.reserve(40)
+
+
+async def test_a_waiting_reader_gets_what_comes() -> None:
+    queue: BoundedQueue[str] = BoundedQueue(1, 100)
+    reading = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    assert queue.reserve(1)
+    queue.put("late", 1, reserved=1)
+    assert await reading == "late"
+
+
+def test_a_source_among_several_leaves_room_for_the_others_and_alone_it_may_have_everything() -> None:
+    queue: BoundedQueue[int] = BoundedQueue(1_000, 1_000_000)
+    while queue.reserve(1, "noisy"):
+        pass
+    assert queue.reserved == 1_000
+    for _ in range(1_000):
+        queue.cancel(reserved=1, source="noisy")
+    for number in range(4):
+        queue.add_source(f"quiet {number}")
+    while queue.reserve(1, "noisy"):
+        pass
+    assert queue.reserved == 800
+    for number in range(4):
+        assert all(queue.reserve(1, f"quiet {number}") for _ in range(40))
+    assert not queue.reserve(1, "noisy")
+
+
+def test_bytes_are_shared_as_places_are_also_while_they_grow() -> None:
+    queue: BoundedQueue[int] = BoundedQueue(1_000, 10_000)
+    queue.add_source("quiet")
+    assert queue.reserve(1_000, "noisy")
+    assert queue.reserve(1_000, "noisy")
+    assert queue.grow(6_000, "noisy")
+    assert not queue.grow(1, "noisy")
+    assert not queue.reserve(1, "noisy")
+    assert queue.reserve(1_000, "quiet")
+    queue.cancel(reserved=7_000, source="noisy")
+    assert queue.grow(5_000, "quiet")
+    assert not queue.grow(3_500, "quiet")
+    assert (queue.reserved, queue.reserved_bytes) == (2, 7_000)
+
+
+Step = tuple[str, int, int]
+
+
+@given(st.lists(st.tuples(st.sampled_from("rgpcx"), st.integers(0, 2), st.integers(0, 60)), max_size=200))
+def test_whatever_comes_the_bounds_hold_and_everything_is_given_back(steps: list[Step]) -> None:
+    async def run() -> None:
+        queue: BoundedQueue[int] = BoundedQueue(6, 100)
+        open_places: list[tuple[int, int]] = []
+        queued = 0
+        for kind, source, size in steps:
+            if kind == "r" and queue.reserve(size, source):
+                open_places.append((source, size))
+            elif kind == "x" and queued:
+                await queue.get()
+                queue.release()
+                queued -= 1
+            elif open_places and kind in "gpc":
+                owner, reserved = open_places.pop()
+                if kind == "g":
+                    grown = queue.grow(size, owner)
+                    open_places.append((owner, reserved + size * grown))
+                elif kind == "p":
+                    queue.put(1, reserved // 2, reserved=reserved, source=owner)
+                    queued += 1
+                else:
+                    queue.cancel(reserved=reserved, source=owner)
+            assert 0 <= queue.reserved <= 6
+            assert 0 <= queue.reserved_bytes <= 100
+        for owner, reserved in open_places:
+            queue.cancel(reserved=reserved, source=owner)
+        for _ in range(queued):
+            await queue.get()
+            queue.release()
+        assert (queue.reserved, queue.reserved_bytes) == (0, 0)
+
+    asyncio.run(run())

@@ -1,0 +1,36 @@
+"""The rate limit of each client."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isotherm.coap_ingest.listener.rate_limiter import RateLimiter
+from isotherm.servicekit.rates import Rate
+
+
+def test_a_full_bucket_may_be_spent_at_once_and_then_it_says_how_long_to_wait() -> None:
+    limiter = RateLimiter(Rate(2, 4))
+    assert [limiter.take("a", 0) for _ in range(3)] == [0, 0, 2]
+    assert limiter.take("b", 0) == 0
+    assert limiter.take("a", 1) == 1
+    assert limiter.take("a", 2) == 0
+
+
+@given(st.integers(1, 20), st.integers(1, 20), st.lists(st.floats(0, 5), max_size=100))
+def test_never_more_than_the_bucket_and_its_rate(requests: int, seconds: int, pauses: list[float]) -> None:
+    limiter, now, admitted = RateLimiter(Rate(requests, seconds)), 0.0, 0
+    for pause in pauses:
+        now += pause
+        admitted += limiter.take("a", now) == 0
+        assert admitted <= requests + now * requests / seconds + 1e-6
+
+
+def test_only_so_many_clients_are_remembered() -> None:
+    limiter = RateLimiter(Rate(1, 60), max_clients=2)
+    assert limiter.take("a", 0) == 0
+    assert limiter.take("b", 0) == 0
+    assert limiter.take("a", 0) > 0
+    assert limiter.take("c", 0) == 0
+    assert limiter.take("a", 0) > 0
+    assert limiter.take("b", 0) == 0
