@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from isotherm.servicekit.delivery import DeliveryFailedError, LoopProducer, QueueFullError
+from isotherm.servicekit.producer.delivery import DeliveryFailedError, LoopProducer, QueueFullError
 
 
 class ScriptedProducer:

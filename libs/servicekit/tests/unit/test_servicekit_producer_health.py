@@ -11,10 +11,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Producer
 
-from isotherm.servicekit.delivery import LoopProducer
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.kafka import PRODUCER_DEFAULTS
-from isotherm.servicekit.producer_health import ProducerHealth
+from isotherm.servicekit.producer.delivery import LoopProducer
+from isotherm.servicekit.producer.health import ProducerHealth
 
 _PRODUCE = 0
 

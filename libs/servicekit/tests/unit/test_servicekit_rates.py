@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.servicekit.rates import Rate, TokenBucket, parse_optional_rate, parse_rate
+from isotherm.servicekit.throttling.rates import Rate, TokenBucket, parse_optional_rate, parse_rate
 
 
 @pytest.mark.parametrize("text", ["", "5", "0:1", "1:0", "-1:1", "1:1:1", "1.5:1", "a:b", ":", "100:1 s"])

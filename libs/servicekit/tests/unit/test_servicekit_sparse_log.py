@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from isotherm.servicekit.sparse_log import SparseLog
+from isotherm.servicekit.throttling.sparse_log import SparseLog
 
 
 def test_a_line_a_second_counts_the_events_since_the_last_line() -> None:

@@ -17,7 +17,7 @@ from isotherm.coap_ingest.connectors.plan import compile_plan
 from isotherm.coap_ingest.listener.listener import Listener
 from isotherm.coap_ingest.metrics import Metrics
 from isotherm.connector.config.files import parse
-from isotherm.servicekit.delivery import LoopProducer
+from isotherm.servicekit.producer.delivery import LoopProducer
 
 CONNECTOR = """\
 name = c

@@ -31,7 +31,7 @@ from isotherm.connector.errors.policies import (
     Failure,
     Policy,
 )
-from isotherm.servicekit.rates import Rate
+from isotherm.servicekit.throttling.rates import Rate
 
 DOCUMENT = """\
 name = coap-source

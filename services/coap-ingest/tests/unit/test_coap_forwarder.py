@@ -24,7 +24,7 @@ from isotherm.coap_ingest.ingest.queued_notification import QueuedNotification
 from isotherm.coap_ingest.ingest.routes import Encode
 from isotherm.coap_ingest.metrics import Metrics
 from isotherm.connector.config.files import parse
-from isotherm.servicekit.delivery import LoopProducer
+from isotherm.servicekit.producer.delivery import LoopProducer
 
 CONNECTOR = """\
 name = c

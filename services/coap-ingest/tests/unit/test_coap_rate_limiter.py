@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.coap_ingest.listener.rate_limiter import RateLimiter
-from isotherm.servicekit.rates import Rate
+from isotherm.servicekit.throttling.rates import Rate
 
 
 def test_a_full_bucket_may_be_spent_at_once_and_then_it_says_how_long_to_wait() -> None:

@@ -31,7 +31,7 @@ from isotherm.mqtt_proxy.server.connection import Connection
 from isotherm.mqtt_proxy.server.server import FrontDoor
 from isotherm.mqtt_proxy.sessions.store import SessionStore, StoredState
 from isotherm.mqtt_proxy.settings import LimitSettings, ProxySettings
-from isotherm.servicekit.delivery import LoopProducer
+from isotherm.servicekit.producer.delivery import LoopProducer
 
 DEVICES = ("anna", "bert")
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from isotherm.mqtt_proxy.access.login_throttle import LoginLimit, TooManyFailuresError
-from isotherm.servicekit.rates import Rate
+from isotherm.servicekit.throttling.rates import Rate
 
 
 class Door:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from isotherm.mqtt_proxy.access.rates import Meter, meter
-from isotherm.servicekit.rates import Rate
+
+from isotherm.servicekit.throttling.rates import Rate
 
 
 def test_two_empty_settings_need_no_meter() -> None:

@@ -32,7 +32,7 @@ from isotherm.mqtt_proxy.ingest.translation import (
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.schemas import schema
 from isotherm.servicekit.avro import encoder, parse
-from isotherm.servicekit.rates import Rate
+from isotherm.servicekit.throttling.rates import Rate
 
 READING = schema("SensorReading", 1)
 UNITS = {"temperature": "Cel", "brightness": "lx"}

@@ -21,7 +21,7 @@ from isotherm.mqtt_proxy.delivery.transaction_batcher import (
 from isotherm.mqtt_proxy.server.wills import Wills
 from isotherm.mqtt_proxy.sessions.store import Session, SessionStore
 from isotherm.mqtt_proxy.settings import LimitSettings
-from isotherm.servicekit.delivery import DeliveryFailedError
+from isotherm.servicekit.producer.delivery import DeliveryFailedError
 
 LATER_S = 3_600
 

@@ -30,7 +30,7 @@ from isotherm.contracts.harness import (
 )
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
-from isotherm.servicekit.delivery import LoopProducer
+from isotherm.servicekit.producer.delivery import LoopProducer
 
 _DOCUMENT = (
     '{"sensorId":"Sensor4","timestamp":1486997194029,"temperature":23.60440030439427,"message":"Sensor message 98"}'

@@ -31,10 +31,10 @@ from isotherm.connector.errors import dead_letters
 from isotherm.connector.state.status import State
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
-from isotherm.servicekit.delivery import LoopProducer
 from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.lifecycle import Exit, Stop
-from isotherm.servicekit.producer_health import ProducerHealth
+from isotherm.servicekit.producer.delivery import LoopProducer
+from isotherm.servicekit.producer.health import ProducerHealth
 from isotherm.servicekit.startup import wait_until_up
 
 _log = logs.logger(__name__)

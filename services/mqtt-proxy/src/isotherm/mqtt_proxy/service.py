@@ -1,4 +1,4 @@
-"""The service's life: routes, Kafka, sessions, and only then the listener; on SIGTERM all of it backwards."""
+"""The life of the MQTT server: routes, Kafka, sessions, and only then the listener; on SIGTERM the same backwards."""
 
 from __future__ import annotations
 
@@ -11,91 +11,128 @@ from functools import partial
 from typing import TypeVar
 
 import uvloop
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from prometheus_client import CollectorRegistry
 
 from isotherm.connector.standalone.reporting import reported
-from isotherm.mqtt_proxy.access.authentication import Access
-from isotherm.mqtt_proxy.access.tls import Handshakes, server_context, watch_handshakes
-from isotherm.mqtt_proxy.composition import (
+from isotherm.mqtt_proxy.access.authentication import AccessControl
+from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
+from isotherm.mqtt_proxy.access.tls import server_context, watch_handshakes
+from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
+from isotherm.mqtt_proxy.delivery.producers import (
+    build_loop_producer,
+    build_producer,
     check_properties,
-    ensure_dead_letter_topic,
-    make_producer,
     producer_limits,
-    producer_of,
-    router_of,
-    rules_of,
 )
-from isotherm.mqtt_proxy.delivery.transaction_batcher import OutRecord
 from isotherm.mqtt_proxy.delivery.transactional_writer import (
     RETRY_BACKOFF_MS,
     FatalTransactionError,
     TransactionalWriter,
 )
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
+from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
+from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
+from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.routes import Router
-from isotherm.mqtt_proxy.ingest.topic_encoders import Catalogue
+from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
 from isotherm.mqtt_proxy.ingest.translation import Encode, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
-from isotherm.mqtt_proxy.processes.desired_state import Wanted
-from isotherm.mqtt_proxy.processes.name_conflicts import LivingServers
-from isotherm.mqtt_proxy.processes.startup import until_possible
-from isotherm.mqtt_proxy.processes.worker_process import Member, Place, observed
+from isotherm.mqtt_proxy.processes.desired_state import DesiredState
+from isotherm.mqtt_proxy.processes.name_conflicts import NameConflicts
+from isotherm.mqtt_proxy.processes.startup import retry_until_possible
+from isotherm.mqtt_proxy.processes.worker_process import WorkerProcess, monitored
+from isotherm.mqtt_proxy.server.connect_handler import ConnectHandler
 from isotherm.mqtt_proxy.server.connection import Connection
-from isotherm.mqtt_proxy.server.server import FrontDoor
+from isotherm.mqtt_proxy.server.server import Server
+from isotherm.mqtt_proxy.server.session_manager import SessionManager
+from isotherm.mqtt_proxy.server.tls_handshakes import TlsHandshakes
+from isotherm.mqtt_proxy.server.wills import WillScheduler
 from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
-from isotherm.mqtt_proxy.sessions.migration import Handover
-from isotherm.mqtt_proxy.sessions.records import from_record, newest, to_record
-from isotherm.mqtt_proxy.sessions.recovery import (
-    end_offsets,
-    fence,
-    is_committed,
-    read_to_end,
-)
+from isotherm.mqtt_proxy.sessions.migration import SessionMigration
+from isotherm.mqtt_proxy.sessions.records import to_record
+from isotherm.mqtt_proxy.sessions.recovery import is_committed
+from isotherm.mqtt_proxy.sessions.restoration import SessionRestoration, UnreadableSessionError
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import SessionStore, StoredState
+from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.schemas import schema
 from isotherm.servicekit import kafka, logs
-from isotherm.servicekit.avro import Decoder, SchemaRegistry, WireFormatError
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.lifecycle import Exit, Stop, run_async
-from isotherm.servicekit.producer_health import ProducerHealth
+from isotherm.servicekit.producer.health import ProducerHealth
 from isotherm.servicekit.settings import SettingsError
 
 _log = logs.logger(__name__)
 
 READING, SESSION = schema("SensorReading", 1), schema("MqttSession", 2)
-"""What is written, and for sessions read."""
+"""The schemas that the service writes, and of sessions also reads."""
 STATUS = schema("TaskStatus", 1)
-"""What is read of other processes."""
+"""The schema that the service reads of other processes."""
 
 _SWEEP_S = 5.0
-_CATALOGUE_S = 10.0
-_READ_AHEAD_KB = 16_384
-"""What the reader of the sessions topic buffers at most."""
+_REFRESH_TOPICS_S = 10.0
 
 T = TypeVar("T")
 
 
-def run(settings: ProxySettings, place: Place | None = None, link_fd: int | None = None) -> int:
-    """Run the proxy until it is told to stop; returns the exit code.
+def run(settings: ProxySettings, slot: WorkerSlot | None = None, link_fd: int | None = None) -> int:
+    """Run the proxy until it is told to stop; return the exit code.
 
-    One of several processes has a `place` among them and a link to their supervisor. Raises SettingsError for routes,
-    certificates or properties of Kafka's client that cannot be used.
+    One of several processes has a `slot` and a link to their supervisor. Raises SettingsError for routes, certificates
+    or Kafka client properties that cannot be used.
     """
     check_properties(settings)
-    router = router_of(settings)
+    router = build_router(settings)
     tls = server_context(settings.tls)
     return run_async(
-        lambda stop: Proxy(settings, router, tls, stop, place, link_fd).run(),
+        lambda stop: Proxy(settings, router, tls, stop, slot, link_fd).run(),
         shutdown_timeout_ms=settings.shutdown_timeout_ms,
         loop_factory=uvloop.new_event_loop,
     )
 
 
+def build_server(
+    settings: ProxySettings,
+    *,
+    pipeline: IngestPipeline,
+    sessions: SessionStore,
+    access: AccessControl,
+    migration: SessionMigration | None = None,
+) -> Server:
+    """Compose the MQTT server of a process. `migration` is given when it is one of several."""
+    limits, max_expiry_s = settings.limits, settings.session.expiry_s
+    connection_limits = ConnectionLimits(limits, pipeline.metrics)
+    wills = WillScheduler(limits=limits, sessions=sessions, pipeline=pipeline)
+    manager = SessionManager(sessions=sessions, writer=pipeline.transactions, wills=wills, max_expiry_s=max_expiry_s)
+    if migration is not None:
+        migration.on_yield = manager.on_yield
+    return Server(
+        limits=limits,
+        listener=settings.listener,
+        pipeline=pipeline,
+        access=access,
+        connection_limits=connection_limits,
+        wills=wills,
+        sessions=manager,
+        connect_handler=ConnectHandler(
+            limits=limits,
+            access=access,
+            connection_limits=connection_limits,
+            sessions=sessions,
+            writer=pipeline.transactions,
+            wills=wills,
+            max_expiry_s=max_expiry_s,
+            migration=migration,
+        ),
+        migration=migration,
+    )
+
+
 class Proxy:
-    """One process: built from its settings, run once."""
+    """One process: composed from its settings, run once."""
 
     def __init__(
         self,
@@ -103,127 +140,124 @@ class Proxy:
         router: Router,
         tls: ssl.SSLContext | None,
         stop: Stop,
-        place: Place | None = None,
+        slot: WorkerSlot | None = None,
         link_fd: int | None = None,
     ) -> None:
         self._settings = settings
-        self._place = place or Place(first_ordinal=settings.ordinal)
         self._link_fd = link_fd
-        self._member: Member | None = None
-        self._handover: Handover | None = None
-        self._given_away: dict[str, StoredState] = {}
+        self._process: WorkerProcess | None = None
         self._router = router
         self._tls = tls
         self._stop = stop
         self._metrics = Metrics()
-        self._access = Access(settings, self._metrics)
+        self._access = AccessControl(settings, self._metrics)
         if tls is not None:
             watch_handshakes(tls, self._metrics)
         self._health = Health()
-        self._wanted = Wanted(settings, self._health, self._metrics)
+        self._desired_state = DesiredState(settings, self._health, self._metrics)
         self._exit = Exit.OK
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="transactions")
         self._name = ServerName(settings.name)
-        name = self._name.transactional_id(settings.ordinal)
-        self._admin = kafka.admin(settings.kafka, name)
+        self._client_id = self._name.transactional_id(settings.ordinal)
+        self._admin = kafka.admin(settings.kafka, self._client_id)
         self._registry = SchemaRegistry(settings.registry)
-        self._catalogue = Catalogue(self._admin, self._registry, READING)
+        self._encoders = TopicEncoders(self._admin, self._registry, READING)
         self._encode_session: Encode | None = None
-        self._living = LivingServers(
-            self._admin,
-            lambda: kafka.consumer(settings.kafka, f"{name}-name", f"{name}-name", enable_partition_eof=True),
-            Decoder(self._registry, STATUS),
-            self._name.connector,
+        self._conflicts = NameConflicts(
+            self._admin, self._heartbeat_consumer, Decoder(self._registry, STATUS), self._name.connector
         )
-        self._producer = producer_of(settings, name)
+        self._restoration = SessionRestoration(
+            settings.kafka,
+            settings.session.topic,
+            admin=self._admin,
+            decoder=Decoder(self._registry, SESSION),
+            name=self._name,
+            slot=slot or WorkerSlot(first_ordinal=settings.ordinal),
+            check_gone=lambda owners: self._conflicts.check(owners, stop.is_set),
+            stop=stop,
+        )
+        self._producer = build_loop_producer(settings, self._client_id)
         self._producer_health = ProducerHealth(
-            self._producer, partial(make_producer, settings, name), self._health, on_incurable=self._producer_broken
+            self._producer,
+            partial(build_producer, settings, self._client_id),
+            self._health,
+            on_incurable=self._on_producer_broken,
         )
         self._writer = TransactionalWriter(
-            lambda: kafka.producer(
-                settings.kafka,
-                f"{name}-transactions",
-                transactional_id=name,
-                transaction_timeout_ms=settings.transactions.timeout_ms,
-                retry_backoff_ms=RETRY_BACKOFF_MS,
-                retry_backoff_max_ms=RETRY_BACKOFF_MS,
-                **producer_limits(settings),
-            ),
+            self._transactional_producer,
             timeout_s=settings.transactions.timeout_ms / 1000,
             is_committed=self._is_committed,
             on_replacing=partial(self._health.not_ready, "transactions"),
-            on_replaced=self._transactions_go_on,
+            on_replaced=self._on_producer_replaced,
         )
 
     async def run(self) -> int:
         """Start, serve until told to stop, drain."""
         registry = CollectorRegistry()
         registry.register(self._metrics)
-        self._wanted.start()
-        async with observed(self._settings.http, self._health, registry, self._link_fd) as self._member:
+        self._desired_state.start()
+        async with monitored(self._settings.http, self._health, registry, self._link_fd) as self._process:
             try:
-                with reported(self._wanted.reporter(registry)):
+                with reported(self._desired_state.reporter(registry)):
                     return await self._serve()
-            except FatalTransactionError as failure:
-                self._fatal(failure)
+            except (FatalTransactionError, UnreadableSessionError) as failure:
+                self._on_fatal(failure)
                 return self._exit
             finally:
-                self._wanted.close()
+                self._desired_state.close()
                 self._writer.give_up()
                 self._executor.shutdown(wait=False)
 
     async def _serve(self) -> int:
         settings = self._settings
         beats = asyncio.create_task(self._beat())
-        await self._until_possible("kafka", self._check_topics)
-        await self._until_possible("name", lambda: self._living.hold(settings.ordinal, self._stop.is_set))
+        await self._retry("kafka", self._check_topics)
+        await self._retry("name", lambda: self._conflicts.hold(settings.ordinal, self._stop.is_set))
         if self._stop.is_set():
             return Exit.OK
-        await self._in_thread(lambda: self._writer.open(self._stop))
-        restored = await self._until_possible("sessions", self._restore)
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._writer.open, self._stop)
+        restored = await self._retry("sessions", self._restore)
         if self._stop.is_set() or restored is None:
             return Exit.OK
         sessions = SessionStore(settings.session.maximum, restored)
         _log.info("sessions restored", sessions=len(sessions))
-        await self._wanted.known(self._stop)
-        door = self._front_door(sessions)
-        if self._member is not None:
-            self._member.join(self._handover)
-        server = await self._listen(door)
-        port = server.sockets[0].getsockname()[1]
+        await self._desired_state.wait_until_known(self._stop)
+        server = self._build_server(sessions)
+        listener = await self._listen(server)
+        port = listener.sockets[0].getsockname()[1]
         _log.info("listening", host=settings.listener.host, port=port, tls=self._tls is not None)
         self._health.ready()
-        tasks = [beats, asyncio.create_task(self._sweep(door))]
+        tasks = [beats, asyncio.create_task(self._sweep(server))]
         if self._router.has_dynamic_targets:
-            tasks.append(asyncio.create_task(self._catalogue.watch(_CATALOGUE_S)))
-        await self._wanted.run(self._stop, partial(self._let_in, door))
+            tasks.append(asyncio.create_task(self._encoders.watch(_REFRESH_TOPICS_S)))
+        await self._desired_state.run(self._stop, partial(self._accept_clients, server))
         self._health.not_ready("start", "stopping")
-        server.close()
+        listener.close()
         if self._exit is Exit.OK:
-            await door.drain()
+            await server.drain()
             _log.info("drained")
         for task in tasks:
             task.cancel()
         return self._exit
 
-    async def _let_in(self, door: FrontDoor, halt: Stop) -> None:
-        """Let clients in until told to halt; then, unless the end comes first, shut the door."""
-        door.open()
+    async def _accept_clients(self, server: Server, halt: Stop) -> None:
+        """Accept clients until told to halt. Then shut the server, unless the process stops first."""
+        server.open()
         await halt.wait_async()
         if self._stop.is_set():
             return
-        stopping, shutting = (asyncio.create_task(work) for work in (self._stop.wait_async(), door.shut()))
+        stopping, shutting = (asyncio.create_task(work) for work in (self._stop.wait_async(), server.shut()))
         await asyncio.wait([stopping, shutting], return_when=asyncio.FIRST_COMPLETED)
         if shutting.done():
             shutting.result()
         for task in (stopping, shutting):
             task.cancel()
 
-    async def _listen(self, door: FrontDoor) -> asyncio.Server:
+    async def _listen(self, server: Server) -> asyncio.Server:
         listener = self._settings.listener
-        accept: Callable[[], asyncio.BaseProtocol] = partial(Connection, door)
+        accept: Callable[[], asyncio.BaseProtocol] = partial(Connection, server)
         if self._tls is not None:
-            accept = Handshakes(door, self._tls, partial(Connection, door, is_admitted=True)).socket
+            accept = TlsHandshakes(server, self._tls, partial(Connection, server, is_counted=True)).socket
         try:
             return await asyncio.get_running_loop().create_server(
                 accept,
@@ -235,139 +269,115 @@ class Proxy:
         except OSError as error:
             raise SettingsError([f"listener.host, listener.port: {listener.host}:{listener.port}: {error}"]) from None
 
-    def _front_door(self, sessions: SessionStore) -> FrontDoor:
-        settings = self._settings
+    def _build_server(self, sessions: SessionStore) -> Server:
+        settings, metrics = self._settings, self._metrics
         transactions = Transactions(
             self._writer,
             executor=self._executor,
             session_record=self._session_record,
             # No client can have this id, and a null value is no session.
-            witness=OutRecord(settings.session.topic, self._name.witness_key(settings.ordinal), None, []),
+            witness=ProducerRecord(settings.session.topic, self._name.witness_key(settings.ordinal), None, []),
             max_records=settings.transactions.max_records,
             linger_s=settings.transactions.linger_ms / 1000,
-            metrics=self._metrics,
-            on_fatal=self._fatal,
+            metrics=metrics,
+            on_fatal=self._on_fatal,
         )
-        if self._member is not None:
-            self._handover = Handover(
+        migration = None
+        if self._process is not None:
+            migration = SessionMigration(
                 sessions=sessions,
-                transactions=transactions,
-                send=self._member.send,
-                interrupted=self._given_away,
+                writer=transactions,
+                send=self._process.send,
+                interrupted=self._restoration.transferred,
                 max_claims=settings.limits.connections,
-                metrics=self._metrics,
+                metrics=metrics,
             )
-        return FrontDoor(
-            limits=settings.limits,
-            session_expiry_s=settings.session.expiry_s,
-            translator=Translator(self._router, self._catalogue.encoders, rules_of(settings)),
+        pipeline = IngestPipeline(
+            translator=Translator(self._router, self._encoders.encoders, build_rules(settings)),
             producer=self._producer,
             transactions=transactions,
-            sessions=sessions,
-            metrics=self._metrics,
-            handover=self._handover,
-            access=self._access,
-            refuse_misfits=settings.misfit == "refuse",
-            allow_control_characters=settings.listener.allow_control_characters,
-            tcp_keep_alive_s=settings.listener.tcp_keep_alive_s,
+            gate=InflightGate(settings.limits.outstanding_records, settings.limits.outstanding_bytes, metrics),
+            metrics=metrics,
+            clock=asyncio.get_running_loop().time,
+            refuse_invalid=settings.invalid_publish == "refuse",
+        )
+        server = build_server(settings, pipeline=pipeline, sessions=sessions, access=self._access, migration=migration)
+        if self._process is not None:
+            self._process.join(migration)
+        return server
+
+    # -- Kafka
+
+    def _heartbeat_consumer(self) -> Consumer:
+        client_id = f"{self._client_id}-name"
+        return kafka.consumer(self._settings.kafka, client_id, client_id, enable_partition_eof=True)
+
+    def _transactional_producer(self) -> Producer:
+        settings = self._settings
+        return kafka.producer(
+            settings.kafka,
+            f"{self._client_id}-transactions",
+            transactional_id=self._client_id,
+            transaction_timeout_ms=settings.transactions.timeout_ms,
+            retry_backoff_ms=RETRY_BACKOFF_MS,
+            retry_backoff_max_ms=RETRY_BACKOFF_MS,
+            **producer_limits(settings),
         )
 
-    def _session_record(self, client_id: str, state: StoredState | None) -> OutRecord:
+    def _session_record(self, client_id: str, state: StoredState | None) -> ProducerRecord:
         assert self._encode_session is not None
         value = None
         if state is not None:
             record = to_record(client_id, state, owner=self._settings.ordinal, now_ms=int(time.time() * 1000))
             value = self._encode_session(record)
-        return OutRecord(self._settings.session.topic, self._name.session_key(client_id), value, [])
+        return ProducerRecord(self._settings.session.topic, self._name.session_key(client_id), value, [])
 
     def _is_committed(self, topic: str, partition: int, offset: int) -> bool:
-        name = f"{self._name.transactional_id(self._settings.ordinal)}-outcome"
+        client_id, position = f"{self._client_id}-outcome", (topic, partition, offset)
         try:
-            return is_committed(self._settings.kafka, name, (topic, partition, offset), self._writer.is_given_up)
+            return is_committed(self._settings.kafka, client_id, position, self._writer.is_given_up)
         except KafkaException as failure:
             message = f"{topic}, partition {partition}, offset {offset}: whether it is committed is unknown: {failure}"
             raise FatalTransactionError(message) from failure
 
-    def _transactions_go_on(self) -> None:
+    def _on_producer_replaced(self) -> None:
         self._metrics.recoveries += 1
         self._health.ready("transactions")
 
-    def _fatal(self, failure: BaseException) -> None:
-        """This process must not go on: its successor reads from Kafka what is true."""
+    def _on_fatal(self, failure: BaseException) -> None:
+        """End this process; its successor reads the true state from Kafka."""
         _log.error(
             "the transactional producer is fenced or broken; ending",
             reason=str(failure),
-            transactional_id=self._name.transactional_id(self._settings.ordinal),
+            transactional_id=self._client_id,
         )
         self._health.not_ready("transactions", str(failure))
         self._exit = Exit.FAILED
         self._stop.set()
 
-    def _producer_broken(self, error: KafkaError) -> None:
-        """New producers break as well: a new process may find a way, or an operator finds this one in its place."""
+    def _on_producer_broken(self, error: KafkaError) -> None:
+        """End this process, because new producers break as well; a new process or an operator may find a way."""
         _log.error("the producer is broken for good; ending", code=error.name(), reason=error.str())
         self._exit = Exit.FAILED
         self._stop.set()
 
     # -- the start, in the thread
 
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
-
-    async def _until_possible(self, part: str, call: Callable[[], T]) -> T | None:
-        return await until_possible(part, call, executor=self._executor, health=self._health, stop=self._stop)
+    async def _retry(self, part: str, call: Callable[[], T]) -> T | None:
+        return await retry_until_possible(part, call, executor=self._executor, health=self._health, stop=self._stop)
 
     def _check_topics(self) -> None:
         settings = self._settings
-        self._catalogue.require(self._router.targets, without_readings=[settings.session.topic])
+        self._encoders.require(self._router.targets, without_readings=[settings.session.topic])
         if self._router.has_dynamic_targets:
-            self._catalogue.refresh()
+            self._encoders.refresh()
         ensure_dead_letter_topic(self._admin, settings)
         self._encode_session = self._registry.encoder(settings.session.topic, SESSION)
 
     def _restore(self) -> DormantSessions:
-        """Our sessions, and our share of those of processes that do not exist any more, which are fenced first."""
-        decoder, fenced = Decoder(self._registry, SESSION), set[int]()
+        return self._restoration.restore(self._process.interrupted if self._process else ())
 
-        def decode(value: bytes) -> StoredState:
-            return from_record(decoder(value).record)
-
-        def takes(state: StoredState) -> bool:
-            return self._place.takes(state.owner or 0)
-
-        topic = self._settings.session.topic
-        while True:
-            values = self._read_sessions(topic)
-            try:
-                interrupted = self._member.interrupted if self._member else ()
-                given_away = {client_id: decode(values[client_id]) for client_id in interrupted if client_id in values}
-                restored = DormantSessions(decode, int(time.time() * 1000))
-                owners = restored.take_over(values, takes)
-            except WireFormatError as error:
-                # To go on without a session's state would break the promise made to its device.
-                raise FatalTransactionError(f"{topic}: a session cannot be read: {error}") from error
-            gone = {owner for owner in owners if self._place.is_gone(owner) and self._place.takes(owner)} - fenced
-            if not gone or self._stop.is_set():
-                break
-            self._living.check(gone, self._stop.is_set)
-            for owner in sorted(gone):
-                fence(self._settings.kafka, self._name.transactional_id(owner))
-            fenced |= gone
-        self._given_away = {client_id: state for client_id, state in given_away.items() if not takes(state)}
-        return restored
-
-    def _read_sessions(self, topic: str) -> dict[str, bytes]:
-        name = f"{self._name.transactional_id(self._settings.ordinal)}-restore"
-        consumer = kafka.consumer(
-            self._settings.kafka, name, name, enable_partition_eof=True, queued_max_messages_kbytes=_READ_AHEAD_KB
-        )
-        try:
-            ends = end_offsets(self._admin, topic)
-            return newest(read_to_end(consumer, topic, ends, self._stop), self._name.client_of)
-        finally:
-            consumer.close()
-
-    # -- what repeats
+    # -- periodic work
 
     async def _beat(self) -> None:
         while True:
@@ -376,13 +386,13 @@ class Proxy:
             self._metrics.producers_replaced = self._producer_health.replaced
             await asyncio.sleep(1.0)
 
-    async def _sweep(self, door: FrontDoor) -> None:
+    async def _sweep(self, server: Server) -> None:
         while True:
             await asyncio.sleep(_SWEEP_S)
-            door.expire_sessions()
-            door.end_dead_connections()
+            server.sessions.expire()
+            server.close_dead_connections()
             self._access.refresh()
-            if door.congested:
+            if server.pipeline.gate.is_congested:
                 self._health.not_ready("kafka", "records wait for Kafka up to the bound; sockets are not read")
             else:
                 self._health.ready("kafka")

@@ -7,14 +7,14 @@ from typing import Literal
 from pydantic import Field, SecretStr, model_validator
 
 from isotherm.connector.distributed.hosting import HostSettings
-from isotherm.servicekit.rates import RateText
 from isotherm.servicekit.settings import Settings
+from isotherm.servicekit.throttling.rates import RateText
 
 SERVICE = "mqtt-proxy"
 
 
 class ListenerSettings(Settings):
-    """Where devices connect."""
+    """The socket on which devices connect."""
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(1883, ge=0, le=65535, description="Port to listen on; 0 picks a free one and logs it.")
@@ -22,14 +22,14 @@ class ListenerSettings(Settings):
     reuse_port: bool = Field(False, description="Let several processes listen on the port (SO_REUSEPORT).")
     allow_control_characters: bool = Field(
         False,
-        description="Take control characters (U+0001 to U+001F, U+007F to U+009F) and Unicode non-characters in client "
-        "ids, user names, topics and filters; otherwise they end the connection.",
+        description="Accept control characters (U+0001 to U+001F, U+007F to U+009F) and Unicode non-characters in "
+        "client ids, user names, topics and filters; otherwise they end the connection.",
     )
     tcp_keep_alive_s: int = Field(
         60,
         ge=0,
         le=7_200,
-        description="A connection whose peer is silent for so long is probed by TCP, and closed after as long again "
+        description="TCP probes a peer that is silent for this time and closes the connection after as long again "
         "without an answer; 0 for never.",
     )
 
@@ -40,31 +40,33 @@ class TlsSettings(Settings):
     certfile: str | None = Field(None, description="PEM file of the server's certificate chain.")
     keyfile: str | None = Field(None, description="PEM file of its key.")
     cafile: str | None = Field(
-        None, description="PEM file of the authorities whose client certificates are accepted; then one is required."
+        None, description="PEM file of the authorities of client certificates; when set, a certificate is required."
     )
     use_identity_as_username: bool = Field(
-        False, description="The common name of the client's certificate is its user name; no password is asked for."
+        False, description="The common name of the client's certificate is its user name; no password is required."
     )
 
 
 class LimitSettings(Settings):
-    """Bounds on what devices can make us hold."""
+    """Bounds on what devices can cause."""
 
-    connections: int = Field(10_000, ge=1, description="Connections at a time; more are closed at once.")
+    connections: int = Field(10_000, ge=1, description="Open connections; further ones are closed at once.")
     tls_handshakes: int = Field(
-        500, ge=1, description="TLS handshakes at a time; more wait, at most `limits.connect_timeout_ms`."
+        500, ge=1, description="Concurrent TLS handshakes; further ones wait, at most `limits.connect_timeout_ms`."
     )
     connections_per_address: int | None = Field(
-        None, ge=1, description="The same for one client address; devices behind a NAT or a load balancer share one."
+        None,
+        ge=1,
+        description="Open connections of one client address; devices behind a NAT or a load balancer share one.",
     )
     messages_per_client: RateText = Field(
-        "", description="Publishes of one connection, `n:seconds`; beyond it the connection is not read."
+        "", description="Publishes of one connection, `n:seconds`; beyond the rate the connection is not read."
     )
     bytes_per_client: RateText = Field("", description="Payload bytes of one connection, `n:seconds`.")
     messages_total: RateText = Field("", description="Publishes of all connections, `n:seconds`.")
     bytes_total: RateText = Field("", description="Payload bytes of all connections, `n:seconds`.")
     failed_logins: RateText = Field(
-        "10:60", description="Wrong passwords for one user from one address, `n:seconds`; then none is tried for it."
+        "10:60", description="Wrong passwords for one user from one address, `n:seconds`; further logins are refused."
     )
     failed_logins_per_address: RateText = Field(
         "1000:60",
@@ -74,10 +76,10 @@ class LimitSettings(Settings):
         None,
         ge=1,
         le=65_535,
-        description="Longest keep-alive: clients that ask for more, or none, are held to it; MQTT 5 clients are told.",
+        description="Longest keep-alive, for clients that ask for a longer one or none; MQTT 5 clients are told.",
     )
     connect_bytes: int = Field(
-        16_384, ge=64, le=900_000, description="Largest CONNECT; its sender is not known yet when it is held."
+        16_384, ge=64, le=900_000, description="Largest CONNECT, which is buffered before its sender is known."
     )
     packet_bytes: int = Field(65_536, ge=64, le=900_000, description="Largest packet; larger ones end the connection.")
     topic_bytes: int = Field(1_024, ge=1, le=65_535, description="Longest topic; longer ones are dead letters.")
@@ -85,8 +87,8 @@ class LimitSettings(Settings):
         8_192,
         ge=512,
         le=900_000,
-        description="Largest will with its properties; it is stored with the session. A CONNECT with a larger one is "
-        "refused.",
+        description="Largest will with its properties, which is stored with the session. A CONNECT with a larger will "
+        "is refused.",
     )
     wills_bytes: int = Field(
         67_108_864, ge=65_536, description="Memory of all wills; a CONNECT whose will exceeds it is refused."
@@ -94,16 +96,16 @@ class LimitSettings(Settings):
     buffered_bytes: int = Field(
         33_554_432,
         ge=65_536,
-        description="Bytes received of all connections and not handled: incomplete packets, CONNECTs that are not "
-        "answered, publishes that wait. Beyond it waiting connections are not read, and one that begins a packet "
-        "above 2 KB and does not end it is closed.",
+        description="Bytes of all connections that are received and not handled: incomplete packets, unanswered "
+        "CONNECTs, waiting publishes. Beyond it waiting connections are not read, and a connection that buffers an "
+        "incomplete packet above 2 KB is closed.",
     )
     receive_maximum: int = Field(
         1_000,
         ge=1,
         le=65_535,
-        description="Publishes of QoS 1 and 2 per client that are not finished. Beyond it a 3.1.1 client is not read "
-        "(QoS 1) or closed (QoS 2); an MQTT 5 client, which is told, is closed.",
+        description="Unfinished publishes of QoS 1 and 2 per client. Beyond it a 3.1.1 client is not read (QoS 1) or "
+        "closed (QoS 2). An MQTT 5 client is told the bound and closed beyond it.",
     )
     outstanding_records: int = Field(
         50_000, ge=1, description="Records between PUBLISH and Kafka's report; at the bound sockets are not read."
@@ -111,57 +113,59 @@ class LimitSettings(Settings):
     outstanding_bytes: int = Field(
         64 * 1024 * 1024,
         ge=1_000_000,
-        description="The same bound in the bytes that these records take: payload, key, value, headers and overhead.",
+        description="Memory of these records: payload, key, value, headers, overhead; the same bound in bytes.",
     )
     readings_per_publish: int = Field(
-        1_000, ge=1, le=10_000, description="Readings in one payload; more make it a dead letter."
+        1_000, ge=1, le=10_000, description="Readings in one payload; a payload with more becomes a dead letter."
     )
     user_properties: int = Field(
         32,
         ge=0,
         le=1_000,
-        description="User properties of one publish (MQTT 5), which become headers of each of its records; more make "
-        "it a dead letter.",
+        description="User properties of one publish (MQTT 5), which become headers of each of its records; a publish "
+        "with more becomes a dead letter.",
     )
     property_bytes: int = Field(
         4_096,
         ge=0,
         le=65_535,
-        description="Bytes of all properties of one publish that become headers; more make it a dead letter.",
+        description="Bytes of a publish's properties that become headers; a publish with more becomes a dead letter.",
     )
-    connect_timeout_ms: int = Field(10_000, ge=100, description="A connection without CONNECT is closed after it.")
+    connect_timeout_ms: int = Field(
+        10_000, ge=100, description="A connection without a CONNECT is closed after this time."
+    )
     topic_aliases: int = Field(32, ge=0, le=65_535, description="Topic aliases per connection (MQTT 5).")
 
 
 class SessionSettings(Settings):
-    """What is kept of a client between its connections."""
+    """Sessions between the connections of a client."""
 
     expiry_s: int = Field(
-        86_400, ge=1, description="A kept session is forgotten this long after its connection; the cap for MQTT 5."
+        86_400, ge=1, description="How long a session outlives its connection; the maximum for MQTT 5 clients."
     )
-    maximum: int = Field(100_000, ge=1, description="Sessions at a time; a CONNECT beyond it is refused.")
-    topic: str = Field("isotherm.mqtt.sessions", description="The compacted topic that holds them.")
+    maximum: int = Field(100_000, ge=1, description="Number of sessions; a CONNECT beyond it is refused.")
+    topic: str = Field("isotherm.mqtt.sessions", description="The compacted topic that holds the sessions.")
 
 
 class TransactionSettings(Settings):
-    """How QoS 2 publishes of all clients are grouped."""
+    """How QoS 2 publishes of all clients are grouped into transactions."""
 
-    linger_ms: float = Field(5.0, ge=0, le=1_000, description="A transaction waits this long for more to join it.")
+    linger_ms: float = Field(5.0, ge=0, le=1_000, description="A transaction waits this long for more publishes.")
     max_records: int = Field(5_000, ge=1, description="Records in one transaction.")
     timeout_ms: int = Field(
-        120_000, ge=10_000, le=900_000, description="Kafka aborts a transaction that was open this long."
+        120_000, ge=10_000, le=900_000, description="Kafka aborts a transaction that is open for this time."
     )
 
 
 class IdentitySettings(Settings):
-    """Who may speak for which device."""
+    """Which device a client may publish for."""
 
     device_id: Literal["payload", "topic", "user"] | None = Field(
         None,
-        description="Where a reading's device comes from: `user`, the verified user (or the certificate's name); "
-        "`topic`, the level that the route names as the device, else the user; `payload`, what the payload says, else "
-        "the topic, else the client id. Under the first two a reading that names another device is a dead letter. "
-        "Default: `payload` without authentication, with it `topic` where there is an acl_file, else `user`.",
+        description="Source of a reading's device id. `user`: the verified user, or the certificate's common name. "
+        "`topic`: the topic level that the route names as the device, else the user. `payload`: the payload, else the "
+        "topic, else the client id. With `user` and `topic` a reading that names another device is a dead letter. "
+        "Default: without authentication `payload`; with it `topic` where an acl_file is set, else `user`.",
     )
 
 
@@ -170,32 +174,37 @@ class DeadLetterSettings(Settings):
 
     rate: RateText = Field(
         "10000:100",
-        description="Dead letters of one process, `n:seconds`; beyond it publishes that do not fit are only counted, "
-        "and refused where the client can be told. Empty for no limit.",
+        description="Dead letters of one process, `n:seconds`; beyond the rate invalid publishes are only counted, and "
+        "refused where the client can be told. Empty for no limit.",
     )
     retention_ms: int = Field(
-        1_209_600_000, ge=-1, description="How long the topic keeps a dead letter (two weeks); -1 for ever."
+        1_209_600_000, ge=-1, description="How long the topic keeps a dead letter (two weeks); -1 for no limit."
     )
     retention_bytes: int = Field(
-        4 * 1024**3, ge=-1, description="How much of them it keeps; the oldest go first. -1 for all."
+        4 * 1024**3,
+        ge=-1,
+        description="Bytes of dead letters that a partition keeps; the oldest are deleted first. -1 for no limit.",
     )
 
 
 class BridgeSettings(Settings):
-    """The broker that the bridge subscribes to."""
+    """The broker to which the bridge subscribes."""
 
     host: str = Field("127.0.0.1", description="Address of the broker.")
     port: int = Field(1883, ge=1, le=65535, description="Its port.")
     client_id: str = Field(
-        "isotherm-bridge", min_length=1, max_length=200, description="Our name there; `-N` with `ordinal` is added."
+        "isotherm-bridge",
+        min_length=1,
+        max_length=200,
+        description="Client id at the broker, to which `-N` with the `ordinal` is added.",
     )
     username: str | None = Field(None, description="User name at the broker.")
     password: SecretStr | None = Field(None, description="Its password.")
-    cafile: str | None = Field(None, description="PEM file of the authorities to trust; set, the connection is TLS.")
+    cafile: str | None = Field(None, description="PEM file of the authorities to trust; when set, TLS is used.")
     certfile: str | None = Field(None, description="PEM file of our client certificate.")
     keyfile: str | None = Field(None, description="PEM file of its key.")
     filters: list[str] = Field(
-        default_factory=list, description="What to subscribe to; default: the sources of `routes`."
+        default_factory=list, description="Topic filters to subscribe to; default: the sources of `routes`."
     )
     group: str = Field(
         "isotherm",
@@ -203,14 +212,12 @@ class BridgeSettings(Settings):
         description="Shared subscription `$share/group/filter`, so that processes share the messages; empty for none.",
     )
     session_expiry_s: int = Field(
-        86_400, ge=0, le=0xFFFFFFFF, description="How long the broker keeps messages for us while we are away."
+        86_400, ge=0, le=0xFFFFFFFF, description="How long the broker keeps messages while the bridge is away."
     )
     receive_maximum: int = Field(
-        1_000, ge=1, le=65_535, description="Messages of QoS 1 that the broker sends ahead of our acknowledgement."
+        1_000, ge=1, le=65_535, description="QoS 1 messages that the broker sends before their acknowledgement."
     )
-    packet_bytes: int = Field(
-        900_000, ge=64, le=900_000, description="Largest packet; the broker does not send larger ones."
-    )
+    packet_bytes: int = Field(900_000, ge=64, le=900_000, description="Largest packet; the broker sends no larger one.")
     keep_alive_s: int = Field(30, ge=5, le=65_535, description="A silent connection is closed after twice this time.")
     connect_timeout_ms: int = Field(10_000, ge=100, description="How long connecting and subscribing may take.")
 
@@ -224,21 +231,21 @@ class BridgeSettings(Settings):
 
 
 class ProxySettings(HostSettings):
-    """Everything that can be set."""
+    """All settings of the MQTT proxy."""
 
-    role: Literal["front-door", "bridge", "worker"] = Field(
-        "front-door",
-        description="Whether devices connect to us, or we subscribe to their broker (`bridge.*`), or run bridges as "
-        "the connectors of `worker_group`.",
+    role: Literal["server", "bridge", "worker"] = Field(
+        "server",
+        description="`server`: devices connect to the proxy. `bridge`: the proxy subscribes to an existing broker "
+        "(`bridge.*`). `worker`: the proxy runs bridges as the connectors of `worker_group`.",
     )
     name: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]{0,60}$",
-        description="Tells this server from others on the same Kafka, which share neither sessions nor transactions "
-        "with it; at most one of them has no name.",
+        description="Name of this server among those on the same Kafka. Servers share neither sessions nor "
+        "transactions. At most one server has no name.",
     )
     processes: int = Field(
-        1, ge=1, le=64, description="Processes on the port, each with its own bounds; they use one ordinal each."
+        1, ge=1, le=64, description="Processes on the port. Each has bounds of its own and uses one ordinal."
     )
     listener: ListenerSettings = ListenerSettings()
     tls: TlsSettings = TlsSettings()
@@ -250,30 +257,32 @@ class ProxySettings(HostSettings):
     dead_letters: DeadLetterSettings = DeadLetterSettings()
     allow_anonymous: bool = Field(
         False,
-        description="Let clients in that show nothing; otherwise `password_file` or client certificates are needed.",
+        description="Accept clients without credentials; otherwise `password_file` or client certificates are needed.",
     )
     password_file: str | None = Field(
-        None, description="Users and their passwords, as `mosquitto_passwd` writes them; read again when it changes."
+        None, description="Users and password hashes as `mosquitto_passwd` writes them; read again after a change."
     )
     acl_file: str | None = Field(
-        None, description="Who may publish where, in mosquitto's format; read again when it changes."
+        None, description="Publish permissions in mosquitto's format; read again after a change."
     )
     unauthorized: Literal["acknowledge", "close"] = Field(
         "acknowledge",
-        description="What happens to a publish that acl_file does not allow where the client cannot be told (3.1.1, "
+        description="What happens to a publish that acl_file does not allow when the client cannot be told (3.1.1, "
         "QoS 0): it is acknowledged, dropped and counted, or the connection is closed.",
     )
     ordinal: int = Field(
         0,
         ge=0,
-        description="Number of this process, or of the first of several: `transactional.id` is isotherm-mqtt-proxy-N, "
-        "with a `name` isotherm-mqtt-proxy-NAME-N.",
+        description="Number of this process, or of the first of several. The `transactional.id` is "
+        "isotherm-mqtt-proxy-N, with a `name` isotherm-mqtt-proxy-NAME-N.",
     )
     routes: str = Field("", description="KCQL statements, `INSERT INTO topic SELECT fields FROM mqtt/filter; ...`.")
     topic_regex_list: str = Field(
-        "", description="The old form: `kafka-topic:regular expression of MQTT topics`, separated by commas."
+        "", description="Routes in the old form: `kafka-topic:regular expression of MQTT topics`, separated by commas."
     )
-    match: Literal["all", "first"] = Field("all", description="Whether every matching route takes a publish.")
+    match: Literal["all", "first"] = Field(
+        "all", description="Whether every matching route stores a publish, or only the first one."
+    )
     device_level: int | None = Field(
         None,
         ge=0,
@@ -281,19 +290,19 @@ class ProxySettings(HostSettings):
     )
     units: dict[str, str] = Field(
         default={"temperature": "Cel", "brightness": "lx"},
-        description="Unit (SenML) by metric, for payloads that do not say it.",
+        description="SenML unit by metric, for payloads without a unit.",
     )
     no_route: Literal["dead-letter", "drop"] = Field(
-        "dead-letter", description="What happens to a publish that no route takes (it is counted and acknowledged)."
+        "dead-letter", description="What happens to a publish that no route matches; it is counted and acknowledged."
     )
-    misfit: Literal["dead-letter", "refuse"] = Field(
+    invalid_publish: Literal["dead-letter", "refuse"] = Field(
         "dead-letter",
-        description="What happens to a publish that does not fit: a dead letter, acknowledged; or, for MQTT 5 at QoS 1 "
-        "and 2, refused with 0x99 (0x90 when it is the topic) and not stored.",
+        description="What happens to an invalid publish. `dead-letter`: it is acknowledged and stored as one. `refuse`: "
+        "MQTT 5 clients at QoS 1 and 2 are refused with 0x99 (0x90 for the topic), and nothing is stored.",
     )
-    dead_letter_topic: str = Field(f"{SERVICE}.dead-letters", description="Where publishes go that do not fit.")
+    dead_letter_topic: str = Field(f"{SERVICE}.dead-letters", description="Topic of invalid publishes.")
     delivery_timeout_ms: int = Field(
-        30_000, ge=1_000, description="Kafka must have a record within this time, or its publish is not acknowledged."
+        30_000, ge=1_000, description="Kafka must store a record within this time, or its publish is not acknowledged."
     )
 
     @model_validator(mode="after")
@@ -303,22 +312,21 @@ class ProxySettings(HostSettings):
         if self.identity.device_id == "user" and not self._authenticates:
             raise ValueError(
                 "identity.device_id=user needs password_file or tls.cafile"
-                if self.role == "front-door"
+                if self.role == "server"
                 else "identity.device_id=user: a broker does not tell who published; allowed here: payload, topic"
             )
         if self.role == "worker":
-            # Its connectors bring their own.
+            # The connectors of a worker have routes of their own.
             return self
         if not self.routes.strip() and not self.topic_regex_list.strip():
-            raise ValueError("routes or topic_regex_list must say which publishes go where; both are empty")
-        shown = (self.allow_anonymous, self.tls.cafile, self.password_file)
-        if self.role == "front-door" and not any(shown):
+            raise ValueError("routes and topic_regex_list are empty; one of them must route publishes to Kafka topics")
+        if self.role == "server" and not any((self.allow_anonymous, self.tls.cafile, self.password_file)):
             raise ValueError(
                 "allow_anonymous is false, and neither password_file nor tls.cafile is set, so no client could ever "
                 "connect; set allow_anonymous=true, password_file, or tls.cafile for client certificates"
             )
         if self.tls.use_identity_as_username and self.tls.cafile is None:
-            raise ValueError("tls.use_identity_as_username needs tls.cafile: without it nobody shows a certificate")
+            raise ValueError("tls.use_identity_as_username needs tls.cafile: without it no client shows a certificate")
         if self.tls.use_identity_as_username and self.password_file is not None:
             raise ValueError("tls.use_identity_as_username and password_file exclude each other")
         if (self.tls.cafile or self.tls.keyfile) and self.tls.certfile is None:
@@ -329,11 +337,11 @@ class ProxySettings(HostSettings):
 
     @property
     def _authenticates(self) -> bool:
-        return self.role == "front-door" and (self.password_file is not None or self.tls.cafile is not None)
+        return self.role == "server" and (self.password_file is not None or self.tls.cafile is not None)
 
     @property
     def device_policy(self) -> Literal["payload", "topic", "user"]:
-        """`identity.device_id`, or its default."""
+        """The value of `identity.device_id`, or its default."""
         if self.identity.device_id is not None:
             return self.identity.device_id
         if not self._authenticates:

@@ -14,12 +14,12 @@ from confluent_kafka import KafkaError, Producer
 
 import isotherm.schemas
 from isotherm.alerts.engine import alert_records
-from isotherm.alerts.engine.device_state import AlertRecord, DeviceMemory
+from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.servicekit import kafka
 from isotherm.servicekit.avro import SchemaRegistry
-from isotherm.servicekit.delivery import LoopProducer, QueueFullError
+from isotherm.servicekit.producer.delivery import LoopProducer, QueueFullError
 
 ALERT = isotherm.schemas.schema("Alert", 1)
 DEVICE_STATE = isotherm.schemas.schema("DeviceState", 2)
@@ -129,7 +129,7 @@ class Outputs:
         self._hand_over(_Record(self._settings.alerts_topic, record["device_id"], value, _BY_KEY, then))
         self._metrics.alerts.labels(record["rule"], record["state"]).inc()
 
-    def state(self, device_id: str, memory: DeviceMemory, now_ms: int) -> None:
+    def state(self, device_id: str, memory: DeviceRuleState, now_ms: int) -> None:
         """Write a device's newest state."""
         value = self._encode_state(alert_records.state_record(device_id, memory, now_ms))
         self._hand_over(_Record(self._settings.latest_topic, device_id, value, _BY_KEY, _nothing))

@@ -12,7 +12,7 @@ from isotherm.coap_ingest.connectors import connector_keys as keys
 from isotherm.coap_ingest.ingest.routes import Rule
 from isotherm.coap_ingest.listener.identity import IDENTITY_KEY, IdentityPolicy, PathAcl, parse_acl
 from isotherm.connector.config.validation import Problem, Validated
-from isotherm.servicekit.rates import Rate, parse_rate
+from isotherm.servicekit.throttling.rates import Rate, parse_rate
 
 _ANY_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104  # they are refused
 _DTLS_ONLY = "has a meaning for a coaps:// listener only"

@@ -26,8 +26,8 @@ from isotherm.connector.errors.policies import (
 )
 from isotherm.servicekit import logs
 from isotherm.servicekit.backoff import Backoff
-from isotherm.servicekit.delivery import Headers, LoopProducer, QueueFullError
-from isotherm.servicekit.sparse_log import SparseLog
+from isotherm.servicekit.producer.delivery import Headers, LoopProducer, QueueFullError
+from isotherm.servicekit.throttling.sparse_log import SparseLog
 
 _log = logs.logger(__name__)
 

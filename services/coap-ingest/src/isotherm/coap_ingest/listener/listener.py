@@ -27,7 +27,7 @@ from isotherm.coap_ingest.listener.rate_limiter import RateLimiter
 from isotherm.coap_ingest.listener.record_writer import NotStoredError, RecordWriter
 from isotherm.coap_ingest.metrics import Metrics
 from isotherm.servicekit import logs
-from isotherm.servicekit.delivery import LoopProducer
+from isotherm.servicekit.producer.delivery import LoopProducer
 
 _log = logs.logger(__name__)
 

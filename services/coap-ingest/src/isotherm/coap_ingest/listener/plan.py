@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from isotherm.coap_ingest.coap.resource import Server
 from isotherm.coap_ingest.ingest.routes import Rule
 from isotherm.coap_ingest.listener.identity import IdentityPolicy, PathAcl
-from isotherm.servicekit.rates import Rate
+from isotherm.servicekit.throttling.rates import Rate
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from isotherm.servicekit.rates import Rate, TokenBucket
+from isotherm.servicekit.throttling.rates import Rate, TokenBucket
 
 
 class RateLimiter:

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from isotherm.coap_ingest.ingest.outlets import KafkaRecord
 from isotherm.coap_ingest.metrics import Metrics
-from isotherm.servicekit.delivery import LoopProducer, QueueFullError
+from isotherm.servicekit.producer.delivery import LoopProducer, QueueFullError
 
 
 class NotStoredError(Exception):

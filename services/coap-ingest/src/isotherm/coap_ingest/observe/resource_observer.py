@@ -21,7 +21,7 @@ from isotherm.coap_ingest.observe.observation import Action, Observation, Outcom
 from isotherm.coap_ingest.observe.restart_detector import RestartDetector
 from isotherm.servicekit import logs
 from isotherm.servicekit.health import Health
-from isotherm.servicekit.sparse_log import SparseLog
+from isotherm.servicekit.throttling.sparse_log import SparseLog
 
 _log = logs.logger(__name__)
 

@@ -1,4 +1,4 @@
-"""Who a client is and what it may do: passwords, certificates and the ACL file, read again when they change."""
+"""Authenticates clients by password or certificate, and holds the permissions of their users."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from isotherm.mqtt_proxy.access.acl import Acl, AclLineError, parse_acl
-from isotherm.mqtt_proxy.access.login_throttle import LoginLimit, TooManyFailuresError
+from isotherm.mqtt_proxy.access.login_throttle import LoginThrottle, TooManyFailuresError
 from isotherm.mqtt_proxy.access.passwords import PasswordLineError, parse_passwords
-from isotherm.mqtt_proxy.codec.packets import Connect
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.servicekit import logs
-from isotherm.servicekit.rates import parse_optional_rate
 from isotherm.servicekit.settings import SettingsError
-from isotherm.servicekit.sparse_log import SparseLog
-
-if TYPE_CHECKING:
-    from isotherm.mqtt_proxy.server.connection import Connection
+from isotherm.servicekit.throttling.rates import parse_optional_rate
+from isotherm.servicekit.throttling.sparse_log import SparseLog
 
 _log = logs.logger(__name__)
 
 T = TypeVar("T")
 
 
-class RefusedError(Exception):
-    """The client is not let in; `reason` is what it is told."""
+class Identity(NamedTuple):
+    """An accepted client. `username` is the verified user name; None for a client without one."""
 
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason.words)
-        self.reason = reason
+    username: str | None
+
+
+class Refused(NamedTuple):
+    """A refused client. `reason` is what an MQTT 5 client is told."""
+
+    reason: Reason
 
 
 class WatchedFile(Generic[T]):
-    """The content of a file, parsed; the last good one when it cannot be read any more."""
+    """The parsed content of a file that may change. When the file becomes unusable, the last good content stays."""
 
     def __init__(self, key: str, path: str, parse: Callable[[Iterable[str]], T]) -> None:
         self._key = key
@@ -49,7 +49,7 @@ class WatchedFile(Generic[T]):
         self.content = self._read()
 
     def refresh(self) -> None:
-        """Read it again when it is another one; what is wrong with it is logged once and changes nothing."""
+        """Read the file again if it has changed. A mistake in it is logged once and changes nothing."""
         state = self._state()
         if state == self._seen:
             return
@@ -79,8 +79,8 @@ class WatchedFile(Generic[T]):
             raise SettingsError([f"{self._key}: {self._path}: {error.strerror or error}"]) from None
 
 
-class Access:
-    """Decides about clients. Raises SettingsError when a file cannot be used."""
+class AccessControl:
+    """Authenticates clients and holds the rules of `acl_file`. Raises SettingsError when a file cannot be used."""
 
     def __init__(self, settings: ProxySettings, metrics: Metrics) -> None:
         certificates = self._certificates = settings.tls.cafile is not None
@@ -89,102 +89,72 @@ class Access:
         )
         self._acl = settings.acl_file and WatchedFile("acl_file", settings.acl_file, parse_acl)
         self.closes_on_denial = settings.unauthorized == "close"
-        """Whether a client that cannot be told of a denied publish loses its connection."""
+        """Whether the server closes a client that cannot be told that its publish is denied."""
         self._identity_is_username = settings.tls.use_identity_as_username
-        # A certificate that is required shows enough, unless names are asked for as well.
-        self._nameless_allowed = settings.allow_anonymous or (certificates and not settings.password_file)
+        # A required certificate identifies a client well enough, unless a password is required too.
+        self._anonymous_allowed = settings.allow_anonymous or (certificates and not settings.password_file)
         self._metrics = metrics
-        self._failures_of_user = _limit(settings.limits.failed_logins)
-        self._failures_of_address = _limit(settings.limits.failed_logins_per_address)
-        self._refused = SparseLog(_log, "logins were refused")
-        self._denied = SparseLog(_log, "publishes were denied by acl_file")
+        self._user_throttle = _throttle(settings.limits.failed_logins)
+        self._address_throttle = _throttle(settings.limits.failed_logins_per_address)
+        self._log_refused = SparseLog(_log, "logins were refused")
+        self._log_denied = SparseLog(_log, "publishes were denied by acl_file")
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="passwords")
 
     @property
-    def identifies(self) -> bool:
-        """Whether clients can show who they are, so that their sessions are their own."""
+    def identifies_clients(self) -> bool:
+        """Whether clients can prove who they are, so that a session belongs to a user."""
         return bool(self._passwords) or self._certificates
-
-    def refused_session(self, connection: Connection) -> None:
-        """A client named another user's session: count it and say so."""
-        arrival = connection.arrival
-        self._refuse("client id of another user", arrival.client_id, connection.address, arrival.username)
 
     @property
     def acl(self) -> Acl | None:
-        """The rules now; another object whenever they changed."""
+        """The current rules; another object after every change."""
         return self._acl.content if self._acl else None
 
     def refresh(self) -> None:
-        """Look whether a file changed."""
+        """Read the files again that have changed."""
         for file in (self._passwords, self._acl):
             if file:
                 file.refresh()
 
-    async def lets_in(self, connection: Connection, connect: Connect) -> bool:
-        """Whether the client may connect, its will included; if not, it was told. Sets the connection's rights."""
-        client_id, acl, will = connection.arrival.client_id, self.acl, connect.will
-        try:
-            username = await self.identify(
-                client_id=client_id,
-                address=connection.address,
-                username=connect.username,
-                password=connect.password,
-                common_name=connection.common_name,
-            )
-        except RefusedError as refused:
-            connection.refuse(refused.reason)
-            return False
-        if connection.ended:
-            return False
-        connection.rights = Rights(client_id, username)
-        # A required certificate was verified, also where its name is not the user's.
-        connection.arrival.username = username or connection.common_name
-        connection.door.admission.authenticated += username is not None
-        if will is not None and acl is not None and not connection.rights.may_write(acl, will.topic):
-            self.denied(client_id=client_id, username=username, topic=will.topic, qos=will.qos)
-            connection.refuse(Reason.NOT_AUTHORIZED)
-            return False
-        return True
-
-    async def identify(
+    async def authenticate(
         self, *, client_id: str, address: str, username: str | None, password: bytes | None, common_name: str | None
-    ) -> str | None:
-        """The verified user name of a client, None for one without; what nobody verified is no name.
+    ) -> Identity | Refused:
+        """Decide who a client is by its user name and password, or by the common name of its certificate.
 
-        Raises RefusedError.
+        A user name that nobody verified counts as none.
         """
+
+        def refuse(why: str, reason: Reason) -> Refused:
+            self._count_refused(why, client_id, address, username)
+            return Refused(reason)
+
         if self._identity_is_username:
             if not common_name:
-                self._refuse("no common name in the certificate", client_id, address, username)
-                raise RefusedError(Reason.BAD_USER_NAME_OR_PASSWORD)
-            return common_name
+                return refuse("no common name in the certificate", Reason.BAD_USER_NAME_OR_PASSWORD)
+            return Identity(common_name)
         if username is None or not self._passwords:
-            if self._nameless_allowed:
-                return None
-            self._refuse("no user name", client_id, address, username)
-            raise RefusedError(Reason.NOT_AUTHORIZED)
+            if self._anonymous_allowed:
+                return Identity(None)
+            return refuse("no user name", Reason.NOT_AUTHORIZED)
         try:
             matches = await self._matches(address, username, password or b"")
         except TooManyFailuresError:
-            self._refuse("too many failed logins", client_id, address, username)
-            raise RefusedError(Reason.CONNECTION_RATE_EXCEEDED) from None
+            return refuse("too many failed logins", Reason.CONNECTION_RATE_EXCEEDED)
         if not matches:
-            self._refuse("unknown user or wrong password", client_id, address, username)
-            raise RefusedError(Reason.BAD_USER_NAME_OR_PASSWORD)
-        return username
+            return refuse("unknown user or wrong password", Reason.BAD_USER_NAME_OR_PASSWORD)
+        return Identity(username)
 
     async def _matches(self, address: str, username: str, password: bytes) -> bool:
-        """Whether the password is right. Raises TooManyFailuresError."""
+        """Return whether the password is right. Raises TooManyFailuresError."""
         assert self._passwords
         async with AsyncExitStack() as stack:
             attempts = [
-                await stack.enter_async_context(limit.attempt(key))
-                for limit, key in (
-                    (self._failures_of_user, f"{address} {username}"),
-                    (self._failures_of_address, address),
+                await stack.enter_async_context(throttle.attempt(key))
+                for throttle, key in (
+                    (self._user_throttle, f"{address} {username}"),
+                    (self._address_throttle, address),
                 )
-                if limit is not None
+                if throttle is not None
             ]
             match = self._passwords.content.match
             matches = await asyncio.get_running_loop().run_in_executor(self._executor, match, username, password)
@@ -192,40 +162,44 @@ class Access:
                 attempt.failed = not matches
         return matches
 
-    def denied(self, *, client_id: str, username: str | None, topic: str, qos: int) -> None:
-        """A publish was not allowed: count it and say so."""
+    def count_denied(self, *, client_id: str, username: str | None, topic: str, qos: int) -> None:
+        """Count and log a publish that the rules do not allow."""
         self._metrics.unauthorized[qos] += 1
-        self._denied(client_id=client_id, username=username, topic=topic[:200], qos=qos)
+        self._log_denied(client_id=client_id, username=username, topic=topic[:200], qos=qos)
 
-    def _refuse(self, why: str, client_id: str, address: str, username: str | None) -> None:
+    def count_refused_session(self, *, client_id: str, address: str, username: str | None) -> None:
+        """Count and log a client that named the session of another user."""
+        self._count_refused("client id of another user", client_id, address, username)
+
+    def _count_refused(self, why: str, client_id: str, address: str, username: str | None) -> None:
         self._metrics.logins_refused[why] += 1
-        self._refused(why=why, client_id=client_id, address=address, username=username)
+        self._log_refused(why=why, client_id=client_id, address=address, username=username)
 
 
-def _limit(rate_text: str) -> LoginLimit | None:
+def _throttle(rate_text: str) -> LoginThrottle | None:
     rate = parse_optional_rate(rate_text)
-    return LoginLimit(rate, time.monotonic) if rate else None
+    return LoginThrottle(rate, time.monotonic) if rate else None
 
 
-class Rights:
-    """What one accepted client may publish; remembers the answers for its last topics."""
+class PublishPermissions:
+    """The topics that one accepted client may publish to; caches the decisions for its last topics."""
 
-    __slots__ = ("_acl", "_answers", "_client_id", "username")
-    _REMEMBERED = 64
+    __slots__ = ("_acl", "_client_id", "_decisions", "username")
+    _MAX_CACHED = 64
 
     def __init__(self, client_id: str, username: str | None) -> None:
         self._client_id = client_id
         self.username = username
         self._acl: Acl | None = None
-        self._answers: dict[str, bool] = {}
+        self._decisions: dict[str, bool] = {}
 
-    def may_write(self, acl: Acl, topic: str) -> bool:
-        """Whether it may publish to `topic`."""
-        if acl is not self._acl or len(self._answers) > self._REMEMBERED:
+    def may_publish(self, acl: Acl, topic: str) -> bool:
+        """Return whether the client may publish to `topic`."""
+        if acl is not self._acl or len(self._decisions) > self._MAX_CACHED:
             self._acl = acl
-            self._answers.clear()
-        answer = self._answers.get(topic)
-        if answer is None:
-            answer = acl.may_write(topic, client_id=self._client_id, username=self.username)
-            self._answers[topic] = answer
-        return answer
+            self._decisions.clear()
+        decision = self._decisions.get(topic)
+        if decision is None:
+            decision = acl.may_publish(topic, client_id=self._client_id, username=self.username)
+            self._decisions[topic] = decision
+        return decision

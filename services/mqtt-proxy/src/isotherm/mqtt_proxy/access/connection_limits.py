@@ -1,34 +1,64 @@
-"""Bounds on how many connections there are, and how fast they may be."""
+"""Limits on the number of connections and on the rates of their publishes."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 
-from isotherm.mqtt_proxy.access.rates import Meter, meter
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.settings import LimitSettings
+from isotherm.servicekit.throttling.rates import Rate, TokenBucket, parse_optional_rate
 
 
-class Admission:
-    """Counts sockets, in total and by client address, and hands out what their publishes are measured by."""
+class RateMeter:
+    """Measures messages and payload bytes of one client, or of all, against their rates; at least one has a limit."""
 
-    def __init__(self, limits: LimitSettings, metrics: Metrics) -> None:
+    __slots__ = ("_bytes", "_messages")
+
+    def __init__(self, messages: Rate | None, payload_bytes: Rate | None, now_s: float) -> None:
+        self._messages = TokenBucket(messages, now_s) if messages else None
+        self._bytes = TokenBucket(payload_bytes, now_s) if payload_bytes else None
+
+    def count(self, payload_bytes: int) -> None:
+        """Count a message."""
+        if self._messages is not None:
+            self._messages.take(1)
+        if self._bytes is not None:
+            self._bytes.take(payload_bytes)
+
+    def wait_s(self, now_s: float) -> float:
+        """Return 0 when the next message may come, else the time in seconds until it may."""
+        return max(bucket.wait_s(now_s) for bucket in (self._messages, self._bytes) if bucket is not None)
+
+
+def rate_meters(messages: str, payload_bytes: str, now_s: float) -> tuple[RateMeter, ...]:
+    """Return a meter for the rates of two settings; none when neither sets a limit."""
+    rates = parse_optional_rate(messages), parse_optional_rate(payload_bytes)
+    return (RateMeter(*rates, now_s),) if any(rates) else ()
+
+
+class ConnectionLimits:
+    """Counts the sockets of a process, in total and by client address, and makes the meters of their publishes."""
+
+    def __init__(self, limits: LimitSettings, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._metrics = metrics
+        self._clock = clock
         self._by_address: Counter[str] = Counter()
         self._connections = 0
         self.authenticated = 0
-        self._total = meter(limits.messages_total, limits.bytes_total, time.monotonic())
+        """How many open connections have a verified user name."""
+        self._total = rate_meters(limits.messages_total, limits.bytes_total, clock())
 
     def enter(self, address: str) -> bool:
-        """Take a new socket in, unless a bound is reached; `leave` gives its place back."""
+        """Count a new socket and return True, unless a bound is reached. `leave` ends it."""
         limits = self._limits
-        most = limits.connections_per_address
+        max_per_address = limits.connections_per_address
         if self._connections >= limits.connections:
             self._metrics.connection_attempts["too many connections"] += 1
             return False
-        if most is not None and self._by_address[address] >= most:
+        if max_per_address is not None and self._by_address[address] >= max_per_address:
             self._metrics.connection_attempts["too many connections of an address"] += 1
             return False
         self._connections += 1
@@ -36,19 +66,19 @@ class Admission:
         return True
 
     def leave(self, address: str, *, authenticated: bool) -> None:
-        """A socket that had entered is gone."""
+        """Remove a socket that `enter` counted."""
         self._connections -= 1
         self.authenticated -= authenticated
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
 
-    def meters(self) -> tuple[Meter, ...]:
-        """For the publishes of a new connection: its own rates, and those of all."""
+    def meters(self) -> tuple[RateMeter, ...]:
+        """Return the meters of a new connection's publishes: its own, and those of all connections."""
         limits = self._limits
-        return (*meter(limits.messages_per_client, limits.bytes_per_client, time.monotonic()), *self._total)
+        return (*rate_meters(limits.messages_per_client, limits.bytes_per_client, self._clock()), *self._total)
 
-    def paused(self, now_s: float) -> None:
-        """A connection is not read because of a rate."""
+    def count_pause(self, now_s: float) -> None:
+        """Count a connection that is not read because of a rate."""
         of_all = any(meter.wait_s(now_s) for meter in self._total)
         self._metrics.rate_pauses["all connections" if of_all else "one connection"] += 1

@@ -1,4 +1,4 @@
-"""Limits guessing of passwords: attempts count from their beginning, so that many at once are limited as in a row."""
+"""Limits how fast passwords can be guessed, whether the attempts come one after the other or all at once."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from isotherm.servicekit.rates import Rate, TokenBucket
+from isotherm.servicekit.throttling.rates import Rate, TokenBucket
 
 
 class TooManyFailuresError(Exception):
-    """Too many attempts failed for this key; none is made now."""
+    """Too many attempts failed for this key, so no further attempt is made now."""
 
 
-class Attempt:
-    """One attempt; it counts as failed when it ends with `failed` set."""
+class LoginAttempt:
+    """One attempt. It counts as failed when it ends with `failed` set."""
 
     __slots__ = ("failed",)
 
@@ -23,12 +23,12 @@ class Attempt:
         self.failed = False
 
 
-class LoginLimit:
-    """Failed logins by key (a user at an address, an address), against a rate.
+class LoginThrottle:
+    """Counts failed logins by key (a user at an address, or an address) against a rate.
 
-    At a time only so many attempts of a key are under way as may still fail; the others wait for their outcome, so that
-    a thousand devices behind one address get in while a thousand guesses do not. Keys that were quiet for longest are
-    forgotten beyond `maximum`. To be used on one event loop.
+    A key has at most as many concurrent attempts as may still fail. Further attempts wait for the outcome of those. So
+    a thousand devices behind one address can log in, while a thousand guesses cannot. Beyond `maximum` keys the
+    throttle forgets the least recently used ones. Used on one event loop.
     """
 
     def __init__(self, rate: Rate, clock: Callable[[], float], maximum: int = 10_000) -> None:
@@ -38,8 +38,8 @@ class LoginLimit:
         self._keys: OrderedDict[str, _Key] = OrderedDict()
 
     @asynccontextmanager
-    async def attempt(self, key: str) -> AsyncIterator[Attempt]:
-        """Make an attempt, after waiting for those that decide whether it may be made. Raises TooManyFailuresError."""
+    async def attempt(self, key: str) -> AsyncIterator[LoginAttempt]:
+        """Wait until an attempt is allowed and make it in the body. Raises TooManyFailuresError when it is not."""
         state = self._keys.get(key)
         if state is None:
             state = self._keys[key] = _Key(TokenBucket(self._rate, self._clock()))
@@ -47,11 +47,11 @@ class LoginLimit:
         state.users += 1
         try:
             await self._enter(state)
-            attempt = Attempt()
+            attempt = LoginAttempt()
             try:
                 yield attempt
             finally:
-                state.under_way -= 1
+                state.concurrent -= 1
                 if attempt.failed:
                     state.failures.take(1)
                 state.wake()
@@ -65,15 +65,15 @@ class LoginLimit:
             if not allowed:
                 state.wake()
                 raise TooManyFailuresError
-            if state.under_way < allowed:
-                state.under_way += 1
+            if state.concurrent < allowed:
+                state.concurrent += 1
                 return
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             state.waiting.append(waiter)
             try:
                 await waiter
             except asyncio.CancelledError:
-                # It may have been its turn.
+                # It may have been this waiter's turn: pass it on.
                 state.wake()
                 raise
 
@@ -86,16 +86,16 @@ class LoginLimit:
 
 
 class _Key:
-    __slots__ = ("failures", "under_way", "users", "waiting")
+    __slots__ = ("concurrent", "failures", "users", "waiting")
 
     def __init__(self, failures: TokenBucket) -> None:
         self.failures = failures
-        self.under_way = 0
+        self.concurrent = 0
         self.users = 0
         self.waiting: deque[asyncio.Future[None]] = deque()
 
     def wake(self) -> None:
-        """Let the next that waits look again."""
+        """Let the next waiter check again."""
         while self.waiting:
             waiter = self.waiting.popleft()
             if not waiter.done():

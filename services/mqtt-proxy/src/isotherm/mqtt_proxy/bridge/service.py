@@ -13,44 +13,39 @@ from prometheus_client import CollectorRegistry
 
 from isotherm.connector.standalone.reporting import Reporter, reported
 from isotherm.mqtt_proxy.bridge.subscriber import Bridge
-from isotherm.mqtt_proxy.composition import (
-    ensure_dead_letter_topic,
-    make_producer,
-    producer_of,
-    router_of,
-    rules_of,
-)
+from isotherm.mqtt_proxy.delivery.producers import build_loop_producer, build_producer
+from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
 from isotherm.mqtt_proxy.ingest.routes import Router
-from isotherm.mqtt_proxy.ingest.topic_encoders import Catalogue
+from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
 from isotherm.mqtt_proxy.ingest.translation import Translator
 from isotherm.mqtt_proxy.metrics import Metrics
-from isotherm.mqtt_proxy.processes.desired_state import Wanted
-from isotherm.mqtt_proxy.processes.startup import until_possible
-from isotherm.mqtt_proxy.processes.worker_process import observed
+from isotherm.mqtt_proxy.processes.desired_state import DesiredState
+from isotherm.mqtt_proxy.processes.startup import retry_until_possible
+from isotherm.mqtt_proxy.processes.worker_process import monitored
 from isotherm.mqtt_proxy.settings import SERVICE, BridgeSettings, ProxySettings
 from isotherm.schemas import schema
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.lifecycle import Exit, Stop, run_async
-from isotherm.servicekit.producer_health import ProducerHealth
+from isotherm.servicekit.producer.health import ProducerHealth
 from isotherm.servicekit.settings import SettingsError
 
 _log = logs.logger(__name__)
 
 _BEAT_S = 1.0
-_CATALOGUE_S = 10.0
+_REFRESH_TOPICS_S = 10.0
 
 
 def run_bridge(settings: ProxySettings, link_fd: int | None = None) -> int:
-    """Run the bridge until it is told to stop; returns the exit code.
+    """Run the bridge until it is told to stop; return the exit code.
 
     One of several processes has a link to their supervisor. Raises SettingsError for routes, filters or certificates
     that cannot be used.
     """
-    # Before anything runs: what is wrong with the settings ends the command.
-    make = _maker(settings)
-    return run_async(lambda stop: make(stop).run(link_fd), shutdown_timeout_ms=settings.shutdown_timeout_ms)
+    # The settings are checked before anything runs, so that a mistake ends the command.
+    make_service = _service_factory(settings)
+    return run_async(lambda stop: make_service(stop).run(link_fd), shutdown_timeout_ms=settings.shutdown_timeout_ms)
 
 
 Report = Callable[[Health, CollectorRegistry], Reporter]
@@ -59,17 +54,17 @@ Report = Callable[[Health, CollectorRegistry], Reporter]
 def bridge_service(
     settings: ProxySettings, stop: Stop, *, report: Report, on_port: Callable[[int], None]
 ) -> BridgeService:
-    """A bridge whose status is somebody else's to tell, and its metrics on a port that somebody wants to know.
+    """Return the bridge of a task: `report` makes its reporter, and `on_port` receives the port of its metrics.
 
     Raises SettingsError as `run_bridge`.
     """
-    return _maker(settings, report, on_port)(stop)
+    return _service_factory(settings, report, on_port)(stop)
 
 
-def _maker(
+def _service_factory(
     settings: ProxySettings, report: Report | None = None, on_port: Callable[[int], None] = lambda _port: None
 ) -> Callable[[Stop], BridgeService]:
-    router = router_of(settings)
+    router = build_router(settings)
     filters = settings.bridge.filters or router.sources
     if not filters:
         raise SettingsError(["bridge.filters: empty, and there are no routes to take the filters from"])
@@ -90,7 +85,7 @@ def _tls(settings: BridgeSettings) -> ssl.SSLContext | None:
 
 
 class BridgeService:
-    """One process: built from its settings, run once."""
+    """One process: composed from its settings, run once."""
 
     def __init__(
         self,
@@ -102,29 +97,29 @@ class BridgeService:
         report: Report | None,
         on_port: Callable[[int], None],
     ) -> None:
-        """Without `report` it follows its own target, and says itself how it is."""
+        """Without `report` the bridge follows its own target state and reports its own status."""
         self._settings = settings
         self._report, self._on_port = report, on_port
         self._router = router
         self._stop = stop
         self._metrics = Metrics()
         self._health = Health()
-        self._wanted = Wanted(settings, self._health, self._metrics)
+        self._desired_state = DesiredState(settings, self._health, self._metrics)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="kafka")
         self._exit = Exit.OK
         name = f"isotherm-{SERVICE}-bridge-{settings.ordinal}"
         self._admin = kafka.admin(settings.kafka, name)
-        self._catalogue = Catalogue(self._admin, SchemaRegistry(settings.registry), schema("SensorReading", 1))
-        producer = producer_of(settings, name)
+        self._encoders = TopicEncoders(self._admin, SchemaRegistry(settings.registry), schema("SensorReading", 1))
+        producer = build_loop_producer(settings, name)
         self._producer_health = ProducerHealth(
-            producer, partial(make_producer, settings, name), self._health, on_incurable=self._producer_broken
+            producer, partial(build_producer, settings, name), self._health, on_incurable=self._on_producer_broken
         )
         self._bridge = Bridge(
             settings.bridge,
             client_id=f"{settings.bridge.client_id}-{settings.ordinal}",
             filters=filters,
             tls=tls,
-            translator=Translator(router, self._catalogue.encoders, rules_of(settings)),
+            translator=Translator(router, self._encoders.encoders, build_rules(settings)),
             producer=producer,
             metrics=self._metrics,
             health=self._health,
@@ -136,20 +131,20 @@ class BridgeService:
         registry = CollectorRegistry()
         registry.register(self._metrics)
         loop = asyncio.get_running_loop()
-        async with observed(self._settings.http, self._health, registry, link_fd, self._on_port) as member:
+        async with monitored(self._settings.http, self._health, registry, link_fd, self._on_port) as process:
             tasks = [loop.create_task(self._beat())]
             try:
-                await until_possible(
+                await retry_until_possible(
                     "kafka", self._check_topics, executor=self._executor, health=self._health, stop=self._stop
                 )
                 self._health.not_ready("broker", "not connected yet")
                 self._health.ready()
-                if member is not None:
-                    member.join(None)
+                if process is not None:
+                    process.join(None)
                 if self._router.has_dynamic_targets:
-                    tasks.append(loop.create_task(self._catalogue.watch(_CATALOGUE_S)))
+                    tasks.append(loop.create_task(self._encoders.watch(_REFRESH_TOPICS_S)))
                 with reported(self._reporter(registry)):
-                    await self._work()
+                    await self._run_bridge()
                 _log.info("drained")
             finally:
                 for task in tasks:
@@ -157,8 +152,8 @@ class BridgeService:
                 self._executor.shutdown(wait=False)
         return self._exit
 
-    def _producer_broken(self, error: KafkaError) -> None:
-        """New producers break as well: end, so that another process takes the place."""
+    def _on_producer_broken(self, error: KafkaError) -> None:
+        """End this process, because new producers break as well; another process takes its place."""
         _log.error("the producer is broken for good; ending", code=error.name(), reason=error.str())
         self._exit = Exit.FAILED
         self._stop.set()
@@ -166,28 +161,28 @@ class BridgeService:
     def _reporter(self, registry: CollectorRegistry) -> Reporter:
         if self._report is not None:
             return self._report(self._health, registry)
-        return self._wanted.reporter(registry)
+        return self._desired_state.reporter(registry)
 
-    async def _work(self) -> None:
+    async def _run_bridge(self) -> None:
         if self._report is not None:
-            await self._subscribed(self._stop)
+            await self._subscribe(self._stop)
             return
-        self._wanted.start()
+        self._desired_state.start()
         try:
-            # While nothing is wanted of it, it needs no broker.
-            await self._wanted.run(self._stop, self._subscribed, on_halt=lambda: self._health.ready("broker"))
+            # A halted bridge needs no broker.
+            await self._desired_state.run(self._stop, self._subscribe, on_halt=lambda: self._health.ready("broker"))
         finally:
-            self._wanted.close()
+            self._desired_state.close()
 
-    async def _subscribed(self, halt: Stop) -> None:
+    async def _subscribe(self, halt: Stop) -> None:
         self._health.not_ready("broker", "not connected yet")
         await self._bridge.run(halt)
         await self._bridge.producer.drain()
 
     def _check_topics(self) -> None:
-        self._catalogue.require(self._router.targets, without_readings=[])
+        self._encoders.require(self._router.targets, without_readings=[])
         if self._router.has_dynamic_targets:
-            self._catalogue.refresh()
+            self._encoders.refresh()
         ensure_dead_letter_topic(self._admin, self._settings)
 
     async def _beat(self) -> None:

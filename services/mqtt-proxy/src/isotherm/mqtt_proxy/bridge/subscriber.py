@@ -1,7 +1,7 @@
-"""The bridge: subscribes to an existing broker and acknowledges to it what Kafka has (ADR 0014).
+"""The bridge: subscribes to an existing broker and acknowledges a message when Kafka has it (ADR 0014).
 
-A Bridge knows its broker, a translator, a producer and counters, and nothing of the service around it: it is what a
-connector task will run.
+A Bridge knows its broker, a translator, a producer and counters, and nothing of the service or the connector task that
+runs it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from confluent_kafka import KafkaError, KafkaException
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.delivery.transactional_writer import RECORDS_AT_FAULT
-from isotherm.mqtt_proxy.ingest.translation import Arrival, Translated, Translator
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.settings import BridgeSettings
 from isotherm.servicekit import logs
 from isotherm.servicekit.backoff import Backoff
-from isotherm.servicekit.delivery import LoopProducer, QueueFullError
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.lifecycle import Stop
+from isotherm.servicekit.producer.delivery import LoopProducer, QueueFullError
 
 _log = logs.logger(__name__)
 
 _NEVER_RECONNECT = -2
-"""Of gmqtt's own accord: a client serves one connection, so that no late acknowledgement can reach the next one."""
+"""gmqtt never reconnects: a client serves one connection, so no late acknowledgement can reach the next one."""
 
 _Reports = list[asyncio.Future[KafkaError | None]]
 
@@ -47,12 +47,12 @@ _PROPERTIES = {
     "correlation_data": Property.CORRELATION_DATA,
 }
 
-# What matters of it is logged here, in our words.
+# gmqtt's own log lines repeat ours.
 logging.getLogger("gmqtt").setLevel(logging.CRITICAL)
 
 
 class BrokerError(Exception):
-    """The broker did not let us in, or not subscribe."""
+    """The broker refused the connection or a subscription."""
 
 
 class Bridge:
@@ -71,7 +71,7 @@ class Bridge:
         health: Health,
         max_outstanding_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        """`max_outstanding_bytes` bounds the memory of records that wait for Kafka, and of one message beyond it."""
+        """`max_outstanding_bytes` bounds the memory of records that wait for Kafka; one message may exceed it."""
         self.settings = settings
         self.client_id = client_id
         self.filters = [f"$share/{settings.group}/{f}" if settings.group else f for f in filters]
@@ -93,16 +93,16 @@ class Bridge:
 
     @property
     def is_full(self) -> bool:
-        """Whether as much waits for Kafka as may."""
+        """Whether the records that wait for Kafka have reached a bound."""
         producer = self.producer
         return not self._has_room.is_set() or producer.outstanding >= producer.max_outstanding
 
     async def room(self) -> None:
-        """Return when fewer bytes wait for Kafka than may."""
+        """Return when the records that wait for Kafka take less memory than allowed."""
         await self._has_room.wait()
 
     def count_outstanding(self, size: int) -> None:
-        """So many more bytes wait for Kafka, or fewer when it is negative."""
+        """Count `size` more bytes that wait for Kafka; a negative size counts fewer."""
         self._outstanding_bytes += size
         if self._outstanding_bytes < self._max_outstanding_bytes:
             self._has_room.set()
@@ -110,7 +110,7 @@ class Bridge:
             self._has_room.clear()
 
     async def run(self, stop: Stop) -> None:
-        """Subscribe, and again after every loss, until told to stop; then acknowledge what is in flight and leave."""
+        """Subscribe, and again after every lost connection, until told to stop; then acknowledge what is in flight."""
         backoff = Backoff(base_ms=200, cap_ms=10_000)
         loop = asyncio.get_running_loop()
         stopping = loop.create_task(stop.wait_async())
@@ -129,7 +129,7 @@ class Bridge:
             await asyncio.wait([stopping], timeout=wait_ms / 1000)
 
     async def _serve(self, subscriber: Subscriber, stopping: asyncio.Task[None]) -> str:
-        """Why it ended."""
+        """Run one connection to its end and return the reason."""
         attempts, host = self.metrics.connection_attempts, f"{self.settings.host}:{self.settings.port}"
         try:
             await subscriber.open()
@@ -154,16 +154,16 @@ class Bridge:
 
 
 class Subscriber:
-    """One connection to the broker. What is not acknowledged when it ends, the broker sends again on the next one."""
+    """One connection to the broker, which sends unacknowledged messages again on the next one."""
 
     def __init__(self, bridge: Bridge) -> None:
         settings = bridge.settings
         loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[tuple[str, str]] = loop.create_future()
-        """A label and the words for why the connection ended."""
+        """Why the connection ended: a label for the metrics, and a text."""
         self.acknowledged = 0
         self._bridge = bridge
-        self._arrival = Arrival(bridge.client_id)
+        self._context = IngestContext(bridge.client_id)
         self._granted: asyncio.Future[tuple[int, ...]] = loop.create_future()
         self._closed = asyncio.Event()
         self._is_draining = False
@@ -217,20 +217,20 @@ class Subscriber:
             task.cancel()
 
     async def drain(self) -> None:
-        """Take nothing more in, return when what came before is acknowledged or cannot be."""
+        """Accept no further message, and return when the earlier ones are acknowledged or cannot be."""
         self._is_draining = True
         await _first(self._last, self.lost)
-        # An acknowledgement leaves in the turn after its message is done.
+        # gmqtt sends an acknowledgement in the turn of the loop after its message is done.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """End the connection; the session stays at the broker."""
+        """End the connection. The broker keeps the session."""
         with suppress(OSError, TimeoutError):
             await asyncio.wait_for(self._client.disconnect(), _CLOSE_TIMEOUT_S)
         self._closed.set()
 
-    # -- what gmqtt calls
+    # -- callbacks of gmqtt
 
     def _on_subscribe(self, _client: object, _packet_id: int, granted: tuple[int, ...], _properties: object) -> None:
         if not self._granted.done():
@@ -247,7 +247,7 @@ class Subscriber:
     async def _on_message(
         self, _client: object, topic: str, payload: bytes, qos: int, properties: Mapping[str, Any]
     ) -> int:
-        """gmqtt acknowledges a message with the reason that this returns; in the order of arrival (MQTT-4.6.0-2)."""
+        """Store a message and return its reason code, with which gmqtt acknowledges it, in order (MQTT-4.6.0-2)."""
         before, done = self._last, asyncio.get_running_loop().create_future()
         if self._is_draining or self.lost.done():
             return await self._never()
@@ -259,7 +259,7 @@ class Subscriber:
         finally:
             if not done.done():
                 done.set_result(False)
-                self._lose("not stored", "Kafka did not take a message; the broker has to send it again")
+                self._lose("not stored", "Kafka did not store a message; the broker has to send it again")
         if not done.result():
             return await self._never()
         if qos and not self.lost.done():
@@ -268,7 +268,7 @@ class Subscriber:
         return 0
 
     async def _never(self) -> int:
-        # Returning would acknowledge, whatever the reason: brokers do not send again what was refused.
+        # Any return would acknowledge the message, and brokers do not send a refused message again.
         await self._closed.wait()
         return _REFUSED
 
@@ -280,21 +280,21 @@ class Subscriber:
         metrics.messages_received[publish.qos] += 1
         metrics.payload_bytes += len(publish.payload)
         if publish.qos == 0 and bridge.is_full:
-            # Nobody can hold these back: QoS 0 knows no receive maximum.
+            # Nothing can hold QoS 0 messages back: they have no receive maximum.
             metrics.dropped["qos 0 while Kafka is slow"] += 1
             return True
-        # In the order of arrival, even when the first of several has to wait for room.
+        # The lock keeps the order of arrival also when a message has to wait for room.
         async with self._in_order:
             await bridge.room()
-            self._arrival.at(int(time.time() * 1000))
-            translated = bridge.translator.translate(publish, self._arrival)
-            reports = await self._hand_over(translated)
-        error = await self._outcome(translated, reports)
+            self._context.ingest_ms = int(time.time() * 1000)
+            translated = bridge.translator.translate(publish, self._context)
+            reports = await self._produce_all(translated)
+        error = await self._wait_for_reports(translated, reports)
         if error is not None and error.code() in RECORDS_AT_FAULT:
-            translated = bridge.translator.refused(publish, self._arrival, error.str())
+            translated = bridge.translator.dead_letter(publish, self._context, error.str())
             async with self._in_order:
-                reports = await self._hand_over(translated)
-            error = await self._outcome(translated, reports)
+                reports = await self._produce_all(translated)
+            error = await self._wait_for_reports(translated, reports)
         if error is not None:
             metrics.refused[publish.qos] += 1
             _log.warning("a message was not stored", topic=publish.topic, reason=error.str())
@@ -302,8 +302,8 @@ class Subscriber:
         metrics.count_stored(translated, publish.qos, loop.time() - started_s)
         return True
 
-    async def _hand_over(self, translated: Translated) -> _Reports:
-        """What Kafka will say of each record."""
+    async def _produce_all(self, translated: TranslatedPublish) -> _Reports:
+        """Produce the records and return a future delivery report of each."""
         reports: _Reports = []
         self._bridge.count_outstanding(translated.bytes)
         for topic, key, value, headers in translated.records:
@@ -315,8 +315,8 @@ class Subscriber:
             reports.append(report)
         return reports
 
-    async def _outcome(self, translated: Translated, reports: _Reports) -> KafkaError | None:
-        """The first error, or None when Kafka has all records."""
+    async def _wait_for_reports(self, translated: TranslatedPublish, reports: _Reports) -> KafkaError | None:
+        """Wait for all reports and return the first error; None when Kafka has all records."""
         try:
             found = await asyncio.gather(*reports)
         finally:
@@ -331,7 +331,7 @@ class Subscriber:
             with suppress(QueueFullError):
                 producer.produce(topic, key=key, value=value, headers=headers, on_delivery=_into(report))
                 return
-            # librdkafka's own byte bound: a report has to come in first.
+            # librdkafka's own bound in bytes is met: a report has to arrive first.
             await asyncio.sleep(0.01)
 
 
@@ -348,7 +348,7 @@ async def _result(future: asyncio.Future[Any]) -> Any:
 
 
 def _publish(topic: str, payload: bytes, qos: int, properties: Mapping[str, Any]) -> Publish:
-    """A message as gmqtt gives it: its properties are lists by gmqtt's names."""
+    """Return a message of gmqtt as a Publish. gmqtt's properties are lists by names of its own."""
     ours: dict[Property, Any] = {ours: properties[name][0] for name, ours in _PROPERTIES.items() if name in properties}
     if "user_property" in properties:
         ours[Property.USER_PROPERTY] = properties["user_property"]

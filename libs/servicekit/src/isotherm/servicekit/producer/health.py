@@ -16,8 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from isotherm.servicekit import logs
 from isotherm.servicekit.backoff import Backoff
-from isotherm.servicekit.delivery import LoopProducer
 from isotherm.servicekit.health import Health
+from isotherm.servicekit.producer.delivery import LoopProducer
 
 _log = logs.logger(__name__)
 
