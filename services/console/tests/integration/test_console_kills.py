@@ -110,7 +110,7 @@ class Replays(Client):
 
     def __init__(self, console: Console, box: str) -> None:
         super().__init__(console)
-        self._path = f"/isotherm/dead-letters/{box}/replay"
+        self._path = f"/isotherm/dead-letter-queues/{box}/replay"
 
     def run(self) -> None:
         """Until `stop`, and until no letter is open then."""
@@ -149,7 +149,7 @@ def test_nothing_acknowledged_is_lost_by_kills_at_any_moment(world: World) -> No
     with closing(records.read(world.kafka, target)) as found:
         replayed = {message.value() for message in found}
     assert replayed == {f"letter {n}".encode() for n in range(buried)}
-    assert console.http.get(f"/isotherm/dead-letters/{box}").json() == []
+    assert console.http.get(f"/isotherm/dead-letter-queues/{box}").json() == []
 
 
 def kill_again_and_again(

@@ -112,8 +112,8 @@ def test_dead_letters_are_replayed_to_where_they_came_from_or_discarded(
     ensure_topic(world.admin, box)
     create(console, world, name)
     bury(world, name, box, count=4)
-    path = f"/isotherm/dead-letters/{box}"
-    assert {"topic": box, "most_open": 4} in console.http.get("/isotherm/dead-letters").json()
+    path = f"/isotherm/dead-letter-queues/{box}"
+    assert {"topic": box, "max_open": 4} in console.http.get("/isotherm/dead-letter-queues").json()
     listed = console.http.get(path).json()
     assert [(one["offset"], one["value"], one["message"]) for one in listed] == [
         (n, f"letter {n}", "no good") for n in range(4)
@@ -139,7 +139,7 @@ def test_dead_letters_are_replayed_to_where_they_came_from_or_discarded(
     assert console.http.post(f"{path}/replay", json={"all": True}).json() == {"done": 4, "left": 0}
     written = ["letter 1", "letter 2", "letter 0", "letter 10", "letter 11"]
     until("a record is written once", lambda: lines(world, name) == written, console.log)
-    assert console.http.get("/isotherm/dead-letters/thermostat.data").status_code == 404
+    assert console.http.get("/isotherm/dead-letter-queues/thermostat.data").status_code == 404
 
 
 def test_a_list_of_large_dead_letters_is_shorter_and_the_command_line_goes_on_with_it(
@@ -149,14 +149,14 @@ def test_a_list_of_large_dead_letters_is_shorter_and_the_command_line_goes_on_wi
     ensure_topic(world.admin, box)
     create(console, world, name)
     bury(world, name, box, count=25, padding=b"." * 900_000)
-    first = console.http.get(f"/isotherm/dead-letters/{box}?limit=1000")
+    first = console.http.get(f"/isotherm/dead-letter-queues/{box}?limit=1000")
     assert 0 < len(first.json()) < 25
     assert len(first.content) < 100_000
     assert "next" in first.links
     listed = CliRunner().invoke(app, ["dlq", "list", box, "-n", "24"], env={"KAFKA_CONNECT_REST": console.url})
     assert [line.partition("=")[0] for line in listed.stdout.splitlines()] == [f"0/{n}" for n in range(24)]
-    assert 'href="?after=0/' in console.http.get(f"/ui/dead-letters/{box}").text
-    handled = console.http.post(f"/isotherm/dead-letters/{box}/replay", json={"all": True}).json()
+    assert 'href="?after=0/' in console.http.get(f"/ui/dead-letter-queues/{box}").text
+    handled = console.http.post(f"/isotherm/dead-letter-queues/{box}/replay", json={"all": True}).json()
     assert handled == {"done": 25, "left": 0}
     until("all are written", lambda: len(lines(world, name)) == 25, console.log)
 

@@ -1,4 +1,4 @@
-"""The console's application over a fleet, a journal and topics in memory, for tests without servers."""
+"""The console's application over a cluster, configurations and topics in memory, for tests without servers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from isotherm.console.browser.record_masking import RecordMasker
 from isotherm.console.browser.topic_browser import TopicBrowser
 from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connectors.control import ConnectorControl
-from isotherm.console.connectors.offsets import CommittedOffset, translate_kafka_errors
-from isotherm.console.dead_letters.queue import DeadLetterQueue, HandledRecords, RecordPosition
-from isotherm.console.dead_letters.record import DeadLetterRecord, OpenRecords, take_first
+from isotherm.console.connectors.offsets import CommittedOffset, TargetOffset, translate_kafka_errors
+from isotherm.console.dead_letters.queue import HandledRecords, QueueOverview, RecordPosition
+from isotherm.console.dead_letters.record import OpenRecords, QueuedRecord, take_first
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser
 from isotherm.console.devices.device_states import DeviceRecordCache
@@ -107,10 +107,10 @@ def said(
 
 
 class Memory:
-    """A journal and offsets, kept here; what is written is read back at once."""
+    """A configuration store and offsets in memory; what is written is read back at once."""
 
-    def __init__(self, fleet: ClusterState) -> None:
-        self.fleet, self.records = fleet, []
+    def __init__(self, cluster: ClusterState) -> None:
+        self.cluster, self.records = cluster, []
         self.is_away = False
         self.committed = [CommittedOffset("t", 0, 7)]
 
@@ -120,16 +120,16 @@ class Memory:
         if self.is_away:
             raise UnavailableError("Kafka did not take the change")
         self.records.append((name, record))
-        self.fleet.take_connector(name, record, NOW)
+        self.cluster.update_connector(name, record, NOW)
 
     def read(self, group: str) -> list[CommittedOffset]:
         assert group == "connect-a"
         return self.committed
 
-    def alter(self, group: str, wanted: Sequence[tuple[str, int, int | None]]) -> list[replay.Move]:
+    def alter(self, group: str, targets: Sequence[TargetOffset]) -> list[replay.Move]:
         there = [replay.PartitionState("t", number, 7, "", 2, 10) for number in (0, 1)]
         with translate_kafka_errors():
-            moves = replay.plan_offsets(there, {(topic, partition): offset for topic, partition, offset in wanted})
+            moves = replay.plan_offsets(there, {(topic, partition): offset for topic, partition, offset in targets})
         self.committed = [CommittedOffset(one.topic, one.partition, one.after) for one in moves]
         return moves
 
@@ -144,8 +144,8 @@ class Memory:
         return [replay.Move(topics[0], partition or 0, 7, position.value, 10, "")]
 
 
-class Boxes:
-    """One dead-letter topic with two letters."""
+class MemoryQueues:
+    """One dead-letter queue with two records."""
 
     def __init__(self) -> None:
         headers: list[tuple[str, str | bytes | None]] = [
@@ -154,20 +154,20 @@ class Boxes:
             ("__connect.errors.exception.class.name", b"x.BadError"),
             ("own", b"1"),
         ]
-        self.letters = [DeadLetterRecord("a.dead-letters", 0, n, NOW, b"k", b'{"n":1}', headers) for n in (3, 4)]
+        self.records = [QueuedRecord("a.dead-letters", 0, n, NOW, b"k", b'{"n":1}', headers) for n in (3, 4)]
         self.asked: list[Any] = []
 
-    def boxes(self, also: Collection[str]) -> list[DeadLetterQueue]:
-        return [DeadLetterQueue("a.dead-letters", 2), *(DeadLetterQueue(name, 0) for name in sorted(also))]
+    def queues(self, configured: Collection[str]) -> list[QueueOverview]:
+        return [QueueOverview("a.dead-letters", 2), *(QueueOverview(name, 0) for name in sorted(configured))]
 
-    def open(self, topic: str, after: RecordPosition | None, limit: int) -> OpenRecords:
-        return take_first((one for one in self.letters if after is None or one.offset > after.offset), limit)
+    def open_records(self, topic: str, after: RecordPosition | None, limit: int) -> OpenRecords:
+        return take_first((one for one in self.records if after is None or one.offset > after.offset), limit)
 
-    def letter(self, topic: str, where: RecordPosition) -> DeadLetterRecord:
-        for one in self.letters:
-            if (one.topic, one.offset) == (topic, where.offset):
+    def record(self, topic: str, position: RecordPosition) -> QueuedRecord:
+        for one in self.records:
+            if (one.topic, one.offset) == (topic, position.offset):
                 return one
-        raise NotFoundError(f"{topic} has no letter {where.partition}/{where.offset}")
+        raise NotFoundError(f"{topic} has no record {position.partition}/{position.offset}")
 
     def replay(self, topic: str, chosen: Collection[RecordPosition] | None) -> HandledRecords:
         self.asked.append(("replay", topic, chosen))
@@ -216,7 +216,7 @@ class MemoryReader:
         }
         self.reads = 0
 
-    def read(self, spans: Mapping[int, Span], key_prefix: bytes, most_bytes: int | None) -> FetchedRecords:
+    def read(self, spans: Mapping[int, Span], key_prefix: bytes, max_bytes: int | None) -> FetchedRecords:
         self.reads += 1
         found = {
             number: [one for one in self.partitions[number] if span.start <= one.offset < span.end]
@@ -224,7 +224,7 @@ class MemoryReader:
         }
         found = {number: of for number, of in found.items() if of}
         size = sum(len(one.value or b"") for of in found.values() for one in of)
-        if most_bytes is not None and size > most_bytes:
+        if max_bytes is not None and size > max_bytes:
             raise TooLargeError(size)
         return FetchedRecords(
             {number: [one for one in of if (one.key or b"").startswith(key_prefix)] for number, of in found.items()},
@@ -234,7 +234,7 @@ class MemoryReader:
             size,
         )
 
-    def at_time(self, time_ms: int) -> dict[int, int]:
+    def offsets_at(self, time_ms: int) -> dict[int, int]:
         return {
             number: next((one.offset for one in of if one.timestamp_ms >= time_ms), self.bounds[number].high)
             for number, of in self.partitions.items()
@@ -269,29 +269,29 @@ class MemoryTopics:
 
 class World:
     def __init__(self, auth: AuthSettings | None = None) -> None:
-        self.fleet, self.boxes, self.health = ClusterState(), Boxes(), Health()
-        self.memory, self.topics = Memory(self.fleet), MemoryTopics()
-        self.control = ConnectorControl(self.fleet, self.memory, lambda: NOW)
+        self.cluster, self.queues, self.health = ClusterState(), MemoryQueues(), Health()
+        self.memory, self.topics = Memory(self.cluster), MemoryTopics()
+        self.control = ConnectorControl(self.cluster, self.memory, lambda: NOW)
         self.schemas = MemoryRegistry()
         self.latest, self.provisioned = DeviceRecordCache(1_000), DeviceRecordCache(1_000)
         self.alerts, self.condition = Alerts(1_000), Health()
         self.condition.ready()
-        settings, read = ConsoleSettings(auth=auth or AuthSettings()), value_decoder(Decoder(self.schemas))
+        settings, decode = ConsoleSettings(auth=auth or AuthSettings()), value_decoder(Decoder(self.schemas))
         self.health.ready("start")
-        self.fleet.take_plugin(KLASS, PLUGIN)
+        self.cluster.update_plugin(KLASS, PLUGIN)
         self.say(EVERY_CONNECTOR, -1, classes=[KLASS])
         app = application(
             Components(
                 settings=settings,
-                fleet=self.fleet,
+                cluster=self.cluster,
                 control=self.control,
                 offsets=self.memory,
-                letters=self.boxes,
+                queues=self.queues,
                 browser=TopicBrowser(
                     self.topics,
-                    RecordMasker(self.control, read),
+                    RecordMasker(self.control, decode),
                     self.control,
-                    self.fleet,
+                    self.cluster,
                     lambda: NOW,
                     settings.search,
                 ),
@@ -305,7 +305,7 @@ class World:
                     lambda: NOW,
                     settings.search,
                 ),
-                read=read,
+                decode=decode,
                 cluster_id=lambda: "cluster-1",
                 now_ms=lambda: NOW,
                 health=self.health,
@@ -317,7 +317,7 @@ class World:
 
     def say(self, connector: str, task: int, state: str = "RUNNING", **more: Any) -> None:
         record = said(connector, task, state=state, **more)
-        self.fleet.take_status(f"{connector}/{task}/w:1", record)
+        self.cluster.update_status(f"{connector}/{task}/w:1", record)
 
     def create(self, **more: Any) -> None:
         assert self.http.post("/connectors", json={"name": "a", "config": CONFIG, **more}).status_code == 201

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from isotherm.console.access.policy import Access, Request, Role
+from isotherm.console.access.policy import AccessPolicy, Request, Role
 from isotherm.console.settings import AuthSettings, ConsoleSettings, ListenSettings
 
 AUTH = AuthSettings(
@@ -24,20 +24,20 @@ def basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def status(access: Access, method: str = "GET", authorization: str = "", host: str = HOST, **headers: str) -> int:
+def status(access: AccessPolicy, method: str = "GET", authorization: str = "", host: str = HOST, **headers: str) -> int:
     request = Request(method, host, {name.replace("_", "-"): value for name, value in headers.items()})
-    refusal = access.refusal(request, access.caller(authorization))
+    refusal = access.check(request, access.authenticate(authorization))
     return 200 if refusal is None else refusal.status
 
 
 @pytest.fixture
-def closed() -> Access:
-    return Access(ListenSettings(), AUTH)
+def closed() -> AccessPolicy:
+    return AccessPolicy(ListenSettings(), AUTH)
 
 
 @pytest.fixture
-def loopback() -> Access:
-    return Access(ListenSettings(), AuthSettings())
+def loopback() -> AccessPolicy:
+    return AccessPolicy(ListenSettings(), AuthSettings())
 
 
 @pytest.mark.parametrize(
@@ -57,36 +57,37 @@ def loopback() -> Access:
         ("Digest x", 401, 401),
     ],
 )
-def test_roles(closed: Access, authorization: str, read: int, change: int) -> None:
+def test_roles(closed: AccessPolicy, authorization: str, read: int, change: int) -> None:
     assert status(closed, "GET", authorization) == read
     assert status(closed, "PUT", authorization) == change
 
 
-def test_without_credentials_everything_is_allowed_on_loopback_only(loopback: Access) -> None:
-    assert loopback.caller("") == ("anonymous", Role.OPERATOR)
+def test_without_credentials_everything_is_allowed_on_loopback_only(loopback: AccessPolicy) -> None:
+    assert loopback.authenticate("") == ("anonymous", Role.OPERATOR)
     assert status(loopback, "DELETE") == 200
-    reader = Access(ListenSettings(host="0.0.0.0"), AuthSettings(anonymous="reader"))  # noqa: S104 -- what is tested
+    reader = AccessPolicy(ListenSettings(host="0.0.0.0"), AuthSettings(anonymous="reader"))  # noqa: S104 -- what is tested
     assert (status(reader, "GET"), status(reader, "POST")) == (200, 403)
 
 
 def test_an_empty_password_lets_nobody_in() -> None:
-    access = Access(ListenSettings(), AuthSettings(operator_passwords={"ada": SecretStr("")}))
+    access = AccessPolicy(ListenSettings(), AuthSettings(operator_passwords={"ada": SecretStr("")}))
     assert status(access, "GET", basic("ada", "")) == 401
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8083", "", "127.0.0.1.evil.example", "[::1"])
-def test_a_name_that_is_not_ours_is_refused(loopback: Access, host: str) -> None:
+def test_a_name_that_is_not_ours_is_refused(loopback: AccessPolicy, host: str) -> None:
     assert status(loopback, host=host) == 421
 
 
 @pytest.mark.parametrize("host", ["localhost:8083", "127.0.0.1", "[::1]:8083", "LOCALHOST"])
-def test_the_names_of_loopback_are_ours(loopback: Access, host: str) -> None:
+def test_the_names_of_loopback_are_ours(loopback: AccessPolicy, host: str) -> None:
     assert status(loopback, host=host) == 200
 
 
 def test_a_configured_name_is_ours() -> None:
     assert (
-        status(Access(ListenSettings(allowed_hosts=["Console.Example"]), AuthSettings()), host="console.example") == 200
+        status(AccessPolicy(ListenSettings(allowed_hosts=["Console.Example"]), AuthSettings()), host="console.example")
+        == 200
     )
 
 
@@ -104,7 +105,7 @@ def test_a_configured_name_is_ours() -> None:
         ({"sec_fetch_site": "same-site"}, 403),
     ],
 )
-def test_pages_of_other_sites_change_nothing(loopback: Access, headers: dict[str, str], expected: int) -> None:
+def test_pages_of_other_sites_change_nothing(loopback: AccessPolicy, headers: dict[str, str], expected: int) -> None:
     assert status(loopback, "POST", **headers) == expected
     assert status(loopback, "GET", **headers) == 200
 

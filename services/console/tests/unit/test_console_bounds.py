@@ -42,7 +42,7 @@ def pieces(count: int) -> Iterator[bytes]:
         ("PATCH", "/connectors/a/offsets", JSON),
         ("POST", "/isotherm/check", JSON),
         ("POST", "/ui/new", FORM),
-        ("POST", "/ui/dead-letters/a.dead-letters", FORM),
+        ("POST", "/ui/dead-letter-queues/a.dead-letters", FORM),
     ],
 )
 def test_a_body_that_turns_out_too_long_is_413(
@@ -103,12 +103,12 @@ def test_a_fault_of_our_own_is_logged_and_answered_as_one(
 
     world.create()
     monkeypatch.setattr(world.topics, "reader", fails)
-    monkeypatch.setattr(world.fleet, "view", fails)
+    monkeypatch.setattr(world.cluster, "view", fails)
     with capture_logs() as lines:
         answer = asked.get(path)
     assert answer.status_code == 500
     assert "hunter22" not in answer.text
-    assert "the console&#39;s log" in answer.text if path.startswith("/ui") else answer.json()["error_code"] == 500
+    assert "The console&#39;s log" in answer.text if path.startswith("/ui") else answer.json()["error_code"] == 500
     assert "content-security-policy" in answer.headers
     failed = [line for line in lines if line["event"] == "request failed"]
     assert [(line["path"], line["error"]) for line in failed] == [(path, "ZeroDivisionError")]

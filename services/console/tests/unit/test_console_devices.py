@@ -11,7 +11,7 @@ from console_in_memory import NOW, MemoryReader, World, world_of
 
 import isotherm.schemas
 from isotherm.console.devices.alerts import Alert, Alerts, alert_of
-from isotherm.console.devices.device_states import LatestStates
+from isotherm.console.devices.device_states import DeviceRecordCache
 from isotherm.console.devices.windows import TOPIC as WINDOWS
 from isotherm.console.records.record import Record
 
@@ -70,12 +70,12 @@ def windows(world: World, count: int, *, poison: bool = False) -> None:
 
 
 def test_of_too_many_devices_the_longest_silent_are_left_out() -> None:
-    states = LatestStates(2)
+    states = DeviceRecordCache(2)
     for device in ("a", "b", "a", "c"):
-        states.take(device, device.encode())
+        states.update(device, device.encode())
     assert [one.device_id for one in states.find("", "", 9)] == ["a", "c"]
     assert (len(states), states.is_full, states.get("b")) == (2, True, None)
-    states.take("a", None)
+    states.update("a", None)
     assert [one.value for one in states.find("C", "", 9)] == [b"c"]
     assert states.find("", "c", 9) == []
 
@@ -83,7 +83,7 @@ def test_of_too_many_devices_the_longest_silent_are_left_out() -> None:
 def test_an_alert_is_open_until_it_is_closed_whatever_is_repeated() -> None:
     alerts = Alerts(10)
     for said in ("opened", "opened", "closed", "opened", "closed"):
-        alerts.take(alert(state=said))
+        alerts.update(alert(state=said))
     assert alerts.open() == []
     assert [one.closed_at_ms for one in alerts.closed()] == [NOW + 5_000]
 
@@ -91,18 +91,18 @@ def test_an_alert_is_open_until_it_is_closed_whatever_is_repeated() -> None:
 def test_open_alerts_come_by_severity_then_time_and_old_ones_are_left_out() -> None:
     alerts = Alerts(3)
     for n, severity in enumerate(("info", "warning", "critical", "info", "odd")):
-        alerts.take(alert(device=f"d{n}", at_ms=NOW + n, severity=severity))
+        alerts.update(alert(device=f"d{n}", at_ms=NOW + n, severity=severity))
     assert [one.severity for one in alerts.open()] == ["odd", "critical", "info"]
     assert alerts.is_full
     assert [one.device_id for one in alerts.open("D3")] == ["d3"]
     for n in range(5):
-        alerts.take(alert(device=f"e{n}", state="closed", at_ms=NOW + n))
+        alerts.update(alert(device=f"e{n}", state="closed", at_ms=NOW + n))
     assert [one.device_id for one in alerts.closed()] == ["e4", "e3", "e2"]
 
 
 def test_devices_are_found_and_paged(world: World) -> None:
     for n in range(60):
-        world.latest.take(f"dev-{n:02}", state(world, f"dev-{n:02}"))
+        world.latest.update(f"dev-{n:02}", state(world, f"dev-{n:02}"))
     page = world.http.get("/ui/devices").text
     assert ("dev-00" in page, "dev-49" in page, "dev-50" in page) == (True, True, False)
     assert "temperature 21.5 Cel" in page
@@ -122,10 +122,10 @@ def provisioned(world: World, device: str, **known: Any) -> bytes:
 
 
 def test_a_provisioned_device_is_known_before_it_reports(world: World) -> None:
-    world.latest.take("b", state(world, "b"))
-    world.latest.take("d", state(world, "d"))
+    world.latest.update("b", state(world, "b"))
+    world.latest.update("d", state(world, "d"))
     for device in ("a", "b", "c", "e"):
-        world.provisioned.take(device, provisioned(world, device, home=f"home-{device}", model="<T1>"))
+        world.provisioned.update(device, provisioned(world, device, home=f"home-{device}", model="<T1>"))
 
     listed = world.http.get("/isotherm/devices").json()["devices"]
     assert [(one["device_id"], one["reported"], one["provisioned"] is not None) for one in listed] == [
@@ -148,21 +148,21 @@ def test_a_provisioned_device_is_known_before_it_reports(world: World) -> None:
     assert page.count("<td>never reported</td>") == 3
     assert "home-a, &lt;T1&gt;" in page
     one = world.http.get("/ui/devices/a")
-    assert (one.status_code, "It is provisioned, and has never reported." in one.text) == (200, True)
+    assert (one.status_code, "The device is provisioned and has never reported." in one.text) == (200, True)
     assert "home home-a" in one.text
     assert "never reported" not in world.http.get("/ui/devices/b").text
     assert world.http.get("/isotherm/devices/c").json()["reported"] is False
 
-    world.provisioned.take("a", None)
-    world.latest.take("c", state(world, "c"))
+    world.provisioned.update("a", None)
+    world.latest.update("c", state(world, "c"))
     assert world.http.get("/ui/devices/a").status_code == 404
     assert world.http.get("/isotherm/devices/c").json()["reported"] is True
 
 
 def test_a_provisioning_that_cannot_be_read_is_said_beside_the_values(world: World) -> None:
-    world.provisioned.take("a", b"poison")
-    world.provisioned.take(DEVICE, b"poison")
-    world.latest.take(DEVICE, state(world))
+    world.provisioned.update("a", b"poison")
+    world.provisioned.update(DEVICE, b"poison")
+    world.latest.update(DEVICE, state(world))
 
     told = world.http.get(f"/isotherm/devices/{DEVICE}").json()
     assert (told["latest"]["temperature"]["value"], "expected 0" in told["error"]) == (21.5, True)
@@ -171,16 +171,16 @@ def test_a_provisioning_that_cannot_be_read_is_said_beside_the_values(world: Wor
 
 
 def test_a_device_shows_values_windows_and_alerts(world: World) -> None:
-    world.latest.take(DEVICE, state(world))
-    world.alerts.take(alert(at_ms=NOW - 1_000, message="it is <hot>"))
-    world.alerts.take(alert(state="closed", at_ms=NOW - 99_000))
-    world.alerts.take(alert(device=DEVICE + "2"))
+    world.latest.update(DEVICE, state(world))
+    world.alerts.update(alert(at_ms=NOW - 1_000, message="it is <hot>"))
+    world.alerts.update(alert(state="closed", at_ms=NOW - 99_000))
+    world.alerts.update(alert(device=DEVICE + "2"))
     windows(world, 90, poison=True)
     answer = world.http.get("/ui/devices/kitchen%2F%7C1")
     assert answer.status_code == 200
     for expected in ("<h1>kitchen/|1</h1>", "21.5", "it is &lt;hot&gt;", "Closed alerts", 'class="band"', "<desc"):
         assert expected in answer.text
-    assert "1 records of this device are no windows" in answer.text
+    assert "1 records of this device could not be decoded" in answer.text
     assert answer.text.count("/|12") == 0, "another device's alert is not its own"
     found = world.http.get(f"/isotherm/devices/{DEVICE}/windows").json()
     means = [one["mean"] for one in found["metrics"]["temperature"]]
@@ -197,7 +197,7 @@ def test_a_device_shows_values_windows_and_alerts(world: World) -> None:
 
 def test_what_a_device_is_asked_for_wrongly_is_said(world: World) -> None:
     windows(world, 2)
-    for asked, reason in (({"minutes": "7"}, "no choice of minutes"), ({"until": "soon"}, "no time")):
+    for asked, reason in (({"minutes": "7"}, "is not allowed; expected one of"), ({"until": "soon"}, "is not a time")):
         refused = world.http.get("/ui/devices/other", params=asked)
         assert reason in refused.text
     assert world.http.get("/ui/devices/nobody").status_code == 404
@@ -206,18 +206,20 @@ def test_what_a_device_is_asked_for_wrongly_is_said(world: World) -> None:
 
 
 def test_a_state_that_cannot_be_read_is_said(world: World) -> None:
-    world.latest.take("broken", b"poison")
+    world.latest.update("broken", b"poison")
     assert "expected 0" in world.http.get("/ui/devices").text
     assert "expected 0" in world.http.get("/ui/devices/broken").text
     assert "expected 0" in world.http.get("/isotherm/devices/broken").json()["error"]
 
 
 def test_alerts_are_listed_open_ones_first(world: World) -> None:
-    world.alerts.take(alert(device="b", severity="info"))
-    world.alerts.take(alert(device="a/b", severity="critical", value=None, threshold=None, metric=None))
-    world.alerts.take(alert(device="c", state="closed"))
+    world.alerts.update(alert(device="b", severity="info"))
+    world.alerts.update(alert(device="a/b", severity="critical", value=None, threshold=None, metric=None))
+    world.alerts.update(alert(device="c", state="closed"))
     page = world.http.get("/ui/alerts").text
-    assert page.index("a%2Fb") < page.index("/ui/devices/b") < page.index("Closed lately") < page.index("/ui/devices/c")
+    assert (
+        page.index("a%2Fb") < page.index("/ui/devices/b") < page.index("Recently closed") < page.index("/ui/devices/c")
+    )
     assert "/ui/devices/c" not in world.http.get("/ui/alerts?text=a/").text
     listed = world.http.get("/isotherm/alerts").json()["alerts"]
     assert [one["device_id"] for one in listed] == ["a/b", "b"]

@@ -1,4 +1,4 @@
-"""The web console's pages, over a fleet in memory."""
+"""The web console's pages, over a cluster in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from console_in_memory import CONFIG, KLASS, World, world_of
 
-from isotherm.console.dead_letters.queue import Where
+from isotherm.console.dead_letters.queue import RecordPosition
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def world() -> Iterator[World]:
         yield made
 
 
-def test_the_pages_show_the_fleet_without_secrets(world: World) -> None:
+def test_the_pages_show_the_cluster_without_secrets(world: World) -> None:
     world.create()
     world.say("a", 0, "FAILED", trace="wrong: <hunter22>", counts={"read": 5}, lag={"t-0": 1_200})
     for service in ("aggregator", "isotherm-alerts"):
@@ -93,15 +93,15 @@ def test_the_editor_saves_the_json_that_it_checked(world: World, wrapped: bool) 
 
 
 def rows(page: str) -> list[tuple[bool, list[str]]]:
-    """The rows of the balance: whether each is marked, and its cells."""
-    table = page[page.index('id="balance"') :].partition("</table>")[0].partition("<tbody>")[2]
+    """The rows of the reconciliation report: whether each is marked, and its cells."""
+    table = page[page.index('id="reconciliation"') :].partition("</table>")[0].partition("<tbody>")[2]
     found = re.findall(r'<tr( class="bad")?>(.*?)</tr>', table, re.DOTALL)
     return [(bool(marked), re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", cells)) for marked, cells in found]
 
 
-def test_the_page_of_a_connector_shows_whether_its_counts_balance(world: World) -> None:
+def test_the_page_of_a_connector_shows_the_reconciliation_report(world: World) -> None:
     world.create(config=CONFIG | {"tasks.max": "3"})
-    assert 'id="balance"' not in world.http.get("/ui/connectors/a").text
+    assert 'id="reconciliation"' not in world.http.get("/ui/connectors/a").text
     world.say("a", 0, counts={"read": 1_010, "written": 1_000, "dead_lettered": 7, "filtered": 2, "skipped": 1})
     world.say("a", 1, counts={"commits": 3})
     page = world.http.get("/ui/connectors/a").text
@@ -121,21 +121,21 @@ def test_the_page_of_a_connector_shows_whether_its_counts_balance(world: World) 
     )
 
 
-def test_the_pages_work_dead_letters_off(world: World) -> None:
-    assert "a.dead-letters" in world.http.get("/ui/dead-letters").text
-    assert "BadError" in world.http.get("/ui/dead-letters/a.dead-letters").text
-    assert "eyJuIjoxfQ==" in world.http.get("/ui/dead-letters/a.dead-letters/0/3").text
-    path = "/ui/dead-letters/a.dead-letters"
+def test_the_pages_handle_dead_letter_records(world: World) -> None:
+    assert "a.dead-letters" in world.http.get("/ui/dead-letter-queues").text
+    assert "BadError" in world.http.get("/ui/dead-letter-queues/a.dead-letters").text
+    assert "eyJuIjoxfQ==" in world.http.get("/ui/dead-letter-queues/a.dead-letters/0/3").text
+    path = "/ui/dead-letter-queues/a.dead-letters"
     assert world.http.post(path, data={"verb": "replay", "which": "chosen"}).status_code == 400
-    done = world.http.post(path, data={"verb": "discard", "which": "chosen", "letter": ["0/3", "0/4"]})
+    done = world.http.post(path, data={"verb": "discard", "which": "chosen", "record": ["0/3", "0/4"]})
     assert (done.status_code, done.headers["location"]) == (303, f"{path}?done=1%20discarded")
     asked = world.http.post(path, data={"verb": "replay", "which": "all"})
-    assert "Replay all letters of a.dead-letters?" in asked.text
-    assert len(world.boxes.asked) == 1, "nothing is done before somebody has said yes"
+    assert "Replay all open records of a.dead-letters?" in asked.text
+    assert len(world.queues.asked) == 1, "nothing is done before somebody has said yes"
     said_yes = dict(re.findall(r'<input type="hidden" name="(.*?)" value="(.*?)">', asked.text))
     assert world.http.post(path, data=said_yes).headers["location"] == f"{path}?done=2%20replayed"
-    assert world.boxes.asked == [
-        ("discard", "a.dead-letters", {Where(0, 3), Where(0, 4)}),
+    assert world.queues.asked == [
+        ("discard", "a.dead-letters", {RecordPosition(0, 3), RecordPosition(0, 4)}),
         ("replay", "a.dead-letters", None),
     ]
 
@@ -143,14 +143,22 @@ def test_the_pages_work_dead_letters_off(world: World) -> None:
 def test_the_pages_plan_a_replay(world: World) -> None:
     world.create()
     planned = world.http.post("/ui/connectors/a/replay", data={"to": "2", "plan": "yes"})
-    assert "Would be set" in planned.text
+    assert "<h2>Plan</h2>" in planned.text
     assert "must be in the STOPPED state" in world.http.post("/ui/connectors/a/replay", data={"to": "2"}).text
 
 
 def test_pages_have_no_script_or_style_of_their_own_and_load_nothing_from_elsewhere(world: World) -> None:
     world.create()
     world.topics.put("t", b"1")
-    listed = ("/ui/", "/ui/new", "/ui/connectors/a", "/ui/dead-letters", "/ui/nowhere", "/ui/topics", "/ui/topics/t")
+    listed = (
+        "/ui/",
+        "/ui/new",
+        "/ui/connectors/a",
+        "/ui/dead-letter-queues",
+        "/ui/nowhere",
+        "/ui/topics",
+        "/ui/topics/t",
+    )
     for path in (*listed, "/ui/topics/t/0/0", "/ui/devices", "/ui/devices/a", "/ui/alerts"):
         text = world.http.get(path).text
         assert "//" not in text.replace("http://www.w3.org", ""), path

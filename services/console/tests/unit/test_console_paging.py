@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isotherm.console.records.paging import (
-    Budget,
     Page,
     Search,
+    SearchBudget,
     positions_of,
     positions_text,
 )
@@ -37,8 +37,8 @@ def readers(draw: st.DrawFn) -> MemoryReader:
     return MemoryReader(found, dict(enumerate(ends)))
 
 
-def budget(most_bytes: int = 1_000_000) -> Budget:
-    return Budget(lambda: 0.0, most_ms=1_000, most_bytes=most_bytes)
+def budget(max_bytes: int = 1_000_000) -> SearchBudget:
+    return SearchBudget(lambda: 0.0, max_ms=1_000, max_bytes=max_bytes)
 
 
 def highs(reader: MemoryReader) -> Mapping[int, int]:
@@ -67,11 +67,11 @@ def places(page: Page[Record]) -> list[Place]:
 
 @given(readers(), st.integers(1, 9), st.integers(1, 40))
 @settings(max_examples=60)
-def test_older_pages_hold_every_wanted_record_once(reader: MemoryReader, limit: int, most_bytes: int) -> None:
+def test_older_pages_hold_every_wanted_record_once(reader: MemoryReader, limit: int, max_bytes: int) -> None:
     seen: list[Place] = []
     before = highs(reader)
     while True:
-        page = Search(reader, keep, budget(most_bytes), limit=limit).older(before)
+        page = Search(reader, keep, budget(max_bytes), limit=limit).older(before)
         assert len(page.items) <= limit
         assert page.newer == before
         assert page.has_older or not page.is_cut
@@ -86,11 +86,11 @@ def test_older_pages_hold_every_wanted_record_once(reader: MemoryReader, limit: 
 
 @given(readers(), st.integers(1, 9), st.integers(1, 40))
 @settings(max_examples=60)
-def test_newer_pages_hold_every_wanted_record_once(reader: MemoryReader, limit: int, most_bytes: int) -> None:
+def test_newer_pages_hold_every_wanted_record_once(reader: MemoryReader, limit: int, max_bytes: int) -> None:
     seen: list[Place] = []
     after = lows(reader)
     while True:
-        page = Search(reader, keep, budget(most_bytes), limit=limit).newer(after)
+        page = Search(reader, keep, budget(max_bytes), limit=limit).newer(after)
         seen += places(page)
         if not page.has_newer:
             break
@@ -123,11 +123,11 @@ def test_a_floor_ends_the_way_back_before_the_topic_does() -> None:
     assert (page.older, page.has_older, page.is_cut) == ({0: 7}, True, False)
 
 
-def test_other_keys_are_looked_at_and_not_kept() -> None:
+def test_records_of_other_keys_are_read_and_not_kept() -> None:
     reader = MemoryReader([record(0, n, n, key=b"a" if n % 2 else b"b") for n in range(10)])
     page = Search(reader, lambda one: one, budget(), limit=3, key_prefix=b"a").older({0: 10})
     assert places(page) == [(0, 9), (0, 7), (0, 5)]
-    assert page.looked_at >= 6
+    assert page.records_read >= 6
 
 
 def test_records_that_are_large_are_read_a_few_at_a_time() -> None:
@@ -139,14 +139,14 @@ def test_records_that_are_large_are_read_a_few_at_a_time() -> None:
 def test_a_search_that_takes_too_long_says_where_it_goes_on() -> None:
     now = iter(range(100))
     reader = MemoryReader([record(0, n, n) for n in range(1_000)])
-    slow = Budget(lambda: float(next(now)), most_ms=2_000, most_bytes=1_000_000)
+    slow = SearchBudget(lambda: float(next(now)), max_ms=2_000, max_bytes=1_000_000)
     page: Page[Record] = Search(reader, lambda _one: None, slow, limit=10).older({0: 1_000})
     assert (page.items, page.is_cut, page.has_older) == ((), True, True)
-    assert page.looked_at == 1_000 - page.older[0]
+    assert page.records_read == 1_000 - page.older[0]
 
 
 def test_positions_go_through_a_link() -> None:
     assert positions_of(positions_text({1: 7, 0: 12})) == {0: 12, 1: 7}
     for wrong in ("", "1", "1:", "a:1", "1:2,", "1:-2"):
-        with pytest.raises(ValueError, match="no position"):
+        with pytest.raises(ValueError, match="is not a position"):
             positions_of(wrong)

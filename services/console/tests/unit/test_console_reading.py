@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.console.records.decoding import (
-    DEEPEST,
-    MOST_SHOWN,
-    Read,
-    reader,
+    MAX_DEPTH,
+    MAX_SHOWN,
+    DecodeValue,
+    value_decoder,
 )
 from isotherm.console.records.record import Record
 from isotherm.servicekit.avro import (
@@ -44,23 +44,25 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def read() -> Read:
-    return reader(Decoder(MemoryRegistry()))
+def read() -> DecodeValue:
+    return value_decoder(Decoder(MemoryRegistry()))
 
 
 @given(JSON)
-def test_what_is_json_is_shown_as_it_is(read: Read, value: Any) -> None:
+def test_what_is_json_is_shown_as_it_is(read: DecodeValue, value: Any) -> None:
     assert read(orjson.dumps(value))[:2] == ("json", value)
 
 
 @pytest.mark.parametrize(("begin", "end"), [(b"[", b"]"), (b'{"a":', b"}"), (b"[0,", b"]")])
-def test_json_that_is_too_deep_to_be_written_again_is_a_bounded_text(read: Read, begin: bytes, end: bytes) -> None:
-    deepest = nested(DEEPEST, begin, end)
+def test_json_that_is_too_deep_to_be_written_again_is_a_bounded_text(
+    read: DecodeValue, begin: bytes, end: bytes
+) -> None:
+    deepest = nested(MAX_DEPTH, begin, end)
     assert read(deepest)[:2] == ("json", orjson.loads(deepest))
-    for levels in (DEEPEST + 1, 254, 300, 1_020, 5_000):
+    for levels in (MAX_DEPTH + 1, 254, 300, 1_020, 5_000):
         text = nested(levels, begin, end)
         assert read(text)[:2] == ("text", text.decode())
-    assert len(read(nested(MOST_SHOWN, begin, end)).shown) == MOST_SHOWN
+    assert len(read(nested(MAX_SHOWN, begin, end)).value) == MAX_SHOWN
     assert read(b"[" + b"[1]," * 2_000 + b"[2]]").format == "json", "many brackets are not deep"
 
 
@@ -68,30 +70,30 @@ def test_avro_that_is_too_deep_is_shown_raw_with_the_reason() -> None:
     registry = MemoryRegistry()
     known = WriterSchema(7, CHAIN, parse(CHAIN))
     registry.schema = lambda schema_id: known  # type: ignore[method-assign]  # a schema of somebody else
-    read, header = reader(Decoder(registry)), encoder(CHAIN, 7)({"next": None})[:5]
+    read, header = value_decoder(Decoder(registry)), encoder(CHAIN, 7)({"next": None})[:5]
     assert read(header + b"\x02" * 9 + b"\x00").format == "avro"
-    for levels in (DEEPEST, 300, 900):
+    for levels in (MAX_DEPTH, 300, 900):
         raw = header + b"\x02" * levels + b"\x00"
-        assert read(raw) == ("binary", raw.hex(" "), f"nested more than {DEEPEST} levels deep")
+        assert read(raw) == ("binary", raw.hex(" "), f"nested more than {MAX_DEPTH} levels deep")
 
 
 @pytest.mark.parametrize("levels", [300, 1_020])
 @pytest.mark.parametrize(
     "path",
     [
-        "/isotherm/dead-letters/a.dead-letters",
-        "/isotherm/dead-letters/a.dead-letters/0/3",
+        "/isotherm/dead-letter-queues/a.dead-letters/records",
+        "/isotherm/dead-letter-queues/a.dead-letters/records/0/3",
         "/isotherm/topics/x/records",
         "/isotherm/topics/x/records?text=1",
         "/isotherm/topics/x/records/0/0",
-        "/ui/dead-letters/a.dead-letters",
-        "/ui/dead-letters/a.dead-letters/0/3",
+        "/ui/dead-letter-queues/a.dead-letters",
+        "/ui/dead-letter-queues/a.dead-letters/0/3",
         "/ui/topics/x",
         "/ui/topics/x/0/0",
     ],
 )
 def test_one_deep_record_does_not_keep_the_others_from_being_seen(world: World, path: str, levels: int) -> None:
-    world.boxes.letters = [replace(world.boxes.letters[0], value=nested(levels)), world.boxes.letters[1]]
+    world.queues.records = [replace(world.queues.records[0], value=nested(levels)), world.queues.records[1]]
     world.topics.put("x", nested(levels), b'{"n":1}')
     answer = world.http.get(path)
     assert answer.status_code == 200
@@ -99,11 +101,11 @@ def test_one_deep_record_does_not_keep_the_others_from_being_seen(world: World, 
 
 
 def long_key(record: Record) -> Record:
-    return replace(record, key=b"k" * 4 * MOST_SHOWN)
+    return replace(record, key=b"k" * 4 * MAX_SHOWN)
 
 
 def long_header(record: Record) -> Record:
-    return replace(record, headers=[("h", b"h" * 4 * MOST_SHOWN)])
+    return replace(record, headers=[("h", b"h" * 4 * MAX_SHOWN)])
 
 
 @pytest.mark.parametrize("change", [long_key, long_header])
@@ -112,7 +114,7 @@ def test_keys_and_headers_are_bounded_too(world: World, change: Callable[[Record
     partitions = world.topics.topics["x"].partitions
     partitions[0] = [change(one) for one in partitions[0]]
     for path in ("/isotherm/topics/x/records", "/isotherm/topics/x/records/0/0", "/ui/topics/x/0/0"):
-        assert MOST_SHOWN < len(world.http.get(path).content) < 2 * MOST_SHOWN
+        assert MAX_SHOWN < len(world.http.get(path).content) < 2 * MAX_SHOWN
 
 
 @pytest.mark.parametrize("time_ms", [10**17, -(10**15), -1])
@@ -131,8 +133,8 @@ def test_lists_have_the_beginning_of_large_values_only(world: World, value: byte
     assert (small["value"], small["is_cut"]) == ({"n": 1}, False)
     assert (large["value_base64"], large["is_cut"], 8_000 < len(large["value"]) < 9_000) == (None, True, True)
     whole = world.http.get("/isotherm/topics/x/records/0/0")
-    assert (whole.json()["is_cut"], len(whole.content) > MOST_SHOWN) == (False, True)
-    assert len(world.http.get("/ui/topics/x").content) < MOST_SHOWN
+    assert (whole.json()["is_cut"], len(whole.content) > MAX_SHOWN) == (False, True)
+    assert len(world.http.get("/ui/topics/x").content) < MAX_SHOWN
 
 
 def test_what_is_behind_the_beginning_of_a_value_is_found(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Kafka Connect's verbs over a fleet in memory; the integration tests compare with a real worker."""
+"""Kafka Connect's verbs over a cluster in memory; the integration tests compare with a real worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
-from isotherm.console.connectors.offsets import Committed
+from isotherm.console.connectors.offsets import CommittedOffset
 from isotherm.console.settings import AuthSettings
 
 
@@ -78,7 +78,7 @@ def test_a_connector_can_begin_in_another_state(world: World, state: str) -> Non
         ({"name": "a", "config": CONFIG | {"print.kcql": "INSERT INTO a SELECT * FRM t"}}, "^"),
         ({"name": "a", "config": CONFIG | {"topics": "u"}}, "no KCQL statement reads 'u'"),
         ({"name": "a", "config": CONFIG | {"topics.regex": "t"}}, "exactly one of topics and topics.regex"),
-        ({"name": "a", "config": CONFIG | {"print.password": "******"}}, "holds a mask"),
+        ({"name": "a", "config": CONFIG | {"print.password": "******"}}, "contains a mask"),
         ({"name": "a", "config": CONFIG | {"worker.group": "h"}}, "no worker of group 'h'"),
         ({"name": "a", "config": CONFIG | {"dead.letters.topic": "isotherm.connectors"}}, "not for dead letters"),
         ({"name": "a", "config": CONFIG | {"dead.letters.topic": "t"}}, "the connector reads it itself"),
@@ -98,7 +98,7 @@ def test_what_cannot_be_a_connector_is_refused_with_the_reason(world: World, bod
 
 
 def test_a_group_must_be_named_where_several_know_the_class(world: World) -> None:
-    world.fleet.take_status(
+    world.cluster.update_status(
         f"{EVERY_CONNECTOR}/-1/w:2",
         {
             "connector": EVERY_CONNECTOR,
@@ -246,14 +246,14 @@ def test_a_sink_begins_at_initial_offsets_and_forgets_those_of_one_before(world:
         assert made.json()["offsets_status"] == "The offsets for this connector have been altered successfully"
         assert world.http.get("/connectors/a/offsets").json() == {"offsets": [entry]}
         assert world.http.delete("/connectors/a").is_success
-        world.memory.committed = [Committed("t", 0, 9)]
+        world.memory.committed = [CommittedOffset("t", 0, 9)]
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
         ([], "need to be provided"),
-        ([{"partition": {"file": "a"}, "offset": {}}], "no position of a sink"),
+        ([{"partition": {"file": "a"}, "offset": {}}], "is not an offset of a sink"),
         (
             [{"partition": {"kafka_topic": "t", "kafka_partition": 9}, "offset": {"kafka_offset": 1}}],
             "there is no partition 9 of t",
@@ -268,11 +268,11 @@ def test_initial_offsets_that_cannot_be_create_nothing(world: World, asked: Any,
 
 
 def test_a_source_has_no_initial_offsets(world: World) -> None:
-    world.fleet.take_plugin(KLASS, PLUGIN | {"type": "source"})
+    world.cluster.update_plugin(KLASS, PLUGIN | {"type": "source"})
     entry = {"partition": {"kafka_topic": "t", "kafka_partition": 0}, "offset": {"kafka_offset": 3}}
     refused = world.http.post("/connectors", json={"name": "a", "config": CONFIG, "initial_offsets": [entry]})
     assert (refused.status_code, world.memory.records) == (400, [])
-    assert "is no sink" in refused.json()["message"]
+    assert "is not a sink" in refused.json()["message"]
 
 
 def test_what_can_be_got_answers_head_without_content(world: World) -> None:

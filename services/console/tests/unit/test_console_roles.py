@@ -17,7 +17,7 @@ AUTH = AuthSettings(
     operator_passwords={OPERATOR[0]: SecretStr(OPERATOR[1])}, reader_passwords={READER[0]: SecretStr(READER[1])}
 )
 VALIDATE = f"/connector-plugins/{KLASS}/config/validate"
-BOX = "/ui/dead-letters/a.dead-letters"
+QUEUE = "/ui/dead-letter-queues/a.dead-letters"
 REPLAY = "/isotherm/connectors/a/replay"
 ONLY_LOOKS: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/isotherm/kcql/explain", {"json": {"kcql": "INSERT INTO a SELECT * FROM t"}}),
@@ -25,15 +25,15 @@ ONLY_LOOKS: list[tuple[str, str, dict[str, Any]]] = [
     ("PUT", VALIDATE, {"json": CONFIG}),
     ("POST", REPLAY, {"json": {"to": "earliest", "dry_run": True}}),
     ("POST", "/ui/connectors/a/replay", {"data": {"to": "earliest", "plan": "yes"}}),
-    ("POST", BOX, {"data": {"verb": "discard", "which": "all"}}),
+    ("POST", QUEUE, {"data": {"verb": "discard", "which": "all"}}),
 ]
 CHANGES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", REPLAY, {"json": {"to": "earliest"}}),
     ("POST", "/ui/connectors/a/replay", {"data": {"to": "earliest", "plan": "no"}}),
     ("PUT", "/connectors/a/config", {"json": CONFIG}),
-    ("POST", "/isotherm/dead-letters/a.dead-letters/replay", {"json": {"all": True}}),
-    ("POST", BOX, {"data": {"verb": "replay", "which": "chosen", "letter": "0/3"}}),
-    ("POST", BOX, {"data": {"verb": "discard", "which": "all", "confirmed": "yes"}}),
+    ("POST", "/isotherm/dead-letter-queues/a.dead-letters/replay", {"json": {"all": True}}),
+    ("POST", QUEUE, {"data": {"verb": "replay", "which": "chosen", "record": "0/3"}}),
+    ("POST", QUEUE, {"data": {"verb": "discard", "which": "all", "confirmed": "yes"}}),
     ("POST", "/isotherm/check/", {"json": {"text": "a=1"}}),
 ]
 
@@ -62,11 +62,11 @@ def test_who_may_look_may_ask_for_what_changes_nothing(world: World, call: tuple
 
 @pytest.mark.parametrize("call", CHANGES, ids=lambda call: call[1])
 def test_who_may_look_changes_nothing(world: World, call: tuple[str, str, dict[str, Any]]) -> None:
-    before = (list(world.memory.records), list(world.boxes.asked))
+    before = (list(world.memory.records), list(world.queues.asked))
     status, lines = said(world, call, auth=READER)
 
     assert (status, [(one["event"], one["user"], one["status"]) for one in lines]) == (403, [("refused", "bob", 403)])
-    assert (world.memory.records, world.boxes.asked) == before
+    assert (world.memory.records, world.queues.asked) == before
 
 
 @pytest.mark.parametrize("call", CHANGES[:-1], ids=lambda call: call[1])

@@ -51,7 +51,7 @@ def test_topics_say_who_writes_and_reads_them(world: World) -> None:
     assert listed["t"] == {
         "name": "t",
         "partitions": 1,
-        "most_records": 1,
+        "max_records": 1,
         "record": None,
         "written_by": [],
         "read_by": ["a"],
@@ -73,7 +73,7 @@ def test_records_are_decoded_and_what_cannot_be_is_shown_raw_with_the_reason(wor
     assert (gone["value"], gone["format"], gone["error"]) == (None, "null", None)
     page = world.http.get(f"/ui/topics/{READINGS}").text
     assert "the registry has no schema with id 7" in page
-    assert "no SensorReading" in page
+    assert "not a SensorReading" in page
     detail = world.http.get(f"/ui/topics/{READINGS}/0/1").text
     assert "cG9pc29u" in detail
     assert '"value": 21.5' in world.http.get(f"/ui/topics/{READINGS}/0/0").text
@@ -114,7 +114,7 @@ def test_records_are_asked_for_by_text_time_offset_and_partition(world: World) -
     assert world.http.get("/isotherm/topics/t/records?partition=1").status_code == 404
     refused = world.http.get("/ui/topics/t", params={"since": "tomorrow", "text": "<b>"})
     assert refused.status_code == 400
-    assert "no position" in refused.text
+    assert "is not a position" in refused.text
     assert "&lt;b&gt;" in refused.text, "what was asked for is not lost, and harms nothing"
 
 

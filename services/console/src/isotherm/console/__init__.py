@@ -1,1 +1,1 @@
-"""Kafka Connect's REST API over the workers, and a web console."""
+"""Kafka Connect's REST API over the suite's workers, further calls under `/isotherm`, and the web pages under `/ui`."""

@@ -1,4 +1,4 @@
-"""`isotherm-console run`: Kafka Connect's REST API over the workers, and the pages."""
+"""The command `isotherm-console`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _run(settings: ConsoleSettings, _arguments: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
+    """Run the command and return its exit code."""
     command = ServiceCommand(
         SERVICE, "Kafka Connect's REST API over the workers, and a web console.", ConsoleSettings, _run
     )

@@ -1,16 +1,16 @@
-"""Refusals of a request, with the HTTP status that Kafka Connect gives them."""
+"""Errors that answer a request, with the HTTP status that Kafka Connect gives them."""
 
 from __future__ import annotations
 
 
 class RestError(Exception):
-    """A request is refused; `status` is the HTTP status code, the text is for the caller."""
+    """The request fails. `status` is the HTTP status code; the text is for the caller."""
 
     status = 500
 
 
 class BadRequestError(RestError):
-    """The request is wrong in itself."""
+    """The request itself is wrong."""
 
     status = 400
 
@@ -28,12 +28,12 @@ class NotFoundError(RestError):
 
 
 class ConflictError(RestError):
-    """The request does not fit the state of things."""
+    """The request contradicts the current state, for example of a connector."""
 
     status = 409
 
 
 class UnavailableError(RestError):
-    """A server that is needed does not answer; the same request may succeed later."""
+    """A server that the request needs does not answer. The same request may succeed later."""
 
     status = 503

@@ -1,4 +1,4 @@
-"""The console's process: follower, application, and the upkeep of the status topic."""
+"""The console's process: composes followers, the application, the HTTP server, and a background job."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connectors.control import ConnectorControl
 from isotherm.console.connectors.offsets import KafkaOffsets
 from isotherm.console.dead_letters.queue import KafkaDeadLetterQueues
-from isotherm.console.devices import browser
 from isotherm.console.devices.alerts import Alerts
-from isotherm.console.devices.browser import DeviceBrowser
+from isotherm.console.devices.browser import DeviceBrowser, device_follower
 from isotherm.console.devices.device_states import DeviceRecordCache
 from isotherm.console.errors import UnavailableError
 from isotherm.console.records.decoding import value_decoder
@@ -39,49 +38,49 @@ from isotherm.servicekit.lifecycle import Exit, Stop
 _log = logs.logger(__name__)
 
 _NAME = "console"
-_UPKEEP_S = 5.0
-_FORGET_EVERY_S = 60.0
+_JOB_INTERVAL_S = 5.0
+_EXPIRY_INTERVAL_S = 60.0
 
 
 def run(settings: ConsoleSettings, stop: Stop) -> int:
-    """Serve until `stop`; the exit code."""
+    """Serve until `stop` is set, and return the exit code."""
     health, registry = Health(), CollectorRegistry()
     monitoring = MonitoringServer(settings.http, health, registry)
     monitoring.start()
     schemas = SchemaRegistry(settings.registry)
-    fleet, writes = ClusterState(), PendingWrites()
-    journal = ControlTopicWriter(
+    cluster, writes = ClusterState(), PendingWrites()
+    writer = ControlTopicWriter(
         lambda: kafka.producer(settings.kafka, _NAME, delivery_timeout_ms=settings.write_timeout_ms),
         schemas,
         writes,
         timeout_ms=settings.write_timeout_ms,
     )
     counters = FollowerMetrics(registry)
-    latest, provisioned = DeviceRecordCache(settings.search.devices_kept), DeviceRecordCache(settings.search.devices_kept)
-    alerts = Alerts(settings.search.alerts_kept)
-    # Of its own: what is missing of devices keeps nobody from working with connectors.
-    condition = Health()
-    condition.ready()
+    latest, provisioned = DeviceRecordCache(settings.search.max_devices), DeviceRecordCache(settings.search.max_devices)
+    alerts = Alerts(settings.search.max_alerts)
+    # Devices have a health of their own, so that connectors can be controlled while devices are missing.
+    device_health = Health()
+    device_health.ready()
     followers = (
-        control_topics.follower(settings.kafka, schemas, fleet, writes, health, counters),
-        browser.follower(settings.kafka, schemas, latest, provisioned, alerts, condition, counters),
+        control_topics.control_topic_follower(settings.kafka, schemas, cluster, writes, health, counters),
+        device_follower(settings.kafka, schemas, latest, provisioned, alerts, device_health, counters),
     )
     admin = kafka.admin(settings.kafka, f"{_NAME}-admin")
     topics = KafkaTopics(settings.kafka, admin, timeout_ms=settings.read_timeout_ms)
-    devices = DeviceBrowser(latest, provisioned, alerts, topics, schemas, condition, now_ms, settings.search)
-    parts = _parts(settings, fleet, journal, schemas, health, admin, topics, devices)
+    devices = DeviceBrowser(latest, provisioned, alerts, topics, schemas, device_health, now_ms, settings.search)
+    components = _components(settings, cluster, writer, schemas, health, admin, topics, devices)
     for follower in followers:
         follower.start()
-    upkeep = threading.Thread(target=_upkeep, args=(fleet, journal, health, stop), name="upkeep", daemon=True)
-    upkeep.start()
+    job = threading.Thread(target=_background_job, args=(cluster, writer, health, stop), name="background", daemon=True)
+    job.start()
     try:
-        with _serving(settings, parts) as (server, port):
-            _log.info("console", url=f"http://{settings.listen.host}:{port}", http_port=monitoring.port)
+        with _serving(settings, components) as (server, port):
+            _log.info("serving", url=f"http://{settings.listen.host}:{port}", http_port=monitoring.port)
             health.ready()
             while server.is_alive():
                 if stop.wait(0.5):
                     return Exit.OK
-            _log.error("the HTTP server ended by itself")
+            _log.error("the HTTP server ended unexpectedly")
             return Exit.FAILED
     finally:
         for follower in followers:
@@ -90,34 +89,34 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
         monitoring.stop()
 
 
-def _parts(
+def _components(
     settings: ConsoleSettings,
-    fleet: ClusterState,
-    journal: ControlTopicWriter,
+    cluster: ClusterState,
+    writer: ControlTopicWriter,
     schemas: SchemaRegistry,
     health: Health,
     admin: AdminClient,
     topics: KafkaTopics,
     devices: DeviceBrowser,
 ) -> Components:
-    control = ConnectorControl(fleet, journal, now_ms)
-    letters = KafkaDeadLetterQueues(
+    control = ConnectorControl(cluster, writer, now_ms)
+    queues = KafkaDeadLetterQueues(
         settings.kafka,
         admin,
         timeout_ms=settings.read_timeout_ms,
-        most=settings.replay_letters,
-        box_names=control.dead_letter_topics,
+        max_records=settings.max_replayed_records,
+        configured_topics=control.dead_letter_topics,
     )
-    read = value_decoder(Decoder(schemas))
+    decode = value_decoder(Decoder(schemas))
     return Components(
         settings=settings,
-        fleet=fleet,
+        cluster=cluster,
         control=control,
         offsets=KafkaOffsets(admin),
-        letters=letters,
-        browser=TopicBrowser(topics, RecordMasker(control, read), control, fleet, now_ms, settings.search),
+        queues=queues,
+        browser=TopicBrowser(topics, RecordMasker(control, decode), control, cluster, now_ms, settings.search),
         devices=devices,
-        read=read,
+        decode=decode,
         cluster_id=_cluster_id(admin, settings.read_timeout_ms),
         now_ms=now_ms,
         health=health,
@@ -125,7 +124,7 @@ def _parts(
 
 
 def now_ms() -> int:
-    """Epoch milliseconds."""
+    """Return the current time in epoch milliseconds."""
     return int(time.time() * 1000)
 
 
@@ -141,10 +140,10 @@ def _cluster_id(admin: AdminClient, timeout_ms: int) -> Callable[[], str]:
 
 
 @contextmanager
-def _serving(settings: ConsoleSettings, parts: Components) -> Iterator[tuple[threading.Thread, int]]:
-    """The HTTP server in a thread of its own: signals are the process's business."""
+def _serving(settings: ConsoleSettings, components: Components) -> Iterator[tuple[threading.Thread, int]]:
+    """Run the HTTP server in a thread: the main thread handles signals."""
     config = uvicorn.Config(
-        application(parts),
+        application(components),
         host=settings.listen.host,
         port=settings.listen.port,
         log_config=None,
@@ -168,21 +167,21 @@ def _serving(settings: ConsoleSettings, parts: Components) -> Iterator[tuple[thr
         listener.close()
 
 
-def _upkeep(fleet: ClusterState, journal: ControlTopicWriter, health: Health, stop: Stop) -> None:
-    """Watch the lag, and remove statuses that nobody needs any more."""
-    next_forget_s = time.monotonic() + _FORGET_EVERY_S
-    while not stop.wait(_UPKEEP_S):
+def _background_job(cluster: ClusterState, writer: ControlTopicWriter, health: Health, stop: Stop) -> None:
+    """Sample the lag of all connectors every few seconds, and delete expired statuses every minute."""
+    next_expiry_s = time.monotonic() + _EXPIRY_INTERVAL_S
+    while not stop.wait(_JOB_INTERVAL_S):
         if "topics" in health.problems():
             continue
-        fleet.sample(now_ms())
-        if time.monotonic() < next_forget_s:
+        cluster.sample_lag(now_ms())
+        if time.monotonic() < next_expiry_s:
             continue
-        next_forget_s = time.monotonic() + _FORGET_EVERY_S
-        keys = fleet.outdated(now_ms())
+        next_expiry_s = time.monotonic() + _EXPIRY_INTERVAL_S
+        keys = cluster.expired_statuses(now_ms())
         try:
-            journal.forget_statuses(keys)
+            writer.delete_statuses(keys)
         except UnavailableError as error:
-            _log.warning("old statuses not removed yet", reason=str(error))
+            _log.warning("expired statuses not deleted yet", reason=str(error))
         else:
             if keys:
-                _log.info("old statuses removed", count=len(keys))
+                _log.info("expired statuses deleted", count=len(keys))

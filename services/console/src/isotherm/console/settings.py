@@ -1,4 +1,4 @@
-"""Settings of the console."""
+"""The console's settings."""
 
 from __future__ import annotations
 
@@ -11,93 +11,99 @@ from isotherm.servicekit.settings import ServiceSettings, Settings
 
 
 class ListenSettings(Settings):
-    """Where Kafka Connect's REST API and the pages answer."""
+    """The address of Kafka Connect's REST API and of the pages."""
 
     host: str = Field("127.0.0.1", description="Address to listen on; any other than loopback needs `auth`.")
     port: int = Field(8083, ge=0, le=65535, description="Port to listen on, Kafka Connect's; 0 picks a free one.")
     allowed_hosts: list[str] = Field(
         default_factory=list,
-        description="Names by which browsers may call it, without port, beside `localhost`, the loopback addresses and "
-        "`listen.host`; a request for any other name is refused.",
+        description="Host names, without port, by which browsers may call the console, beside `localhost`, loopback "
+        "addresses and `listen.host`. A request for any other name is refused.",
     )
-    request_bytes: int = Field(1024 * 1024, ge=1024, description="Largest body of a request.")
+    max_request_bytes: int = Field(1024 * 1024, ge=1024, description="Largest body of a request, in bytes.")
 
 
 class AuthSettings(Settings):
-    """Who may look and who may change."""
+    """Who may read and who may change."""
 
     operator_passwords: dict[str, SecretStr] = Field(
         default_factory=dict, description="Users that may change things, with their passwords (basic auth)."
     )
     reader_passwords: dict[str, SecretStr] = Field(
-        default_factory=dict, description="Users that may only look, with their passwords (basic auth)."
+        default_factory=dict, description="Users that may only read, with their passwords (basic auth)."
     )
     operator_tokens: dict[str, SecretStr] = Field(
         default_factory=dict, description="Programs that may change things, with their bearer tokens."
     )
     reader_tokens: dict[str, SecretStr] = Field(
-        default_factory=dict, description="Programs that may only look, with their bearer tokens."
+        default_factory=dict, description="Programs that may only read, with their bearer tokens."
     )
     anonymous: Literal["auto", "none", "reader", "operator"] = Field(
         "auto",
-        description="What callers without credentials may do; `auto`: everything on loopback as long as no credentials "
-        "are configured, else nothing.",
+        description="What callers without credentials may do. `auto` means everything on loopback while no credentials "
+        "are configured, and otherwise nothing.",
     )
 
     @property
     def has_credentials(self) -> bool:
-        """Whether anybody has a password or a token."""
+        """Whether any password or token is configured."""
         return bool(self.operator_passwords or self.reader_passwords or self.operator_tokens or self.reader_tokens)
 
 
 class SearchSettings(Settings):
-    """How far a look into topics goes, and how much of them is kept."""
+    """Limits of searches in topics, and of what the console keeps in memory."""
 
     timeout_ms: int = Field(
-        3_000, ge=100, description="How long a search in a topic goes on; what it found until then is shown."
+        3_000,
+        ge=100,
+        description="How long one search in a topic may take, in ms. The page then shows what the search has found.",
     )
-    most_bytes: int = Field(
+    max_bytes: int = Field(
         64 * 1024 * 1024,
         ge=1024,
-        description="Most bytes of records that a search reads before it shows what it found.",
+        description="How many bytes of records one search may read. The page then shows what the search has found.",
     )
-    devices_kept: int = Field(
+    max_devices: int = Field(
         200_000,
         ge=1,
-        description="Devices whose newest state is kept in memory, and as many provisioned ones; more are left out, "
-        "longest silent first.",
+        description="How many devices' newest states the console keeps in memory, and as many provisioned devices. "
+        "Beyond that it drops the devices that have been silent longest.",
     )
-    alerts_kept: int = Field(
+    max_alerts: int = Field(
         20_000,
         ge=1,
-        description="Open alerts that are kept in memory, and as many closed ones; the oldest are left out.",
+        description="How many open alerts the console keeps in memory, and as many closed ones. It drops the oldest.",
     )
-    page_records: int = Field(50, ge=1, le=500, description="Records of a topic on a page.")
+    page_records: int = Field(50, ge=1, le=500, description="Records of a topic on one page.")
 
 
 class ConsoleSettings(ServiceSettings):
-    """Everything that the console can be told."""
+    """All settings of the console."""
 
     listen: ListenSettings = ListenSettings()
     auth: AuthSettings = AuthSettings()
     search: SearchSettings = SearchSettings()
-    write_timeout_ms: int = Field(10_000, ge=100, description="How long a change may wait for Kafka's acknowledgement.")
-    read_timeout_ms: int = Field(10_000, ge=100, description="How long a look into topics may wait for Kafka.")
-    page_letters: int = Field(50, ge=1, le=1_000, description="Dead letters on a page.")
-    replay_letters: int = Field(100_000, ge=1, description="Most dead letters that one request replays.")
+    write_timeout_ms: int = Field(
+        10_000, ge=100, description="How long a change may wait for Kafka's acknowledgement, in ms."
+    )
+    read_timeout_ms: int = Field(10_000, ge=100, description="How long reading a topic may wait for Kafka, in ms.")
+    page_dead_letter_records: int = Field(50, ge=1, le=1_000, description="Dead-letter records on one page.")
+    max_replayed_records: int = Field(
+        100_000, ge=1, description="How many dead-letter records one request may replay or discard."
+    )
 
     @model_validator(mode="after")
     def _network_needs_credentials(self) -> Self:
         if not is_loopback(self.listen.host) and self.auth.anonymous == "auto" and not self.auth.has_credentials:
             raise ValueError(
                 f"listen.host {self.listen.host} is reachable from other machines: set auth.operator_passwords or "
-                "auth.operator_tokens, or say auth.anonymous=reader or operator"
+                "auth.operator_tokens, or set auth.anonymous to reader or operator"
             )
         return self
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
+    """Whether only this machine can reach `host`."""
     if host == "localhost":
         return True
     try:

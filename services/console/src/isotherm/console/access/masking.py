@@ -14,7 +14,7 @@ from isotherm.servicekit import secrets
 
 
 def mask_config(config: Mapping[str, str], is_secret: IsSecret = secrets.is_secret) -> dict[str, str]:
-    """Mask the secrets of a configuration. References (`${env:X}`) stay readable: they only name the place of a secret."""
+    """Mask the secrets of a configuration. References (`${env:X}`) stay: they only name the place of a secret."""
     return {key: masked_value(key, value, is_secret) for key, value in config.items()}
 
 

@@ -1,4 +1,4 @@
-"""Devices, their windows and alerts over REST, under `/isotherm`."""
+"""Devices, their windows and their alerts under `/isotherm`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from isotherm.connector.offsets.replay import time_ms_of
-from isotherm.console.api.models import Answer
+from isotherm.console.api.models import ResponseModel
 from isotherm.console.devices.alerts import Alert
 from isotherm.console.devices.browser import DeviceBrowser
 from isotherm.console.devices.device_states import DeviceView
@@ -19,7 +19,7 @@ from isotherm.console.errors import BadRequestError, NotFoundError
 _HOUR_MS = 3_600_000
 
 
-class LatestAnswer(Answer):
+class LatestResponse(ResponseModel):
     """The newest reading of one metric."""
 
     value: float
@@ -28,8 +28,8 @@ class LatestAnswer(Answer):
     sequence: int
 
 
-class ProvisionedAnswer(Answer):
-    """What the topic `devices` says of a device; null where it says nothing."""
+class ProvisionedResponse(ResponseModel):
+    """A device's metadata in the topic `devices`; null where it says nothing."""
 
     home: str | None
     room: str | None
@@ -37,28 +37,30 @@ class ProvisionedAnswer(Answer):
     model: str | None
 
 
-class DeviceAnswer(Answer):
-    """A device as its newest state tells it, and what was known before; times are epoch milliseconds."""
+class DeviceResponse(ResponseModel):
+    """A device with its newest state and its metadata. Times are epoch milliseconds."""
 
     device_id: str
-    reported: bool = Field(description="Whether it has said anything, ever; if not, there are no times.")
-    provisioned: ProvisionedAnswer | None = Field(description="What `isotherm devices import` has made known of it.")
+    reported: bool = Field(description="Whether the device has ever sent a reading; if not, there are no times.")
+    provisioned: ProvisionedResponse | None = Field(
+        description="The metadata that `isotherm devices import` has stored."
+    )
     last_seen: int | None
     updated_at: int | None
-    latest: dict[str, LatestAnswer] = Field(description="The newest reading of each metric.")
-    open_alerts: list[str] = Field(description="Ids of alerts.")
-    error: str | None = Field(description="Why what is known of it cannot be read.")
+    latest: dict[str, LatestResponse] = Field(description="The newest reading of each metric.")
+    open_alerts: list[str] = Field(description="Ids of the open alerts.")
+    error: str | None = Field(description="Why the stored state or metadata cannot be decoded.")
 
 
-class DevicesAnswer(Answer):
-    """Devices by id."""
+class DevicesResponse(ResponseModel):
+    """Devices, sorted by id."""
 
-    devices: list[DeviceAnswer]
-    problem: str | None = Field(description="Why not every device may be known yet.")
+    devices: list[DeviceResponse]
+    problem: str | None = Field(description="Why some devices may be missing.")
 
 
-class AlertAnswer(Answer):
-    """The newest state of an alert; times are epoch milliseconds of event time."""
+class AlertResponse(ResponseModel):
+    """The newest state of an alert. Times are epoch milliseconds of event time."""
 
     alert_id: str
     device_id: str
@@ -74,15 +76,15 @@ class AlertAnswer(Answer):
     message: str | None
 
 
-class AlertsAnswer(Answer):
-    """Alerts: open ones by severity, then time; closed ones by the time of closing."""
+class AlertsResponse(ResponseModel):
+    """Alerts: open ones sorted by severity and time, closed ones by the time of closing."""
 
-    alerts: list[AlertAnswer]
-    problem: str | None = Field(description="Why not every alert may be known yet.")
+    alerts: list[AlertResponse]
+    problem: str | None = Field(description="Why some alerts may be missing.")
 
 
-class WindowAnswer(Answer):
-    """One window of one metric; times are epoch milliseconds, the end is not in it."""
+class WindowResponse(ResponseModel):
+    """One window of one metric. Times are epoch milliseconds; the end is exclusive."""
 
     metric: str
     start: int
@@ -95,42 +97,46 @@ class WindowAnswer(Answer):
     revision: int
 
 
-class WindowsAnswer(Answer):
-    """The windows of a device that were published in a time."""
+class WindowsResponse(ResponseModel):
+    """The windows of a device that were published in a time range."""
 
-    metrics: dict[str, list[WindowAnswer]] = Field(description="By time; of each window the highest revision.")
-    published_from: int = Field(description="Epoch milliseconds; as far back as was looked.")
+    metrics: dict[str, list[WindowResponse]] = Field(
+        description="Sorted by time; of each window only the highest revision."
+    )
+    published_from: int = Field(description="Epoch milliseconds; how far back the search has read.")
     published_to: int
-    is_cut: bool = Field(description="Whether the search was ended before it had come as far back as was asked.")
-    unreadable: int = Field(description="Records of the device that are no windows.")
+    is_cut: bool = Field(description="Whether the search ended before it had read the whole time range.")
+    unreadable: int = Field(description="Records of the device that could not be decoded.")
 
 
 def router(browser: DeviceBrowser) -> APIRouter:
-    """The routes; all errors leave as RestError."""
+    """Return the routes. Every error is a RestError."""
     routes = APIRouter()
 
-    @routes.get("/devices", summary="Devices with their newest values, by id")
+    @routes.get("/devices", summary="Devices with their newest values, sorted by id")
     def devices(
-        text: Annotated[str, Query(description="What the id contains, upper or lower case.")] = "",
-        after: Annotated[str, Query(description="The last id of another answer.")] = "",
+        text: Annotated[str, Query(description="Text that the id contains, case-insensitive.")] = "",
+        after: Annotated[str, Query(description="The last id of the previous response.")] = "",
         limit: Annotated[int, Query(ge=1, le=1_000)] = 50,
-    ) -> DevicesAnswer:
+    ) -> DevicesResponse:
         found = browser.find(text, after, limit)
-        return DevicesAnswer(devices=[_device(one) for one in found], problem=browser.problem or None)
+        return DevicesResponse(devices=[_device(one) for one in found], problem=browser.problem or None)
 
-    # Before the route of a device: an id may contain anything, slashes among it.
+    # This route stands before the one of a device, because an id may contain slashes.
     @routes.get("/devices/{device_id:path}/windows", summary="A device's window aggregates")
     def windows(
         device_id: str,
-        until: Annotated[str | None, Query(description="A time, or @ and epoch ms; now when left out.")] = None,
+        until: Annotated[
+            str | None, Query(description="A time, or @ and epoch milliseconds; now when left out.")
+        ] = None,
         span_ms: Annotated[int, Query(ge=1, le=30 * 24 * _HOUR_MS)] = _HOUR_MS,
-    ) -> WindowsAnswer:
+    ) -> WindowsResponse:
         try:
             until_ms = None if until is None else time_ms_of(until)
         except ValueError:
-            raise BadRequestError(f"until: {until!r} is no time") from None
+            raise BadRequestError(f"until: {until!r} is not a time") from None
         found = browser.windows(device_id, span_ms, until_ms)
-        return WindowsAnswer(
+        return WindowsResponse(
             metrics={metric: [_window(one) for one in of] for metric, of in found.metrics.items()},
             published_from=found.from_ms,
             published_to=found.to_ms,
@@ -139,37 +145,37 @@ def router(browser: DeviceBrowser) -> APIRouter:
         )
 
     @routes.get("/devices/{device_id:path}/alerts", summary="A device's alerts, open ones first")
-    def device_alerts(device_id: str) -> AlertsAnswer:
+    def device_alerts(device_id: str) -> AlertsResponse:
         return _alerts(browser, browser.alerts.of_device(device_id))
 
     @routes.get("/devices/{device_id:path}", summary="One device with its newest values")
-    def device(device_id: str) -> DeviceAnswer:
+    def device(device_id: str) -> DeviceResponse:
         found = browser.device(device_id)
         if found is None:
-            raise NotFoundError(f"Nothing is known of a device {device_id}")
+            raise NotFoundError(f"Device {device_id} is unknown")
         return _device(found)
 
     @routes.get("/alerts", summary="Alerts of all devices")
     def alerts(
         state: Literal["open", "closed"] = "open",
-        text: Annotated[str, Query(description="What the device's id contains, upper or lower case.")] = "",
+        text: Annotated[str, Query(description="Text that the device's id contains, case-insensitive.")] = "",
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
-    ) -> AlertsAnswer:
+    ) -> AlertsResponse:
         found = browser.alerts.open(text) if state == "open" else browser.alerts.closed(text)
         return _alerts(browser, found[:limit])
 
     return routes
 
 
-def _device(device: DeviceView) -> DeviceAnswer:
-    return DeviceAnswer(
+def _device(device: DeviceView) -> DeviceResponse:
+    return DeviceResponse(
         device_id=device.device_id,
         reported=device.has_reported,
-        provisioned=None if device.provisioned is None else ProvisionedAnswer(**device.provisioned._asdict()),
+        provisioned=None if device.provisioned is None else ProvisionedResponse(**device.provisioned._asdict()),
         last_seen=device.last_seen_ms if device.has_reported else None,
         updated_at=device.updated_at_ms if device.has_reported else None,
         latest={
-            one.metric: LatestAnswer(value=one.value, unit=one.unit, event_time=one.at_ms, sequence=one.sequence)
+            one.metric: LatestResponse(value=one.value, unit=one.unit, event_time=one.at_ms, sequence=one.sequence)
             for one in device.latest
         },
         open_alerts=list(device.open_alerts),
@@ -177,18 +183,18 @@ def _device(device: DeviceView) -> DeviceAnswer:
     )
 
 
-def _alerts(browser: DeviceBrowser, alerts: list[Alert]) -> AlertsAnswer:
-    return AlertsAnswer(alerts=[_alert(one) for one in alerts], problem=browser.problem or None)
+def _alerts(browser: DeviceBrowser, alerts: list[Alert]) -> AlertsResponse:
+    return AlertsResponse(alerts=[_alert(one) for one in alerts], problem=browser.problem or None)
 
 
-def _alert(alert: Alert) -> AlertAnswer:
-    return AlertAnswer(**_told(alert._asdict()))
+def _alert(alert: Alert) -> AlertResponse:
+    return AlertResponse(**_without_unit(alert._asdict()))
 
 
-def _window(window: Window) -> WindowAnswer:
-    return WindowAnswer(**_told(asdict(window)))
+def _window(window: Window) -> WindowResponse:
+    return WindowResponse(**_without_unit(asdict(window)))
 
 
-def _told(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields by the names that they have here: all times are epoch milliseconds."""
+def _without_unit(fields: dict[str, Any]) -> dict[str, Any]:
+    """Drop the suffix `_ms` from the names: all times of the REST API are epoch milliseconds."""
     return {name.removesuffix("_ms"): value for name, value in fields.items()}

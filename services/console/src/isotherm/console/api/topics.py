@@ -1,4 +1,4 @@
-"""Topics and their records over REST, under `/isotherm/topics`."""
+"""Topics and their records under `/isotherm/topics`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from isotherm.connector.offsets import replay
-from isotherm.console.api.models import Answer
-from isotherm.console.browser.record_masking import ShownRecord
+from isotherm.console.api.models import ResponseModel
+from isotherm.console.browser.record_masking import MaskedRecord
 from isotherm.console.browser.topic_browser import Query as RecordQuery
 from isotherm.console.browser.topic_browser import TopicBrowser
 from isotherm.console.records.paging import positions_text
@@ -17,55 +17,55 @@ from isotherm.console.records.paging import positions_text
 _POSITIONS = r"^[0-9]{1,9}:[0-9]{1,18}(,[0-9]{1,9}:[0-9]{1,18})*$"
 
 
-class TopicAnswer(Answer):
+class TopicResponse(ResponseModel):
     """A topic."""
 
     name: str
     partitions: int
-    most_records: int = Field(description="Places that are kept: those that hold no record count too.")
-    record: str | None = Field(description="The record that its values are declared to be.")
+    max_records: int = Field(description="Upper bound of the records: offsets without a record count too.")
+    record: str | None = Field(description="The declared record of its values.")
     written_by: list[str]
     read_by: list[str]
 
 
-class RecordAnswer(Answer):
-    """A record of a topic; secrets of connectors are masked."""
+class RecordResponse(ResponseModel):
+    """A record of a topic, with the secrets of connectors masked."""
 
     partition: int
     offset: int
-    timestamp: int = Field(description="Epoch milliseconds; -1 when Kafka has none.")
+    timestamp: int = Field(description="Epoch milliseconds; -1 when the record has no timestamp.")
     key: str | None
-    value: Any = Field(description="Decoded for reading.")
+    value: Any = Field(description="Decoded for display.")
     format: str = Field(description="How the value was decoded: avro, json, text, binary, null or withheld.")
-    error: str | None = Field(description="Why the value is not what the topic should hold.")
-    value_base64: str | None = Field(description="The value's bytes, where there is an error and nothing to hide.")
+    error: str | None = Field(description="Why the value is not of the topic's declared record.")
+    value_base64: str | None = Field(description="The value's bytes, when there is an error and no secret.")
     headers: list[tuple[str, str]]
+    is_cut: bool = Field(description="Whether the value is cut. The call for a single record returns all of it.")
+
+
+class RecordsResponse(ResponseModel):
+    """One page of a topic's records."""
+
+    records: list[RecordResponse] = Field(description="The newest first.")
+    older: str | None = Field(description="The parameter `before` of the next older page; null when there is none.")
+    newer: str | None = Field(description="The parameter `after` of the next newer page; null when there is none.")
     is_cut: bool = Field(
-        description="Whether only the beginning of a large value is here; alone the record has it all."
+        description="Whether the search ended before the page was full; it continues at `older` or `newer`."
     )
-
-
-class RecordsAnswer(Answer):
-    """Some records of a topic."""
-
-    records: list[RecordAnswer] = Field(description="The newest first.")
-    older: str | None = Field(description="`before` of the next older page; null when there is none.")
-    newer: str | None = Field(description="`after` of the next newer page; null when there is none.")
-    is_cut: bool = Field(description="Whether the search was ended before it was full; it goes on at older or newer.")
-    looked_at: int
+    records_read: int
 
 
 def router(browser: TopicBrowser) -> APIRouter:
-    """The routes; all errors leave as RestError."""
+    """Return the routes. Every error is a RestError."""
     routes = APIRouter()
 
-    @routes.get("/topics", summary="Topics, who writes and who reads them")
-    def topics() -> list[TopicAnswer]:
+    @routes.get("/topics", summary="Topics with their writers and readers")
+    def topics() -> list[TopicResponse]:
         return [
-            TopicAnswer(
+            TopicResponse(
                 name=row.size.name,
                 partitions=row.size.partitions,
-                most_records=row.size.most_records,
+                max_records=row.size.most_records,
                 record=row.record or None,
                 written_by=list(row.writers),
                 read_by=list(row.readers),
@@ -73,35 +73,35 @@ def router(browser: TopicBrowser) -> APIRouter:
             for row in browser.topics()
         ]
 
-    @routes.get("/topics/{topic}/records", summary="Records of a topic, decoded; the newest, or from a place on")
+    @routes.get("/topics/{topic}/records", summary="Decoded records of a topic: the newest, or from a position on")
     def records(
         topic: str,
         since: Annotated[str, Query(alias="from", description=replay.EXPECTED)] = "",
         partition: Annotated[int | None, Query(ge=0)] = None,
-        text: Annotated[str, Query(description="What key or value contain, upper or lower case.")] = "",
-        before: Annotated[str | None, Query(pattern=_POSITIONS, description="`older` of another answer")] = None,
-        after: Annotated[str | None, Query(pattern=_POSITIONS, description="`newer` of another answer")] = None,
+        text: Annotated[str, Query(description="Text that key or value contain, case-insensitive.")] = "",
+        before: Annotated[str | None, Query(pattern=_POSITIONS, description="`older` of another response")] = None,
+        after: Annotated[str | None, Query(pattern=_POSITIONS, description="`newer` of another response")] = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    ) -> RecordsAnswer:
+    ) -> RecordsResponse:
         asked = RecordQuery(since=since, partition=partition, text=text, before=before or "", after=after or "")
         found = browser.page(topic, asked, limit)
-        return RecordsAnswer(
-            records=[_answer(one) for one in found.items],
+        return RecordsResponse(
+            records=[_response(one) for one in found.items],
             older=positions_text(found.older) if found.has_older else None,
             newer=positions_text(found.newer) if found.has_newer else None,
             is_cut=found.is_cut,
-            looked_at=found.looked_at,
+            records_read=found.records_read,
         )
 
     @routes.get("/topics/{topic}/records/{partition}/{offset}", summary="One record")
-    def record(topic: str, partition: int, offset: int) -> RecordAnswer:
-        return _answer(browser.record(topic, partition, offset))
+    def record(topic: str, partition: int, offset: int) -> RecordResponse:
+        return _response(browser.record(topic, partition, offset))
 
     return routes
 
 
-def _answer(record: ShownRecord) -> RecordAnswer:
-    return RecordAnswer(
+def _response(record: MaskedRecord) -> RecordResponse:
+    return RecordResponse(
         partition=record.partition,
         offset=record.offset,
         timestamp=record.timestamp_ms,

@@ -1,4 +1,4 @@
-"""What of a record anybody may see: decoded as far as it can be, and never a secret of a connector."""
+"""Masking of records for display: values are decoded, and secrets of connectors are hidden."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from isotherm.connector.config import files as config_files
 from isotherm.connector.distributed.publishing import CONNECTORS
 from isotherm.connector.state.status import TOPIC as STATUS
 from isotherm.connector.state.target_follower import READER
-from isotherm.console.access.masking import masked, without_secrets
-from isotherm.console.connectors.control import Control
-from isotherm.console.records.decoding import MOST_SHOWN, Read
+from isotherm.console.access.masking import mask_config, mask_trace
+from isotherm.console.connectors.control import ConnectorControl
+from isotherm.console.records.decoding import MAX_SHOWN, DecodeValue
 from isotherm.console.records.record import Record
 
 WITHHELD = "withheld"
-"""The format of a value that may hold secrets and cannot be masked."""
-_MOST_LISTED = 8 * 1024
-"""Characters of a value in a list."""
-_PLAIN_KEYS = frozenset((config_files.NAME, config_files.CLASS))
+"""The format of a value that is not shown, because it may hold secrets and cannot be masked."""
+_MAX_LISTED = 8 * 1024
+"""Characters of a value in a list of records."""
+_PUBLIC_KEYS = frozenset((config_files.NAME, config_files.CLASS))
 _CONNECTOR_FIELDS = frozenset(field["name"] for field in READER["fields"])
 
 
 @dataclass(frozen=True)
-class ShownRecord:
-    """A record as it is told."""
+class MaskedRecord:
+    """A record for display: decoded, without secrets."""
 
     partition: int
     offset: int
@@ -39,84 +39,84 @@ class ShownRecord:
     format: str
     """`avro`, `json`, `text`, `binary`, `null`, or `withheld`."""
     problem: str
-    """Why the value is not what its topic should hold; empty when it is."""
+    """Why the value is not of the topic's declared record; empty when it is."""
     value_base64: str | None
-    """The value's own bytes, where there is a problem and nothing to hide."""
+    """The value's bytes, when there is a problem and no secret."""
     headers: tuple[tuple[str, str], ...]
     is_cut: bool = False
-    """Whether the value is the beginning of its text only, and its own bytes are left out."""
+    """Whether the value is cut and its bytes are left out."""
 
     @property
     def text(self) -> str:
-        """The value in one line."""
+        """The value as one line of text."""
         return self.value if isinstance(self.value, str) else orjson.dumps(self.value).decode()
 
     @property
-    def listed(self) -> ShownRecord:
-        """The same for a list: a large value takes many times its bytes, and a list has hundreds of them."""
+    def listed(self) -> MaskedRecord:
+        """The record for a list, with a large value cut: a list holds hundreds of records."""
         text = self.text
-        if len(text) <= _MOST_LISTED:
+        if len(text) <= _MAX_LISTED:
             return self
-        return replace(self, value=text[:_MOST_LISTED] + "…", value_base64=None, is_cut=True)
+        return replace(self, value=text[:_MAX_LISTED] + "…", value_base64=None, is_cut=True)
 
     def contains(self, text: str) -> bool:
-        """Whether key or value, as they are shown, contain a text; upper and lower case are the same."""
-        wanted = text.casefold()
-        return wanted in (self.key or "").casefold() or wanted in self.text.casefold()
+        """Whether the shown key or value contains a text, case-insensitive."""
+        folded = text.casefold()
+        return folded in (self.key or "").casefold() or folded in self.text.casefold()
 
 
-class Showing:
-    """Shows records of any topic; what is looked for is looked for in what is shown, so it cannot find a secret."""
+class RecordMasker:
+    """Masks records of any topic. Searches run on masked records, so that they cannot find secrets."""
 
-    def __init__(self, control: Control, read: Read) -> None:
-        self._control, self._read = control, read
+    def __init__(self, control: ConnectorControl, decode: DecodeValue) -> None:
+        self._control, self._decode = control, decode
         self._declared = {topic.name: topic.record for topic in isotherm.schemas.topics() if topic.record}
 
-    def show(self, record: Record) -> ShownRecord:
-        """A record as anybody may see it."""
-        value = self._read(record.value)
+    def mask(self, record: Record) -> MaskedRecord:
+        """Decode a record and hide its secrets."""
+        value = self._decode(record.value)
         problem = value.problem
         expected = self._declared.get(record.topic)
         if not problem and expected is not None and value.format not in ("avro", "null"):
-            problem = f"no {expected}: it does not begin as Avro in the wire format does"
-        shown = ShownRecord(
+            problem = f"not a {expected}: it does not begin with the magic byte of Avro's wire format"
+        shown = MaskedRecord(
             partition=record.partition,
             offset=record.offset,
             timestamp_ms=record.timestamp_ms,
             key=None if record.key is None else _text(record.key),
-            value=value.shown,
+            value=value.value,
             format=value.format,
             problem=problem,
             value_base64=base64.b64encode(record.value).decode() if problem and record.value is not None else None,
             headers=tuple((name, _text(content)) for name, content in record.headers),
         )
         if record.topic == CONNECTORS:
-            return self._connector(shown)
-        return self._status(shown) if record.topic == STATUS else shown
+            return self._mask_connector(shown)
+        return self._mask_status(shown) if record.topic == STATUS else shown
 
-    def _connector(self, shown: ShownRecord) -> ShownRecord:
-        """A connector's record, secrets masked; of a class that is not known nearly everything may be one."""
+    def _mask_connector(self, shown: MaskedRecord) -> MaskedRecord:
+        """Mask a ConnectorConfig record. Of an unknown class every key except name and class may be a secret."""
         record = shown.value
         if shown.format == "null":
             return shown
         if shown.format != "avro" or not isinstance(record, dict) or not isinstance(record.get("config"), dict):
-            problem = f"{shown.problem or 'no configuration'}; not shown, because it may hold secrets"
+            problem = f"{shown.problem or 'not a configuration'}; not shown, because it may hold secrets"
             return replace(shown, value=None, format=WITHHELD, problem=problem, value_base64=None)
         plugin = self._control.plugin(str(record.get("connector_class", "")))
         config: Mapping[str, str] = {str(key): str(value) for key, value in record["config"].items()}
-        is_secret = plugin.is_secret if plugin is not None else lambda key: key not in _PLAIN_KEYS
+        is_secret = plugin.is_secret if plugin is not None else lambda key: key not in _PUBLIC_KEYS
         known = {name: value for name, value in record.items() if name in _CONNECTOR_FIELDS}
-        return replace(shown, value=known | {"config": masked(config, is_secret)})
+        return replace(shown, value=known | {"config": mask_config(config, is_secret)})
 
-    def _status(self, shown: ShownRecord) -> ShownRecord:
+    def _mask_status(self, shown: MaskedRecord) -> MaskedRecord:
         record = shown.value
         connector = self._control.find(str(record.get("connector"))) if isinstance(record, dict) else None
         if connector is None or not record.get("trace"):
             return shown
-        trace = without_secrets(record["trace"], connector.config, self._control.is_secret(connector))
+        trace = mask_trace(record["trace"], connector.config, self._control.is_secret(connector))
         return replace(shown, value=record | {"trace": trace})
 
 
 def _text(content: str | bytes | None) -> str:
     text = content.decode(errors="backslashreplace") if isinstance(content, bytes) else content or ""
-    return text[:MOST_SHOWN]
+    return text[:MAX_SHOWN]

@@ -1,4 +1,4 @@
-"""The topic browser: topics with who writes and reads them, and pages of their records as anybody may see them."""
+"""The topic browser: topics with their writers and readers, and pages of masked records."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import isotherm.schemas
 from isotherm.connector.offsets import replay
 from isotherm.connector.offsets.replay import To
 from isotherm.connector.offsets.topic_sizes import TopicSize
-from isotherm.console.browser.record_masking import Showing, ShownRecord
-from isotherm.console.cluster.state import Fleet
+from isotherm.console.browser.record_masking import MaskedRecord, RecordMasker
+from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connectors import flows
-from isotherm.console.connectors.control import Control
+from isotherm.console.connectors.control import ConnectorControl
 from isotherm.console.errors import BadRequestError, NotFoundError
 from isotherm.console.records.paging import (
     Bounds,
-    Budget,
     Page,
     Positions,
     Search,
+    SearchBudget,
     Span,
     TopicReader,
     positions_of,
@@ -29,94 +29,94 @@ from isotherm.console.records.record import Record
 from isotherm.console.records.topics import Topics
 from isotherm.console.settings import SearchSettings
 
-_BOOK: Mapping[str, isotherm.schemas.Topic] = {topic.name: topic for topic in isotherm.schemas.topics()}
+_DECLARED: Mapping[str, isotherm.schemas.Topic] = {topic.name: topic for topic in isotherm.schemas.topics()}
 
 
 @dataclass(frozen=True)
 class TopicRow:
-    """A topic and what is known of it."""
+    """A topic for the list of topics."""
 
     size: TopicSize
     record: str
-    """The record that its values are declared to be; empty for a topic that is not declared."""
+    """The declared record of its values; empty for an undeclared topic."""
     description: str
     writers: tuple[str, ...]
-    """Connectors and services that write it; the declared ones where none of them speaks."""
+    """Running connectors and services that write it; the declared ones if none is running."""
     readers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Query:
-    """Which records are asked for."""
+    """Which records of a topic to return."""
 
     since: str = ""
-    """As `isotherm.connector.offsets.replay.EXPECTED`; empty for the newest."""
+    """A position as `isotherm.connector.offsets.replay.EXPECTED` describes it; empty for the newest records."""
     partition: int | None = None
     text: str = ""
-    """What key or value contain."""
+    """Text that key or value must contain."""
     before: str = ""
-    """The `older` of another page."""
+    """The `older` positions of another page."""
     after: str = ""
-    """The `newer` of another page."""
+    """The `newer` positions of another page."""
 
 
 class TopicBrowser:
-    """What the pages and the REST additions say of topics. Everything raises UnavailableError."""
+    """Lists topics and searches their records. Every method raises UnavailableError."""
 
     def __init__(
         self,
         topics: Topics,
-        showing: Showing,
-        control: Control,
-        fleet: Fleet,
+        masker: RecordMasker,
+        control: ConnectorControl,
+        cluster: ClusterState,
         now_ms: Callable[[], int],
         search: SearchSettings,
     ) -> None:
-        self._topics, self._showing, self._search = topics, showing, search
-        self._control, self._fleet, self._now_ms = control, fleet, now_ms
+        self._topics, self._masker, self._search = topics, masker, search
+        self._control, self._cluster, self._now_ms = control, cluster, now_ms
 
     def topics(self) -> list[TopicRow]:
-        """All topics but Kafka's own, by name."""
+        """Return all topics except Kafka's internal ones, sorted by name."""
         writers: dict[str, list[str]] = {}
         readers: dict[str, list[str]] = {}
-        for flow in flows.of(self._control, self._fleet, self._fleet.views(self._now_ms())):
+        for flow in flows.flows_of(self._control, self._cluster, self._cluster.views(self._now_ms())):
             for topic in flow.writes:
                 writers.setdefault(topic, []).append(flow.name)
             for topic in flow.reads:
                 readers.setdefault(topic, []).append(flow.name)
         return [_row(size, writers.get(size.name, []), readers.get(size.name, [])) for size in self._topics.listed()]
 
-    def page(self, topic: str, query: Query, limit: int) -> Page[ShownRecord]:
-        """Some records of a topic, the newest first; of large values only the beginning.
+    def page(self, topic: str, query: Query, limit: int) -> Page[MaskedRecord]:
+        """Return a page of a topic's records, the newest first, with large values cut.
 
-        Raises BadRequestError for a query that makes no sense, NotFoundError for a topic or partition that is none.
+        Raises BadRequestError for an invalid query, NotFoundError for an unknown topic or partition.
         """
         with self._topics.reader(topic) as reader:
             chosen = _chosen(topic, reader.bounds, query.partition)
-            budget = Budget(time.monotonic, most_ms=self._search.timeout_ms, most_bytes=self._search.most_bytes)
+            budget = SearchBudget(time.monotonic, max_ms=self._search.timeout_ms, max_bytes=self._search.max_bytes)
             search = Search(reader, self._keep(query.text), budget, limit=limit)
             if query.before:
-                return search.older(_given(query.before, chosen, lambda of: of.high))
+                return search.older(_link_positions(query.before, chosen, lambda of: of.high))
             if query.after:
-                return search.newer(_given(query.after, chosen, lambda of: of.low))
+                return search.newer(_link_positions(query.after, chosen, lambda of: of.low))
             starts = _starts(reader, chosen, query.since)
             if starts is None:
                 return search.older({partition: of.high for partition, of in chosen.items()})
             return search.newer(starts)
 
-    def record(self, topic: str, partition: int, offset: int) -> ShownRecord:
-        """One record. Raises NotFoundError."""
+    def record(self, topic: str, partition: int, offset: int) -> MaskedRecord:
+        """Return one record. Raises NotFoundError."""
         with self._topics.reader(topic) as reader:
             bounds = reader.bounds.get(partition)
             if bounds is not None and bounds.low <= offset < bounds.high:
                 found = reader.read({partition: Span(offset, offset + 1)}, b"", None).records.get(partition, ())
                 for one in found:
-                    return self._showing.show(one)
+                    return self._masker.mask(one)
         raise NotFoundError(f"{topic} has no record {partition}/{offset}")
 
-    def _keep(self, text: str) -> Callable[[Record], ShownRecord | None]:
-        def keep(record: Record) -> ShownRecord | None:
-            shown = self._showing.show(record)
+    def _keep(self, text: str) -> Callable[[Record], MaskedRecord | None]:
+        def keep(record: Record) -> MaskedRecord | None:
+            shown = self._masker.mask(record)
             if not text:
                 return shown.listed
             return shown.listed if shown.contains(text) else None
@@ -125,7 +125,7 @@ class TopicBrowser:
 
 
 def _row(size: TopicSize, writers: list[str], readers: list[str]) -> TopicRow:
-    declared = _BOOK.get(size.name)
+    declared = _DECLARED.get(size.name)
     if declared is None:
         return TopicRow(size, "", "", tuple(sorted(writers)), tuple(sorted(readers)))
     return TopicRow(
@@ -145,8 +145,8 @@ def _chosen(topic: str, bounds: Mapping[int, Bounds], partition: int | None) -> 
     return {partition: bounds[partition]}
 
 
-def _given(text: str, chosen: Mapping[int, Bounds], otherwise: Callable[[Bounds], int]) -> Positions:
-    """The positions of a link, for the partitions that are there now."""
+def _link_positions(text: str, chosen: Mapping[int, Bounds], otherwise: Callable[[Bounds], int]) -> Positions:
+    """Return the positions of a link for the partitions that exist now."""
     try:
         given = positions_of(text)
     except ValueError as error:
@@ -155,7 +155,7 @@ def _given(text: str, chosen: Mapping[int, Bounds], otherwise: Callable[[Bounds]
 
 
 def _starts(reader: TopicReader, chosen: Mapping[int, Bounds], since: str) -> Positions | None:
-    """Where a page begins; None for the newest."""
+    """Return the offsets where a page begins; None for the newest records."""
     try:
         position = replay.parse_position(since or To.LATEST.value)
     except replay.ReplayError as error:
@@ -165,8 +165,8 @@ def _starts(reader: TopicReader, chosen: Mapping[int, Bounds], since: str) -> Po
     if position.to is To.EARLIEST:
         return {partition: of.low for partition, of in chosen.items()}
     if position.to is To.TIME:
-        found = reader.at_time(position.value)
+        found = reader.offsets_at(position.value)
         return {partition: found[partition] for partition in chosen}
     if len(chosen) > 1:
-        raise BadRequestError(f"an offset belongs to one partition, and these are {len(chosen)}: choose one")
+        raise BadRequestError(f"an offset belongs to one partition, and the topic has {len(chosen)}: choose one")
     return dict.fromkeys(chosen, position.value)

@@ -1,4 +1,4 @@
-"""The control topics: followed into the fleet from a thread, and written so that the writer sees its own change."""
+"""The control topics: a follower that fills the cluster's state, and a writer that waits for its own change."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from isotherm.connector.distributed import publishing, worker_status
 from isotherm.connector.errors.dead_letters import Headers
 from isotherm.connector.state import status, target_follower
-from isotherm.console.cluster.state import Fleet
+from isotherm.console.cluster.state import ClusterState
 from isotherm.console.errors import UnavailableError
 from isotherm.console.records.topic_follower import (
-    Counters,
-    Follower,
-    avro,
+    FollowerMetrics,
+    TopicFollower,
+    avro_handler,
     key_of,
 )
 from isotherm.servicekit import logs
@@ -33,76 +33,84 @@ _SEEN_S = 5.0
 _NAME = "console"
 
 
-class Writes:
-    """Changes of this console that its follower has not read back yet."""
+class PendingWrites:
+    """Changes that this console has written and its follower has not read back yet."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, threading.Event] = {}
 
     def expect(self, write_id: str) -> threading.Event:
-        """The event that is set when the write was read back."""
+        """Return the event that is set when the follower has read the write back."""
         with self._lock:
             return self._waiting.setdefault(write_id, threading.Event())
 
-    def done(self, write_id: str) -> None:
-        """It was read back, or nobody waits for it any more."""
+    def complete(self, write_id: str) -> None:
+        """Set the write's event and forget the write."""
         with self._lock:
             event = self._waiting.pop(write_id, None)
         if event is not None:
             event.set()
 
 
-def follower(
+def control_topic_follower(
     settings: KafkaSettings,
     schemas: SchemaRegistry,
-    fleet: Fleet,
-    writes: Writes,
+    cluster: ClusterState,
+    writes: PendingWrites,
     health: Health,
-    counters: Counters,
-) -> Follower:
-    """What reads the control topics into a fleet."""
+    counters: FollowerMetrics,
+) -> TopicFollower:
+    """Return the follower that stores the control topics' records in the cluster's state."""
 
     def take_connector(message: Message, record: Any) -> None:
         try:
-            fleet.take_connector(key_of(message), record, message.timestamp()[1])
+            cluster.update_connector(key_of(message), record, message.timestamp()[1])
         finally:
-            _tell_writer(message, writes)
+            _complete_write(message, writes)
 
     def take_plugin(message: Message, record: Any) -> None:
-        fleet.take_plugin(key_of(message), record)
+        cluster.update_plugin(key_of(message), record)
 
     def take_status(message: Message, record: Any) -> None:
-        fleet.take_status(key_of(message), record)
+        cluster.update_status(key_of(message), record)
 
     topics = {
-        CONNECTORS: avro(schemas, target_follower.READER, take_connector),
-        PLUGINS: avro(schemas, publishing.PLUGIN_SCHEMA, take_plugin),
-        STATUS: avro(schemas, worker_status.SCHEMA, take_status),
+        CONNECTORS: avro_handler(schemas, target_follower.READER, take_connector),
+        PLUGINS: avro_handler(schemas, publishing.PLUGIN_SCHEMA, take_plugin),
+        STATUS: avro_handler(schemas, worker_status.SCHEMA, take_status),
     }
-    return Follower(settings, _NAME, topics, health, counters)
+    return TopicFollower(settings, _NAME, topics, health, counters)
 
 
-def _tell_writer(message: Message, writes: Writes) -> None:
+def _complete_write(message: Message, writes: PendingWrites) -> None:
     headers: Headers = list(message.headers() or [])  # type: ignore[arg-type]  # always pairs when read
     for name, value in headers:
         if name == _WRITE_ID and isinstance(value, bytes):
-            writes.done(value.decode(errors="replace"))
+            writes.complete(value.decode(errors="replace"))
 
 
-class KafkaJournal:
-    """Writes the control topics; a change is done when Kafka has it and the follower has read it back."""
+class ControlTopicWriter:
+    """Writes the control topics. A change is complete when Kafka has stored it and the follower has read it back."""
 
     def __init__(
         self,
         producer: Callable[[], Producer],
         schemas: SchemaRegistry,
-        writes: Writes,
+        writes: PendingWrites,
         *,
         timeout_ms: int,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """`producer` is called at the first write; its `delivery.timeout.ms` should be `timeout_ms`."""
+        """Prepare the writer.
+
+        Args:
+            producer: makes the producer at the first write; its `delivery.timeout.ms` should be `timeout_ms`.
+            schemas: finds the id of the ConnectorConfig schema.
+            writes: the follower completes writes there.
+            timeout_ms: named in errors.
+            new_id: makes the id of a write.
+        """
         self._make, self._schemas, self._writes = producer, schemas, writes
         self._timeout_s, self._new_id = timeout_ms / 1000, new_id
         self._lock = threading.Lock()
@@ -110,20 +118,20 @@ class KafkaJournal:
         self._encode: Callable[[Mapping[str, Any]], bytes] | None = None
 
     def write(self, name: str, record: Mapping[str, Any] | None) -> None:
-        """As `isotherm.console.connectors.control.Journal.write`."""
+        """Write a ConnectorConfig record as `connectors.control.ConfigStore.write` requires."""
         value = None if record is None else self._encoded(record)
         write_id = self._new_id()
         seen = self._writes.expect(write_id)
         try:
             self._produce(CONNECTORS, name, value, [(_WRITE_ID, write_id.encode())])
             if not seen.wait(_SEEN_S):
-                # Kafka has it, so it is done; only what is shown is older for a while.
-                _log.warning("a change was written but not read back yet", connector=name)
+                # Kafka has stored the change, so it is valid. Only the shown state is older for a while.
+                _log.warning("change written but not read back yet", connector=name)
         finally:
-            self._writes.done(write_id)
+            self._writes.complete(write_id)
 
-    def forget_statuses(self, keys: list[str]) -> None:
-        """Remove these statuses from their topic. Raises UnavailableError."""
+    def delete_statuses(self, keys: list[str]) -> None:
+        """Delete these keys of `isotherm.status` with tombstones. Raises UnavailableError."""
         for key in keys:
             self._produce(STATUS, key, None, [])
 
@@ -145,9 +153,11 @@ class KafkaJournal:
                 topic, key=key, value=value, headers=list(headers), on_delivery=lambda error, _: outcome.append(error)
             )
         except (BufferError, KafkaException) as error:
-            raise UnavailableError(f"Kafka did not take the change: {error}") from error
-        # The delivery time-out ends the wait: every record is reported, well or failed.
+            raise UnavailableError(f"Kafka did not accept the change: {error}") from error
+        # librdkafka reports every record within the delivery timeout, so this loop ends.
         while not outcome:
             self._producer.poll(0.05)
         if outcome[0] is not None:
-            raise UnavailableError(f"Kafka did not take the change in {self._timeout_s:.0f} s: {outcome[0].str()}")
+            raise UnavailableError(
+                f"Kafka did not acknowledge the change in {self._timeout_s:.0f} s: {outcome[0].str()}"
+            )

@@ -1,4 +1,4 @@
-"""Whether every record that a task read has an outcome: read = written + dead-lettered + filtered + skipped + open."""
+"""The reconciliation report: read = written + dead-lettered + filtered + skipped + in flight, for each task. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 OUTCOMES = ("written", "dead_lettered", "filtered", "skipped")
 _OPEN = "open"
-"""Records that are read and not settled yet, of services that count them."""
+"""The count of records that are read and have no outcome yet, for services that report it."""
 
 
 @dataclass(frozen=True)
-class Balance:
-    """Records that were read, and what became of them."""
+class Reconciliation:
+    """How many records were read, and how many have which outcome."""
 
     read: int
     outcomes: Mapping[str, int]
@@ -23,19 +23,19 @@ class Balance:
         return self.read - sum(self.outcomes.values())
 
 
-def balance_of(counts: Mapping[str, int]) -> Balance | None:
-    """The balance of a task's counts; None for a task that does not count what it read and wrote."""
+def reconcile(counts: Mapping[str, int]) -> Reconciliation | None:
+    """Reconcile a task's counts; None for a task that does not report `read` and `written`."""
     if "read" not in counts or "written" not in counts:
         return None
     names = (*OUTCOMES, _OPEN) if _OPEN in counts else OUTCOMES
-    return Balance(counts["read"], {name: counts.get(name, 0) for name in names})
+    return Reconciliation(counts["read"], {name: counts.get(name, 0) for name in names})
 
 
-def total(balances: Iterable[Balance]) -> Balance:
-    """All of them together."""
+def total(reconciliations: Iterable[Reconciliation]) -> Reconciliation:
+    """Add up the reconciliations of several tasks."""
     read, outcomes = 0, dict.fromkeys(OUTCOMES, 0)
-    for one in balances:
+    for one in reconciliations:
         read += one.read
         for name, count in one.outcomes.items():
             outcomes[name] = outcomes.get(name, 0) + count
-    return Balance(read, outcomes)
+    return Reconciliation(read, outcomes)

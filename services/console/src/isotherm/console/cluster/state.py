@@ -1,6 +1,7 @@
-"""The fleet as the control topics tell it: connectors, tasks, workers and connector classes. No clock, no IO.
+"""The cluster's state in memory: connectors, tasks, workers and connector classes. It has no clock and does no IO.
 
-Records go in as they are read, in any interleaving of the topics; everything that is asked is answered from memory.
+Followers store the control topics' records here, in any interleaving of the topics. Every query is answered from
+memory.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from isotherm.console.cluster.plugins import Plugin, plugin_of
 from isotherm.kcql.dates import epoch_ms
 
 STALE_MS = 3 * int(INTERVAL_MS)
-"""A status that is older says nothing any more: the worker is gone or cannot reach Kafka."""
+"""Age at which a status is stale: its worker is gone or cannot reach Kafka."""
 STATUS_RETENTION_MS = 3_600_000
-"""A status that is older is removed from the topic."""
+"""Age at which a status is removed from its topic."""
 _TASKS_KEYS = ("tasks.max", "max.tasks")
-_MOST_TASKS = 1_000
-_HISTORY = 240
-_THROUGHPUT = ("read", "input_records", "readings", "notifications", "records", "written")
-"""Counters of what went through a task, as the services name them; the first that a task has counts."""
+_MAX_TASKS = 1_000
+_LAG_SAMPLES = 240
+_RECORD_COUNTS = ("read", "input_records", "readings", "notifications", "records", "written")
+"""The counts of processed records, as the services name them. The rate comes from the first one that a task reports."""
 _ACTIVE = (State.RUNNING, State.PAUSED, State.RESTARTING)
 
 
 @dataclass(frozen=True)
 class Connector:
-    """What is wanted: a ConnectorConfig record."""
+    """A connector's desired state: its ConnectorConfig record."""
 
     name: str
     klass: str
@@ -46,20 +47,20 @@ class Connector:
 
     @property
     def is_standalone(self) -> bool:
-        """Whether a file, or the service itself, owns its configuration."""
+        """Whether a file or the service's own settings own the configuration."""
         return self.mode == STANDALONE
 
     @property
     def tasks_max(self) -> int:
-        """How many tasks it is to have; 0 when its configuration does not say, as that of a service."""
+        """How many tasks the connector should have; 0 when a service's configuration does not say."""
         for key in _TASKS_KEYS:
             text = self.config.get(key, "")
             if text.isdecimal():
-                return min(int(text), _MOST_TASKS)
+                return min(int(text), _MAX_TASKS)
         return 0 if self.is_standalone else 1
 
     def record(self) -> dict[str, Any]:
-        """The ConnectorConfig record that says this."""
+        """Return the ConnectorConfig record."""
         return {
             "name": self.name,
             "connector_class": self.klass,
@@ -75,7 +76,7 @@ class Connector:
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """What a worker said last of one task, of a connector (CONNECTOR_ITSELF), or of itself (EVERY_CONNECTOR)."""
+    """The last heartbeat of one task, of a connector (CONNECTOR_ITSELF), or of a worker (EVERY_CONNECTOR)."""
 
     connector: str
     task: int
@@ -88,10 +89,10 @@ class TaskStatus:
     lag: Mapping[str, int] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
 
-    def at(self, now_ms: float) -> TaskStatus:
-        """The same as it is to be understood now.
+    def as_of(self, now_ms: float) -> TaskStatus:
+        """Return the status as of `now_ms`: UNASSIGNED when it is stale.
 
-        A beat that did not come means UNASSIGNED. A failure stays what it is: it is the last word of its task.
+        FAILED never becomes stale, because it is the last status of its task.
         """
         if self.state is State.FAILED or now_ms - self.updated_at_ms <= STALE_MS:
             return self
@@ -100,7 +101,7 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class ConnectorView:
-    """A connector, what is wanted of it and what is."""
+    """A connector with its desired and its actual state."""
 
     connector: Connector
     state: State
@@ -110,17 +111,17 @@ class ConnectorView:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """The states of the connector and of its tasks."""
+        """The state of the connector, then the states of its tasks."""
         return (self.state, *(task.state for task in self.tasks))
 
     @property
     def lag(self) -> int:
-        """Records that its tasks have not read yet."""
+        """How many records its tasks have not read yet."""
         return sum(sum(task.lag.values()) for task in self.tasks)
 
     @property
     def is_active(self) -> bool:
-        """Whether any of its tasks lives."""
+        """Whether any of its tasks is alive."""
         return any(task.state in _ACTIVE for task in self.tasks)
 
 
@@ -133,19 +134,22 @@ class LagSample:
 
 
 class ClusterState:
-    """Everything that was read of the control topics; safe to use from any thread."""
+    """Everything that the followers have read from the control topics. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._connectors: dict[str, Connector] = {}
         self._deleted: dict[str, int] = {}
         self._statuses: dict[str, dict[str, TaskStatus]] = {}
-        self._before: dict[str, TaskStatus] = {}
+        self._previous: dict[str, TaskStatus] = {}
         self._plugins: dict[str, Plugin] = {}
         self._lag: dict[str, deque[LagSample]] = {}
 
-    def take_connector(self, name: str, record: Mapping[str, Any] | None, at_ms: int) -> None:
-        """A record of `isotherm.connectors`, or its deletion at `at_ms`. Raises ValueError for an unknown state."""
+    def update_connector(self, name: str, record: Mapping[str, Any] | None, at_ms: int) -> None:
+        """Store a record of `isotherm.connectors`, or its deletion at `at_ms`.
+
+        Raises ValueError for an unknown state.
+        """
         with self._lock:
             if record is None:
                 self._connectors.pop(name, None)
@@ -155,23 +159,26 @@ class ClusterState:
             self._connectors[name] = connector_of(record)
             self._deleted.pop(name, None)
 
-    def take_status(self, key: str, record: Mapping[str, Any] | None) -> None:
-        """A record of `isotherm.status` (key `connector/task/worker`), or its end. Raises ValueError."""
+    def update_status(self, key: str, record: Mapping[str, Any] | None) -> None:
+        """Store a record of `isotherm.status` (key `connector/task/worker`), or its deletion.
+
+        Raises ValueError for an unknown state.
+        """
         name = key.rsplit("/", 2)[0]
         with self._lock:
             if record is not None:
                 status, known = status_of(record), self._statuses.setdefault(name, {})
                 if key in known:
-                    self._before[key] = known[key]
+                    self._previous[key] = known[key]
                 known[key] = status
                 return
-            self._before.pop(key, None)
+            self._previous.pop(key, None)
             self._statuses.get(name, {}).pop(key, None)
             if not self._statuses.get(name):
                 self._statuses.pop(name, None)
 
-    def take_plugin(self, klass: str, record: Mapping[str, Any] | None) -> None:
-        """A record of `isotherm.plugins`, or its deletion. Raises ValueError for an importance that nobody knows."""
+    def update_plugin(self, klass: str, record: Mapping[str, Any] | None) -> None:
+        """Store a record of `isotherm.plugins`, or its deletion. Raises ValueError for an unknown importance."""
         with self._lock:
             if record is None:
                 self._plugins.pop(klass, None)
@@ -179,27 +186,27 @@ class ClusterState:
                 self._plugins[klass] = plugin_of(record)
 
     def names(self) -> list[str]:
-        """Every connector: those that are configured, and services that only speak of themselves."""
+        """Return all connectors by name: the configured ones, and services that only send heartbeats."""
         with self._lock:
-            speaking = {name for name in self._statuses if name != EVERY_CONNECTOR and self._speaks(name)}
-            return sorted(self._connectors.keys() | speaking)
+            services = {name for name in self._statuses if name != EVERY_CONNECTOR and self._has_status(name)}
+            return sorted(self._connectors.keys() | services)
 
     def connector(self, name: str) -> Connector | None:
-        """What is wanted of a connector; for a service that only speaks of itself what it began with."""
+        """Return a connector's desired state; a standalone one for a service that only sends heartbeats."""
         with self._lock:
             found = self._connectors.get(name)
-            if found is not None or name == EVERY_CONNECTOR or not self._speaks(name):
+            if found is not None or name == EVERY_CONNECTOR or not self._has_status(name):
                 return found
             group = next(iter(self._statuses[name].values())).worker_group
             return Connector(name, "", {"name": name}, mode=STANDALONE, worker_group=group)
 
     def connectors(self) -> list[Connector]:
-        """What is wanted of every connector, by name."""
+        """Return the desired states of all connectors, sorted by name."""
         with self._lock:
             return [connector for name in self.names() if (connector := self.connector(name)) is not None]
 
     def view(self, name: str, now_ms: float) -> ConnectorView | None:
-        """A connector as it is now; None when there is none."""
+        """Return a connector as of `now_ms`; None when it does not exist."""
         with self._lock:
             connector = self.connector(name)
             if connector is None:
@@ -209,54 +216,56 @@ class ClusterState:
             return _view(connector, own, _tasks(connector, newest))
 
     def views(self, now_ms: float) -> list[ConnectorView]:
-        """Every connector as it is now, by name."""
+        """Return all connectors as of `now_ms`, sorted by name."""
         with self._lock:
             found = [self.view(name, now_ms) for name in self.names()]
         return [view for view in found if view is not None]
 
     def workers(self, now_ms: float) -> list[TaskStatus]:
-        """What every distributed worker says of itself, those that are silent as UNASSIGNED, by group and name."""
+        """Return the last heartbeats of all distributed workers by group and name; stale ones are UNASSIGNED."""
         with self._lock:
-            found = [status.at(now_ms) for status in self._statuses.get(EVERY_CONNECTOR, {}).values()]
+            found = [status.as_of(now_ms) for status in self._statuses.get(EVERY_CONNECTOR, {}).values()]
         return sorted(found, key=lambda one: (one.worker_group, one.worker))
 
     def groups_for(self, klass: str, now_ms: float) -> tuple[list[str], list[str]]:
-        """The worker groups that can run a class: those with living workers, and all that were heard of."""
+        """Return the worker groups that can run a class: those with a live worker, and all known ones."""
         able = [worker for worker in self.workers(now_ms) if klass in worker.classes]
-        living = {worker.worker_group for worker in able if worker.state is not State.UNASSIGNED}
-        return sorted(living), sorted({worker.worker_group for worker in able})
+        live = {worker.worker_group for worker in able if worker.state is not State.UNASSIGNED}
+        return sorted(live), sorted({worker.worker_group for worker in able})
 
     def plugins(self) -> list[Plugin]:
-        """The connector classes, by name."""
+        """Return the connector classes, sorted by name."""
         with self._lock:
             return [self._plugins[klass] for klass in sorted(self._plugins)]
 
-    def sample(self, now_ms: float) -> None:
-        """Remember the lag of every connector, for its history."""
+    def sample_lag(self, now_ms: float) -> None:
+        """Add the current lag of every connector to its history."""
         for view in self.views(now_ms):
             with self._lock:
-                samples = self._lag.setdefault(view.connector.name, deque(maxlen=_HISTORY))
+                samples = self._lag.setdefault(view.connector.name, deque(maxlen=_LAG_SAMPLES))
                 samples.append(LagSample(int(now_ms), view.lag))
 
     def lag_history(self, name: str) -> list[LagSample]:
-        """The lag of a connector as far as it was watched."""
+        """Return the sampled lag of a connector, the oldest sample first."""
         with self._lock:
             return list(self._lag.get(name, ()))
 
-    def rate(self, task: TaskStatus) -> float | None:
-        """Records a second of a task between its last two beats; None when they do not say."""
+    def record_rate(self, task: TaskStatus) -> float | None:
+        """Return a task's records per second between its last two heartbeats; None when they do not tell."""
         with self._lock:
-            before = self._before.get(status_key(task.connector, task.task, task.worker))
-        name = next((one for one in _THROUGHPUT if one in task.counts), None)
-        if before is None or name is None or task.state not in _ACTIVE or name not in before.counts:
+            previous = self._previous.get(status_key(task.connector, task.task, task.worker))
+        name = next((one for one in _RECORD_COUNTS if one in task.counts), None)
+        if previous is None or name is None or task.state not in _ACTIVE or name not in previous.counts:
             return None
-        elapsed_ms, grown = task.updated_at_ms - before.updated_at_ms, task.counts[name] - before.counts[name]
-        return grown * 1_000 / elapsed_ms if elapsed_ms > 0 and grown >= 0 else None
+        elapsed_ms = task.updated_at_ms - previous.updated_at_ms
+        records = task.counts[name] - previous.counts[name]
+        # Counts that fall belong to a restarted task, which has no rate yet.
+        return records * 1_000 / elapsed_ms if elapsed_ms > 0 and records >= 0 else None
 
-    def outdated(self, now_ms: float) -> list[str]:
-        """Keys of statuses that nobody needs any more, to be removed from the topic.
+    def expired_statuses(self, now_ms: float) -> list[str]:
+        """Return the keys of statuses to remove from the topic, because they are older than STATUS_RETENTION_MS.
 
-        The failure that a configured connector's task ended with is needed as long as nothing newer is said of it.
+        The last failure of a configured connector's task is kept until a newer status replaces it.
         """
         with self._lock:
             kept = {
@@ -273,11 +282,13 @@ class ClusterState:
                 and not ((name, status.task) in kept and status.state is State.FAILED)
             ]
 
-    def _speaks(self, name: str) -> bool:
-        """Whether a status was said of `name` that is not the echo of a connector that was deleted."""
+    def _has_status(self, name: str) -> bool:
+        """Whether `name` has a status that is newer than the last heartbeats of a deleted connector of that name."""
         deleted_at = self._deleted.get(name)
-        said = self._statuses.get(name, {}).values()
-        return bool(said) if deleted_at is None else any(one.updated_at_ms > deleted_at + STALE_MS for one in said)
+        statuses = self._statuses.get(name, {}).values()
+        if deleted_at is None:
+            return bool(statuses)
+        return any(one.updated_at_ms > deleted_at + STALE_MS for one in statuses)
 
     def _newest(self, name: str, now_ms: float) -> dict[int, TaskStatus]:
         newest: dict[int, TaskStatus] = {}
@@ -285,11 +296,11 @@ class ClusterState:
             known = newest.get(status.task)
             if known is None or status.updated_at_ms >= known.updated_at_ms:
                 newest[status.task] = status
-        return {task: status.at(now_ms) for task, status in newest.items()}
+        return {task: status.as_of(now_ms) for task, status in newest.items()}
 
 
 def connector_of(record: Mapping[str, Any]) -> Connector:
-    """A ConnectorConfig record, decoded. Raises ValueError for a target state that nobody knows."""
+    """Read a decoded ConnectorConfig record. Raises ValueError for an unknown target state."""
     return Connector(
         name=record["name"],
         klass=record["connector_class"],
@@ -304,7 +315,7 @@ def connector_of(record: Mapping[str, Any]) -> Connector:
 
 
 def status_of(record: Mapping[str, Any]) -> TaskStatus:
-    """A TaskStatus record, decoded. Raises ValueError for a state that nobody knows."""
+    """Read a decoded TaskStatus record. Raises ValueError for an unknown state."""
     return TaskStatus(
         connector=record["connector"],
         task=record["task"],
@@ -320,28 +331,28 @@ def status_of(record: Mapping[str, Any]) -> TaskStatus:
 
 
 def _tasks(connector: Connector, newest: Mapping[int, TaskStatus]) -> tuple[TaskStatus, ...]:
-    """The tasks that there are: as many as are wanted, and others that still live. None of a stopped connector."""
+    """Return the configured number of tasks and others that are alive; of a stopped connector only the latter."""
     is_stopped = connector.target is TargetState.STOPPED
-    living = {number for number, one in newest.items() if one.state in _ACTIVE}
-    wanted = set() if is_stopped else set(range(connector.tasks_max)) or set(newest)
+    live = {number for number, one in newest.items() if one.state in _ACTIVE}
+    expected = set() if is_stopped else set(range(connector.tasks_max)) or set(newest)
     return tuple(
         newest.get(number) or TaskStatus(connector.name, number, "", State.UNASSIGNED, 0, connector.worker_group)
-        for number in sorted(wanted | living)
+        for number in sorted(expected | live)
     )
 
 
 def _view(connector: Connector, own: TaskStatus | None, tasks: tuple[TaskStatus, ...]) -> ConnectorView:
     active = [task for task in tasks if task.state in _ACTIVE]
     worker = max(active, key=lambda task: task.updated_at_ms).worker if active else ""
-    state, trace = _derived(connector, tasks, active), None
+    state, trace = _derive_state(connector, tasks, active), None
     if own is not None and own.state is not State.UNASSIGNED and connector.target is not TargetState.STOPPED:
         trace, worker = own.trace, own.worker
-        # What its tasks do says more than that somebody answers for it, unless it cannot have any.
+        # The state of live tasks is more precise than the connector's own, unless the connector itself has failed.
         state = own.state if own.state is State.FAILED or not active else state
     return ConnectorView(connector, state, worker, trace, tasks)
 
 
-def _derived(connector: Connector, tasks: Iterable[TaskStatus], active: Iterable[TaskStatus]) -> State:
+def _derive_state(connector: Connector, tasks: Iterable[TaskStatus], active: Iterable[TaskStatus]) -> State:
     states = {task.state for task in active}
     if states:
         return State.PAUSED if states == {State.PAUSED} else State.RUNNING

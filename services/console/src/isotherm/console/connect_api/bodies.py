@@ -1,4 +1,4 @@
-"""Bodies of requests: JSON, bounded, and refused in Kafka Connect's words."""
+"""Request bodies: JSON, checked with Kafka Connect's error messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isotherm.console.errors import BadRequestError
 
 
 async def json_body(request: Request) -> Any:
-    """The body of a request. Raises BadRequestError, and HTTPException for another media type."""
+    """Parse the body of a request. Raises BadRequestError, and HTTPException for another media type."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415)
     body = await request.body()
@@ -29,14 +29,14 @@ JsonBody = Annotated[Any, Depends(json_body)]
 
 
 def as_object(body: Any) -> dict[str, Any]:
-    """A body that must be an object. Raises BadRequestError."""
+    """Return a body that must be an object. Raises BadRequestError."""
     if not isinstance(body, dict):
         raise BadRequestError("expected a JSON object")
     return body
 
 
 def as_config(body: Any) -> dict[str, str]:
-    """A connector's configuration: numbers and truths become texts, as in Connect. Raises BadRequestError."""
+    """Return a connector's configuration; numbers and booleans become texts, as in Connect. Raises BadRequestError."""
     values = as_changes(body)
     missing = [key for key, value in values.items() if value is None]
     if missing:
@@ -45,7 +45,7 @@ def as_config(body: Any) -> dict[str, str]:
 
 
 def as_changes(body: Any) -> dict[str, str | None]:
-    """As `as_config`, where null means that the key is to be removed. Raises BadRequestError."""
+    """Return changes of a configuration; null removes a key. Raises BadRequestError."""
     return {key: _text(key, value) for key, value in as_object(body).items()}
 
 
@@ -60,5 +60,5 @@ def _text(key: str, value: Any) -> str | None:
 
 
 def is_true(parameters: Mapping[str, str], name: str) -> bool:
-    """A truth in the query, read as Java reads it."""
+    """Whether a query parameter is true, by the rules of Java's `Boolean.parseBoolean`."""
     return parameters.get(name, "").lower() == "true"

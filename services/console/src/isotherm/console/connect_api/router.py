@@ -1,4 +1,4 @@
-"""Kafka Connect's REST API (user guide, "REST API"; KIP-26, 477, 558, 745, 769, 875, 980, 995), over the fleet."""
+"""Kafka Connect's REST API (user guide, "REST API"; KIP-26, 477, 558, 745, 769, 875, 980, 995), over the cluster."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from starlette.exceptions import HTTPException
 from isotherm.connector.config.files import group_of
 from isotherm.connector.state.target_follower import TargetState
 from isotherm.console.cluster import plugins
-from isotherm.console.cluster.state import ConnectorView, Fleet
-from isotherm.console.connect_api import shapes
+from isotherm.console.cluster.state import ClusterState, ConnectorView
+from isotherm.console.connect_api import offset_shapes, plugin_shapes, shapes
 from isotherm.console.connect_api.bodies import (
     JsonBody,
     as_changes,
@@ -24,9 +24,10 @@ from isotherm.console.connect_api.bodies import (
     as_object,
     is_true,
 )
-from isotherm.console.connectors import offsets as positions
-from isotherm.console.connectors.control import Control
-from isotherm.console.connectors.offsets import Offsets
+from isotherm.console.connectors.control import ConnectorControl
+from isotherm.console.connectors.flows import connector_kind, connector_topics
+from isotherm.console.connectors.offsets import ConnectorOffsets, set_initial_offsets
+from isotherm.console.connectors.validation import check_config
 from isotherm.console.errors import BadRequestError, NotFoundError
 from isotherm.console.records.record import NUMBER
 
@@ -40,40 +41,46 @@ _NOT_STOPPED = (
 
 
 def router(
-    control: Control, fleet: Fleet, offsets: Offsets, cluster_id: Callable[[], str], now_ms: Callable[[], int]
+    control: ConnectorControl,
+    cluster: ClusterState,
+    offsets: ConnectorOffsets,
+    cluster_id: Callable[[], str],
+    now_ms: Callable[[], int],
 ) -> APIRouter:
-    """The routes; all errors leave as RestError."""
+    """Return the routes. Every error is a RestError."""
     routes = APIRouter(include_in_schema=False)
-    _add_connectors(routes, control, fleet, now_ms)
+    _add_connectors(routes, control, cluster, now_ms)
     _add_creation(routes, control, offsets)
     _add_changes(routes, control)
     _add_tasks(routes, control)
     _add_offsets(routes, control, offsets)
-    _add_plugins(routes, control, fleet)
+    _add_plugins(routes, control, cluster)
 
     @routes.get("/")
     def root(request: Request) -> Any:
-        # A person with a browser wants the pages; Connect's clients ask for JSON, or for anything.
+        # Browsers ask for HTML and get the pages. Connect's clients ask for JSON or for anything.
         if "text/html" in request.headers.get("accept", ""):
             return RedirectResponse("/ui/", 303)
         return {"version": VERSION, "commit": "unknown", "kafka_cluster_id": cluster_id()}
 
     for route in routes.routes:
-        # What can be got can be asked for without its content (RFC 9110, 9.3.2).
+        # HEAD is allowed wherever GET is (RFC 9110, 9.3.2).
         if isinstance(route, APIRoute) and route.methods and "GET" in route.methods:
             route.methods.add("HEAD")
     return routes
 
 
-def _add_connectors(routes: APIRouter, control: Control, fleet: Fleet, now_ms: Callable[[], int]) -> None:
+def _add_connectors(
+    routes: APIRouter, control: ConnectorControl, cluster: ClusterState, now_ms: Callable[[], int]
+) -> None:
     @routes.get("/connectors")
     def list_connectors(request: Request) -> Any:
-        wanted = request.query_params.getlist("expand")
-        if not wanted:
-            return fleet.names()
+        expansions = request.query_params.getlist("expand")
+        if not expansions:
+            return cluster.names()
         return {
-            view.connector.name: {name: _EXPANSIONS[name](control, view) for name in wanted if name in _EXPANSIONS}
-            for view in fleet.views(now_ms())
+            view.connector.name: {name: _EXPANSIONS[name](control, view) for name in expansions if name in _EXPANSIONS}
+            for view in cluster.views(now_ms())
         }
 
     @routes.get("/connectors/{name}")
@@ -91,46 +98,47 @@ def _add_connectors(routes: APIRouter, control: Control, fleet: Fleet, now_ms: C
     @routes.get("/connectors/{name}/topics")
     def topics(name: str) -> Any:
         known = control.find(name) is not None
-        # Connect knows no 404 here: who uses no topic and who does not exist are the same to it.
-        return {name: {"topics": shapes.topics(control, control.view(name)) if known else []}}
+        # Connect has no 404 here: for it an unknown connector is one that uses no topic.
+        return {name: {"topics": connector_topics(control, control.view(name)) if known else []}}
 
     @routes.put("/connectors/{name}/topics/reset", status_code=202)
     def reset_topics() -> Response:
-        # The topics follow from what is configured and read: there is no list to be forgotten.
+        # The topics are derived from configuration and lag, so there is no list to reset.
         return Response(status_code=202)
 
 
-def _add_creation(routes: APIRouter, control: Control, offsets: Offsets) -> None:
+def _add_creation(routes: APIRouter, control: ConnectorControl, offsets: ConnectorOffsets) -> None:
     @routes.post("/connectors", status_code=201)
     def create(body: JsonBody, response: Response) -> Any:
         request = as_object(body)
         unknown = request.keys() - _CREATION
         if unknown:
-            raise BadRequestError(f"{', '.join(sorted(unknown))}: not known here; expected {', '.join(_CREATION)}")
+            raise BadRequestError(f"{', '.join(sorted(unknown))}: unknown; expected {', '.join(_CREATION)}")
         config = as_config(request.get("config") or {})
         name = str(request.get("name") or config.get("name") or "").strip()
         try:
             target = shapes.target_of(str(request.get("initial_state") or "RUNNING").upper())
         except ValueError:
             raise BadRequestError("initial_state: expected one of RUNNING, PAUSED, STOPPED") from None
-        given, said = request.get("initial_offsets"), {}
-        wanted = (
-            None if given is None else positions.from_json(given if isinstance(given, dict) else {"offsets": given})
+        given, extra = request.get("initial_offsets"), {}
+        targets = (
+            None if given is None else offset_shapes.from_json(given if isinstance(given, dict) else {"offsets": given})
         )
 
-        def begin(kind: str) -> None:
-            if wanted is None:
+        def before_create(kind: str) -> None:
+            if targets is None:
                 return
             if kind != plugins.SINK:
-                raise BadRequestError(f"initial_offsets: Connector {name} is no sink: it keeps no offsets to begin at")
-            said["offsets_status"] = positions.said_of(wanted, positions.begin(offsets, group_of(name), wanted))
+                raise BadRequestError(f"initial_offsets: Connector {name} is not a sink: it has no offsets to begin at")
+            moves = set_initial_offsets(offsets, group_of(name), targets)
+            extra["offsets_status"] = offset_shapes.altered_message(targets, moves)
 
-        view = control.create(name, config, target, begin)
+        view = control.create(name, config, target, before_create)
         response.headers["Location"] = f"/connectors/{quote(name, safe='')}"
-        return shapes.info(control, view) | {"tasks": []} | said
+        return shapes.info(control, view) | {"tasks": []} | extra
 
 
-def _add_changes(routes: APIRouter, control: Control) -> None:
+def _add_changes(routes: APIRouter, control: ConnectorControl) -> None:
     @routes.put("/connectors/{name}/config")
     def put_config(name: str, body: JsonBody, response: Response) -> Any:
         is_new, view = control.put(name, as_config(body))
@@ -173,7 +181,7 @@ def _add_changes(routes: APIRouter, control: Control) -> None:
         return shapes.status(control, view)
 
 
-def _add_tasks(routes: APIRouter, control: Control) -> None:
+def _add_tasks(routes: APIRouter, control: ConnectorControl) -> None:
     @routes.get("/connectors/{name}/tasks")
     def tasks(name: str) -> Any:
         return shapes.tasks(control, control.view(name))
@@ -193,35 +201,35 @@ def _add_tasks(routes: APIRouter, control: Control) -> None:
         return Response(status_code=204)
 
 
-def _add_offsets(routes: APIRouter, control: Control, offsets: Offsets) -> None:
-    def stopped(name: str, doing: str) -> ConnectorView:
+def _add_offsets(routes: APIRouter, control: ConnectorControl, offsets: ConnectorOffsets) -> None:
+    def require_stopped_sink(name: str, action: str) -> ConnectorView:
         view = control.view(name)
         if view.connector.target is not TargetState.STOPPED or view.is_active:
             raise BadRequestError(_NOT_STOPPED.format(name))
-        if shapes.kind(control, view) != plugins.SINK:
-            raise BadRequestError(f"Connector {name} is no sink: it keeps no offsets that could be {doing}")
+        if connector_kind(control, view) != plugins.SINK:
+            raise BadRequestError(f"Connector {name} is not a sink: it has no offsets that could be {action}")
         return view
 
     @routes.get("/connectors/{name}/offsets")
     def read(name: str) -> Any:
         view = control.view(name)
-        is_sink = shapes.kind(control, view) == plugins.SINK
-        return positions.as_json(offsets.read(group_of(name)) if is_sink else [])
+        is_sink = connector_kind(control, view) == plugins.SINK
+        return offset_shapes.as_json(offsets.read(group_of(name)) if is_sink else [])
 
     @routes.patch("/connectors/{name}/offsets")
     def alter(name: str, body: JsonBody) -> Any:
-        wanted = positions.from_json(as_object(body))
-        stopped(name, "altered")
-        return {"message": positions.said_of(wanted, offsets.alter(group_of(name), wanted))}
+        targets = offset_shapes.from_json(as_object(body))
+        require_stopped_sink(name, "altered")
+        return {"message": offset_shapes.altered_message(targets, offsets.alter(group_of(name), targets))}
 
     @routes.delete("/connectors/{name}/offsets")
     def reset(name: str) -> Any:
-        stopped(name, "reset")
+        require_stopped_sink(name, "reset")
         offsets.delete(group_of(name))
         return {"message": "The offsets for this connector have been reset successfully"}
 
 
-def _add_plugins(routes: APIRouter, control: Control, fleet: Fleet) -> None:
+def _add_plugins(routes: APIRouter, control: ConnectorControl, cluster: ClusterState) -> None:
     def plugin(klass: str) -> plugins.Plugin:
         found = control.plugin(klass)
         if found is None:
@@ -230,25 +238,25 @@ def _add_plugins(routes: APIRouter, control: Control, fleet: Fleet) -> None:
 
     @routes.get("/connector-plugins")
     def list_plugins() -> Any:
-        return [{"class": one.klass, "type": one.definition.kind, "version": one.version} for one in fleet.plugins()]
+        return [{"class": one.klass, "type": one.definition.kind, "version": one.version} for one in cluster.plugins()]
 
     @routes.get("/connector-plugins/{klass}/config")
     def definitions(klass: str) -> Any:
-        return plugins.key_infos(plugin(klass))
+        return plugin_shapes.key_infos(plugin(klass))
 
     @routes.put("/connector-plugins/{klass}/config/validate")
     def validate(klass: str, body: JsonBody) -> Any:
         given = as_config(body)
-        named = given.setdefault("connector.class", klass)
+        class_name = given.setdefault("connector.class", klass)
         found = plugin(klass)
-        if control.plugin(named) != found:
-            raise BadRequestError(f"Included connector type {named} does not match request type {klass}")
+        if control.plugin(class_name) != found:
+            raise BadRequestError(f"Included connector type {class_name} does not match request type {klass}")
         known = control.find(given.get("name", ""))
-        meant = given if known is None else control.meant(known, given)
-        return plugins.config_infos(plugins.check(found, meant), given)
+        config = given if known is None else control.with_secrets(known, given)
+        return plugin_shapes.config_infos(check_config(found, config), given)
 
 
-def _view(control: Control, name: str, absent: str) -> ConnectorView:
+def _view(control: ConnectorControl, name: str, absent: str) -> ConnectorView:
     try:
         return control.view(name)
     except NotFoundError:

@@ -1,32 +1,79 @@
-"""What each connector reads and writes, for the picture: from its configuration, or from the book of messages."""
+"""What each connector reads and writes, from its configuration or from the declared topics, with lag and rate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import isotherm.schemas
+from isotherm import kcql
 from isotherm.connector.state.status import State
-from isotherm.console.cluster.state import ConnectorView, Fleet
-from isotherm.console.connect_api import shapes
-from isotherm.console.connectors.control import Control
-from isotherm.console.pages.flow_diagram import Flow
+from isotherm.console.cluster.state import ClusterState, ConnectorView
+from isotherm.console.connectors.control import ConnectorControl
 
-_CONTROL = "isotherm."
+UNKNOWN_KIND = "unknown"
+_CONTROL_TOPICS = "isotherm."
 _SERVICE_PREFIX = "isotherm-"
 
 
-def of(control: Control, fleet: Fleet, views: Iterable[ConnectorView]) -> list[Flow]:
-    """The flow of every connector."""
-    return [_flow(control, fleet, view) for view in views]
+@dataclass(frozen=True)
+class Flow:
+    """A connector or service with the topics it reads and writes, and its state."""
+
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    state: str
+    is_unhealthy: bool
+    lag: Mapping[str, int] = field(default_factory=dict)
+    """Records not read yet, by topic."""
+    rate: float | None = None
+    """Records per second of all tasks; None when it is not known."""
 
 
-def rate(fleet: Fleet, view: ConnectorView) -> float | None:
-    """Records a second of all tasks of a connector together; None when none of them says."""
-    rates = [found for task in view.tasks if (found := fleet.rate(task)) is not None]
+def connector_kind(control: ConnectorControl, view: ConnectorView) -> str:
+    """Return `source`, `sink`, or `unknown` for a service that is neither."""
+    plugin = control.plugin_of(view.connector)
+    return plugin.definition.kind if plugin else UNKNOWN_KIND
+
+
+def connector_topics(control: ConnectorControl, view: ConnectorView) -> list[str]:
+    """Return the topics that a connector is configured to read or write, and those of its reported lag, sorted."""
+    plugin = control.plugin_of(view.connector)
+    values = view.connector.config
+    named = {topic.strip() for topic in values.get("topics", "").split(",") if topic.strip()}
+    for task in view.tasks:
+        named |= {partition.rpartition("-")[0] for partition in task.lag}
+    if plugin is not None and plugin.definition.kind == "source":
+        named |= {one.target for one in kcql_statements(control, view) if one.target}
+    return sorted(named)
+
+
+def kcql_statements(control: ConnectorControl, view: ConnectorView) -> list[kcql.Statement]:
+    """Return the connector's KCQL statements; none if it has no KCQL or the KCQL is invalid."""
+    plugin = control.plugin_of(view.connector)
+    if plugin is None or plugin.definition.kcql_key is None:
+        return []
+    key = plugin.definition.key(plugin.definition.kcql_key)
+    text = next((view.connector.config[name] for name in (key.name, *key.aliases) if name in view.connector.config), "")
+    try:
+        return list(kcql.parse(text)) if text else []
+    except kcql.KcqlError:
+        return []
+
+
+def flows_of(control: ConnectorControl, cluster: ClusterState, views: Iterable[ConnectorView]) -> list[Flow]:
+    """Return the flow of each connector."""
+    return [_flow(control, cluster, view) for view in views]
+
+
+def record_rate(cluster: ClusterState, view: ConnectorView) -> float | None:
+    """Return the records per second of all tasks of a connector; None when no task reports a count."""
+    rates = [found for task in view.tasks if (found := cluster.record_rate(task)) is not None]
     return sum(rates) if rates else None
 
 
-def _flow(control: Control, fleet: Fleet, view: ConnectorView) -> Flow:
+def _flow(control: ConnectorControl, cluster: ClusterState, view: ConnectorView) -> Flow:
     reads, writes = _topics(control, view)
     lag: dict[str, int] = {}
     for task in view.tasks:
@@ -40,23 +87,24 @@ def _flow(control: Control, fleet: Fleet, view: ConnectorView) -> Flow:
         view.state.value,
         State.FAILED in view.states or State.UNASSIGNED in view.states,
         lag,
-        rate(fleet, view),
+        record_rate(cluster, view),
     )
 
 
-def _topics(control: Control, view: ConnectorView) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What it reads and what it writes."""
-    kind = shapes.kind(control, view)
+def _topics(control: ConnectorControl, view: ConnectorView) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the topics that a connector reads, and those that it writes."""
+    kind = connector_kind(control, view)
     if kind == "sink":
-        return tuple(shapes.topics(control, view)), ()
+        return tuple(connector_topics(control, view)), ()
     if kind == "source":
-        return (), tuple(shapes.topics(control, view))
-    # A service is known to the book of messages: `isotherm-alerts` is alerts, `mqtt-proxy-bridge` an mqtt-proxy.
-    book = [topic for topic in isotherm.schemas.topics() if not topic.name.startswith(_CONTROL)]
+        return (), tuple(connector_topics(control, view))
+    # The schemas package declares what services read and write. `isotherm-alerts` is the service alerts, and
+    # `mqtt-proxy-bridge` is an mqtt-proxy.
+    declared = [topic for topic in isotherm.schemas.topics() if not topic.name.startswith(_CONTROL_TOPICS)]
     name = view.connector.name.removeprefix(_SERVICE_PREFIX)
-    services = {service for topic in book for service in (*topic.writers, *(one.service for one in topic.readers))}
+    services = {service for topic in declared for service in (*topic.writers, *(one.service for one in topic.readers))}
     service = next((one for one in (name, name.rpartition("-")[0]) if one in services), name)
-    writes = tuple(topic.name for topic in book if service in topic.writers)
-    reads = (topic.name for topic in book if service in {one.service for one in topic.readers})
-    # What it reads again of its own output (a recount, a webhook) would be a circle, and hide where records go.
+    writes = tuple(topic.name for topic in declared if service in topic.writers)
+    reads = (topic.name for topic in declared if service in {one.service for one in topic.readers})
+    # Leave out topics that a service reads back from its own output (a recount, a webhook): they would draw a circle.
     return tuple(topic for topic in reads if topic not in writes), writes

@@ -1,4 +1,4 @@
-"""Dead letters in Kafka: listed, replayed to where they came from, discarded."""
+"""Dead-letter queues in Kafka: list their open records, replay them to the topics of their origin, or discard them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from confluent_kafka import (
-    Consumer,
-    ConsumerGroupTopicPartitions,
-    KafkaException,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from isotherm.connector.config.dead_letter_topics import may_hold_dead_letters
 from isotherm.connector.errors.dead_letters import DeadLetterQueue, DeadLettersUnavailableError, producer_overrides
 from isotherm.connector.offsets.replay import TIMEOUT_S
+from isotherm.console.dead_letters.progress import GROUP, Progress, TooScatteredError, progress_of
 from isotherm.console.dead_letters.record import (
-    GROUP,
     SUFFIX,
-    DeadLetterRecord,
     OpenRecords,
     PendingRecord,
-    Progress,
-    TooScatteredError,
+    QueuedRecord,
     batches,
-    progress_of,
     take_first,
     without_copies,
 )
@@ -40,61 +31,61 @@ from isotherm.servicekit.settings import KafkaSettings
 
 _NAME = "console-dead-letters"
 _BATCH = 500
-_MOST_REPLAYED = 100_000
+_MAX_REMEMBERED = 100_000
 _QUEUED_KBYTES = 16_384
-"""What is fetched ahead: the client's own 64 MiB would be most of a small container's memory."""
+"""How much librdkafka fetches ahead. Its default of 64 MiB would be most of a small container's memory."""
 
 
 class RecordPosition(NamedTuple):
-    """One letter of a topic."""
+    """Partition and offset of one record of a queue."""
 
     partition: int
     offset: int
 
 
 class HandledRecords(NamedTuple):
-    """What became of the letters of a request."""
+    """How many records of a request were handled."""
 
     done: int
-    left: int
-    """Letters that could not be replayed, because they were never in a topic; they stay open."""
+    not_replayable: int
+    """Records that were never in a topic and cannot be replayed; they stay open."""
 
 
 @dataclass(frozen=True)
-class DeadLetterQueue:
-    """A dead-letter topic."""
+class QueueOverview:
+    """A dead-letter queue and its number of open records."""
 
     topic: str
-    most_open: int
-    """Letters that are open at most; places in the topic that hold no record count too."""
+    max_open: int
+    """Upper bound of the open records: offsets without a record count too."""
 
 
 class DeadLetterQueues(Protocol):
-    """The work list. Everything raises UnavailableError; NotFoundError for a topic that is none."""
+    """The dead-letter queues. Methods raise UnavailableError, and NotFoundError for a topic that is not a queue."""
 
-    def boxes(self, also: Collection[str]) -> list[DeadLetterQueue]:
-        """Every dead-letter topic: those of that ending, and those in `also` that exist."""
+    def queues(self, configured: Collection[str]) -> list[QueueOverview]:
+        """Return all queues: topics with the usual suffix, and existing topics in `configured`."""
 
-    def open(self, topic: str, after: RecordPosition | None, limit: int) -> OpenRecords:
-        """Letters that are not done, those behind `after`; fewer than `limit` where they are large."""
+    def open_records(self, topic: str, after: RecordPosition | None, limit: int) -> OpenRecords:
+        """Return open records after a position; fewer than `limit` where records are large."""
 
-    def letter(self, topic: str, where: RecordPosition) -> DeadLetterRecord:
-        """One letter. Raises NotFoundError."""
+    def record(self, topic: str, position: RecordPosition) -> QueuedRecord:
+        """Return one record. Raises NotFoundError."""
 
     def replay(self, topic: str, chosen: Collection[RecordPosition] | None) -> HandledRecords:
-        """Write letters (None: all that are open now) to where they came from, then count them as done.
+        """Write the originals of records (None: all open ones) to their topics, and mark the records as handled.
 
-        Who writes letters at least once, as the aggregator does, leaves copies: a record is replayed once.
+        Services that write dead letters at least once, like the aggregator, leave copies; an original is replayed once.
 
-        Raises ConflictError when so many separate ones are done that they cannot be remembered.
+        Raises ConflictError when too many separate ranges are handled to be stored in a commit.
         """
 
     def discard(self, topic: str, chosen: Collection[RecordPosition] | None) -> HandledRecords:
-        """Count letters as done without a replay. Raises ConflictError as `replay`."""
+        """Mark records (None: all open ones) as handled without a replay. Raises ConflictError as `replay` does."""
 
 
 class KafkaDeadLetterQueues:
-    """The work list as it is in Kafka."""
+    """`DeadLetterQueues` of a Kafka cluster."""
 
     def __init__(
         self,
@@ -102,28 +93,37 @@ class KafkaDeadLetterQueues:
         admin: AdminClient,
         *,
         timeout_ms: int,
-        most: int,
-        box_names: Callable[[], Collection[str]],
+        max_records: int,
+        configured_topics: Callable[[], Collection[str]],
     ) -> None:
-        """`most` bounds the letters of one request; `box_names` are topics that are configured to hold dead letters."""
-        self._settings, self._admin, self._timeout_s, self._most = settings, admin, timeout_ms / 1000, most
-        self._box_names = box_names
+        """Prepare the queues; nothing is sent yet.
+
+        Args:
+            settings: how to reach Kafka.
+            admin: reads and commits the group's offsets.
+            timeout_ms: how long one request to Kafka may take.
+            max_records: how many records one request may handle.
+            configured_topics: returns the topics that connectors are configured to use as dead-letter queues.
+        """
+        self._settings, self._admin = settings, admin
+        self._timeout_s, self._max_records = timeout_ms / 1000, max_records
+        self._configured_topics = configured_topics
         self._one_at_a_time = threading.Lock()
         self._producer: Producer | None = None
         self._replayed: dict[tuple[str, ...], None] = {}
-        """Records that were replayed, the oldest first: a copy of their letter is done without a replay."""
+        """Identities of replayed records, the oldest first: their copies are handled without a replay."""
 
-    def boxes(self, also: Collection[str]) -> list[DeadLetterQueue]:
-        """As `DeadLetterQueues.boxes`."""
+    def queues(self, configured: Collection[str]) -> list[QueueOverview]:
+        """List queues as `DeadLetterQueues.queues` does."""
         with translate_kafka_errors():
-            known = self._topics()
-            names = sorted(name for name in known if _is_box(name, also))
+            topics = self._topics()
+            names = sorted(name for name in topics if _is_queue(name, configured))
             with self._consumer() as consumer:
-                shares = {name: self._shares(consumer, name, known[name]).values() for name in names}
-            return [DeadLetterQueue(name, sum(one.most_open for one in shares[name])) for name in names]
+                states = {name: self._partition_states(consumer, name, topics[name]).values() for name in names}
+            return [QueueOverview(name, sum(one.max_open for one in states[name])) for name in names]
 
-    def open(self, topic: str, after: RecordPosition | None, limit: int) -> OpenRecords:
-        """As `DeadLetterQueues.open`."""
+    def open_records(self, topic: str, after: RecordPosition | None, limit: int) -> OpenRecords:
+        """List open records as `DeadLetterQueues.open_records` does."""
         with translate_kafka_errors(), self._consumer() as consumer:
             progress = self._progress(consumer, topic)
             starts = {
@@ -131,130 +131,135 @@ class KafkaDeadLetterQueues:
                 for partition, of in progress.items()
                 if after is None or partition >= after.partition
             }
-            unfinished = (
-                letter
+            unhandled = (
+                record
                 for partition in sorted(starts)
-                for letter in self._read(consumer, topic, partition, starts[partition])
-                if not progress[partition].is_done(letter.offset)
+                for record in self._read(consumer, topic, partition, starts[partition])
+                if not progress[partition].is_handled(record.offset)
             )
-            return take_first(unfinished, limit)
+            return take_first(unhandled, limit)
 
-    def letter(self, topic: str, where: RecordPosition) -> DeadLetterRecord:
-        """As `DeadLetterQueues.letter`."""
+    def record(self, topic: str, position: RecordPosition) -> QueuedRecord:
+        """Read one record as `DeadLetterQueues.record` does."""
         with translate_kafka_errors(), self._consumer() as consumer:
-            if where.partition in self._progress(consumer, topic):
-                found = next(self._read(consumer, topic, where.partition, where.offset), None)
-                if found is not None and found.offset == where.offset:
+            if position.partition in self._progress(consumer, topic):
+                found = next(self._read(consumer, topic, position.partition, position.offset), None)
+                if found is not None and found.offset == position.offset:
                     return found
-        raise NotFoundError(f"{topic} has no letter {where.partition}/{where.offset}")
+        raise NotFoundError(f"{topic} has no record {position.partition}/{position.offset}")
 
     def replay(self, topic: str, chosen: Collection[RecordPosition] | None) -> HandledRecords:
-        """As `DeadLetterQueues.replay`."""
+        """Replay records as `DeadLetterQueues.replay` does."""
         return self._handle(topic, chosen, self._send)
 
     def discard(self, topic: str, chosen: Collection[RecordPosition] | None) -> HandledRecords:
-        """As `DeadLetterQueues.discard`."""
-        return self._handle(topic, chosen, lambda letters: letters)
+        """Discard records as `DeadLetterQueues.discard` does."""
+        return self._handle(topic, chosen, lambda records: records)
 
     def _handle(
         self,
         topic: str,
         chosen: Collection[RecordPosition] | None,
-        work: Callable[[Sequence[DeadLetterRecord]], Sequence[DeadLetterRecord]],
+        work: Callable[[Sequence[QueuedRecord]], Sequence[QueuedRecord]],
     ) -> HandledRecords:
-        done = left = 0
+        done = not_replayable = 0
         with self._one_at_a_time, translate_kafka_errors(), self._consumer() as consumer:
             for partition, progress in self._progress(consumer, topic).items():
-                wanted = None if chosen is None else {one.offset for one in chosen if one.partition == partition}
-                if wanted == set():
+                offsets = None if chosen is None else {one.offset for one in chosen if one.partition == partition}
+                if offsets == set():
                     continue
-                for batch in batches(self._wanted(consumer, topic, partition, progress, wanted), _BATCH):
-                    settled = {one.offset for one in work([entry.letter for entry in batch])}
-                    # Before the work would be lost work at a crash; after it is a letter that is replayed once more.
-                    progress = progress.with_done(
-                        (entry.first, entry.letter.offset) for entry in batch if entry.letter.offset in settled
+                for batch in batches(self._pending(consumer, topic, partition, progress, offsets), _BATCH):
+                    handled = {one.offset for one in work([entry.record for entry in batch])}
+                    # Commit after the work: a crash in between replays a batch again. The other order would lose it.
+                    progress = progress.with_handled(
+                        (entry.first, entry.record.offset) for entry in batch if entry.record.offset in handled
                     )
                     self._commit(topic, partition, progress)
-                    done, left = done + len(settled), left + len(batch) - len(settled)
-                    if done + left >= self._most:
-                        return HandledRecords(done, left)
-        return HandledRecords(done, left)
+                    done, not_replayable = done + len(handled), not_replayable + len(batch) - len(handled)
+                    if done + not_replayable >= self._max_records:
+                        return HandledRecords(done, not_replayable)
+        return HandledRecords(done, not_replayable)
 
-    def _wanted(
-        self, consumer: Consumer, topic: str, partition: int, progress: Progress, wanted: set[int] | None
+    def _pending(
+        self, consumer: Consumer, topic: str, partition: int, progress: Progress, offsets: set[int] | None
     ) -> Iterator[PendingRecord]:
-        """The letters that are to be handled."""
-        start = progress.position if wanted is None else max(progress.position, min(wanted))
-        last = None if wanted is None else max(wanted)
+        """Yield the open records with these offsets; None means all."""
+        start = progress.position if offsets is None else max(progress.position, min(offsets))
+        last = None if offsets is None else max(offsets)
         before = start
-        for letter in self._read(consumer, topic, partition, start):
-            if last is not None and letter.offset > last:
+        for record in self._read(consumer, topic, partition, start):
+            if last is not None and record.offset > last:
                 break
-            # RecordPosition every letter is meant, places without a record (transaction markers) are done with the next one.
-            first, before = (before if wanted is None else letter.offset), letter.offset + 1
-            if not progress.is_done(letter.offset) and (wanted is None or letter.offset in wanted):
-                yield PendingRecord(letter, first)
+            # When all records are chosen, offsets without a record (transaction markers) are handled with the next one.
+            first, before = (before if offsets is None else record.offset), record.offset + 1
+            if not progress.is_handled(record.offset) and (offsets is None or record.offset in offsets):
+                yield PendingRecord(record, first)
 
-    def _send(self, letters: Sequence[DeadLetterRecord]) -> Sequence[DeadLetterRecord]:
-        """Write them where they came from; those that went."""
+    def _send(self, records: Sequence[QueuedRecord]) -> Sequence[QueuedRecord]:
+        """Produce the originals to their topics, and return the records that are now handled."""
         self._producer = self._producer or kafka.producer(self._settings, _NAME, **producer_overrides())
-        sendable = [letter for letter in letters if letter.origin is not None]
-        fresh = without_copies(sendable, self._replayed)
-        for target in {letter.origin[0] for letter in fresh if letter.origin is not None}:
-            chosen = [letter for letter in fresh if letter.origin is not None and letter.origin[0] == target]
+        replayable = [record for record in records if record.origin is not None]
+        fresh = without_copies(replayable, self._replayed)
+        for target in {record.origin[0] for record in fresh if record.origin is not None}:
+            chosen = [record for record in fresh if record.origin is not None and record.origin[0] == target]
             try:
-                DeadLetterQueue(self._producer, target).send([letter.as_record() for letter in chosen])
+                # The lib's queue produces to any topic and waits for the acknowledgements.
+                DeadLetterQueue(self._producer, target).send([record.original() for record in chosen])
             except DeadLettersUnavailableError as failure:
-                raise UnavailableError(f"not all letters were replayed: {failure}") from failure
+                raise UnavailableError(f"not all records were replayed: {failure}") from failure
             self._remember(chosen)
-        return sendable
+        return replayable
 
-    def _remember(self, letters: Sequence[DeadLetterRecord]) -> None:
-        self._replayed.update((letter.refused_record, None) for letter in letters if letter.refused_record is not None)
-        for oldest in list(self._replayed)[: max(0, len(self._replayed) - _MOST_REPLAYED)]:
+    def _remember(self, records: Sequence[QueuedRecord]) -> None:
+        self._replayed.update((record.failed_record, None) for record in records if record.failed_record is not None)
+        for oldest in list(self._replayed)[: max(0, len(self._replayed) - _MAX_REMEMBERED)]:
             del self._replayed[oldest]
 
     def _progress(self, consumer: Consumer, topic: str) -> dict[int, Progress]:
-        known = self._topics()
-        if topic not in known or not _is_box(topic, self._box_names()):
-            raise NotFoundError(f"There is no dead-letter topic {topic}")
-        return {number: one.progress for number, one in self._shares(consumer, topic, known[topic]).items()}
+        topics = self._topics()
+        if topic not in topics or not _is_queue(topic, self._configured_topics()):
+            raise NotFoundError(f"{topic} is not a dead-letter queue")
+        states = self._partition_states(consumer, topic, topics[topic])
+        return {partition: state.progress for partition, state in states.items()}
 
     def _topics(self) -> dict[str, list[int]]:
-        """Every topic's partitions."""
-        known = self._admin.list_topics(timeout=self._timeout_s).topics
-        return {name: sorted(of.partitions) for name, of in known.items()}
+        """Return the partitions of every topic."""
+        topics = self._admin.list_topics(timeout=self._timeout_s).topics
+        return {name: sorted(of.partitions) for name, of in topics.items()}
 
-    def _shares(self, consumer: Consumer, topic: str, partitions: Sequence[int]) -> dict[int, _Share]:
-        wanted = [TopicPartition(topic, number) for number in partitions]
-        asked = self._admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(GROUP, wanted)], request_timeout=TIMEOUT_S
+    def _partition_states(
+        self, consumer: Consumer, topic: str, partitions: Sequence[int]
+    ) -> dict[int, _PartitionState]:
+        asked = [TopicPartition(topic, partition) for partition in partitions]
+        futures = self._admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(GROUP, asked)], request_timeout=TIMEOUT_S
         )
-        found = {one.partition: one for one in asked[GROUP].result().topic_partitions}
-        shares = {}
-        for number in sorted(found):
+        committed = {one.partition: one for one in futures[GROUP].result().topic_partitions}
+        states = {}
+        for number in sorted(committed):
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=self._timeout_s)
-            progress = progress_of(max(found[number].offset, 0), found[number].metadata or "").beyond(low)
-            shares[number] = _Share(progress, high)
-        return shares
+            commit = committed[number]
+            progress = progress_of(max(commit.offset, 0), commit.metadata or "").starting_at(low)
+            states[number] = _PartitionState(progress, high)
+        return states
 
     def _commit(self, topic: str, partition: int, progress: Progress) -> None:
         try:
             metadata = progress.metadata()
         except TooScatteredError as error:
             raise ConflictError(str(error)) from None
-        wanted = [TopicPartition(topic, partition, progress.position, metadata=metadata)]
-        asked = self._admin.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(GROUP, wanted)], request_timeout=TIMEOUT_S
+        commit = [TopicPartition(topic, partition, progress.position, metadata=metadata)]
+        futures = self._admin.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(GROUP, commit)], request_timeout=TIMEOUT_S
         )
-        for one in asked[GROUP].result().topic_partitions:
+        for one in futures[GROUP].result().topic_partitions:
             if one.error is not None:
                 raise KafkaException(one.error)
 
-    def _read(self, consumer: Consumer, topic: str, partition: int, start: int) -> Iterator[DeadLetterRecord]:
-        """The letters from `start` to what is the end now."""
+    def _read(self, consumer: Consumer, topic: str, partition: int, start: int) -> Iterator[QueuedRecord]:
+        """Yield the records from `start` to the partition's current end."""
         for message in consume_spans(consumer, topic, {partition: (start, None)}, self._timeout_s):
-            yield DeadLetterRecord.of(message)
+            yield QueuedRecord.of(message)
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
@@ -267,19 +272,20 @@ class KafkaDeadLetterQueues:
             consumer.close()
 
 
-def _is_box(topic: str, configured: Collection[str]) -> bool:
-    # Whatever is configured: what control topics hold is no letter, and is shown elsewhere, masked.
+def _is_queue(topic: str, configured: Collection[str]) -> bool:
+    # A configuration may name a control topic. Its records may hold secrets, so it is never shown as a queue.
     return may_hold_dead_letters(topic) and (topic.endswith(SUFFIX) or topic in configured)
 
 
-class _Share(NamedTuple):
-    """What is known of one partition."""
+class _PartitionState(NamedTuple):
+    """The progress in one partition, and its end."""
 
     progress: Progress
     high: int
-    """The offset after its last record."""
+    """The offset after the partition's last record."""
 
     @property
-    def most_open(self) -> int:
-        done = sum(last - first + 1 for first, last in self.progress.ranges)
-        return max(0, self.high - self.progress.position) - done
+    def max_open(self) -> int:
+        """Upper bound of the partition's open records."""
+        handled = sum(last - first + 1 for first, last in self.progress.ranges)
+        return max(0, self.high - self.progress.position) - handled

@@ -1,4 +1,4 @@
-"""Alerts as their topic tells them: which are open, and which were closed last; bounded. No IO."""
+"""The newest state of each alert: open alerts, and the ones that were closed last. Bounded; does no IO."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLOSED = "closed"
 
 
 class Alert(NamedTuple):
-    """The newest state of one alert; times are epoch milliseconds."""
+    """The newest state of one alert. Times are epoch milliseconds."""
 
     alert_id: str
     device_id: str
@@ -34,12 +34,12 @@ class Alert(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether it goes on."""
+        """Whether the alert is open."""
         return self.state != _CLOSED
 
 
 def alert_of(record: Mapping[str, Any]) -> Alert:
-    """An Alert record, decoded."""
+    """Read a decoded Alert record."""
     closed_at = record["closed_at"]
     return Alert(
         record["alert_id"],
@@ -58,55 +58,55 @@ def alert_of(record: Mapping[str, Any]) -> Alert:
 
 
 class Alerts:
-    """The alerts that were read; safe to use from any thread."""
+    """The alerts that the follower has read. Thread-safe."""
 
-    def __init__(self, most: int) -> None:
-        """Of more than `most` open alerts, and of as many closed ones, those that came first are left out."""
-        self._most = most
+    def __init__(self, max_alerts: int) -> None:
+        """Keep at most `max_alerts` open alerts and as many closed ones; the oldest are dropped."""
+        self._max_alerts = max_alerts
         self._lock = threading.Lock()
         self._open: OrderedDict[str, Alert] = OrderedDict()
         self._closed: OrderedDict[str, Alert] = OrderedDict()
         self.is_full = False
-        """Whether an open alert was left out."""
+        """Whether an open alert was dropped."""
 
-    def take(self, alert: Alert) -> None:
-        """A state of an alert. Repeats come after a crash of their writer: what is closed is not opened by one."""
+    def update(self, alert: Alert) -> None:
+        """Store a state of an alert. Its writer repeats states after a crash, which does not reopen closed alerts."""
         with self._lock:
             if alert.alert_id in self._closed:
                 return
             if not alert.is_open:
                 self._open.pop(alert.alert_id, None)
                 self._closed[alert.alert_id] = alert
-                if len(self._closed) > self._most:
+                if len(self._closed) > self._max_alerts:
                     self._closed.popitem(last=False)
                 return
             known = self._open.get(alert.alert_id)
             if known is None or alert.updated_at_ms >= known.updated_at_ms:
                 self._open[alert.alert_id] = alert
-            if len(self._open) > self._most:
+            if len(self._open) > self._max_alerts:
                 self._open.popitem(last=False)
                 self.is_full = True
 
     def open(self, text: str = "") -> list[Alert]:
-        """Open alerts of devices whose id contains a text: the severest first, and of these the newest."""
+        """Return open alerts of devices whose id contains `text`: the most severe first, then the newest."""
         found = self._of(self._open, text)
         return sorted(found, key=lambda one: (_rank(one.severity), -one.opened_at_ms, one.alert_id))
 
     def closed(self, text: str = "") -> list[Alert]:
-        """Closed alerts of devices whose id contains a text, the one that was closed last first."""
+        """Return closed alerts of devices whose id contains `text`, the last closed one first."""
         found = self._of(self._closed, text)
         return sorted(found, key=lambda one: (-(one.closed_at_ms or 0), one.alert_id))
 
     def of_device(self, device_id: str) -> list[Alert]:
-        """All alerts of one device, open ones first."""
+        """Return all alerts of one device, open ones first."""
         return [one for one in (*self.open(device_id), *self.closed(device_id)) if one.device_id == device_id]
 
     def _of(self, alerts: Mapping[str, Alert], text: str) -> Iterable[Alert]:
-        wanted = text.casefold()
+        folded = text.casefold()
         with self._lock:
-            return [one for one in alerts.values() if wanted in one.device_id.casefold()]
+            return [one for one in alerts.values() if folded in one.device_id.casefold()]
 
 
 def _rank(severity: str) -> int:
-    """The severest first; one that nobody knows before all, so that it is seen."""
+    """Sort key: the most severe first; an unknown severity comes before all, so that it is noticed."""
     return _SEVERITIES.index(severity) if severity in _SEVERITIES else -1

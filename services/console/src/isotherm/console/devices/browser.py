@@ -1,4 +1,4 @@
-"""What is known of devices: their newest values and alerts from memory, their windows read when somebody asks."""
+"""The device browser: newest values and alerts from memory, windows read from their topic on demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from isotherm.console.devices import device_states as latest_topic
 from isotherm.console.devices import provisioned as provisioned_topic
 from isotherm.console.devices import windows as window_topic
 from isotherm.console.devices.alerts import Alerts, alert_of
-from isotherm.console.devices.device_states import DeviceView, LatestStates, device_of
+from isotherm.console.devices.device_states import DeviceRecordCache, DeviceView, device_of
 from isotherm.console.devices.provisioned import Provisioned, provisioned_of
 from isotherm.console.devices.windows import (
     Window,
@@ -25,15 +25,9 @@ from isotherm.console.devices.windows import (
     window_of,
 )
 from isotherm.console.errors import UnavailableError
-from isotherm.console.records.paging import Budget, Search
+from isotherm.console.records.paging import Search, SearchBudget
 from isotherm.console.records.record import Record
-from isotherm.console.records.topic_follower import (
-    Counters,
-    Followed,
-    Follower,
-    avro,
-    key_of,
-)
+from isotherm.console.records.topic_follower import FollowerMetrics, TopicFollower, TopicHandler, avro_handler, key_of
 from isotherm.console.records.topics import Topics
 from isotherm.console.settings import SearchSettings
 from isotherm.servicekit.avro import (
@@ -45,120 +39,123 @@ from isotherm.servicekit.avro import (
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.settings import KafkaSettings
 
-_MOST_WINDOWS = 2_000
+_MAX_WINDOWS = 2_000
 
 
 @dataclass(frozen=True)
 class WindowsView:
-    """The windows of a device that were published in some time."""
+    """The windows of a device that were published in a time range."""
 
     metrics: Mapping[str, list[Window]]
     from_ms: int
     to_ms: int
-    """Published from `from_ms` to `to_ms`, epoch; as far as was looked."""
+    """The range of publishing times that was searched: `from_ms` to `to_ms`, epoch milliseconds."""
     is_cut: bool
-    """Whether the search ended before it had come as far back as was asked."""
-    looked_at: int
+    """Whether the search ended before it had read the whole range."""
+    records_read: int
     unreadable: int
-    """Records of the device that are no windows."""
+    """Records of the device that could not be decoded."""
 
 
 class DeviceBrowser:
-    """Answers about devices; `condition` says whether everything was read that was there at the start."""
+    """Finds devices, their alerts and their windows. `health` tells whether the follower has caught up."""
 
     def __init__(
         self,
-        latest: LatestStates,
-        provisioned: LatestStates,
+        latest: DeviceRecordCache,
+        provisioned: DeviceRecordCache,
         alerts: Alerts,
         topics: Topics,
         schemas: SchemaRegistry,
-        condition: Health,
+        health: Health,
         now_ms: Callable[[], int],
         search: SearchSettings,
     ) -> None:
         self.latest, self.provisioned, self.alerts = latest, provisioned, alerts
-        self._topics, self._condition, self._now_ms, self._search = topics, condition, now_ms, search
-        self._state = Decoder(schemas, latest_topic.SCHEMA)
-        self._provisioned = Decoder(schemas, provisioned_topic.SCHEMA)
-        self._window = Decoder(schemas, window_topic.SCHEMA)
+        self._topics, self._health, self._now_ms, self._search = topics, health, now_ms, search
+        self._decode_state = Decoder(schemas, latest_topic.SCHEMA)
+        self._decode_provisioned = Decoder(schemas, provisioned_topic.SCHEMA)
+        self._decode_window = Decoder(schemas, window_topic.SCHEMA)
 
     @property
     def problem(self) -> str:
-        """Why not everything is known that there is; empty when it is."""
-        return "; ".join(self._condition.problems().values())
+        """Why some devices or alerts may be missing; empty when the follower has caught up."""
+        return "; ".join(self._health.problems().values())
 
     @property
     def known(self) -> int:
-        """Devices that have reported or are provisioned, as many as are kept."""
+        """How many devices in memory have reported or are provisioned."""
         return len(self.latest) + self.silent
 
     @property
     def silent(self) -> int:
-        """Those of them that have never reported."""
-        return self.provisioned.count_beside(self.latest)
+        """How many provisioned devices in memory have never reported."""
+        return self.provisioned.count_missing_in(self.latest)
 
     @property
     def is_full(self) -> bool:
-        """Whether a device was left out."""
+        """Whether a device was dropped from memory."""
         return self.latest.is_full or self.provisioned.is_full
 
     def find(self, text: str, after: str, limit: int) -> list[DeviceView]:
-        """Devices whose id contains a text and comes behind `after`, by id."""
+        """Return `limit` devices whose id contains `text` and sorts after `after`, sorted by id."""
         found = (self.latest.find(text, after, limit), self.provisioned.find(text, after, limit))
         ids = (device_id for device_id, _ in groupby(heapq.merge(*([one.device_id for one in of] for of in found))))
         return [self._view(one) for one in islice(ids, limit)]
 
     def device(self, device_id: str) -> DeviceView | None:
-        """A device; None where nothing is known of it."""
+        """Return a device; None when it is unknown."""
         if self.latest.get(device_id) is None and self.provisioned.get(device_id) is None:
             return None
         return self._view(device_id)
 
     def windows(self, device_id: str, span_ms: int, until_ms: int | None = None) -> WindowsView:
-        """The windows of a device that were published in `span_ms` before `until_ms` (epoch; None is now).
+        """Return the windows of a device that were published in the `span_ms` before `until_ms`.
 
-        Raises UnavailableError, NotFoundError when there is no topic of windows.
+        `until_ms` is in epoch milliseconds; None means now. Raises UnavailableError, and NotFoundError when the topic
+        of windows does not exist.
         """
         to_ms = self._now_ms() if until_ms is None else until_ms
         from_ms = max(0, to_ms - span_ms)
-        reading = _Reading(self._window)
+        windows = _WindowReader(self._decode_window)
         with self._topics.reader(window_topic.TOPIC) as reader:
             ends = {partition: of.high for partition, of in reader.bounds.items()}
             search = Search(
                 reader,
-                reading.keep,
-                Budget(time.monotonic, most_ms=self._search.timeout_ms, most_bytes=self._search.most_bytes),
-                limit=_MOST_WINDOWS,
+                windows.keep,
+                SearchBudget(time.monotonic, max_ms=self._search.timeout_ms, max_bytes=self._search.max_bytes),
+                limit=_MAX_WINDOWS,
                 key_prefix=key_prefix(device_id),
             )
-            page = search.older(ends if until_ms is None else reader.at_time(to_ms), floor=reader.at_time(from_ms))
+            page = search.older(
+                ends if until_ms is None else reader.offsets_at(to_ms), floor=reader.offsets_at(from_ms)
+            )
         is_whole = page.reached_ms is None
         return WindowsView(
             by_metric(page.items),
             from_ms if page.reached_ms is None else max(from_ms, page.reached_ms),
             to_ms,
             is_cut=not is_whole,
-            looked_at=page.looked_at,
-            unreadable=reading.unreadable,
+            records_read=page.records_read,
+            unreadable=windows.unreadable,
         )
 
     def _view(self, device_id: str) -> DeviceView:
-        state, told = self.latest.get(device_id), self.provisioned.get(device_id)
+        state, metadata = self.latest.get(device_id), self.provisioned.get(device_id)
         view = DeviceView(device_id, has_reported=state is not None)
         try:
             if state is not None:
-                view = device_of(self._state(state.value).record)
+                view = device_of(self._decode_state(state.value).record)
             provisioned: Provisioned | None = None
-            if told is not None:
-                provisioned = provisioned_of(self._provisioned(told.value).record)
+            if metadata is not None:
+                provisioned = provisioned_of(self._decode_provisioned(metadata.value).record)
         except (WireFormatError, RegistryUnavailableError) as error:
             return replace(view, problem=str(error))
         return replace(view, provisioned=provisioned)
 
 
-class _Reading:
-    """Decodes the windows of one device."""
+class _WindowReader:
+    """Decodes the windows of one device, and counts the records that are not windows."""
 
     def __init__(self, decode: Decoder) -> None:
         self._decode = decode
@@ -174,30 +171,33 @@ class _Reading:
             return None
 
 
-def follower(
+def device_follower(
     settings: KafkaSettings,
     schemas: SchemaRegistry,
-    latest: LatestStates,
-    provisioned: LatestStates,
+    latest: DeviceRecordCache,
+    provisioned: DeviceRecordCache,
     alerts: Alerts,
-    condition: Health,
-    counters: Counters,
-) -> Follower:
-    """What reads states, provisioned devices and alerts; its own `condition` says how far it is, for the pages only."""
+    health: Health,
+    counters: FollowerMetrics,
+) -> TopicFollower:
+    """Return the follower of device states, provisioned devices and alerts.
 
-    def take_state(message: Message, value: bytes | None) -> None:
-        latest.take(key_of(message), value)
+    It has its own `health`, which only pages show: connectors can be controlled while devices are missing.
+    """
 
-    def take_provisioned(message: Message, value: bytes | None) -> None:
-        provisioned.take(key_of(message), value)
+    def update_state(message: Message, value: bytes | None) -> None:
+        latest.update(key_of(message), value)
 
-    def take_alert(_message: Message, record: Mapping[str, Any] | None) -> None:
+    def update_provisioned(message: Message, value: bytes | None) -> None:
+        provisioned.update(key_of(message), value)
+
+    def update_alert(_message: Message, record: Mapping[str, Any] | None) -> None:
         if record is not None:
-            alerts.take(alert_of(record))
+            alerts.update(alert_of(record))
 
     topics = {
-        latest_topic.TOPIC: Followed(bytes, take_state),
-        provisioned_topic.TOPIC: Followed(bytes, take_provisioned),
-        alert_topic.TOPIC: avro(schemas, alert_topic.SCHEMA, take_alert),
+        latest_topic.TOPIC: TopicHandler(bytes, update_state),
+        provisioned_topic.TOPIC: TopicHandler(bytes, update_provisioned),
+        alert_topic.TOPIC: avro_handler(schemas, alert_topic.SCHEMA, update_alert),
     }
-    return Follower(settings, "console-devices", topics, condition, counters)
+    return TopicFollower(settings, "console-devices", topics, health, counters)

@@ -1,6 +1,6 @@
-"""The newest record of each device in a compacted topic (`devices.latest`, `devices`): bytes by device, bounded. No IO.
+"""The newest record of each device in a compacted topic (`devices.latest`, `devices`). Bounded; does no IO.
 
-Records are kept as they were written and decoded when somebody looks: a hundred thousand of them are some 40 MB so.
+The cache keeps the encoded bytes and decodes them on demand: so 100,000 records take about 40 MB.
 """
 
 from __future__ import annotations
@@ -20,59 +20,59 @@ TOPIC = "devices.latest"
 SCHEMA = isotherm.schemas.schema("DeviceState", 1)
 
 
-class State(NamedTuple):
-    """A device and the newest record of it."""
+class CachedRecord(NamedTuple):
+    """The newest record of a device, encoded."""
 
     device_id: str
     value: bytes
 
 
-class LatestStates:
-    """The states that were read; safe to use from any thread."""
+class DeviceRecordCache:
+    """A cache of the newest record of each device. Thread-safe."""
 
-    def __init__(self, most: int) -> None:
-        """Of more than `most` devices those are left out of which nothing was heard longest."""
-        self._most = most
+    def __init__(self, max_devices: int) -> None:
+        """Keep at most `max_devices` devices; the ones that have been silent longest are dropped."""
+        self._max_devices = max_devices
         self._lock = threading.Lock()
-        self._states: OrderedDict[str, bytes] = OrderedDict()
+        self._records: OrderedDict[str, bytes] = OrderedDict()
         self.is_full = False
-        """Whether a device was left out."""
+        """Whether a device was dropped."""
 
     def __len__(self) -> int:
-        """How many devices are kept."""
-        return len(self._states)
+        """Return the number of devices in the cache."""
+        return len(self._records)
 
-    def count_beside(self, other: LatestStates) -> int:
-        """How many devices are kept here and not in `other`."""
+    def count_missing_in(self, other: DeviceRecordCache) -> int:
+        """Return how many devices are in this cache and not in `other`."""
         with self._lock:
-            return sum(1 for one in self._states if one not in other._states)
+            return sum(1 for one in self._records if one not in other._records)
 
-    def take(self, device_id: str, value: bytes | None) -> None:
-        """The newest record of a device; None when there is none any more."""
+    def update(self, device_id: str, value: bytes | None) -> None:
+        """Store the newest record of a device; None removes the device."""
         with self._lock:
             if value is None:
-                self._states.pop(device_id, None)
+                self._records.pop(device_id, None)
                 return
-            self._states[device_id] = value
-            self._states.move_to_end(device_id)
-            if len(self._states) > self._most:
-                self._states.popitem(last=False)
+            self._records[device_id] = value
+            self._records.move_to_end(device_id)
+            if len(self._records) > self._max_devices:
+                self._records.popitem(last=False)
                 self.is_full = True
 
-    def get(self, device_id: str) -> State | None:
-        """The state of a device."""
-        value = self._states.get(device_id)
-        return None if value is None else State(device_id, value)
+    def get(self, device_id: str) -> CachedRecord | None:
+        """Return the newest record of a device; None when it is unknown."""
+        value = self._records.get(device_id)
+        return None if value is None else CachedRecord(device_id, value)
 
-    def find(self, text: str, after: str, limit: int) -> list[State]:
-        """Devices whose id contains a text (upper and lower case are the same) and comes behind `after`, by id."""
-        wanted = text.casefold()
+    def find(self, text: str, after: str, limit: int) -> list[CachedRecord]:
+        """Return `limit` devices whose id contains `text` (case-insensitive) and sorts after `after`, sorted by id."""
+        folded = text.casefold()
         with self._lock:
-            ids = (one for one in self._states if one > after and wanted in one.casefold())
-            return [State(one, self._states[one]) for one in heapq.nsmallest(limit, ids)]
+            ids = (one for one in self._records if one > after and folded in one.casefold())
+            return [CachedRecord(one, self._records[one]) for one in heapq.nsmallest(limit, ids)]
 
 
-class Latest(NamedTuple):
+class LatestReading(NamedTuple):
     """The newest reading of one metric."""
 
     metric: str
@@ -84,25 +84,25 @@ class Latest(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceView:
-    """A device as its newest state tells it, and what was known before; times are epoch milliseconds."""
+    """A device with its newest state and its metadata. Times are epoch milliseconds."""
 
     device_id: str
     last_seen_ms: int = 0
     updated_at_ms: int = 0
-    latest: tuple[Latest, ...] = ()
+    latest: tuple[LatestReading, ...] = ()
     open_alerts: tuple[str, ...] = ()
     has_reported: bool = True
-    """Whether it has said anything, ever."""
+    """Whether the device has ever sent a reading."""
     provisioned: Provisioned | None = None
-    """None when nobody has made it known."""
+    """The device's metadata; None if it is not provisioned."""
     problem: str = ""
-    """Why what is known of it cannot be read."""
+    """Why the stored records cannot be decoded; empty when they can."""
 
 
 def device_of(record: Mapping[str, Any]) -> DeviceView:
-    """The device that a DeviceState record, decoded, tells of."""
+    """Read a decoded DeviceState record."""
     latest = [
-        Latest(metric, one["value"], one["unit"], epoch_ms(one["event_time"]), one["sequence"])
+        LatestReading(metric, one["value"], one["unit"], epoch_ms(one["event_time"]), one["sequence"])
         for metric, one in sorted(record["latest"].items())
     ]
     return DeviceView(

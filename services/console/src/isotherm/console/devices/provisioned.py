@@ -1,4 +1,4 @@
-"""What is known of a device before it says anything, as the topic `devices` tells it. No IO."""
+"""The metadata of provisioned devices, from the topic `devices`. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCHEMA = isotherm.schemas.schema("Device", 1)
 
 
 class Provisioned(NamedTuple):
-    """Where a device is and what it is; None where nobody has said."""
+    """A device's metadata: where it is and which model it is. None for what is not given."""
 
     home: str | None
     room: str | None
@@ -20,11 +20,11 @@ class Provisioned(NamedTuple):
     model: str | None
 
     @property
-    def words(self) -> dict[str, str]:
-        """What has been said, by name."""
+    def given(self) -> dict[str, str]:
+        """The given metadata, by name."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 def provisioned_of(record: Mapping[str, Any]) -> Provisioned:
-    """What a Device record, decoded, tells."""
+    """Read a decoded Device record."""
     return Provisioned(record["home"], record["room"], record["region"], record["model"])

@@ -1,4 +1,4 @@
-"""A device's aggregates: which records are its own, and which of them count. Pure."""
+"""A device's window aggregates: the prefix of their keys, and the newest revision of each. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = isotherm.schemas.schema("TemperatureAggregate", 1)
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What was measured of one metric from `start_ms` to before `end_ms` (epoch)."""
+    """The aggregate of one metric from `start_ms` to before `end_ms` (epoch milliseconds)."""
 
     metric: str
     start_ms: int
@@ -30,12 +30,12 @@ class Window:
 
 
 def key_prefix(device_id: str) -> bytes:
-    """How the keys of a device's aggregates begin: ids escape what separates the key's parts (see the topic's file)."""
+    """Return the prefix of the keys of a device's aggregates; ids escape the separator (see the topic's YAML)."""
     return (device_id.replace("%", "%25").replace("|", "%7C") + "|").encode()
 
 
 def window_of(record: Mapping[str, Any]) -> Window:
-    """The window of a TemperatureAggregate record, decoded."""
+    """Read a decoded TemperatureAggregate record."""
     return Window(
         record["metric"],
         epoch_ms(record["window_start"]),
@@ -50,7 +50,7 @@ def window_of(record: Mapping[str, Any]) -> Window:
 
 
 def by_metric(windows: Iterable[Window]) -> dict[str, list[Window]]:
-    """The windows of each metric by time, of each the highest revision; those whose numbers overflowed are left out."""
+    """Return each metric's windows by time: only the highest revisions, and only those with finite numbers."""
     newest: dict[tuple[str, int, int], Window] = {}
     for window in windows:
         identity = (window.metric, window.start_ms, window.end_ms)

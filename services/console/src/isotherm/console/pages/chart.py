@@ -1,4 +1,4 @@
-"""Windows of one metric as a chart: steps of the mean in a band from smallest to largest. Geometry only, no markup."""
+"""The chart of one metric's windows: a line of means in a band from minimum to maximum. SVG geometry, no markup."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from isotherm.console.devices.windows import Window
 
 WIDTH, HEIGHT = 760, 260
 LEFT, RIGHT, TOP, BOTTOM = 70, 14, 12, 30
-"""Room around the plot."""
+"""Margins around the plot in pixels."""
 _TICKS = 5
 _DAY_MS = 86_400_000
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
 
 
 class Run(NamedTuple):
-    """Windows without a gap between them, as points of SVG."""
+    """Consecutive windows without a gap, as points of SVG."""
 
     line: str
     band: str
 
 
 class Tick(NamedTuple):
-    """A line of the grid."""
+    """A line of the grid with its label."""
 
     at: float
-    """Its place in the picture: x of a time, y of a value."""
+    """Position in pixels: x of a time, y of a value."""
     label: str
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Everything that is drawn."""
+    """The geometry of the whole chart."""
 
     runs: tuple[Run, ...]
     times: tuple[Tick, ...]
@@ -43,7 +43,7 @@ class Chart:
 
 
 class _Scale(NamedTuple):
-    """Numbers from `low` to `high` laid onto places from `start` to `end`."""
+    """Maps numbers from `low` to `high` to pixels from `start` to `end`."""
 
     low: float
     high: float
@@ -51,13 +51,13 @@ class _Scale(NamedTuple):
     end: float
 
     def __call__(self, number: float) -> float:
-        # Halves do not overflow where the difference of two large numbers does.
+        # Subtract halves: the difference of two large numbers may overflow.
         share = (number / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
         return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 
 
 def draw(windows: Sequence[Window]) -> Chart:
-    """Draw windows of one metric, by time and with finite numbers; there is at least one."""
+    """Lay out the windows of one metric: at least one, sorted by time, with finite numbers."""
     low, high = _spread(min(one.min for one in windows), max(one.max for one in windows))
     begin, end = windows[0].start_ms, max(one.end_ms for one in windows)
     x = _Scale(begin, max(end, begin + 1), LEFT, WIDTH - RIGHT)
@@ -70,7 +70,7 @@ def draw(windows: Sequence[Window]) -> Chart:
 
 
 def _spread(low: float, high: float) -> tuple[float, float]:
-    """The values to be shown: some room around what does not move."""
+    """Return the range of values to show, widened where all values are nearly the same."""
     room = max(abs(low), abs(high), 1.0) * 1e-6
     if high / 2 - low / 2 > room:
         return low, high
@@ -116,6 +116,6 @@ def _value_ticks(low: float, high: float, y: _Scale) -> Iterator[Tick]:
 
 
 def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is not less."""
+    """Return the smallest of 1, 2 or 5 times a power of ten that is at least `least`."""
     power = 10.0 ** math.floor(math.log10(least))
     return next((one * power for one in (1, 2, 5) if one * power >= least), 10 * power)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from urllib.parse import urlencode
 
 from fastapi import FastAPI, Response
@@ -17,31 +16,38 @@ from isotherm.console.pages.templating import Templates
 PAGE_DEVICES = 50
 _PAGE_ALERTS = 200
 _SPANS_MIN = {"15": "15 minutes", "60": "an hour", "360": "six hours", "1440": "a day"}
-_SPAN_MIN = "60"
+_DEFAULT_SPAN_MIN = "60"
 
 
-def add(app: FastAPI, templates: Templates, browser: DeviceBrowser, now_ms: Callable[[], int]) -> None:
-    """Serve them below `/devices`, and at `/alerts`."""
+def add(app: FastAPI, templates: Templates, browser: DeviceBrowser) -> None:
+    """Serve the pages below `/devices`, and `/alerts`."""
+    _add_list(app, templates, browser)
+    _add_device(app, templates, browser)
+    _add_alerts(app, templates, browser)
 
+
+def _add_list(app: FastAPI, templates: Templates, browser: DeviceBrowser) -> None:
     @app.get("/devices")
     def devices(text: str = "", after: str = "") -> Response:
         found = browser.find(text.strip(), after, PAGE_DEVICES + 1)
-        shown = found[:PAGE_DEVICES]
-        following = {"text": text, "after": shown[-1].device_id} if len(found) > PAGE_DEVICES else {}
+        listed = found[:PAGE_DEVICES]
+        following = {"text": text, "after": listed[-1].device_id} if len(found) > PAGE_DEVICES else {}
         return templates.page(
             "devices.html",
-            devices=shown,
+            devices=listed,
             text=text,
             after=after,
             more="?" + urlencode(following) if following else "",
-            kept=browser.known,
+            known=browser.known,
             silent=browser.silent,
             is_full=browser.is_full,
-            condition=browser.problem,
+            incomplete=browser.problem,
         )
 
+
+def _add_device(app: FastAPI, templates: Templates, browser: DeviceBrowser) -> None:
     @app.get("/devices/{device_id:path}")
-    def device(device_id: str, minutes: str = _SPAN_MIN, until: str = "") -> Response:
+    def device(device_id: str, minutes: str = _DEFAULT_SPAN_MIN, until: str = "") -> Response:
         known = browser.device(device_id)
         alerts = browser.alerts.of_device(device_id)
         windows, problem = None, ""
@@ -49,10 +55,10 @@ def add(app: FastAPI, templates: Templates, browser: DeviceBrowser, now_ms: Call
             windows = _windows(browser, device_id, minutes, until.strip())
         except RestError as error:
             problem = str(error)
-        is_known = known is not None or bool(alerts) or (windows is not None and bool(windows.metrics))
+        is_found = known is not None or bool(alerts) or (windows is not None and bool(windows.metrics))
         return templates.page(
             "device.html",
-            200 if is_known else 404,
+            200 if is_found else 404,
             device=known or DeviceView(device_id),
             is_known=known is not None,
             open_alerts=[one for one in alerts if one.is_open],
@@ -65,9 +71,11 @@ def add(app: FastAPI, templates: Templates, browser: DeviceBrowser, now_ms: Call
             until=until,
             spans=_SPANS_MIN,
             earlier="?" + urlencode({"minutes": minutes, "until": f"@{windows.from_ms}"}) if windows else "",
-            condition=browser.problem,
+            incomplete=browser.problem,
         )
 
+
+def _add_alerts(app: FastAPI, templates: Templates, browser: DeviceBrowser) -> None:
     @app.get("/alerts")
     def alerts(text: str = "") -> Response:
         still_open, closed = browser.alerts.open(text.strip()), browser.alerts.closed(text.strip())
@@ -79,15 +87,15 @@ def add(app: FastAPI, templates: Templates, browser: DeviceBrowser, now_ms: Call
             closed_alerts=closed[:_PAGE_ALERTS],
             closed_count=len(closed),
             is_full=browser.alerts.is_full,
-            condition=browser.problem,
+            incomplete=browser.problem,
         )
 
 
 def _windows(browser: DeviceBrowser, device_id: str, minutes: str, until: str) -> WindowsView:
     if minutes not in _SPANS_MIN:
-        raise BadRequestError(f"{minutes!r} is no choice of minutes; expected one of {', '.join(_SPANS_MIN)}")
+        raise BadRequestError(f"minutes {minutes!r} is not allowed; expected one of {', '.join(_SPANS_MIN)}")
     try:
         until_ms = time_ms_of(until) if until else None
     except ValueError:
-        raise BadRequestError(f"{until!r} is no time; expected one such as 2026-01-31T12:00:00Z") from None
+        raise BadRequestError(f"until {until!r} is not a time; expected one such as 2026-01-31T12:00:00Z") from None
     return browser.windows(device_id, int(minutes) * 60_000, until_ms)

@@ -1,72 +1,59 @@
-"""The flow as a picture: who writes and reads which topic, drawn from what runs. Pure."""
+"""The flow diagram: the running connectors and the topics between them, laid out as SVG geometry. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
+
+from isotherm.console.connectors.flows import Flow
 
 NODE_WIDTH, NODE_HEIGHT = 200, 40
 _COLUMN, _ROW, _MARGIN = 280, 64, 12
-_MOST_COLUMNS = 12
+_MAX_COLUMNS = 12
 
 _Key = tuple[bool, str]
-"""Whether it is a topic, and its name."""
+"""A node: whether it is a topic, and its name."""
 _Edge = tuple[_Key, _Key]
-"""From what is read or what writes, to what reads or what is written."""
-
-
-@dataclass(frozen=True)
-class Flow:
-    """One connector or service: what it reads and writes, and how it is."""
-
-    name: str
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    state: str
-    is_hurt: bool
-    lag: Mapping[str, int] = field(default_factory=dict)
-    """By topic."""
-    rate: float | None = None
-    """Records a second, all tasks together."""
+"""A topic and its reader, or a writer and its topic."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A box: a connector, or a topic."""
+    """A connector or a topic in the diagram."""
 
     name: str
     is_topic: bool
     state: str
-    is_hurt: bool
+    is_unhealthy: bool
     column: int
     row: int
 
     @property
     def x(self) -> int:
-        """The left edge."""
+        """Left edge in pixels."""
         return _MARGIN + self.column * _COLUMN
 
     @property
     def y(self) -> int:
-        """The upper edge."""
+        """Upper edge in pixels."""
         return _MARGIN + self.row * _ROW
 
 
 @dataclass(frozen=True)
 class Arrow:
-    """From a writer to a topic, or from a topic to a reader."""
+    """An arrow from a writer to a topic, or from a topic to a reader."""
 
     path: str
     label: str
     label_x: int
     label_y: int
-    is_hurt: bool
+    is_unhealthy: bool
 
 
 @dataclass(frozen=True)
-class Picture:
-    """Everything that is drawn."""
+class Diagram:
+    """The whole diagram."""
 
     width: int
     height: int
@@ -75,12 +62,12 @@ class Picture:
 
     @property
     def sentences(self) -> list[str]:
-        """The same in words, for those who do not see it."""
+        """The states in words, for screen readers."""
         return [f"{node.name}: {node.state}" for node in self.nodes if not node.is_topic]
 
 
-def draw(flows: Collection[Flow]) -> Picture:
-    """Draw connectors and the topics between them, from left to right as records go."""
+def draw(flows: Collection[Flow]) -> Diagram:
+    """Lay out connectors and the topics between them from left to right, in the direction of the records."""
     edges = [edge for flow in flows for edge in _edges(flow)]
     columns = _columns(flows, edges)
     rows = _rows(columns, edges)
@@ -88,13 +75,13 @@ def draw(flows: Collection[Flow]) -> Picture:
     nodes: dict[_Key, Node] = {}
     for key in sorted(columns, key=lambda one: (columns[one], rows[one])):
         flow = states.get(key)
-        state, is_hurt = ("", False) if flow is None else (flow.state, flow.is_hurt)
-        nodes[key] = Node(key[1], key[0], state, is_hurt, columns[key], rows[key])
+        state, is_unhealthy = ("", False) if flow is None else (flow.state, flow.is_unhealthy)
+        nodes[key] = Node(key[1], key[0], state, is_unhealthy, columns[key], rows[key])
     ports = _ports(edges, nodes)
     arrows = [arrow for flow in flows for arrow in _arrows(flow, nodes, ports)]
     width = _MARGIN * 2 + max(columns.values(), default=0) * _COLUMN + NODE_WIDTH
     height = _MARGIN * 2 + (max(rows.values(), default=-1) + 1) * _ROW
-    return Picture(width, height, tuple(nodes.values()), tuple(arrows))
+    return Diagram(width, height, tuple(nodes.values()), tuple(arrows))
 
 
 def _edges(flow: Flow) -> list[_Edge]:
@@ -103,17 +90,17 @@ def _edges(flow: Flow) -> list[_Edge]:
 
 
 def _columns(flows: Iterable[Flow], edges: Iterable[_Edge]) -> dict[_Key, int]:
-    """One column behind what is read from; a circle ends at the last column."""
+    """Put each node one column right of its sources. A cycle ends at the last column."""
     columns = {(False, flow.name): 0 for flow in flows} | {end: 0 for edge in edges for end in edge}
-    for _ in range(_MOST_COLUMNS):
+    for _ in range(_MAX_COLUMNS):
         for before, after in edges:
-            columns[after] = min(max(columns[after], columns[before] + 1), _MOST_COLUMNS)
+            columns[after] = min(max(columns[after], columns[before] + 1), _MAX_COLUMNS)
     used = {column: number for number, column in enumerate(sorted(set(columns.values())))}
     return {node: used[column] for node, column in columns.items()}
 
 
 def _rows(columns: Mapping[_Key, int], edges: Iterable[_Edge]) -> dict[_Key, int]:
-    """In each column what is fed from higher up stands higher, so that fewer arrows cross."""
+    """Order each column by the rows of the nodes' sources, so that fewer arrows cross."""
     sources: dict[_Key, list[_Key]] = {key: [] for key in columns}
     for before, after in edges:
         sources[after].append(before)
@@ -130,13 +117,13 @@ def _rows(columns: Mapping[_Key, int], edges: Iterable[_Edge]) -> dict[_Key, int
 
 
 def _ports(edges: Collection[_Edge], nodes: Mapping[_Key, Node]) -> dict[_Edge, tuple[int, int]]:
-    """Where each arrow begins and ends: a box's arrows are spread over its side in the order of their other ends."""
-    leaving = _spread(edges, nodes, 0)
-    arriving = _spread(edges, nodes, 1)
+    """Return where each arrow begins and ends: a node's arrows spread over its side, ordered by their other ends."""
+    leaving = _spread_over_side(edges, nodes, 0)
+    arriving = _spread_over_side(edges, nodes, 1)
     return {edge: (leaving[edge], arriving[edge]) for edge in edges}
 
 
-def _spread(edges: Iterable[_Edge], nodes: Mapping[_Key, Node], side: int) -> dict[_Edge, int]:
+def _spread_over_side(edges: Iterable[_Edge], nodes: Mapping[_Key, Node], side: int) -> dict[_Edge, int]:
     of_node: dict[_Key, list[_Edge]] = {}
     for edge in edges:
         of_node.setdefault(edge[side], []).append(edge)
@@ -149,7 +136,7 @@ def _spread(edges: Iterable[_Edge], nodes: Mapping[_Key, Node], side: int) -> di
 
 
 def _arrows(flow: Flow, nodes: Mapping[_Key, Node], ports: Mapping[_Edge, tuple[int, int]]) -> Iterable[Arrow]:
-    # A rate is of all that a connector does: it stands where one arrow carries all of it.
+    # The rate counts all of a connector's records, so it labels an arrow only where one arrow carries all of them.
     rate = "" if flow.rate is None else f"{flow.rate:,.0f}/s"
     for edge in _edges(flow):
         (start_is_topic, topic), end = edge
@@ -159,10 +146,10 @@ def _arrows(flow: Flow, nodes: Mapping[_Key, Node], ports: Mapping[_Edge, tuple[
         else:
             said = [rate if not flow.reads and len(flow.writes) == 1 else ""]
         label = ", ".join(part for part in said if part)
-        yield _arrow(nodes[edge[0]], nodes[end], ports[edge], label, flow.is_hurt)
+        yield _arrow(nodes[edge[0]], nodes[end], ports[edge], label, flow.is_unhealthy)
 
 
-def _arrow(start: Node, end: Node, ports: tuple[int, int], label: str, is_hurt: bool) -> Arrow:
+def _arrow(start: Node, end: Node, ports: tuple[int, int], label: str, is_unhealthy: bool) -> Arrow:
     (x1, x2), (y1, y2) = (start.x + NODE_WIDTH, end.x), ports
     bend = max(40, abs(x2 - x1) // 2)
-    return Arrow(f"M{x1},{y1} C{x1 + bend},{y1} {x2 - bend},{y2} {x2},{y2}", label, x2 - 8, y2 - 4, is_hurt)
+    return Arrow(f"M{x1},{y1} C{x1 + bend},{y1} {x2 - bend},{y2} {x2},{y2}", label, x2 - 8, y2 - 4, is_unhealthy)

@@ -1,4 +1,4 @@
-"""Templates made into pages."""
+"""Rendering of the templates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 
 
 class Templates:
-    """The templates of this package, with what they all need."""
+    """The templates of this package, with their filters."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -30,8 +30,8 @@ class Templates:
             "figure": lambda value: f"{value:.6g}",
         }
 
-    def page(self, template: str, status: int = 200, **values: Any) -> Response:
-        """A page."""
+    def page(self, template: str, status: int = 200, /, **values: Any) -> Response:
+        """Render a page."""
         return HTMLResponse(self._environment.get_template(template).render(**values), status)
 
     def _ago(self, at_ms: int) -> str:
@@ -45,5 +45,5 @@ def _time(at_ms: int) -> str:
     try:
         return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds") if at_ms else ""
     except (ValueError, OverflowError, OSError):
-        # A writer says what time it likes, also one that no calendar has.
+        # Records may hold times that no calendar has.
         return f"{at_ms} ms"

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from fastapi import FastAPI, Response
 
 from isotherm.connector.offsets import replay
-from isotherm.console.browser.record_masking import ShownRecord
+from isotherm.console.browser.record_masking import MaskedRecord
 from isotherm.console.browser.topic_browser import Query, TopicBrowser
 from isotherm.console.errors import BadRequestError
 from isotherm.console.pages.templating import Templates
@@ -17,7 +17,7 @@ from isotherm.console.records.record import NUMBER
 
 
 def add(app: FastAPI, templates: Templates, browser: TopicBrowser, page_records: int) -> None:
-    """Serve them below `/topics`."""
+    """Serve the pages below `/topics`."""
 
     @app.get("/topics")
     def topics() -> Response:
@@ -28,7 +28,7 @@ def add(app: FastAPI, templates: Templates, browser: TopicBrowser, page_records:
         topic: str, since: str = "", partition: str = "", text: str = "", before: str = "", after: str = ""
     ) -> Response:
         query = Query(since=since.strip(), text=text, before=before, after=after)
-        found: Page[ShownRecord] | None = None
+        found: Page[MaskedRecord] | None = None
         problem = ""
         try:
             query = replace(query, partition=_number(partition) if partition else None)
@@ -56,7 +56,7 @@ def add(app: FastAPI, templates: Templates, browser: TopicBrowser, page_records:
 
 def _number(text: str) -> int:
     if not NUMBER.fullmatch(text):
-        raise BadRequestError(f"{text[:100]!r} is no partition; expected a number")
+        raise BadRequestError(f"{text[:100]!r} is not a partition; expected a number")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""Records of a topic as they come from Kafka, from places to places, without a group."""
+"""Consuming ranges of offsets of one topic, without a consumer group."""
 
 from __future__ import annotations
 
@@ -15,23 +15,29 @@ _POLL_S = 0.2
 _BATCH = 1_000
 
 
-def messages(
+def consume_spans(
     consumer: Consumer, topic: str, spans: Mapping[int, tuple[int, int | None]], timeout_s: float
 ) -> Iterator[Message]:
-    """The messages of a topic, of each partition those from an offset to before another one, in their order.
+    """Yield the messages of some partitions of a topic, in the order of offsets within each partition.
 
-    Without the other one, or before it, a partition is over where it ends now. `consumer` tells the ends of partitions
-    (`enable.partition.eof`). Raises KafkaException, and UnavailableError when Kafka gives nothing for so long.
+    Args:
+        consumer: has `enable.partition.eof` set.
+        topic: the topic.
+        spans: for each partition the first offset and the offset after the last one. Reading stops earlier at the
+            partition's current end, and there where the second offset is None.
+        timeout_s: how long Kafka may deliver nothing.
+
+    Raises KafkaException, and UnavailableError after the timeout.
     """
     ends = {partition: end for partition, (start, end) in spans.items() if end is None or start < end}
     consumer.assign([TopicPartition(topic, partition, spans[partition][0]) for partition in ends])
-    patience_ends = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s
     while ends:
         batch = _batch(consumer)
         if batch:
-            patience_ends = time.monotonic() + timeout_s
-        elif time.monotonic() > patience_ends:
-            raise UnavailableError(f"Kafka did not give the records of {topic} in {timeout_s:.0f} s")
+            deadline = time.monotonic() + timeout_s
+        elif time.monotonic() > deadline:
+            raise UnavailableError(f"Kafka did not deliver the records of {topic} in {timeout_s:.0f} s")
         for message in batch:
             partition, error = message.partition() or 0, message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
@@ -47,14 +53,14 @@ def messages(
 
 
 def _batch(consumer: Consumer) -> list[Message]:
-    # `consume` alone waits until so many are there; what has come already is enough.
+    # `consume` alone waits until _BATCH messages are there; the ones that have arrived are enough.
     first = consumer.poll(_POLL_S)
     return [] if first is None else [first, *consumer.consume(_BATCH, 0)]
 
 
 @contextmanager
-def answering() -> Iterator[None]:
-    """Kafka's errors as UnavailableError."""
+def translate_kafka_errors() -> Iterator[None]:
+    """Raise UnavailableError in place of Kafka's errors."""
     try:
         yield
     except KafkaException as failure:

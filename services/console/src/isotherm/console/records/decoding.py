@@ -1,4 +1,4 @@
-"""Values of any record made readable: Avro in the wire format, JSON, text, and hexadecimal for the rest."""
+"""Decoding values for display: Avro in the wire format, JSON, UTF-8 text, and hexadecimal for the rest."""
 
 from __future__ import annotations
 
@@ -9,77 +9,77 @@ import orjson
 
 from isotherm.servicekit.avro import Decoder, RegistryUnavailableError, WireFormatError
 
-MOST_SHOWN = 64 * 1024
-"""Characters of a text; bytes of what is shown in hexadecimal."""
-DEEPEST = 100
-"""Levels of lists and objects. What writes answers stops at 255, with levels of its own around the value."""
+MAX_SHOWN = 64 * 1024
+"""Characters of a text, or bytes of a hexadecimal value, that are shown."""
+MAX_DEPTH = 100
+"""Allowed nesting of lists and objects. orjson writes 255 levels at most, and responses add levels of their own."""
 
 
-class Readable(NamedTuple):
-    """A value for a person or a program to read."""
+class DecodedValue(NamedTuple):
+    """A decoded value."""
 
     format: str
     """`avro`, `json`, `text`, `binary` or `null`."""
-    shown: Any
+    value: Any
     problem: str = ""
-    """Why what begins as Avro could not be read as Avro."""
+    """Why a value with the Avro wire format's magic byte could not be decoded."""
 
 
-Read = Callable[[bytes | None], Readable]
+DecodeValue = Callable[[bytes | None], DecodedValue]
 
 
 class _TooDeepError(ValueError):
-    """JSON that could be read, and could not be written again."""
+    """The value is nested too deeply to be written as JSON again."""
 
     def __init__(self) -> None:
-        super().__init__(f"nested more than {DEEPEST} levels deep")
+        super().__init__(f"nested more than {MAX_DEPTH} levels deep")
 
 
-def reader(decode: Decoder) -> Read:
-    """A function that reads values as far as they can be read."""
+def value_decoder(decode: Decoder) -> DecodeValue:
+    """Return a function that decodes values as far as possible."""
 
-    def read(value: bytes | None) -> Readable:
+    def read(value: bytes | None) -> DecodedValue:
         if value is None:
-            return Readable("null", None)
+            return DecodedValue("null", None)
         if value[:1] == b"\x00":
             try:
-                # Through JSON and back, so that times and bytes are what a page and a REST answer can hold.
-                return Readable("avro", _loaded(_dumped(decode(value).record)))
+                # Convert through JSON, so that times and bytes become values that pages and REST responses can hold.
+                return DecodedValue("avro", _parse_json(_to_json(decode(value).record)))
             except (WireFormatError, RegistryUnavailableError, _TooDeepError) as error:
-                return Readable("binary", _hexadecimal(value), str(error))
+                return DecodedValue("binary", _to_hex(value), str(error))
         try:
-            return Readable("json", _loaded(value))
+            return DecodedValue("json", _parse_json(value))
         except (orjson.JSONDecodeError, _TooDeepError):
             pass
         try:
-            return Readable("text", value.decode()[:MOST_SHOWN])
+            return DecodedValue("text", value.decode()[:MAX_SHOWN])
         except UnicodeDecodeError:
-            return Readable("binary", _hexadecimal(value))
+            return DecodedValue("binary", _to_hex(value))
 
     return read
 
 
-def _dumped(record: Any) -> bytes:
+def _to_json(record: Any) -> bytes:
     try:
         return orjson.dumps(record, default=_plain)
     except orjson.JSONEncodeError:
-        # All that Avro holds has a form in JSON: only its own bound is left.
+        # Every Avro value has a JSON form, so only orjson's limit of nesting is left as the cause.
         raise _TooDeepError from None
 
 
-def _loaded(text: bytes) -> Any:
-    """JSON that can be written again. Raises orjson.JSONDecodeError, _TooDeepError."""
+def _parse_json(text: bytes) -> Any:
+    """Parse JSON that can be written again. Raises orjson.JSONDecodeError, _TooDeepError."""
     value = orjson.loads(text)
-    # Most records have too few brackets to be deep: only the others are looked through.
-    if text.count(b"[") + text.count(b"{") > DEEPEST and _is_too_deep(value):
+    # Most records have too few brackets to be deep, so only the others are walked.
+    if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_too_deep(value):
         raise _TooDeepError
     return value
 
 
 def _is_too_deep(value: Any) -> bool:
-    """Whether there are more than DEEPEST levels of lists and objects; level by level, because a stack has an end."""
+    """Whether lists and objects nest more than MAX_DEPTH levels. It walks level by level: recursion could overflow."""
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         level = [
             child
             for one in level
@@ -93,5 +93,5 @@ def _plain(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _hexadecimal(value: bytes) -> str:
-    return value[:MOST_SHOWN].hex(" ")
+def _to_hex(value: bytes) -> str:
+    return value[:MAX_SHOWN].hex(" ")

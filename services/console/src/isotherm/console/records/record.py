@@ -1,4 +1,4 @@
-"""One record of a topic, as it was read."""
+"""One consumed record of a topic."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from confluent_kafka import Message
 from isotherm.connector.errors.dead_letters import Headers
 
 NUMBER = re.compile(r"[0-9]{1,9}")
-"""A partition or a task as text. `str.isdecimal` takes other alphabets' digits, and more of them than `int` does."""
+"""The number of a partition or task as text. `str.isdecimal` would accept other alphabets' digits and any length."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A record and its place."""
+    """A record with its topic, partition and offset."""
 
     topic: str
     partition: int
     offset: int
     timestamp_ms: int
-    """Epoch milliseconds; -1 when Kafka has none."""
+    """Epoch milliseconds; -1 when the record has no timestamp."""
     key: bytes | None
     value: bytes | None
     headers: Headers
 
     @property
     def size_bytes(self) -> int:
-        """What its key, value and headers take."""
+        """Size of key, value and headers in bytes."""
         named = sum(len(name) + len(content or b"") for name, content in self.headers)
         return len(self.key or b"") + len(self.value or b"") + named
 
     @classmethod
     def of(cls, message: Message) -> Self:
-        """The record in a message that is no error."""
+        """Return the record of a message that is not an error."""
         return cls(
             message.topic() or "",
             message.partition() or 0,

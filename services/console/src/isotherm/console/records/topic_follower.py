@@ -1,4 +1,4 @@
-"""Topics read from their beginning and on and on, from a thread, in no group."""
+"""A follower of topics: a thread that reads them from the first record and then waits for new ones, in no group."""
 
 from __future__ import annotations
 
@@ -28,82 +28,84 @@ _REQUEST_S = 10.0
 _JOIN_S = 5.0
 
 
-class Followed(NamedTuple):
-    """What becomes of a topic's records."""
+class TopicHandler(NamedTuple):
+    """How the records of one topic are decoded and used."""
 
     decode: Callable[[bytes], Any]
-    """Raises WireFormatError for what is no record, RegistryUnavailableError for what has to be tried again."""
+    """Decodes a value. Raises WireFormatError for a bad one, RegistryUnavailableError for one to retry later."""
     use: Callable[[Message, Any], None]
-    """Takes a message, and its value decoded or None. Raises ValueError or KeyError for what it cannot use."""
+    """Uses a message and its decoded value (None for a tombstone). Raises ValueError or KeyError for a bad one."""
 
 
-def avro(schemas: SchemaRegistry, schema: JsonSchema, use: Callable[[Message, Any], None]) -> Followed:
-    """Records of a schema in the wire format."""
+def avro_handler(schemas: SchemaRegistry, schema: JsonSchema, use: Callable[[Message, Any], None]) -> TopicHandler:
+    """Return a handler of Avro records in the wire format, projected to `schema`."""
     decoder = Decoder(schemas, schema)
-    return Followed(lambda value: decoder(value).record, use)
+    return TopicHandler(lambda value: decoder(value).record, use)
 
 
-class Counters:
-    """What was read."""
+class FollowerMetrics:
+    """Counters of records that followers have read."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.read = Counter("isotherm_console_read", "Records read.", ["topic"], registry=registry)
-        self.bad = Counter("isotherm_console_bad", "Records that could not be used.", ["topic"], registry=registry)
+        self.bad = Counter(
+            "isotherm_console_bad", "Records that could not be decoded or used.", ["topic"], registry=registry
+        )
 
 
-class Follower:
-    """Reads topics for ever. What it waits for it says to `health`: the parts `topics`, `kafka` and `registry`.
+class TopicFollower:
+    """Follows topics in a thread and reports its progress to `health`, in the parts `topics`, `kafka` and `registry`.
 
-    `topics` is ready when everything was read that was there when it came to the end. Records that nobody can use are
-    logged, counted and passed over.
+    The part `topics` is ready once the follower has reached the end of every partition. Records that cannot be used
+    are logged, counted and skipped.
     """
 
     def __init__(
         self,
         settings: KafkaSettings,
         client_id: str,
-        topics: Mapping[str, Followed],
+        topics: Mapping[str, TopicHandler],
         health: Health,
-        counters: Counters,
+        counters: FollowerMetrics,
     ) -> None:
         self._settings, self._client_id, self._topics = settings, client_id, topics
         self._health, self._counters = health, counters
-        # A topic without records has a count, too: who looks for the console finds it.
+        # Expose a counter for topics without records too, so that alert rules find the console.
         for topic in topics:
             counters.read.labels(topic)
-        self._ended = threading.Event()
+        self._stopping = threading.Event()
         self._behind: set[tuple[str, int]] = set()
         self._thread = threading.Thread(target=self._run, name=client_id, daemon=True)
-        health.not_ready("topics", f"{', '.join(topics)}: not read yet")
+        health.not_ready("topics", f"{', '.join(topics)}: not read to the end yet")
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Follow no more."""
-        self._ended.set()
+        """Stop the thread."""
+        self._stopping.set()
         self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
-        # Never a member of its group: the partitions are given to it, nothing is committed.
+        # The consumer is never a member of its group: partitions are assigned, and nothing is committed.
         consumer = kafka.consumer(self._settings, self._client_id, self._client_id, enable_partition_eof=True)
         try:
             partitions = self._partitions(consumer)
             self._behind = {(one.topic, one.partition) for one in partitions}
             consumer.assign(partitions)
-            while not self._ended.is_set():
+            while not self._stopping.is_set():
                 self._health.beat()
                 message = consumer.poll(_POLL_S)
                 if message is not None:
-                    self._take(message)
+                    self._handle(message)
         finally:
             consumer.close()
 
     def _partitions(self, consumer: Consumer) -> list[TopicPartition]:
-        """All partitions of the topics from their first record; waits for the topics."""
+        """Wait until all topics exist, and return their partitions from offset 0."""
         backoff = Backoff(cap_ms=5_000)
-        while not self._ended.is_set():
+        while not self._stopping.is_set():
             self._health.beat()
             try:
                 known = consumer.list_topics(timeout=_REQUEST_S).topics
@@ -115,10 +117,10 @@ class Follower:
                 if not missing:
                     return [TopicPartition(topic, one, 0) for topic in self._topics for one in known[topic].partitions]
                 self._health.not_ready("topics", f"no topic {', '.join(missing)}; run `isotherm apply`")
-            self._ended.wait(backoff.next_ms() / 1000)
+            self._stopping.wait(backoff.next_ms() / 1000)
         return []
 
-    def _take(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         topic, error = message.topic() or "", message.error()
         if error is None:
             self._counters.read.labels(topic).inc()
@@ -128,27 +130,29 @@ class Follower:
             if not self._behind:
                 self._health.ready("topics")
         else:
-            _log.warning("topic not followed", topic=topic, reason=error.str())
+            _log.warning("cannot follow a topic", topic=topic, reason=error.str())
 
     def _use(self, topic: str, message: Message) -> None:
-        followed, value = self._topics[topic], message.value()
+        handler, value = self._topics[topic], message.value()
         try:
-            record = None if value is None else self._decoded(followed, value)
-            if not self._ended.is_set():
-                followed.use(message, record)
+            record = None if value is None else self._decode(handler, value)
+            if not self._stopping.is_set():
+                handler.use(message, record)
         except (WireFormatError, ValueError, KeyError) as error:
             self._counters.bad.labels(topic).inc()
-            _log.error("record not used", topic=topic, key=key_of(message), offset=message.offset(), reason=str(error))
+            _log.error(
+                "record cannot be used", topic=topic, key=key_of(message), offset=message.offset(), reason=str(error)
+            )
 
-    def _decoded(self, followed: Followed, value: bytes) -> Any:
+    def _decode(self, handler: TopicHandler, value: bytes) -> Any:
         backoff = Backoff(cap_ms=5_000)
-        while not self._ended.is_set():
+        while not self._stopping.is_set():
             self._health.beat()
             try:
-                record = followed.decode(value)
+                record = handler.decode(value)
             except RegistryUnavailableError as error:
                 self._health.not_ready("registry", str(error))
-                self._ended.wait(backoff.next_ms() / 1000)
+                self._stopping.wait(backoff.next_ms() / 1000)
             else:
                 self._health.ready("registry")
                 return record
@@ -156,5 +160,5 @@ class Follower:
 
 
 def key_of(message: Message) -> str:
-    """A message's key as text."""
+    """Return a message's key as text."""
     return (message.key() or b"").decode(errors="replace")

@@ -1,6 +1,6 @@
-"""Topics of Kafka for somebody to look at: what there is, and their records, read without a group.
+"""Kafka's topics for the topic browser: their sizes, and readers of their records.
 
-Readers are kept for the next request, few of them: a new one asks Kafka for everything anew, and each holds memory.
+A few consumers are pooled for later requests: a new consumer fetches all metadata again, and each one holds memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from isotherm.connector.offsets import replay
-from isotherm.connector.offsets.topic_sizes import OWN, TopicSize, topic_sizes
+from isotherm.connector.offsets.topic_sizes import INTERNAL_PREFIX, TopicSize, topic_sizes
 from isotherm.console.errors import BadRequestError, NotFoundError, UnavailableError
 from isotherm.console.records.consumer import consume_spans, translate_kafka_errors
 from isotherm.console.records.paging import (
@@ -30,11 +30,11 @@ from isotherm.servicekit import kafka
 from isotherm.servicekit.settings import KafkaSettings
 
 _NAME = "console-browser"
-_READERS = 4
+_POOL_SIZE = 4
 _FETCHING = {
     "enable_partition_eof": True,
     "enable_auto_offset_store": False,
-    # A page is small and somebody waits for it: Kafka is not to wait for more, nor much be fetched that nobody sees.
+    # A page is small and a person waits for it: the broker must not wait for more records, nor send many unneeded ones.
     "fetch_wait_max_ms": 20,
     "queued_max_messages_kbytes": 16_384,
     "fetch_queue_backoff_ms": 5,
@@ -42,60 +42,60 @@ _FETCHING = {
 
 
 class Topics(Protocol):
-    """Kafka's topics. Everything raises UnavailableError."""
+    """Kafka's topics. Every method raises UnavailableError."""
 
     def listed(self) -> list[TopicSize]:
-        """All topics but Kafka's own, by name."""
+        """Return all topics except Kafka's internal ones, sorted by name."""
 
     def reader(self, topic: str) -> AbstractContextManager[TopicReader]:
-        """A reader of a topic. Raises NotFoundError, and BadRequestError for a topic of Kafka's own."""
+        """Open a reader of a topic. Raises NotFoundError, and BadRequestError for an internal topic of Kafka."""
 
 
 class KafkaTopics:
-    """The topics as they are in Kafka."""
+    """`Topics` of a Kafka cluster."""
 
     def __init__(self, settings: KafkaSettings, admin: AdminClient, *, timeout_ms: int) -> None:
         self._settings, self._admin, self._timeout_s = settings, admin, timeout_ms / 1000
-        self._free = threading.Semaphore(_READERS)
+        self._free = threading.Semaphore(_POOL_SIZE)
         self._idle: list[Consumer] = []
 
     def listed(self) -> list[TopicSize]:
-        """As `Topics.listed`."""
+        """Return all topics as `Topics.listed` does."""
         with translate_kafka_errors():
             return topic_sizes(self._admin, self._timeout_s)
 
     def close(self) -> None:
-        """Keep no reader any more."""
+        """Close the pooled consumers."""
         while self._idle:
             self._idle.pop().close()
 
     @contextmanager
     def reader(self, topic: str) -> Iterator[TopicReader]:
-        """As `Topics.reader`."""
-        if topic.startswith(OWN):
-            raise BadRequestError(f"{topic} is a topic of Kafka's own, with records that only Kafka reads")
+        """Open a reader as `Topics.reader` does."""
+        if topic.startswith(INTERNAL_PREFIX):
+            raise BadRequestError(f"{topic} is an internal topic of Kafka; the console does not read it")
         with translate_kafka_errors():
             known = self._admin.list_topics(timeout=self._timeout_s).topics
             if topic not in known:
-                raise NotFoundError(f"There is no topic {topic}")
-            places = [TopicPartition(topic, number) for number in sorted(known[topic].partitions)]
-            bounds = {number: Bounds(*of) for (_, number), of in replay.offset_bounds(self._admin, places).items()}
+                raise NotFoundError(f"Topic {topic} does not exist")
+            partitions = [TopicPartition(topic, number) for number in sorted(known[topic].partitions)]
+            bounds = {number: Bounds(*of) for (_, number), of in replay.offset_bounds(self._admin, partitions).items()}
             with self._consumer() as consumer:
                 yield _Reader(consumer, topic, bounds, self._timeout_s)
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
         if not self._free.acquire(timeout=self._timeout_s):
-            raise UnavailableError(f"{_READERS} others are reading topics; try again in a moment")
+            raise UnavailableError(f"{_POOL_SIZE} other requests are reading topics; try again in a moment")
         try:
             consumer = self._idle.pop() if self._idle else kafka.consumer(self._settings, _NAME, _NAME, **_FETCHING)
-            is_sound = False
+            is_reusable = False
             try:
                 yield consumer
                 consumer.unassign()
-                is_sound = True
+                is_reusable = True
             finally:
-                if is_sound:
+                if is_reusable:
                     self._idle.append(consumer)
                 else:
                     consumer.close()
@@ -104,31 +104,31 @@ class KafkaTopics:
 
 
 class _Reader:
-    """As `TopicReader`."""
+    """`TopicReader` of one Kafka topic."""
 
     def __init__(self, consumer: Consumer, topic: str, bounds: Mapping[int, Bounds], timeout_s: float) -> None:
         self._consumer, self._topic, self._timeout_s = consumer, topic, timeout_s
         self.bounds = bounds
 
-    def read(self, spans: Mapping[int, Span], key_prefix: bytes, most_bytes: int | None) -> FetchedRecords:
-        """As `TopicReader.read`."""
+    def read(self, spans: Mapping[int, Span], key_prefix: bytes, max_bytes: int | None) -> FetchedRecords:
+        """Read spans as `TopicReader.read` does."""
         records: dict[int, list[Record]] = {}
         first_ms: dict[int, int] = {}
         last_ms: dict[int, int] = {}
-        looked_at = read_bytes = 0
+        records_read = read_bytes = 0
         for message in consume_spans(self._consumer, self._topic, spans, self._timeout_s):
             partition, time_ms, key = message.partition() or 0, message.timestamp()[1], message.key()
             first_ms.setdefault(partition, time_ms)
             last_ms[partition] = time_ms
-            looked_at, read_bytes = looked_at + 1, read_bytes + len(message)
-            if most_bytes is not None and read_bytes > most_bytes:
+            records_read, read_bytes = records_read + 1, read_bytes + len(message)
+            if max_bytes is not None and read_bytes > max_bytes:
                 raise TooLargeError(read_bytes)
             if not key_prefix or (isinstance(key, bytes) and key.startswith(key_prefix)):
                 records.setdefault(partition, []).append(Record.of(message))
-        return FetchedRecords(records, first_ms, last_ms, looked_at, read_bytes)
+        return FetchedRecords(records, first_ms, last_ms, records_read, read_bytes)
 
-    def at_time(self, time_ms: int) -> Positions:
-        """As `TopicReader.at_time`."""
+    def offsets_at(self, time_ms: int) -> Positions:
+        """Find offsets as `TopicReader.offsets_at` does."""
         asked = [TopicPartition(self._topic, number, time_ms) for number in self.bounds]
         with translate_kafka_errors():
             found = self._consumer.offsets_for_times(asked, timeout=self._timeout_s)

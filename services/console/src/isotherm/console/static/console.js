@@ -1,4 +1,4 @@
-// Everything works without this: it refreshes what is live, and checks a configuration while it is written.
+// Pages work without this script. It refreshes live parts, and validates a configuration in the editor.
 "use strict";
 
 const REFRESH_MS = 5000;
@@ -13,16 +13,16 @@ async function refresh() {
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const part of live) {
       const found = fresh.getElementById(part.id);
-      // What somebody is about to press, or has scrolled to, is not replaced under his hands.
+      // Keep a part that holds the focus: the user is about to press or scroll something in it.
       if (found && !part.contains(document.activeElement) && found.innerHTML !== part.innerHTML) part.replaceWith(found);
     }
   } catch {
-    return; // The console is away; the next time it may be back.
+    return; // The console does not answer; the next refresh tries again.
   }
 }
 
-function watch(editor) {
-  const place = document.getElementById("checked");
+function validateWhileTyping(editor) {
+  const results = document.getElementById("checked");
   const name = document.getElementById("name");
   let timer = 0;
   let newest = 0;
@@ -41,15 +41,15 @@ function watch(editor) {
   }
 
   function show(found) {
-    place.replaceChildren();
+    results.replaceChildren();
     const lines = [...found.problems.map((text) => ["problem", text]), ...found.notices.map((text) => ["notice", text])];
     for (const [kind, text] of lines) {
       const line = document.createElement("pre");
       line.className = kind;
       line.textContent = (kind === "problem" ? "Problem: " : "Notice: ") + text;
-      place.append(line);
+      results.append(line);
     }
-    if (!found.problems.length) place.append("No problems found.");
+    if (!found.problems.length) results.append("No problems found.");
   }
 
   function checkSoon() {
@@ -62,5 +62,5 @@ function watch(editor) {
   if (editor.value.trim()) check();
 }
 
-for (const editor of document.querySelectorAll("[data-check]")) watch(editor);
+for (const editor of document.querySelectorAll("[data-check]")) validateWhileTyping(editor);
 setInterval(refresh, REFRESH_MS);

@@ -1,4 +1,4 @@
-"""The picture of the flow."""
+"""The flow diagram."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.console.connectors import flows as console_flows
-from isotherm.console.pages.flow_diagram import NODE_WIDTH, Flow, draw
+from isotherm.console.connectors.flows import Flow
+from isotherm.console.pages.flow_diagram import NODE_WIDTH, draw
 
 TOPICS = st.lists(st.sampled_from("abcdef"), unique=True, max_size=3).map(tuple)
 FLOWS = st.lists(st.tuples(TOPICS, TOPICS), max_size=8).map(
@@ -21,37 +22,37 @@ def test_records_go_from_left_to_right() -> None:
         Flow("aggregator", ("readings",), ("windows",), "RUNNING", False, {"readings": 1_200}, 850.0),
         Flow("sink", ("windows",), (), "FAILED", True),
     ]
-    picture = draw(flows)
-    columns = {node.name: node.column for node in picture.nodes}
+    diagram = draw(flows)
+    columns = {node.name: node.column for node in diagram.nodes}
     assert [columns[name] for name in ("proxy", "readings", "aggregator", "windows", "sink")] == [0, 1, 2, 3, 4]
-    assert [(arrow.label, arrow.is_hurt) for arrow in picture.arrows] == [
+    assert [(arrow.label, arrow.is_unhealthy) for arrow in diagram.arrows] == [
         ("900/s", False),
         ("lag 1,200, 850/s", False),
         ("", False),
         ("", True),
     ]
-    assert picture.sentences == ["proxy: RUNNING", "aggregator: RUNNING", "sink: FAILED"]
+    assert diagram.sentences == ["proxy: RUNNING", "aggregator: RUNNING", "sink: FAILED"]
 
 
 def test_services_stand_between_what_they_read_and_what_they_write() -> None:
     with world_of() as world:
         for service in ("mqtt-proxy", "aggregator", "isotherm-alerts"):
             world.say(service, 0)
-        picture = draw(console_flows.of(world.control, world.fleet, world.fleet.views(NOW)))
+        diagram = draw(console_flows.flows_of(world.control, world.cluster, world.cluster.views(NOW)))
 
-    columns = {node.name: node.column for node in picture.nodes}
+    columns = {node.name: node.column for node in diagram.nodes}
     chain = ("mqtt-proxy", "thermostat.data", "aggregator", "temperatures.aggregated", "isotherm-alerts", "alerts")
     assert [columns[name] for name in chain] == sorted({columns[name] for name in chain})
 
 
 @given(FLOWS)
 def test_nothing_lies_on_anything_else_and_all_of_it_is_inside(flows: list[Flow]) -> None:
-    picture = draw(flows)
-    assert len({(node.x, node.y) for node in picture.nodes}) == len(picture.nodes)
-    assert all(node.x + NODE_WIDTH <= picture.width and node.y <= picture.height for node in picture.nodes)
-    assert len(picture.arrows) == sum(len(flow.reads) + len(flow.writes) for flow in flows)
-    assert len({arrow.path.split()[-1] for arrow in picture.arrows}) == len(picture.arrows), "two end at one point"
-    assert len({arrow.path.split()[0] for arrow in picture.arrows}) == len(picture.arrows), "two begin at one point"
+    diagram = draw(flows)
+    assert len({(node.x, node.y) for node in diagram.nodes}) == len(diagram.nodes)
+    assert all(node.x + NODE_WIDTH <= diagram.width and node.y <= diagram.height for node in diagram.nodes)
+    assert len(diagram.arrows) == sum(len(flow.reads) + len(flow.writes) for flow in flows)
+    assert len({arrow.path.split()[-1] for arrow in diagram.arrows}) == len(diagram.arrows), "two end at one point"
+    assert len({arrow.path.split()[0] for arrow in diagram.arrows}) == len(diagram.arrows), "two begin at one point"
 
 
 def test_what_is_fed_from_higher_up_stands_higher() -> None:

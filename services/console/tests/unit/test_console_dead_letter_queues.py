@@ -1,4 +1,4 @@
-"""Which topics are boxes of dead letters: never those that control the workers, whatever a connector says."""
+"""Which topics are dead-letter queues: never a control topic, whatever a connector's configuration says."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ def world() -> Iterator[World]:
 
 
 class Topics:
-    """An admin client that knows topics, and nothing of groups."""
+    """An admin client that lists topics."""
 
     def list_topics(self, timeout: float) -> Any:
         return SimpleNamespace(topics={name: SimpleNamespace(partitions={0: None}) for name in CONTROL})
 
 
 @pytest.mark.parametrize("topic", CONTROL)
-def test_a_topic_of_control_is_no_box_even_when_a_record_says_so(world: World, topic: str) -> None:
+def test_a_control_topic_is_never_a_queue(world: World, topic: str) -> None:
     world.create()
     connector = world.control.find("a")
     assert connector is not None
     record = connector.record() | {"config": CONFIG | {"errors.deadletterqueue.topic.name": topic}}
     world.memory.write("a", record)
     assert world.control.dead_letter_topics() == set()
-    letters = KafkaDeadLetterQueues(
+    queues = KafkaDeadLetterQueues(
         KafkaSettings(bootstrap_servers="127.0.0.1:1"),
         cast(AdminClient, Topics()),
         timeout_ms=1_000,
-        most=10,
-        box_names=lambda: CONTROL,
+        max_records=10,
+        configured_topics=lambda: CONTROL,
     )
-    assert letters.boxes(CONTROL) == []
+    assert queues.queues(CONTROL) == []
     with pytest.raises(NotFoundError):
-        letters.open(topic, None, 10)
+        queues.open_records(topic, None, 10)
     with pytest.raises(NotFoundError):
-        letters.letter(topic, RecordPosition(0, 0))
+        queues.record(topic, RecordPosition(0, 0))
     with pytest.raises(NotFoundError):
-        letters.replay(topic, None)
+        queues.replay(topic, None)

@@ -1,4 +1,4 @@
-"""What goes beyond Kafka Connect's REST API, over a fleet in memory."""
+"""What goes starting_at Kafka Connect's REST API, over a cluster in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from console_in_memory import CONFIG, KLASS, NOW, World, world_of
 
 from isotherm.console.dead_letters.queue import RecordPosition
-from isotherm.console.dead_letters.record import MAX_BYTES, DeadLetterRecord
+from isotherm.console.dead_letters.record import MAX_BYTES, QueuedRecord
 
 
 @pytest.fixture
@@ -30,75 +30,78 @@ def test_counts_and_lag_of_each_task(world: World) -> None:
 
 
 def test_dead_letters_are_listed_replayed_and_discarded(world: World) -> None:
-    box = "/isotherm/dead-letters/a.dead-letters"
+    queue = "/isotherm/dead-letter-queues/a.dead-letters"
     world.create(config=CONFIG | {"errors.deadletterqueue.topic.name": "mine"})
-    assert [one["topic"] for one in world.http.get("/isotherm/dead-letters").json()] == ["a.dead-letters", "mine"]
-    listed = world.http.get(box).json()
+    assert [one["topic"] for one in world.http.get("/isotherm/dead-letter-queues").json()] == ["a.dead-letters", "mine"]
+    listed = world.http.get(f"{queue}/records").json()
     assert [one["offset"] for one in listed] == [3, 4]
     assert (listed[0]["value"], listed[0]["format"], listed[0]["is_cut"]) == ({"n": 1}, "json", False)
-    assert world.http.get(f"{box}/0/3").json() == listed[0] | {"value_base64": "eyJuIjoxfQ==", "key_base64": "aw=="}
+    assert world.http.get(f"{queue}/records/0/3").json() == listed[0] | {
+        "value_base64": "eyJuIjoxfQ==",
+        "key_base64": "aw==",
+    }
     assert (listed[0]["exception"], listed[0]["headers"], listed[0]["is_replayable"]) == (
         "x.BadError",
         {"own": "1"},
         True,
     )
-    assert [one["offset"] for one in world.http.get(f"{box}?after=0/3").json()] == [4]
-    assert world.http.get(f"{box}/0/9").status_code == 404
-    assert world.http.post(f"{box}/replay", json={"all": True}).json() == {"done": 2, "left": 0}
-    world.http.post(f"{box}/discard", json={"letters": [{"partition": 0, "offset": 4}]})
-    assert world.boxes.asked == [
+    assert [one["offset"] for one in world.http.get(f"{queue}/records?after=0/3").json()] == [4]
+    assert world.http.get(f"{queue}/records/0/9").status_code == 404
+    assert world.http.post(f"{queue}/replay", json={"all": True}).json() == {"done": 2, "not_replayable": 0}
+    world.http.post(f"{queue}/discard", json={"records": [{"partition": 0, "offset": 4}]})
+    assert world.queues.asked == [
         ("replay", "a.dead-letters", None),
         ("discard", "a.dead-letters", {RecordPosition(0, 4)}),
     ]
-    both = {"all": True, "letters": [{"partition": 0, "offset": 1}]}
-    for wrong in ("{}", json.dumps(both), '{"letters": [{"partition": -1, "offset": 1}]}'):
-        refused = world.http.post(f"{box}/replay", content=wrong, headers={"content-type": "application/json"})
+    both = {"all": True, "records": [{"partition": 0, "offset": 1}]}
+    for wrong in ("{}", json.dumps(both), '{"records": [{"partition": -1, "offset": 1}]}'):
+        refused = world.http.post(f"{queue}/replay", content=wrong, headers={"content-type": "application/json"})
         assert refused.status_code == 400
 
 
 LARGE = 256 * 1024
 
 
-def test_a_list_of_large_letters_is_bounded_and_goes_on_where_it_ended(world: World) -> None:
-    box = "/isotherm/dead-letters/a.dead-letters"
+def test_a_list_of_large_records_is_bounded_and_continues_where_it_ended(world: World) -> None:
+    queue = "/isotherm/dead-letter-queues/a.dead-letters"
     headers: list[tuple[str, str | bytes | None]] = [
         ("__connect.errors.topic", b"t"),
         ("__connect.errors.exception.message", b"m" * LARGE),
         ("own", b"h" * LARGE),
     ]
     values = (b"\xff" * LARGE, b"t" * LARGE, b"[" + b"1," * LARGE + b"2]")
-    world.boxes.letters = [
-        DeadLetterRecord("a.dead-letters", 0, n, NOW, b"k" * LARGE, values[n % 3], headers) for n in range(300)
+    world.queues.records = [
+        QueuedRecord("a.dead-letters", 0, n, NOW, b"k" * LARGE, values[n % 3], headers) for n in range(300)
     ]
     seen: list[int] = []
-    path: str | None = f"{box}?limit=1000"
+    path: str | None = f"{queue}/records?limit=1000"
     while path is not None:
         answer = world.http.get(path)
         assert len(answer.content) < MAX_BYTES
         listed = answer.json()
         assert all(one["is_cut"] and len(one["value"]) < 3_000 and "value_base64" not in one for one in listed)
         seen += [one["offset"] for one in listed]
-        path = f"{box}{answer.links['next']['url']}" if answer.links else None
+        path = f"{queue}/records{answer.links['next']['url']}" if answer.links else None
     assert seen == list(range(300))
-    page = world.http.get("/ui/dead-letters/a.dead-letters")
+    page = world.http.get("/ui/dead-letter-queues/a.dead-letters")
     assert len(page.content) < MAX_BYTES
     assert 'href="?after=0/' in page.text
-    whole = world.http.get(f"{box}/0/1").json()
+    whole = world.http.get(f"{queue}/records/0/1").json()
     assert (len(whole["headers"]["own"]), len(whole["key"]), whole["is_cut"]) == (LARGE, LARGE, False)
     assert base64.b64decode(whole["value_base64"]) == values[1]
 
 
 @pytest.mark.parametrize("number", [str(2**63), "9" * 5_000, "-1", "x"])
 def test_places_that_no_topic_has_are_refused(world: World, number: str) -> None:
-    box = "dead-letters/a.dead-letters"
-    assert world.http.get(f"/isotherm/{box}/0/{number}").status_code == 400
-    assert world.http.get(f"/isotherm/{box}?after=0/{number}").status_code == 400
-    assert world.http.get(f"/ui/{box}/0/{number}").status_code == 404
-    assert world.http.get(f"/ui/{box}?after=0/{number}").status_code == 400
-    body = f'{{"letters": [{{"partition": 0, "offset": {number}}}]}}'
-    sent = world.http.post(f"/isotherm/{box}/replay", content=body, headers={"content-type": "application/json"})
+    queue = "dead-letter-queues/a.dead-letters"
+    assert world.http.get(f"/isotherm/{queue}/records/0/{number}").status_code == 400
+    assert world.http.get(f"/isotherm/{queue}/records?after=0/{number}").status_code == 400
+    assert world.http.get(f"/ui/{queue}/0/{number}").status_code == 404
+    assert world.http.get(f"/ui/{queue}?after=0/{number}").status_code == 400
+    body = f'{{"records": [{{"partition": 0, "offset": {number}}}]}}'
+    sent = world.http.post(f"/isotherm/{queue}/replay", content=body, headers={"content-type": "application/json"})
     assert sent.status_code == 400
-    assert world.boxes.asked == []
+    assert world.queues.asked == []
 
 
 def test_replay_needs_a_stopped_sink(world: World) -> None:
@@ -121,7 +124,7 @@ def test_kcql_is_explained_or_refused_with_a_caret(world: World) -> None:
 
 def test_the_additions_have_an_openapi_document(world: World) -> None:
     paths = world.http.get("/isotherm/openapi.json").json()["paths"]
-    assert {"/connectors/{name}/replay", "/dead-letters/{topic}/discard", "/workers"} <= paths.keys()
+    assert {"/connectors/{name}/replay", "/dead-letter-queues/{topic}/discard", "/workers"} <= paths.keys()
 
 
 def test_what_is_written_is_checked_with_a_caret_under_the_place(world: World) -> None:
