@@ -16,14 +16,14 @@ import pytest
 import yaml
 
 from isotherm import payloads
-from isotherm.coap_ingest.connectors.connector_class import plan
+from isotherm.coap_ingest.connectors.plan import compile_plan
 from isotherm.connector.config.files import ConfigError, from_mapping
 from isotherm.deploy import connectors, generate, values
 from isotherm.deploy.paths import CHARTS, EXAMPLES, ROOT
 from isotherm.deploy.services import SERVICES
 from isotherm.deploy.values import UMBRELLA, Values
 from isotherm.persisters.sinks.catalog import KINDS
-from isotherm.persisters.sinks.catalog import check as check_sink
+from isotherm.persisters.configuration import check as check_sink
 
 EXAMPLE_FILES = sorted(EXAMPLES.glob("*.values.yaml"))
 GENERATED = generate.texts()
@@ -64,7 +64,7 @@ def _source_problems(own: Values) -> list[str]:
     found = []
     for name, config in connectors.of_coap_ingest(own).items():
         try:
-            plan(
+            compile_plan(
                 from_mapping(config).resolved(ENVIRONMENT),
                 units={},
                 limits=payloads.Limits(),
