@@ -1,4 +1,4 @@
-"""`mqtt-proxy`: run, settings, health."""
+"""The command `isotherm-mqtt-proxy`: run, settings, health."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from isotherm.mqtt_proxy.bridge.connector_class import MqttClasses
 from isotherm.mqtt_proxy.bridge.service import run_bridge
 from isotherm.mqtt_proxy.bridge.worker import run_task
 from isotherm.mqtt_proxy.processes.supervisor import supervise
-from isotherm.mqtt_proxy.processes.worker_process import Place
 from isotherm.mqtt_proxy.service import run
+from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
 from isotherm.mqtt_proxy.settings import SERVICE, ProxySettings
 from isotherm.servicekit.command import ServiceCommand
 from isotherm.servicekit.lifecycle import collect_rarely
@@ -21,7 +21,7 @@ def main() -> int:
     """Entry point of the command."""
     command = ServiceCommand(
         SERVICE,
-        "MQTT devices connect to it as to a broker; their readings land in Kafka.",
+        "Stores the readings of MQTT devices, which connect to it as to a broker, in Kafka.",
         ProxySettings,
         _run,
         _add_arguments,
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    # Only a supervisor or a worker gives these, to the processes that it starts.
+    # Only a supervisor or a worker passes these, to the processes that it starts.
     for name in ("--process", "--link", "--port"):
         parser.add_argument(name, type=int, help=argparse.SUPPRESS)
     parser.add_argument(TASK_FLAG, action="store_true", help=argparse.SUPPRESS)
@@ -43,14 +43,14 @@ def _run(settings: ProxySettings, arguments: argparse.Namespace) -> int:
         return run_worker(SERVICE, settings, MqttClasses(settings), sys.argv[1:])
     if arguments.link is None and settings.processes > 1:
         return supervise(settings, sys.argv[1:])
-    place = Place(arguments.process or 0, settings.processes, settings.ordinal)
+    slot = WorkerSlot(arguments.process or 0, settings.processes, settings.ordinal)
     if settings.role == "bridge":
-        return run_bridge(settings.model_copy(update={"ordinal": place.ordinal}), arguments.link)
+        return run_bridge(settings.model_copy(update={"ordinal": slot.ordinal}), arguments.link)
     collect_rarely()
     if arguments.link is None:
         return run(settings)
     listener = settings.listener.model_copy(update={"port": arguments.port, "reuse_port": True})
-    return run(settings.model_copy(update={"ordinal": place.ordinal, "listener": listener}), place, arguments.link)
+    return run(settings.model_copy(update={"ordinal": slot.ordinal, "listener": listener}), slot, arguments.link)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
-"""Counts of the proxy. Plain integers on the hot path, read out when Prometheus asks."""
+"""The metrics of the proxy: plain integers on the hot path, collected when Prometheus asks."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-
-from isotherm.mqtt_proxy.ingest.translation import Translated
 
 PREFIX = "isotherm_mqtt_proxy"
 _QOS = ("0", "1", "2")
@@ -17,23 +16,32 @@ _BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0
 
 
 GAUGES = {
-    "connections": "Connections that are open.",
-    "connections_authenticated": "Those of them whose user name was verified.",
-    "sessions": "Sessions that are kept.",
-    "outstanding_records": "Records between PUBLISH and Kafka's report.",
-    "outstanding_bytes": "Memory that they take: payload, keys, values, headers, overhead.",
+    "connections": "Open connections.",
+    "connections_authenticated": "Open connections with a verified user name.",
+    "sessions": "Sessions in memory, restored ones included.",
+    "outstanding_records": "Records between PUBLISH and Kafka's delivery report.",
+    "outstanding_bytes": "Memory of these records: payloads, keys, values, headers and overhead.",
     "connections_waiting": "Connections whose publishes wait until Kafka catches up.",
     "wills_bytes": "Memory of wills that are neither published nor removed.",
     "buffered_bytes": "Bytes received and not handled: incomplete packets, unanswered CONNECTs, waiting publishes.",
-    "halted": "1 while nothing is taken in because it is so wanted: paused or stopped.",
+    "halted": "1 while the target state is paused or stopped, so that nothing is accepted.",
 }
-"""What is read when Prometheus asks; of these the bridge has connections and what is outstanding."""
+"""The gauges. The bridge has `connections`, `outstanding_records`, `outstanding_bytes` and `halted`."""
 
 Samples = list[tuple[Sequence[str], int]]
 
 
+class StoredPublish(Protocol):
+    """What the metrics count of a stored publish (`ingest.translation.TranslatedPublish`)."""
+
+    readings: list[tuple[str, int]]
+    dead_letters: list[str]
+    unstored: tuple[str, ...]
+    dropped: bool
+
+
 class Metrics(Collector):
-    """All counters; written by the event loop only, so that no lock is needed."""
+    """All counters. Only the event loop writes them, so they need no lock."""
 
     def __init__(self) -> None:
         self.connection_attempts: Counter[str] = Counter()
@@ -43,11 +51,11 @@ class Metrics(Collector):
         self.repeated = 0
         self.packet_ids_reused = 0
         self.wills = 0
-        self.handed_over = 0
+        self.sessions_migrated = 0
         self.readings: Counter[tuple[str, str]] = Counter()
         self.dead_letters: Counter[str] = Counter()
         self.dead_letters_unstored: Counter[str] = Counter()
-        self.misfits_refused: Counter[str] = Counter()
+        self.invalid_publishes_refused: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self.acknowledged = [0, 0, 0]
         self.refused = [0, 0, 0]
@@ -61,78 +69,26 @@ class Metrics(Collector):
         self.recoveries = 0
         self.producers_replaced = 0
         self.gauges: dict[str, Callable[[], float]] = {}
-        """By a name of GAUGES."""
+        """Functions that return the value of a gauge, by its name in GAUGES."""
         self._latency = [0] * (len(_BOUNDS_S) + 1)
         self._latency_sum_s = 0.0
 
-    def count_stored(self, translated: Translated, qos: int, seconds: float) -> None:
-        """A publish is in Kafka, this long after it came."""
-        for topic, readings in translated.readings:
+    def count_stored(self, publish: StoredPublish, qos: int, seconds: float) -> None:
+        """Count a publish that Kafka stored `seconds` after its arrival."""
+        for topic, readings in publish.readings:
             self.readings[topic, _QOS[qos]] += readings
-        for reason in translated.misfits:
+        for reason in publish.dead_letters:
             self.dead_letters[reason] += 1
-        for reason in translated.unstored:
+        for reason in publish.unstored:
             self.dead_letters_unstored[reason] += 1
-        if translated.dropped:
+        if publish.dropped:
             self.dropped["no route"] += 1
         self._latency[bisect_left(_BOUNDS_S, seconds)] += 1
         self._latency_sum_s += seconds
 
     def collect(self) -> Iterable[Metric]:
-        """Everything in Prometheus' terms."""
-        one, qos = _labelled, _QOS
-        counters: list[tuple[str, str, list[str], Samples]] = [
-            ("connection_attempts", "Connections by outcome.", ["outcome"], one(self.connection_attempts)),
-            ("connections_closed", "Ends of accepted connections.", ["reason"], one(self.connections_closed)),
-            (
-                "messages_received",
-                "PUBLISH packets and wills that came.",
-                ["qos"],
-                _by(qos, self.messages_received),
-            ),
-            ("messages_acknowledged", "PUBACK and PUBREC for what is stored.", ["qos"], _by(qos, self.acknowledged)),
-            ("messages_refused", "Publishes that Kafka did not take.", ["qos"], _by(qos, self.refused)),
-            (
-                "messages_unauthorized",
-                "Publishes that acl_file does not allow; not stored, not acknowledged as stored.",
-                ["qos"],
-                _by(qos, self.unauthorized),
-            ),
-            ("logins_refused", "Clients not let in, by why.", ["why"], one(self.logins_refused)),
-            ("tls_handshakes", "Finished TLS handshakes.", ["version", "cipher"], [*self.tls_handshakes.items()]),
-            ("tls_handshakes_failed", "Failed TLS handshakes.", ["reason"], one(self.tls_failures)),
-            ("congestions", "Times that the bound on outstanding records was met.", [], [((), self.congestions)]),
-            ("rate_pauses", "Times that a connection was not read for a rate.", ["of"], one(self.rate_pauses)),
-            ("payload_bytes", "Payload bytes that came.", [], [((), self.payload_bytes)]),
-            ("repeated_messages", "QoS 2 repetitions, not stored again.", [], [((), self.repeated)]),
-            ("packet_ids_reused", "Unreleased packet ids with another message.", [], [((), self.packet_ids_reused)]),
-            ("wills", "Wills published.", [], [((), self.wills)]),
-            (
-                "sessions_handed_over",
-                "Stored sessions written over to another process.",
-                [],
-                [((), self.handed_over)],
-            ),
-            ("readings_stored", "Readings that Kafka acknowledged.", ["topic", "qos"], [*self.readings.items()]),
-            ("dead_letters", "Publishes that did not fit, stored as dead letters.", ["reason"], one(self.dead_letters)),
-            (
-                "dead_letters_unstored",
-                "Publishes that did not fit, beyond dead_letters.rate: only counted.",
-                ["reason"],
-                one(self.dead_letters_unstored),
-            ),
-            ("misfits_refused", "Publishes that did not fit, refused.", ["reason"], one(self.misfits_refused)),
-            ("dropped_messages", "Publishes dropped as configured.", ["reason"], one(self.dropped)),
-            (
-                "producers_replaced",
-                "New producers below QoS 2 after a fatal error of one.",
-                [],
-                [((), self.producers_replaced)],
-            ),
-            ("recoveries", "New transactional producers after a broken one.", [], [((), self.recoveries)]),
-            ("transactions", "Transactions by outcome.", ["outcome"], one(self.transactions)),
-        ]
-        for name, text, labels, samples in counters:
+        """Yield every metric in Prometheus' terms."""
+        for name, text, labels, samples in (*self._client_counters(), *self._publish_counters()):
             counter = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
             for values, count in samples:
                 counter.add_metric(list(values), count)
@@ -142,6 +98,70 @@ class Metrics(Collector):
             gauge.add_metric([], value())
             yield gauge
         yield self._histogram()
+
+    def _client_counters(self) -> list[_Counter]:
+        one = _labelled
+        return [
+            ("connection_attempts", "Connections by outcome.", ["outcome"], one(self.connection_attempts)),
+            ("connections_closed", "Ends of accepted connections.", ["reason"], one(self.connections_closed)),
+            ("logins_refused", "Refused clients by reason.", ["why"], one(self.logins_refused)),
+            ("tls_handshakes", "Finished TLS handshakes.", ["version", "cipher"], [*self.tls_handshakes.items()]),
+            ("tls_handshakes_failed", "Failed TLS handshakes.", ["reason"], one(self.tls_failures)),
+            ("rate_pauses", "Pauses of connections that exceeded a rate.", ["of"], one(self.rate_pauses)),
+            ("wills", "Published wills.", [], _single(self.wills)),
+            (
+                "sessions_migrated",
+                "Stored sessions transferred to another process.",
+                [],
+                _single(self.sessions_migrated),
+            ),
+        ]
+
+    def _publish_counters(self) -> list[_Counter]:
+        one, single = _labelled, _single
+        return [
+            ("messages_received", "PUBLISH packets and wills received.", ["qos"], _by_qos(self.messages_received)),
+            (
+                "messages_acknowledged",
+                "PUBACK and PUBREC packets for stored publishes.",
+                ["qos"],
+                _by_qos(self.acknowledged),
+            ),
+            ("messages_refused", "Publishes that Kafka did not store.", ["qos"], _by_qos(self.refused)),
+            (
+                "messages_unauthorized",
+                "Publishes that acl_file does not allow; not stored, not acknowledged as stored.",
+                ["qos"],
+                _by_qos(self.unauthorized),
+            ),
+            ("congestions", "Times that the bound on outstanding records was met.", [], single(self.congestions)),
+            ("payload_bytes", "Payload bytes received.", [], single(self.payload_bytes)),
+            ("repeated_messages", "QoS 2 repetitions, not stored again.", [], single(self.repeated)),
+            ("packet_ids_reused", "Unreleased packet ids with another message.", [], single(self.packet_ids_reused)),
+            ("readings_stored", "Readings that Kafka acknowledged.", ["topic", "qos"], [*self.readings.items()]),
+            ("dead_letters", "Invalid publishes stored as dead letters.", ["reason"], one(self.dead_letters)),
+            (
+                "dead_letters_unstored",
+                "Invalid publishes beyond dead_letters.rate, only counted.",
+                ["reason"],
+                one(self.dead_letters_unstored),
+            ),
+            (
+                "invalid_publishes_refused",
+                "Invalid publishes refused.",
+                ["reason"],
+                one(self.invalid_publishes_refused),
+            ),
+            ("dropped_messages", "Publishes dropped as configured.", ["reason"], one(self.dropped)),
+            (
+                "producers_replaced",
+                "New producers below QoS 2 after a fatal error of one.",
+                [],
+                single(self.producers_replaced),
+            ),
+            ("recoveries", "New transactional producers after a broken one.", [], single(self.recoveries)),
+            ("transactions", "Transactions by outcome.", ["outcome"], one(self.transactions)),
+        ]
 
     def _histogram(self) -> Metric:
         seen, buckets = 0, []
@@ -156,10 +176,18 @@ class Metrics(Collector):
         )
 
 
+_Counter = tuple[str, str, list[str], Samples]
+"""Name, description, label names and samples."""
+
+
 def _labelled(counter: Counter[str]) -> Samples:
-    """A copy, because the event loop goes on counting while another thread reads."""
+    """Return the samples of a copy, because the event loop counts on while another thread reads."""
     return [((label,), count) for label, count in list(counter.items())]
 
 
-def _by(labels: Sequence[str], counts: Sequence[int]) -> Samples:
-    return [((label,), count) for label, count in zip(labels, counts, strict=True)]
+def _by_qos(counts: Sequence[int]) -> Samples:
+    return [((label,), count) for label, count in zip(_QOS, counts, strict=True)]
+
+
+def _single(count: int) -> Samples:
+    return [((), count)]

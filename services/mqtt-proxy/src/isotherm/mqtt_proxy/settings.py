@@ -297,7 +297,7 @@ class ProxySettings(HostSettings):
     )
     invalid_publish: Literal["dead-letter", "refuse"] = Field(
         "dead-letter",
-        description="What happens to an invalid publish. `dead-letter`: it is acknowledged and stored as one. `refuse`: "
+        description="What happens to an invalid publish. `dead-letter`: it is acknowledged and becomes one. `refuse`: "
         "MQTT 5 clients at QoS 1 and 2 are refused with 0x99 (0x90 for the topic), and nothing is stored.",
     )
     dead_letter_topic: str = Field(f"{SERVICE}.dead-letters", description="Topic of invalid publishes.")

@@ -1,8 +1,8 @@
-"""Who may publish to which topic, from an ACL file in mosquitto's format (mosquitto.conf(5), `acl_file`). Pure.
+"""The rules of an ACL file in mosquitto's format (mosquitto.conf(5), `acl_file`): who may publish to which topic.
 
-`user NAME` begins the rules of a user; `topic [read|write|readwrite|deny] FILTER` before the first `user` is for
-clients without a name; `pattern [ACCESS] FILTER` is for all, with `%c` for the client id and `%u` for the user name as
-whole levels. What no rule allows is denied, and `deny` wins over everything.
+`user NAME` begins the rules of a user. `topic [read|write|readwrite|deny] FILTER` before the first `user` applies to
+clients without a name. `pattern [ACCESS] FILTER` applies to all clients; in it `%c` is the client id and `%u` the user
+name, each as a whole level. A topic that no rule allows is denied, and `deny` overrides every other rule.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ _ACCESS = ("read", "write", "readwrite", "deny")
 
 
 class AclLineError(ValueError):
-    """A line that cannot be read."""
+    """A line of an ACL file is invalid."""
 
 
 @dataclass(slots=True)
-class Rules:
-    """Filters, each as its levels; rules that only allow to read are left out, nobody reads here."""
+class AclRules:
+    """Topic filters as their levels. Rules that allow only reading are left out, because no client subscribes here."""
 
     write: list[tuple[str, ...]] = field(default_factory=list)
     deny: list[tuple[str, ...]] = field(default_factory=list)
 
     def add(self, access: str, levels: tuple[str, ...]) -> None:
+        """Add a rule with `access` read, write, readwrite or deny."""
         if access == "deny":
             self.deny.append(levels)
         elif access != "read":
@@ -32,49 +33,49 @@ class Rules:
 
 
 class Acl:
-    """The rules of a file, as far as they concern publishing."""
+    """The rules of a file that concern publishing."""
 
     def __init__(self) -> None:
-        self._anonymous = Rules()
-        self._users: dict[str, Rules] = {}
-        self._patterns = Rules()
+        self._anonymous = AclRules()
+        self._users: dict[str, AclRules] = {}
+        self._patterns = AclRules()
 
-    def may_write(self, topic: str, *, client_id: str, username: str | None) -> bool:
-        """Whether this client may publish to `topic`."""
+    def may_publish(self, topic: str, *, client_id: str, username: str | None) -> bool:
+        """Return whether this client may publish to `topic`."""
         levels = topic.split("/")
-        rules = self._anonymous if username is None else self._users.get(username, Rules())
+        rules = self._anonymous if username is None else self._users.get(username, AclRules())
 
         def matches(filters: list[tuple[str, ...]], *, is_pattern: bool) -> bool:
-            return any(_matches(levels, wanted, client_id, username, is_pattern=is_pattern) for wanted in filters)
+            return any(_matches(levels, rule, client_id, username, is_pattern=is_pattern) for rule in filters)
 
         if matches(rules.deny, is_pattern=False) or matches(self._patterns.deny, is_pattern=True):
             return False
         return matches(rules.write, is_pattern=False) or matches(self._patterns.write, is_pattern=True)
 
-    def rules_of(self, username: str | None) -> Rules:
-        """The rules of a user, or of clients without a name; for reading a file."""
-        return self._anonymous if username is None else self._users.setdefault(username, Rules())
+    def rules_of(self, username: str | None) -> AclRules:
+        """Return the rules of a user, or of clients without a name, to add to."""
+        return self._anonymous if username is None else self._users.setdefault(username, AclRules())
 
     @property
-    def patterns(self) -> Rules:
-        """The rules for all; for reading a file."""
+    def patterns(self) -> AclRules:
+        """The rules for all clients, to add to."""
         return self._patterns
 
 
 def _matches(
-    levels: list[str], wanted: tuple[str, ...], client_id: str, username: str | None, *, is_pattern: bool
+    levels: list[str], rule: tuple[str, ...], client_id: str, username: str | None, *, is_pattern: bool
 ) -> bool:
-    # A wildcard at the beginning does not match topics of the server's own (MQTT 4.7.2).
-    if levels[0].startswith("$") and wanted[0] in ("+", "#"):
+    # A wildcard at the beginning does not match topics that begin with `$` (MQTT 5.0 section 4.7.2).
+    if levels[0].startswith("$") and rule[0] in ("+", "#"):
         return False
-    for index, level in enumerate(wanted):
+    for index, level in enumerate(rule):
         if level == "#":
             return True
         if index == len(levels):
             return False
         if level == "+":
             continue
-        # Compared level by level, so that no client id or user name can bring a wildcard or a level of its own.
+        # The comparison is level by level, so no client id or user name can add a wildcard or a level.
         if is_pattern and level == "%c":
             level = client_id
         elif is_pattern and level == "%u":
@@ -83,11 +84,11 @@ def _matches(
             level = username
         if level != levels[index]:
             return False
-    return len(levels) == len(wanted)
+    return len(levels) == len(rule)
 
 
 def parse_acl(lines: Iterable[str]) -> Acl:
-    """The rules in an ACL file. Raises AclLineError naming the line's number."""
+    """Parse the lines of an ACL file. Raises AclLineError that names the line's number."""
     acl = Acl()
     username: str | None = None
     for number, line in enumerate(lines, start=1):
@@ -113,7 +114,7 @@ def _rule(number: int, keyword: str, rest: str) -> tuple[str, tuple[str, ...]]:
     levels = tuple(text.split("/"))
     for index, level in enumerate(levels):
         if ("#" in level and (level != "#" or index != len(levels) - 1)) or ("+" in level and level != "+"):
-            raise AclLineError(f"line {number}: {text!r} has a wildcard where none may be")
+            raise AclLineError(f"line {number}: {text!r} has a misplaced wildcard")
         if keyword == "pattern" and ("%c" in level or "%u" in level) and level not in ("%c", "%u"):
             raise AclLineError(f"line {number}: {text!r}: %c and %u must be whole levels")
     return access, levels

@@ -1,7 +1,7 @@
-"""A password file as `mosquitto_passwd` writes it: one `user:$7$iterations$salt$hash` or `user:$6$salt$hash` a line.
+"""Parses a password file of `mosquitto_passwd`: lines `user:$7$iterations$salt$hash` or `user:$6$salt$hash`.
 
-`$7$` is PBKDF2 with HMAC-SHA-512, `$6$` one SHA-512 over password and salt (mosquitto_passwd(1)). Salt and hash are
-base64. Pure: no files are read here.
+`$7$` is PBKDF2 with HMAC-SHA-512, `$6$` is one SHA-512 over password and salt (mosquitto_passwd(1)). Salt and hash are
+base64. Nothing here reads files.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _HASH_BYTES = 64
 
 
 class PasswordLineError(ValueError):
-    """A line that cannot be read; the text never shows the line itself."""
+    """A line of a password file is invalid. The text never shows the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class PasswordHash:
-    """What is known of one password; `iterations` is None for `$6$`."""
+    """The salted hash of a password; `iterations` is None for `$6$`."""
 
     salt: bytes = field(repr=False)
     digest: bytes = field(repr=False)
     iterations: int | None = None
 
     def matches(self, password: bytes) -> bool:
-        """Whether it is this password; compared in constant time."""
+        """Return whether `password` has this hash; the comparison takes constant time."""
         if self.iterations is None:
             found = hashlib.sha512(password + self.salt).digest()
         else:
@@ -42,7 +42,7 @@ _NOBODY = PasswordHash(b"nobody has this.", b"\0" * _HASH_BYTES, 101)
 
 
 class Passwords:
-    """Users and their passwords."""
+    """Users and the hashes of their passwords."""
 
     def __init__(self, hashes: Mapping[str, PasswordHash]) -> None:
         self._hashes = hashes
@@ -51,13 +51,13 @@ class Passwords:
         return len(self._hashes)
 
     def match(self, username: str, password: bytes) -> bool:
-        """Whether `username` exists and has this password; takes its time for an unknown one as well."""
+        """Return whether `username` exists and has this password. An unknown user takes as long as a known one."""
         known = self._hashes.get(username)
         return (known or _NOBODY).matches(password) and known is not None
 
 
 def parse_passwords(lines: Iterable[str]) -> Passwords:
-    """The users in a password file. Raises PasswordLineError naming the line's number."""
+    """Parse the lines of a password file. Raises PasswordLineError that names the line's number."""
     hashes: dict[str, PasswordHash] = {}
     for number, line in enumerate(lines, start=1):
         stripped = line.strip()
@@ -67,7 +67,7 @@ def parse_passwords(lines: Iterable[str]) -> Passwords:
         if not separator or not username:
             raise PasswordLineError(f"line {number}: expected user:hash")
         if username in hashes:
-            raise PasswordLineError(f"line {number}: user {username!r} is there twice")
+            raise PasswordLineError(f"line {number}: user {username!r} occurs twice")
         try:
             hashes[username] = _hash(text)
         except ValueError as error:

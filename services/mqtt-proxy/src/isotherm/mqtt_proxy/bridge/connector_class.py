@@ -1,4 +1,4 @@
-"""The MQTT source as a connector class: a configuration in the words of the old chain, as settings of a bridge."""
+"""The MQTT source as a connector class: translates its configuration into the settings of a bridge."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from isotherm.connector.config.validation import (
 )
 from isotherm.connector.distributed.controller import TaskPlan, task_plan
 from isotherm.kcql import KcqlError
-from isotherm.mqtt_proxy.codec.errors import RouteError
-from isotherm.mqtt_proxy.ingest.routes import CLAUSES, kcql_routes
+from isotherm.mqtt_proxy.ingest.routes import CLAUSES, RouteError, kcql_routes
 from isotherm.mqtt_proxy.settings import BridgeSettings, ProxySettings
 
 CLASS = "isotherm.MqttSource"
@@ -42,7 +41,7 @@ _DEAD_LETTER_TOPIC, _DEAD_LETTERS = "errors.deadletterqueue.topic.name", "errors
 
 
 def _without_effect(suffix: str, why: str) -> Key:
-    return Key(f"{PREFIX}.{suffix}", Type.STRING, "", "Accepted for the old files' sake.", _LOW, without_effect=why)
+    return Key(f"{PREFIX}.{suffix}", Type.STRING, "", "Accepted for old configuration files.", _LOW, without_effect=why)
 
 
 DEFINITION = Definition(
@@ -55,7 +54,14 @@ DEFINITION = Definition(
         PREFIX,
         (
             *common_keys(CLASS),
-            Key(HOSTS, Type.STRING, None, "The broker: `tcp://host:port`, `ssl://`.", Importance.HIGH, required=True),
+            Key(
+                HOSTS,
+                Type.STRING,
+                None,
+                "The broker: `tcp://host:port` or `ssl://host:port`.",
+                Importance.HIGH,
+                required=True,
+            ),
             Key(
                 KCQL,
                 Type.STRING,
@@ -66,7 +72,12 @@ DEFINITION = Definition(
             ),
             Key(f"{PREFIX}.username", Type.STRING, "", "User name at the broker."),
             Key(f"{PREFIX}.password", Type.PASSWORD, "", "Its password."),
-            Key(f"{PREFIX}.client.id", Type.STRING, "", "Our name there, `-N` added for task N; default: the name."),
+            Key(
+                f"{PREFIX}.client.id",
+                Type.STRING,
+                "",
+                "Client id at the broker, to which `-N` is added for task N; default: the name.",
+            ),
             Key(
                 GROUP,
                 Type.STRING,
@@ -92,7 +103,7 @@ DEFINITION = Definition(
                 f"{PREFIX}.session.expiry.ms",
                 Type.LONG,
                 "86400000",
-                "How long the broker keeps messages for us while we are away.",
+                "How long the broker keeps messages while the bridge is away.",
                 minimum=0,
             ),
             Key(_DEAD_LETTER_TOPIC, Type.STRING, "", "Dead-letter topic.", aliases=("dead.letters.topic",)),
@@ -100,23 +111,23 @@ DEFINITION = Definition(
                 _DEAD_LETTERS,
                 Type.BOOLEAN,
                 "false",
-                "Dead letters in `<name>.dead-letters` and not in the service's topic.",
+                "Store dead letters in `<name>.dead-letters` and not in the service's topic.",
                 aliases=("dead.letters",),
             ),
             _without_effect("service.quality", "the subscription is QoS 1: at least once"),
             _without_effect("clean", "the broker always keeps the session"),
-            _without_effect("polling.timeout", "messages are taken as they come"),
-            _without_effect("converter.throw.on.error", "what does not fit is a dead letter"),
+            _without_effect("polling.timeout", "messages are stored as they arrive"),
+            _without_effect("converter.throw.on.error", "an invalid message becomes a dead letter"),
             _without_effect("share.replicate", "all tasks share all statements"),
             _without_effect("log.message", "messages are not logged"),
-            _without_effect("process.duplicates", "a message that is sent again was not acknowledged before"),
+            _without_effect("process.duplicates", "a repeated message was not acknowledged before"),
         ),
     ),
 )
 
 
 class MqttClasses:
-    """The one class of this service."""
+    """The only connector class of this service."""
 
     definitions: Sequence[Definition] = (DEFINITION,)
     version = VERSION
@@ -125,16 +136,16 @@ class MqttClasses:
         self._settings = settings
 
     def check(self, config: ConnectorConfig) -> TaskPlan:
-        """Everything that can be said without asking the broker. Raises ConfigError."""
-        validated, bridge = planned(config.resolved(os.environ), self._settings)
+        """Check a configuration without asking the broker; return its tasks. Raises ConfigError."""
+        validated, bridge = bridge_settings(config.resolved(os.environ), self._settings)
         return task_plan(validated, validated.integer("tasks.max") if bridge.bridge.group else 1)
 
 
-def planned(config: ConnectorConfig, settings: ProxySettings) -> tuple[Validated, ProxySettings]:
-    """The configuration, its references resolved, and the settings of a bridge that it means.
+def bridge_settings(config: ConnectorConfig, settings: ProxySettings) -> tuple[Validated, ProxySettings]:
+    """Return the validated configuration and the settings of the bridge that it configures.
 
-    Limits, units and everything else that the configuration does not say is the service's. Raises InvalidConfigError
-    with every problem.
+    Limits, units and everything else that the configuration does not set comes from the service's `settings`. Raises
+    InvalidConfigError with every problem.
     """
     validated, problems = examine(DEFINITION, config)
     broker, wrong = _broker(validated)
@@ -146,16 +157,16 @@ def planned(config: ConnectorConfig, settings: ProxySettings) -> tuple[Validated
     except ValidationError as error:
         found = [Problem(PREFIX, f"{'.'.join(map(str, one['loc']))}: {one['msg']}") for one in error.errors()]
         raise InvalidConfigError(found, validated.notices) from None
-    letters = validated.text(_DEAD_LETTER_TOPIC)
-    if not letters and validated.flag(_DEAD_LETTERS):
-        letters = f"{validated.name}.dead-letters"
+    dead_letter_topic = validated.text(_DEAD_LETTER_TOPIC)
+    if not dead_letter_topic and validated.flag(_DEAD_LETTERS):
+        dead_letter_topic = f"{validated.name}.dead-letters"
     return validated, settings.model_copy(
         update={
             "role": "bridge",
             "routes": validated.text(KCQL),
             "topic_regex_list": "",
             "bridge": bridge,
-            "dead_letter_topic": letters or settings.dead_letter_topic,
+            "dead_letter_topic": dead_letter_topic or settings.dead_letter_topic,
         }
     )
 
@@ -165,10 +176,10 @@ def _broker(config: Validated) -> tuple[dict[str, Any], list[Problem]]:
     if not given:
         return {}, []
     if "@" in given:
-        # A password may hold anything, so nothing of such an address is repeated.
+        # The address may hold a password, so the message repeats nothing of it.
         return {}, [Problem(HOSTS, f"holds a user before '@'; these belong to {PREFIX}.username and {PREFIX}.password")]
     if "," in given:
-        return {}, [Problem(HOSTS, f"{given!r}: one broker, or the one name of all of them")]
+        return {}, [Problem(HOSTS, f"{given!r}: expected one address; a cluster needs one name for all of its brokers")]
     try:
         address = urlsplit(given if "//" in given else f"tcp://{given}")
         host, port = address.hostname, address.port

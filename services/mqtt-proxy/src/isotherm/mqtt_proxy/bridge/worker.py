@@ -1,4 +1,4 @@
-"""Bridges as the tasks of a distributed worker: `isotherm-mqtt-proxy run --set role=worker`."""
+"""Runs bridges as the tasks of a distributed worker: `isotherm-mqtt-proxy run --set role=worker`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from isotherm.connector.config.files import ConfigError
 from isotherm.connector.config.masking import mask_of
 from isotherm.connector.distributed.task_launch import TaskLaunch, report_to_worker, run_launched_task
 from isotherm.connector.standalone.reporting import Reporter, counts_of
-from isotherm.mqtt_proxy.bridge.connector_class import planned
+from isotherm.mqtt_proxy.bridge.connector_class import bridge_settings
 from isotherm.mqtt_proxy.bridge.service import bridge_service
 from isotherm.mqtt_proxy.metrics import PREFIX
-from isotherm.mqtt_proxy.processes.desired_state import state_of
+from isotherm.mqtt_proxy.processes.desired_state import health_state
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.servicekit import logs
 from isotherm.servicekit.health import Health
@@ -25,29 +25,31 @@ _log = logs.logger(__name__)
 
 
 def run_task(settings: ProxySettings) -> int:
-    """In a task's process: bridge what the worker hands over."""
+    """Run the bridge of the task that the worker launched in this process; return the exit code."""
 
-    def work(handover: TaskLaunch, stop: Stop) -> int:
-        validated, bridged = planned(handover.config.resolved(os.environ), settings)
+    def work(launch: TaskLaunch, stop: Stop) -> int:
+        validated, merged = bridge_settings(launch.config.resolved(os.environ), settings)
         for notice in validated.notices:
             _log.warning("configuration", key=notice.key, notice=notice.message)
-        chosen = bridged.model_copy(update={"ordinal": handover.task})
+        task_settings = merged.model_copy(update={"ordinal": launch.task})
 
         def report(health: Health, registry: CollectorRegistry) -> Reporter:
             return Reporter(
-                chosen.kafka,
-                chosen.registry,
-                connector=handover.config.name,
-                task=handover.task,
-                worker=handover.worker,
-                worker_group=handover.worker_group,
-                state=lambda: state_of(health),
+                task_settings.kafka,
+                task_settings.registry,
+                connector=launch.config.name,
+                task=launch.task,
+                worker=launch.worker,
+                worker_group=launch.worker_group,
+                state=lambda: health_state(health),
                 counts=lambda: counts_of(registry, f"{PREFIX}_"),
-                mask=mask_of(handover.config, os.environ),
+                mask=mask_of(launch.config, os.environ),
             )
 
         try:
-            service = bridge_service(chosen, stop, report=report, on_port=lambda port: report_to_worker(http_port=port))
+            service = bridge_service(
+                task_settings, stop, report=report, on_port=lambda port: report_to_worker(http_port=port)
+            )
         except SettingsError as error:
             raise ConfigError(error.problems) from None
         with asyncio.Runner() as runner:

@@ -1,4 +1,4 @@
-"""The error of everything that reads a client's bytes."""
+"""The error of everything that decodes a client's bytes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from isotherm.mqtt_proxy.codec.reasons import Reason
 
 
 class PacketError(Exception):
-    """The client's bytes are malformed, out of order or beyond a limit: its connection ends with `reason`."""
+    """The client's bytes are malformed, out of order or beyond a limit. The connection ends with `reason`."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(f"{reason.words}: {detail}")
         self.reason = reason
         self.detail = detail
-
-
-class RouteError(ValueError):
-    """A route that cannot work: a mistake in the settings."""

@@ -1,65 +1,112 @@
-"""Publishes of QoS 0 and 1: each record straight to the producer, the answer when all of them are stored."""
+"""QoS 0 and 1: the records go straight to the producer, the PUBACK follows when Kafka has all of them."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError
 
 from isotherm.mqtt_proxy.codec.packets import Publish
+from isotherm.mqtt_proxy.codec.reasons import Reason
+from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import RECORDS_AT_FAULT
-from isotherm.mqtt_proxy.ingest.translation import Translated
-from isotherm.mqtt_proxy.protocol.ack_queue import Answer
-from isotherm.mqtt_proxy.server.server import FrontDoor
-
-if TYPE_CHECKING:
-    from isotherm.mqtt_proxy.server.connection import Connection
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish
+from isotherm.mqtt_proxy.protocol.ack_queue import NOT_STORED, AckQueue, PendingAck
+from isotherm.mqtt_proxy.protocol.client_port import ClientPort
+from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 
 
-class Delivery:
-    """A QoS 0 or 1 publish on its way; called when Kafka has decided about all of its records.
+class Qos1Receiver:
+    """Takes the QoS 0 and 1 publishes of one connection; `acks` sends their PUBACKs in order."""
 
-    When Kafka refuses a record for its own sake, the publish becomes a dead letter: its device would send it again for
-    ever, and everything behind it would wait.
+    __slots__ = ("_port", "_protocol", "acks", "context", "pipeline")
+
+    def __init__(
+        self,
+        pipeline: IngestPipeline,
+        protocol: ServerProtocol,
+        port: ClientPort,
+        *,
+        context: IngestContext,
+        acks: AckQueue,
+    ) -> None:
+        self.pipeline = pipeline
+        self.context = context
+        self.acks = acks
+        self._protocol = protocol
+        self._port = port
+
+    def publish(self, publish: Publish) -> None:
+        """Translate a publish and pass its records to the producer, or refuse it."""
+        translated = self.pipeline.translator.translate(publish, self.context)
+        ack = None
+        if publish.qos:
+            if translated.invalid_reason and (reason := self.refusal(translated)):
+                self.acks.refuse(publish.packet_id, reason)
+                return
+            ack = self.acks.expect(publish.packet_id)
+        PendingPublish(self, publish, translated, ack).send()
+
+    def refusal(self, translated: TranslatedPublish) -> Reason | None:
+        """Return the reason with which to refuse an invalid publish of QoS 1; None to store it."""
+        return self.pipeline.refusal(translated, self._protocol.version)
+
+    def reject(self, ack: PendingAck, reason: Reason) -> None:
+        """Tell the client that a publish is not stored. An MQTT 3.1.1 client is told by the end of its connection."""
+        if not self.acks.reject(ack, reason):
+            self._port.close(NOT_STORED, "Kafka did not store a publish")
+
+
+class PendingPublish:
+    """A QoS 0 or 1 publish whose records are in flight; the producer calls it when Kafka decided about all of them.
+
+    When Kafka refuses a record for the record's own sake, the publish becomes a dead letter. Otherwise its device would
+    send it again forever, and everything behind it would wait.
     """
 
-    __slots__ = ("_bytes", "_is_dead_letter", "_publish", "_started_s", "answer", "connection", "translated")
+    __slots__ = ("_ack", "_is_dead_letter", "_publish", "_receiver", "_size", "_started_s", "_translated")
 
-    def __init__(self, connection: Connection, publish: Publish, translated: Translated, started_s: float) -> None:
-        self.connection = connection
-        self.translated = translated
-        self.answer = Answer(publish.packet_id) if publish.qos else None
+    def __init__(
+        self, receiver: Qos1Receiver, publish: Publish, translated: TranslatedPublish, ack: PendingAck | None
+    ) -> None:
+        self._receiver = receiver
         self._publish = publish
+        self._translated = translated
+        self._ack = ack
         self._is_dead_letter = False
-        self._bytes = 0
-        self._started_s = started_s
+        self._size = 0
+        self._started_s = receiver.pipeline.clock()
 
-    def send(self, door: FrontDoor) -> None:
-        """Hand all records to the producer."""
-        translated = self.translated
-        self._bytes = translated.bytes + len(self._publish.payload)
-        door.took(len(translated.records), self._bytes)
-        if translated.records:
-            door.producer.produce_all(translated.records, self)
+    def send(self) -> None:
+        """Pass all records to the producer."""
+        pipeline, translated = self._receiver.pipeline, self._translated
+        records = translated.records
+        self._size = translated.bytes + len(self._publish.payload)
+        pipeline.gate.acquire(len(records), self._size)
+        if records:
+            pipeline.producer.produce_all(records, self)
         else:
             self(None)
 
     def __call__(self, error: KafkaError | None) -> None:
-        connection, qos = self.connection, self._publish.qos
-        door = connection.door
-        door.finished(len(self.translated.records), self._bytes)
-        if error is not None and error.code() in RECORDS_AT_FAULT and not self._is_dead_letter:
-            self._is_dead_letter = True
-            self.translated = door.translator.refused(self._publish, connection.arrival, error.str())
-            told = door.refusal(self.translated, connection.protocol.version) if self.answer is not None else None
-            if self.answer is None or told is None:
-                self.send(door)
-            else:
-                connection.pubacks.decided(self.answer, stored=False, why=told)
-            return
+        receiver, publish, translated = self._receiver, self._publish, self._translated
+        pipeline = receiver.pipeline
+        pipeline.gate.release(len(translated.records), self._size)
         if error is None:
-            door.count_stored(self.translated, qos, connection.loop.time() - self._started_s)
+            pipeline.metrics.count_stored(translated, publish.qos, pipeline.clock() - self._started_s)
+            if self._ack is not None:
+                receiver.acks.complete(self._ack)
+        elif error.code() in RECORDS_AT_FAULT and not self._is_dead_letter:
+            self._send_dead_letter(error.str())
         else:
-            door.count_refused(qos, connection.arrival.client_id, str(error))
-        if self.answer is not None:
-            connection.pubacks.decided(self.answer, stored=error is None)
+            pipeline.count_refused(publish.qos, receiver.context.client_id, str(error))
+            if self._ack is not None:
+                receiver.reject(self._ack, NOT_STORED)
+
+    def _send_dead_letter(self, detail: str) -> None:
+        receiver = self._receiver
+        self._is_dead_letter = True
+        self._translated = receiver.pipeline.translator.dead_letter(self._publish, receiver.context, detail)
+        reason = None if self._ack is None else receiver.refusal(self._translated)
+        if self._ack is None or reason is None:
+            self.send()
+        else:
+            receiver.reject(self._ack, reason)

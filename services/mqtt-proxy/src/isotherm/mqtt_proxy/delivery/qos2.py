@@ -1,150 +1,182 @@
-"""The QoS 2 handshakes of a connection: packets to units of a transaction, outcomes to answers (ADR 0010)."""
+"""The QoS 2 handshakes of a connection: packets to session writes, outcomes to acknowledgements (ADR 0010)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from isotherm.mqtt_proxy.codec.packets import V5, PacketType, Publish
 from isotherm.mqtt_proxy.codec.reasons import Reason
-from isotherm.mqtt_proxy.delivery.transaction_batcher import (
-    Outcome,
-    OutRecord,
-    PublishUnit,
-    ReleaseUnit,
-    Sender,
-)
-from isotherm.mqtt_proxy.ingest.translation import Translated
-from isotherm.mqtt_proxy.protocol.ack_queue import NOT_STORED, Answer, Answers
-from isotherm.mqtt_proxy.sessions.store import OnPublish, OnRelease, content_crc32
-
-if TYPE_CHECKING:
-    from isotherm.mqtt_proxy.server.connection import Connection
+from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
+from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish
+from isotherm.mqtt_proxy.protocol.ack_queue import NOT_STORED, AckQueue, PendingAck
+from isotherm.mqtt_proxy.protocol.client_port import ClientPort
+from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
+from isotherm.mqtt_proxy.sessions.store import PublishKind, ReleaseKind, Session, content_crc32
+from isotherm.mqtt_proxy.sessions.writes import OrderedSource, Outcome, PublishWrite, ReleaseWrite
 
 
-class ExactlyOnce:
-    """What a connection has under way at QoS 2; the session, which outlives it, remembers the rest."""
+class Qos2Receiver:
+    """The QoS 2 publishes and releases of one connection; its session remembers everything that outlives it.
 
-    __slots__ = ("_connection", "_flying", "_pubrecs", "_sender")
+    `receive_maximum` bounds the packet identifiers that are in flight or not released. The session is attached before
+    the first publish.
+    """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._sender = Sender()
-        self._pubrecs = Answers(connection, PacketType.PUBREC)
-        self._flying: dict[int, Answer] = {}
+    __slots__ = (
+        "_context",
+        "_in_flight",
+        "_is_closed",
+        "_pipeline",
+        "_port",
+        "_protocol",
+        "_pubrecs",
+        "_receive_maximum",
+        "_session",
+        "_source",
+    )
+    _session: Session
+
+    def __init__(
+        self,
+        pipeline: IngestPipeline,
+        protocol: ServerProtocol,
+        port: ClientPort,
+        *,
+        context: IngestContext,
+        receive_maximum: int,
+        on_sent: Callable[[], None],
+    ) -> None:
+        self._pipeline = pipeline
+        self._protocol = protocol
+        self._port = port
+        self._context = context
+        self._receive_maximum = receive_maximum
+        self._source = OrderedSource()
+        self._pubrecs = AckQueue(
+            protocol, PacketType.PUBREC, acknowledged=pipeline.metrics.acknowledged, on_sent=on_sent
+        )
+        self._in_flight: dict[int, PendingAck] = {}
+        self._is_closed = False
 
     @property
     def undecided(self) -> int:
-        """Publishes whose transaction is not decided."""
-        return len(self._flying)
+        """How many publishes wait for the outcome of their transaction."""
+        return len(self._in_flight)
+
+    def attach(self, session: Session) -> None:
+        """Use `session`, which this connection owns from now on."""
+        self._session = session
+
+    def close(self) -> None:
+        """Send nothing any more: the connection has ended."""
+        self._is_closed = True
+        self._pubrecs.close()
 
     def publish(self, publish: Publish) -> None:
-        """A PUBLISH: a repetition is answered as its first one, anything new goes into a transaction."""
-        connection, packet_id = self._connection, publish.packet_id
-        session, door = connection.session, connection.door
-        assert session is not None
+        """Handle a PUBLISH: answer a repetition as the first one, and store everything else in a transaction."""
+        packet_id, session, metrics = publish.packet_id, self._session, self._pipeline.metrics
         crc32 = content_crc32(publish.topic, publish.payload)
-        judged = session.on_publish(packet_id, crc32, door.limits.receive_maximum)
-        if judged is OnPublish.CONFLICT:
-            connection.fail(Reason.PROTOCOL_ERROR, f"packet identifier {packet_id} is in use for another publish")
-        elif judged is OnPublish.OVER_LIMIT:
-            detail = f"more than {door.limits.receive_maximum} QoS 2 publishes that are not released"
-            connection.fail(Reason.RECEIVE_MAXIMUM_EXCEEDED, detail)
-        elif judged is OnPublish.IN_FLIGHT:
-            door.metrics.repeated += 1
-            self._flying[packet_id].copies += 1
+        kind = session.receive_publish(packet_id, crc32, self._receive_maximum)
+        if kind is PublishKind.CONFLICT:
+            self._close_for_conflict(packet_id)
+        elif kind is PublishKind.OVER_LIMIT:
+            detail = f"more than {self._receive_maximum} QoS 2 publishes that are not released"
+            self._port.close(Reason.RECEIVE_MAXIMUM_EXCEEDED, detail)
+        elif kind is PublishKind.IN_FLIGHT:
+            metrics.repeated += 1
+            self._in_flight[packet_id].copies += 1
         else:
-            answer = Answer(packet_id)
-            self._pubrecs.append(answer)
-            if judged is OnPublish.COMMITTED:
-                door.metrics.repeated += 1
-                answer.done = True
-                self._pubrecs.send()
+            ack = self._pubrecs.expect(packet_id)
+            if kind is PublishKind.COMMITTED:
+                metrics.repeated += 1
+                self._pubrecs.complete(ack)
                 return
-            translated = door.translator.translate(publish, connection.arrival)
-            if translated.misfit and (reason := door.refusal(translated, connection.protocol.version)):
+            translated = self._pipeline.translator.translate(publish, self._context)
+            if translated.invalid_reason and (reason := self._pipeline.refusal(translated, self._protocol.version)):
                 del session.in_flight[packet_id]
-                answer.reason, answer.done = reason, True
-                self._pubrecs.send()
+                self._pubrecs.complete(ack, reason)
                 return
-            door.metrics.packet_ids_reused += judged is OnPublish.REUSED
-            self._flying[packet_id] = answer
-            self._submit(publish, translated, answer, crc32)
+            metrics.packet_ids_reused += kind is PublishKind.REUSED
+            self._in_flight[packet_id] = ack
+            self._submit(publish, translated, ack, crc32)
 
     def refuse(self, packet_id: int, reason: Reason) -> None:
-        """A PUBLISH that is not taken; its identifier is free again, unless it is under way for another one."""
-        session = self._connection.session
-        assert session is not None
-        if packet_id in session.in_flight or packet_id in session.releasing:
-            self._connection.fail(Reason.PROTOCOL_ERROR, f"packet identifier {packet_id} is in use for another publish")
+        """Refuse a PUBLISH. Its identifier is free again, unless another publish uses it."""
+        if packet_id in self._session.in_flight or packet_id in self._session.releasing:
+            self._close_for_conflict(packet_id)
         else:
             self._pubrecs.refuse(packet_id, reason)
 
-    def _submit(self, publish: Publish, translated: Translated, answer: Answer, crc32: int) -> None:
-        connection = self._connection
-        door, started_s = connection.door, connection.loop.time()
-        records, size = len(translated.records) + 1, translated.bytes + len(publish.payload)
-        why = NOT_STORED
+    def _close_for_conflict(self, packet_id: int) -> None:
+        self._port.close(Reason.PROTOCOL_ERROR, f"packet identifier {packet_id} is in use for another publish")
 
-        def refused(reason: str) -> Sequence[OutRecord] | None:
-            # Its device would send it again for ever, and everything behind it would wait: as at QoS 1.
-            nonlocal translated, why
-            translated = door.translator.refused(publish, connection.arrival, reason)
-            told = door.refusal(translated, connection.protocol.version)
-            if told is not None:
-                why = told
+    def _submit(self, publish: Publish, translated: TranslatedPublish, ack: PendingAck, crc32: int) -> None:
+        pipeline, context = self._pipeline, self._context
+        version, started_s = self._protocol.version, pipeline.clock()
+        records, size = len(translated.records) + 1, translated.bytes + len(publish.payload)
+        failure = NOT_STORED
+
+        def on_refused(detail: str) -> Sequence[ProducerRecord] | None:
+            # As at QoS 1: its device would send it again forever, and everything behind it would wait.
+            nonlocal translated, failure
+            translated = pipeline.translator.dead_letter(publish, context, detail)
+            reason = pipeline.refusal(translated, version)
+            if reason is not None:
+                failure = reason
                 return None
             return translated.records
 
-        def decided(outcome: Outcome) -> None:
-            door.finished(records, size)
-            self._flying.pop(answer.packet_id, None)
+        def on_decided(outcome: Outcome) -> None:
+            pipeline.gate.release(records, size)
+            self._in_flight.pop(ack.packet_id, None)
             if outcome is Outcome.COMMITTED:
-                door.count_stored(translated, 2, connection.loop.time() - started_s)
-            else:
-                door.count_refused(2, connection.arrival.client_id, f"the transaction's outcome: {outcome.name}")
-            self._pubrecs.decided(answer, stored=outcome is Outcome.COMMITTED, why=why)
+                pipeline.metrics.count_stored(translated, 2, pipeline.clock() - started_s)
+                self._pubrecs.complete(ack)
+                return
+            pipeline.count_refused(2, context.client_id, f"the transaction's outcome: {outcome.name}")
+            if not self._pubrecs.reject(ack, failure):
+                self._port.close(NOT_STORED, "Kafka did not store a publish")
 
-        door.took(records, size)
-        door.transactions.submit(
-            PublishUnit(
-                decided,
-                session=connection.session,
+        pipeline.gate.acquire(records, size)
+        pipeline.transactions.submit(
+            PublishWrite(
+                on_decided,
+                session=self._session,
                 records=translated.records,
                 # An MQTT 5 client is told of each refused publish and does not send it again in its old place.
-                sender=None if connection.protocol.version == V5 else self._sender,
-                on_refused=refused,
-                packet_id=answer.packet_id,
+                source=None if version == V5 else self._source,
+                on_refused=on_refused,
+                packet_id=ack.packet_id,
                 crc32=crc32,
             )
         )
 
     def release(self, packet_id: int) -> None:
-        """A PUBREL: the identifier is free for the device when it is free in Kafka."""
-        connection = self._connection
-        session = connection.session
-        assert session is not None
-        judged = session.on_release(packet_id)
-        if judged is OnRelease.CONFLICT:
-            connection.fail(Reason.PROTOCOL_ERROR, f"PUBREL for packet identifier {packet_id} before its PUBREC")
-        elif judged is OnRelease.UNKNOWN:
-            unknown = Reason.PACKET_IDENTIFIER_NOT_FOUND if connection.protocol.version == V5 else Reason.SUCCESS
-            connection.protocol.acknowledge(PacketType.PUBCOMP, packet_id, unknown)
-        elif judged is OnRelease.RELEASE:
-            unit = ReleaseUnit(lambda outcome: self._released(packet_id, outcome), session=session, packet_id=packet_id)
+        """Handle a PUBREL: the client may use the identifier again when Kafka has stored that it is free."""
+        session = self._session
+        kind = session.receive_release(packet_id)
+        if kind is ReleaseKind.CONFLICT:
+            self._port.close(Reason.PROTOCOL_ERROR, f"PUBREL for packet identifier {packet_id} before its PUBREC")
+        elif kind is ReleaseKind.UNKNOWN:
+            unknown = Reason.PACKET_IDENTIFIER_NOT_FOUND if self._protocol.version == V5 else Reason.SUCCESS
+            self._protocol.acknowledge(PacketType.PUBCOMP, packet_id, unknown)
+        elif kind is ReleaseKind.RELEASE:
+            write = ReleaseWrite(
+                lambda outcome: self._on_released(packet_id, outcome), session=session, packet_id=packet_id
+            )
             if session.durable:
-                connection.door.transactions.submit(unit)
+                self._pipeline.transactions.submit(write)
             else:
-                session.stored = unit.apply(session.stored)
-                unit.settle(Outcome.COMMITTED)
-                self._released(packet_id, Outcome.COMMITTED)
+                session.stored = write.apply(session.stored)
+                write.settle(Outcome.COMMITTED)
+                self._on_released(packet_id, Outcome.COMMITTED)
 
-    def _released(self, packet_id: int, outcome: Outcome) -> None:
-        connection = self._connection
-        if connection.ended:
+    def _on_released(self, packet_id: int, outcome: Outcome) -> None:
+        if self._is_closed:
             return
         if outcome is not Outcome.COMMITTED:
-            connection.fail(NOT_STORED, "Kafka did not take a release")
+            self._port.close(NOT_STORED, "Kafka did not store a release")
             return
-        connection.protocol.acknowledge(PacketType.PUBCOMP, packet_id)
-        connection.door.flush_soon(connection)
+        self._protocol.acknowledge(PacketType.PUBCOMP, packet_id)
+        self._port.flush()

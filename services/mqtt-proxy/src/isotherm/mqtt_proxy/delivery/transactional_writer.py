@@ -1,4 +1,4 @@
-"""The transactional producer: writes one batch at a time and knows how each transaction ended (ADR 0010, ADR 0016)."""
+"""Writes one batch after the other in Kafka transactions and learns how each one ended (ADR 0010, ADR 0016)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from isotherm.mqtt_proxy.delivery.transaction_batcher import OutRecord
+from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.servicekit import logs
 from isotherm.servicekit.kafka import error_of
 from isotherm.servicekit.lifecycle import Stop
@@ -23,13 +23,13 @@ _POLL_S = 0.05
 RETRY_BACKOFF_MS = 500
 """librdkafka's `retry.backoff.ms` of the transactional producer; no configuration may change it.
 
-librdkafka sends an EndTxn again by itself when a connection breaks, and reports success when the second one is
-answered. The first one may still be on its way and would end the next transaction of this producer (jepsen.io,
-bufstream-0.1.0; KIP-890). It is seen by the time alone: before each retry librdkafka waits this long, less 20 %.
+When a connection breaks, librdkafka sends an EndTxn again and reports success when the second one is answered. The
+first one may still be on its way and would end the next transaction of this producer (jepsen.io, bufstream-0.1.0;
+KIP-890). Only the time shows it: librdkafka waits this long, less 20 %, before each retry.
 """
 
 _RETRIED_AFTER_S = RETRY_BACKOFF_MS / 1000 * 0.8 * 0.9
-"""An EndTxn that took so long may have been sent twice. A tenth is taken off for the clocks."""
+"""An EndTxn that takes this long may have been sent twice. A tenth is subtracted for the clocks."""
 
 RECORDS_AT_FAULT = frozenset(
     (
@@ -45,21 +45,21 @@ RECORDS_AT_FAULT = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     )
 )
-"""Errors that the same record would meet again."""
+"""Errors that the same record would cause again."""
 
 FENCED = frozenset((KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH))
-"""Errors that say: somebody initialised our transactional id after us."""
+"""Errors that mean that another producer initialised our transactional id after us."""
 
 
 class FatalTransactionError(Exception):
-    """The process cannot learn how its last transaction ended, or cannot write any more: it must end."""
+    """The process cannot learn how its last transaction ended, or cannot write any more. It must end."""
 
 
 class FencedError(FatalTransactionError):
-    """Another process has our transactional id: this one must end, or each would fence the other for ever."""
+    """Another process uses our transactional id. This one must end, or each would fence the other forever."""
 
 
-class Written(Enum):
+class WriteResult(Enum):
     """How a transaction ended."""
 
     COMMITTED = auto()
@@ -68,14 +68,13 @@ class Written(Enum):
 
 
 class TransactionalWriter:
-    """Writes batches of records, each in a transaction of its own. Blocks; used by one thread only.
+    """Writes batches of records, each in a transaction of its own. Its methods block; one thread uses it.
 
-    `make_producer` gives a producer whenever one is needed, always with the same transactional id and with
-    RETRY_BACKOFF_MS; Kafka itself fences a producer whose transaction was open for `timeout_s`. An EndTxn that is not
-    answered within `end_timeout_s` has an unknown outcome. `is_committed` tells of a topic, partition and offset
-    whether a read_committed reader finds the record there, and raises FatalTransactionError when nobody can tell.
-    `on_replacing` is called with the reason when a producer is given up, `on_replaced` when the next one is ready; both
-    in the writer's thread.
+    `make_producer` returns a producer, always with the same transactional id and with RETRY_BACKOFF_MS. Kafka fences a
+    producer whose transaction is open for `timeout_s` seconds. An EndTxn without an answer within `end_timeout_s`
+    seconds has an unknown outcome. `is_committed` returns for a topic, partition and offset whether a read_committed
+    reader finds the record, and raises FatalTransactionError when Kafka cannot tell. The writer calls `on_replacing`
+    with the reason when it gives up a producer, and `on_replaced` when the next one is ready; both in its thread.
     """
 
     def __init__(
@@ -101,30 +100,30 @@ class TransactionalWriter:
 
     @property
     def fault(self) -> str:
-        """Why Kafka refused a record in the last `write`, in its words; empty when it refused none."""
+        """Kafka's reason for refusing a record in the last `write`; empty when it refused none."""
         return "" if self._refused is None else str(self._refused.str())
 
     def open(self, stop: Stop) -> None:
-        """Fence every predecessor with this transactional id and decide what it left open.
+        """Fence every predecessor with this transactional id and decide the transaction that it left open.
 
-        Waits for Kafka until `stop`. Raises FatalTransactionError when it can never work.
+        Waits for Kafka until `stop`. Raises FatalTransactionError for an error that does not pass.
         """
         self._initialise(stop.is_set)
 
     def give_up(self) -> None:
-        """Wait for Kafka no longer: the process ends. May be called from any thread."""
+        """Stop waiting for Kafka, because the process ends. Any thread may call this."""
         self._given_up.set()
 
     def is_given_up(self) -> bool:
-        """Whether `give_up` was called."""
+        """Return whether `give_up` was called."""
         return self._given_up.is_set()
 
-    def write(self, records: Sequence[OutRecord]) -> Written:
+    def write(self, records: Sequence[ProducerRecord]) -> WriteResult:
         """Store all of `records` or none, and return when that is decided.
 
-        After an EndTxn that may be on its way still, another producer is initialised before this returns: that raises
-        the epoch, so the broker refuses the late request. The last of `records` is the witness: whether it can be read
-        tells how a transaction ended whose EndTxn was not answered; it must not be deleted or compacted meanwhile.
+        When an EndTxn may still be on its way, this initialises another producer before it returns. That raises the
+        epoch, so the broker refuses the late request. The last of `records` is the witness: when an EndTxn is not
+        answered, the outcome is whether a reader finds the witness. Kafka must not delete or compact it meanwhile.
         Raises FatalTransactionError.
         """
         self._refused, self._witness = None, None
@@ -139,26 +138,26 @@ class TransactionalWriter:
             return self._decided_by_kafka(str(reason))
         except _LateAnswerError as reason:
             self._replace(str(reason))
-        return Written.COMMITTED
+        return WriteResult.COMMITTED
 
-    def _fill(self, records: Sequence[OutRecord]) -> None:
-        """Have Kafka hold all records in an open transaction. Raises _AbortError when that failed."""
+    def _fill(self, records: Sequence[ProducerRecord]) -> None:
+        """Produce all records in an open transaction. Raises _AbortError when that fails."""
         try:
             with _as_kafka_exception():
                 self._producer.begin_transaction()
                 for record in records[:-1]:
                     self._produce(record, self._on_delivery)
                 self._produce(records[-1], self._on_witness)
-                # Before the commit, so that its time is the time of its EndTxn, and that only a whole batch has one.
+                # Flushed first, so that the commit takes as long as its EndTxn, and only a whole batch gets an EndTxn.
                 while self._producer.flush(_CALL_TIMEOUT_S):
                     self._check_given_up()
         except KafkaException as failure:
-            # A fatal error is raised by whichever call serves librdkafka's event of it.
+            # The call that serves librdkafka's event of a fatal error raises it, whichever call that is.
             raise self._aborting(failure) from failure
         if self._refused is not None:
             raise _AbortError(str(self._refused))
 
-    def _produce(self, record: OutRecord, on_delivery: Callable[[KafkaError | None, Message], None]) -> None:
+    def _produce(self, record: ProducerRecord, on_delivery: Callable[[KafkaError | None, Message], None]) -> None:
         while True:
             try:
                 self._producer.produce(
@@ -173,7 +172,7 @@ class TransactionalWriter:
                 return
 
     def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
-        # The first error is the cause, unless a record was refused for its own sake; the rest is purged because of it.
+        # The first error is the cause, unless Kafka refused a record for its own sake and purged the rest for it.
         if error is not None and (self._refused is None or error.code() in RECORDS_AT_FAULT):
             self._refused = error
 
@@ -184,7 +183,7 @@ class TransactionalWriter:
             self._witness = topic, partition, offset
 
     def _aborting(self, failure: KafkaException) -> Exception:
-        """What to raise for a failure before any EndTxn: the transaction can only be aborted."""
+        """Return the exception for a failure before any EndTxn, when the transaction can only be aborted."""
         error = error_of(failure)
         if error is not None and error.code() in FENCED:
             fatal = self._fatal(failure)
@@ -192,8 +191,8 @@ class TransactionalWriter:
                 return fatal
         return _AbortError(str(failure))
 
-    def _abort(self, reason: _AbortError, records: int) -> Written:
-        """Nothing was committed, so aborted is certain, however the EndTxn ends."""
+    def _abort(self, reason: _AbortError, records: int) -> WriteResult:
+        """Abort the transaction. Nothing was committed, so the outcome is certain, however the EndTxn ends."""
         refused = self._refused
         _log.warning("transaction aborted", reason=str(refused or reason), records=records)
         try:
@@ -202,18 +201,18 @@ class TransactionalWriter:
             self._replace(str(failure))
         else:
             if refused is not None:
-                # The broker waits for the sequence numbers of what it refused: the next transaction that writes to
-                # the same partition would fail (OUT_OF_ORDER_SEQUENCE_NUMBER; KIP-360) and take others with it.
+                # The broker waits for the sequence numbers of the refused records. The next transaction that writes to
+                # the same partition would fail (OUT_OF_ORDER_SEQUENCE_NUMBER; KIP-360) and take other writes with it.
                 self._replace("a record was refused, which leaves a gap in the producer's sequence")
         if refused is not None and refused.code() in RECORDS_AT_FAULT:
-            return Written.ABORTED_RECORD_AT_FAULT
-        return Written.ABORTED
+            return WriteResult.ABORTED_RECORD_AT_FAULT
+        return WriteResult.ABORTED
 
     def _end(self, call: Callable[[float], object]) -> None:
-        """Have the coordinator end the transaction: one call, which sends EndTxn.
+        """End the transaction with `call`, which sends one EndTxn to the coordinator.
 
-        Raises _UnansweredError when it is unknown whether it did, and _LateAnswerError when it did, but another EndTxn
-        for the same transaction may be on its way.
+        Raises _UnansweredError when the outcome is unknown. Raises _LateAnswerError when the transaction has ended, but
+        another EndTxn for it may be on its way.
         """
         started_s = time.monotonic()
         try:
@@ -228,19 +227,19 @@ class TransactionalWriter:
         if took_s >= _RETRIED_AFTER_S:
             raise _LateAnswerError(f"the end of a transaction took {took_s:.3f} s: it may have been sent twice")
 
-    def _decided_by_kafka(self, reason: str) -> Written:
-        """How the transaction ended, of which every record had arrived when its commit was sent."""
+    def _decided_by_kafka(self, reason: str) -> WriteResult:
+        """Ask Kafka how the transaction ended. All of its records had arrived when its commit was sent."""
         self._replace(reason)
         if self._witness is None:
             raise FatalTransactionError(f"Kafka did not say where a record of an undecided transaction is: {reason}")
         topic, partition, offset = self._witness
         is_committed = self._is_committed(topic, partition, offset)
-        _log.info("learned how a transaction ended", committed=is_committed)
-        return Written.COMMITTED if is_committed else Written.ABORTED
+        _log.info("Kafka told how a transaction ended", committed=is_committed)
+        return WriteResult.COMMITTED if is_committed else WriteResult.ABORTED
 
     def _replace(self, reason: str) -> None:
-        """Go on with another producer: nothing that the old one sent can reach a transaction of the new one."""
-        _log.warning("the transactional producer is given up; making a new one", reason=reason)
+        """Replace the producer, so that no request of the old one can reach a transaction of the new one."""
+        _log.warning("replacing the transactional producer", reason=reason)
         self._on_replacing(reason)
         self._initialise(self._given_up.is_set)
         self._check_given_up()
@@ -261,7 +260,7 @@ class TransactionalWriter:
 
     def _check_given_up(self) -> None:
         if self._given_up.is_set():
-            raise FatalTransactionError("told to end before Kafka decided a transaction")
+            raise FatalTransactionError("the process was told to end before Kafka decided a transaction")
 
     def _fatal(self, failure: KafkaException) -> FatalTransactionError:
         error = error_of(failure)
@@ -272,10 +271,10 @@ class TransactionalWriter:
 
 @contextmanager
 def _as_kafka_exception() -> Iterator[None]:
-    """Raise a fatal error as the KafkaException that it is.
+    """Raise a fatal error of the producer as a KafkaException.
 
-    confluent-kafka sets it in the middle of a call that goes on to run delivery callbacks: CPython makes a SystemError
-    of the first that calls anything.
+    confluent-kafka sets the exception in the middle of a call that continues to run delivery callbacks. CPython then
+    raises a SystemError in the first callback that calls a function.
     """
     try:
         yield
@@ -293,8 +292,8 @@ class _AbortError(Exception):
 
 
 class _UnansweredError(Exception):
-    """An EndTxn was sent, perhaps; what it did, if anything, is known to Kafka only."""
+    """An EndTxn may have been sent, and only Kafka knows its effect."""
 
 
 class _LateAnswerError(Exception):
-    """An EndTxn was answered, but a copy of it may be on its way."""
+    """An EndTxn was answered, but a copy of it may still be on its way."""

@@ -6,25 +6,21 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from isotherm.mqtt_proxy.delivery.transaction_batcher import (
-    Batch,
-    Grouping,
-    Outcome,
-    OutRecord,
-    Unit,
-)
-from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter, Written
+from isotherm.mqtt_proxy.delivery.transaction_batcher import TransactionBatch, TransactionBatcher
+from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter, WriteResult
+from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.sessions.store import StoredState
+from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
 
 
 class Transactions:
-    """Collects units on the event loop, hands batches to the writer's thread and decides them.
+    """Collects session writes on the event loop, passes batches to the writer's thread and applies their outcome.
 
-    A first unit waits `linger_s` for others; while a batch is out, everything that comes forms the next one. The last
-    record of every batch is of the sessions topic, for the writer may have to look for it: a session's state, made by
-    `session_record`, or `witness` where no stored session changes. When the writer fails, `on_fatal` is called once and
-    nothing is decided any more.
+    The first write of a batch waits `linger_s` seconds for others. While a batch is undecided, the writes that arrive
+    form the next one. The last record of every batch belongs to the sessions topic, because the writer may have to look
+    for it: a session's state, made by `session_record`, or `witness` where no stored session changes. When the writer
+    fails, `on_fatal` is called once and no further batch is decided.
     """
 
     def __init__(
@@ -32,14 +28,14 @@ class Transactions:
         writer: TransactionalWriter,
         *,
         executor: Executor,
-        session_record: Callable[[str, StoredState | None], OutRecord],
-        witness: OutRecord,
+        session_record: Callable[[str, StoredState | None], ProducerRecord],
+        witness: ProducerRecord,
         max_records: int,
         linger_s: float,
         metrics: Metrics,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        self.grouping = Grouping(max_records)
+        self._batcher = TransactionBatcher(max_records)
         self._writer = writer
         self._executor = executor
         self._session_record = session_record
@@ -52,48 +48,48 @@ class Transactions:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def submit(self, unit: Unit) -> None:
-        """Have `unit` stored with the next batch."""
-        self.grouping.add(unit)
+    def submit(self, write: SessionWrite) -> None:
+        """Store `write` with the next batch."""
+        self._batcher.add(write)
         self._idle.clear()
-        if self.grouping.is_deciding:
+        if self._batcher.has_undecided_batch:
             return
-        if self.grouping.is_full:
-            self._start()
+        if self._batcher.is_full:
+            self._start_batch()
         elif self._timer is None:
-            self._timer = self._loop.call_later(self._linger_s, self._start)
+            self._timer = self._loop.call_later(self._linger_s, self._start_batch)
 
-    async def decide(self, unit: Unit) -> Outcome:
-        """Submit `unit`, which must have no `on_decided` of its own use, and return its outcome."""
+    async def decide(self, write: SessionWrite) -> Outcome:
+        """Store `write` with the next batch and return its outcome; replaces its `on_decided`."""
         decided: asyncio.Future[Outcome] = self._loop.create_future()
-        unit.on_decided = lambda outcome: None if decided.done() else decided.set_result(outcome)
-        self.submit(unit)
+        write.on_decided = lambda outcome: None if decided.done() else decided.set_result(outcome)
+        self.submit(write)
         return await decided
 
     async def drain(self) -> None:
-        """Return when everything submitted is decided."""
+        """Return when every submitted write is decided."""
         await self._idle.wait()
 
-    def _start(self) -> None:
+    def _start_batch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        batch = self.grouping.take()
+        batch = self._batcher.take()
         if batch is None:
-            if not self.grouping.has_work:
+            if not self._batcher.has_work:
                 self._idle.set()
             return
-        records = [record for unit in batch.units for record in unit.records]
+        records = [record for write in batch.writes for record in write.records]
         states = [self._session_record(client_id, state) for client_id, state in batch.changes()]
         if not records and not states:
-            # Only sessions that do not outlive their connection, and nothing to store: there is nothing to commit.
-            self._loop.call_soon(self._decided, batch, Written.COMMITTED)
+            # Only sessions that end with their connection, and no records: there is nothing to commit.
+            self._loop.call_soon(self._apply_result, batch, WriteResult.COMMITTED)
             return
         records += states or (self._witness,)
         future = self._loop.run_in_executor(self._executor, self._writer.write, records)
-        future.add_done_callback(lambda done: self._written(batch, done))
+        future.add_done_callback(lambda done: self._on_written(batch, done))
 
-    def _written(self, batch: Batch, done: asyncio.Future[Written]) -> None:
+    def _on_written(self, batch: TransactionBatch, done: asyncio.Future[WriteResult]) -> None:
         if done.cancelled():
             return
         failure = done.exception()
@@ -101,13 +97,13 @@ class Transactions:
             self._metrics.transactions["fatal"] += 1
             self._on_fatal(failure)
             return
-        written = done.result()
-        self._metrics.transactions["committed" if written is Written.COMMITTED else "aborted"] += 1
-        self._decided(batch, written)
+        result = done.result()
+        self._metrics.transactions["committed" if result is WriteResult.COMMITTED else "aborted"] += 1
+        self._apply_result(batch, result)
 
-    def _decided(self, batch: Batch, written: Written) -> None:
-        if written is Written.ABORTED_RECORD_AT_FAULT:
-            self.grouping.refused(batch, self._writer.fault)
+    def _apply_result(self, batch: TransactionBatch, result: WriteResult) -> None:
+        if result is WriteResult.ABORTED_RECORD_AT_FAULT:
+            self._batcher.retry_refused(batch, self._writer.fault)
         else:
-            self.grouping.decided(batch, Outcome.COMMITTED if written is Written.COMMITTED else Outcome.ABORTED)
-        self._start()
+            self._batcher.decide(batch, Outcome.COMMITTED if result is WriteResult.COMMITTED else Outcome.ABORTED)
+        self._start_batch()

@@ -1,17 +1,10 @@
-"""The Kafka headers of a publish's records, and how much memory records take until Kafka has them. Pure."""
+"""The Kafka headers of a publish's records."""
 
 from __future__ import annotations
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Properties, Property
-
-Headers = list[tuple[str, bytes | str | None]]
-
-RECORD_BYTES = 704
-"""What a record takes beside its key, value and headers: measured, librdkafka's message and our callbacks."""
-
-_HEADER_BYTES = 64
-"""What a header takes beside its name and value: measured, librdkafka copies each for each record."""
+from isotherm.mqtt_proxy.ingest.producer_record import Headers
 
 _QOS = ("0", "1", "2")
 _USER = "mqtt.user."
@@ -24,8 +17,8 @@ _NAMES = {
 }
 
 
-def headers_of(publish: Publish, client_id: str, username: str | None) -> Headers:
-    """The headers of every record of `publish`, with all of its MQTT 5 properties."""
+def publish_headers(publish: Publish, client_id: str, username: str | None) -> Headers:
+    """Return the headers of every record of `publish`: topic, QoS, client, flags and all MQTT 5 properties."""
     headers: Headers = [("mqtt.topic", publish.topic), ("mqtt.qos", _QOS[publish.qos]), ("mqtt.client_id", client_id)]
     if username is not None:
         headers.append(("mqtt.username", username))
@@ -34,11 +27,11 @@ def headers_of(publish: Publish, client_id: str, username: str | None) -> Header
     if publish.dup:
         headers.append(("mqtt.dup", "true"))
     if publish.properties:
-        headers += _of_properties(publish.properties)
+        headers += _property_headers(publish.properties)
     return headers
 
 
-def _of_properties(properties: Properties) -> Headers:
+def _property_headers(properties: Properties) -> Headers:
     headers: Headers = []
     for identifier, name in _NAMES.items():
         if identifier in properties:
@@ -49,20 +42,23 @@ def _of_properties(properties: Properties) -> Headers:
 
 
 def user_properties(properties: Properties) -> list[tuple[str, str]]:
-    """The user properties of a publish, in their order; a name may be there more than once."""
+    """Return the user properties in their order; a name may occur more than once."""
     pairs: list[tuple[str, str]] = properties.get(Property.USER_PROPERTY, [])
     return pairs
 
 
 def property_bytes(properties: Properties) -> int:
-    """The bytes of what becomes headers: texts and binary data, and the names of user properties."""
+    """Return the bytes of what becomes headers: texts, binary data, and names of user properties."""
     size = sum(_size(properties[identifier]) for identifier in _NAMES if identifier in properties)
     return size + sum(_size(name) + _size(value) for name, value in user_properties(properties))
 
 
-def capped(publish: Publish, most: int, most_bytes: int) -> Publish:
-    """`publish` with as many of its properties as stay within the limits, for the dead letter of one beyond them."""
-    left, kept = most_bytes, {}
+def limit_properties(publish: Publish, max_pairs: int, max_bytes: int) -> Publish:
+    """Return `publish` with the properties that fit the limits, for the dead letter of a publish that exceeds them.
+
+    `max_pairs` bounds the user properties, `max_bytes` the bytes of all properties.
+    """
+    left, kept = max_bytes, {}
     for identifier in _NAMES:
         if identifier in publish.properties and (size := _size(publish.properties[identifier])) <= left:
             kept[identifier] = publish.properties[identifier]
@@ -70,22 +66,12 @@ def capped(publish: Publish, most: int, most_bytes: int) -> Publish:
     pairs: list[tuple[str, str]] = []
     for name, value in user_properties(publish.properties):
         left -= _size(name) + _size(value)
-        if len(pairs) == most or left < 0:
+        if len(pairs) == max_pairs or left < 0:
             break
         pairs.append((name, value))
     if pairs:
         kept[Property.USER_PROPERTY] = pairs
     return publish._replace(properties=kept)
-
-
-def weight(headers: Headers) -> int:
-    """The bytes that these headers take with each record."""
-    size = _HEADER_BYTES * len(headers)
-    for name, value in headers:
-        size += len(name)
-        if value:
-            size += len(value)
-    return size
 
 
 def _size(value: object) -> int:

@@ -1,9 +1,9 @@
-"""Numbers that tell readings without a time of their own apart: (arrival in ms, sequence) never repeats. Pure.
+"""Sequence numbers for readings without a device time: (arrival in ms, sequence) never repeats.
 
-The reading's identity is (device, metric, event time, sequence), and without a time of the device's the event time is
-the arrival. Two connections can carry readings of one device within one millisecond, so the numbers are of the process,
-not of the connection; `number` sets those of several processes apart. A clock that is stepped back meets milliseconds
-for the second time: there the numbers go on above every one that was used.
+A reading's identity is (device, metric, event time, sequence). Without a device time the event time is the arrival. Two
+connections can carry readings of one device within one millisecond, so the numbers belong to the process and not to
+the connection. When the clock steps back, the same millisecond occurs twice; the numbers then continue above every
+number that was used.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from __future__ import annotations
 _PROCESS_BITS = 32
 
 
-class Sequences:
-    """The sequences of one process; `number` is its number among those that share the devices."""
+class SequenceGenerator:
+    """Sequence numbers of one process.
+
+    `process` is the number of the process among those that share the devices; it separates their numbers.
+    """
 
     __slots__ = ("_first", "_latest_ms", "_ms", "_next", "_start", "_used")
 
-    def __init__(self, number: int = 0) -> None:
-        self._first = number << _PROCESS_BITS
+    def __init__(self, process: int = 0) -> None:
+        self._first = process << _PROCESS_BITS
         self._start = self._first
         self._next = self._first
         self._used = self._first
@@ -25,7 +28,7 @@ class Sequences:
         self._latest_ms = -1
 
     def take(self, now_ms: int, count: int) -> int:
-        """The first of `count` consecutive sequences for what arrived at `now_ms`."""
+        """Return the first of `count` consecutive numbers for an arrival at `now_ms`, in epoch milliseconds."""
         if now_ms != self._ms:
             self._move_to(now_ms)
         first = self._next

@@ -1,4 +1,4 @@
-"""Which Kafka topics take readings, with their encoders: known at the start, or found while a route names its own."""
+"""The Kafka topics that accept readings, each with its Avro encoder."""
 
 from __future__ import annotations
 
@@ -24,22 +24,25 @@ class MissingTopicError(LookupError):
     """A topic that the routes need does not exist."""
 
 
-class Catalogue:
-    """Encoders by topic. The methods block; `encoders` is read by the event loop and only ever grows."""
+class TopicEncoders:
+    """Encoders by topic.
+
+    The methods block and run in a thread. The event loop reads `encoders`, which only grows.
+    """
 
     def __init__(self, admin: AdminClient, registry: SchemaRegistry, schema: Mapping[str, Any]) -> None:
         self.encoders: dict[str, Encode] = {}
         self._admin = admin
         self._registry = registry
         self._schema = schema
-        self._judged: set[str] = set()
+        self._with_other_schema: set[str] = set()
 
     def require(self, topics: Iterable[str], *, without_readings: Iterable[str]) -> None:
-        """Make sure that all topics exist and have an encoder; those `without_readings` only have to exist.
+        """Make an encoder for each of `topics`, and check that those and the topics `without_readings` exist.
 
         Raises MissingTopicError, SchemaNotRegisteredError, RegistryUnavailableError or KafkaException.
         """
-        existing = self._existing()
+        existing = self._existing_topics()
         topics = tuple(topics)
         missing = sorted({*topics, *without_readings} - existing)
         if missing:
@@ -49,33 +52,34 @@ class Catalogue:
                 self.encoders[topic] = self._registry.encoder(topic, self._schema)
 
     def refresh(self) -> None:
-        """Find more topics that take readings: they exist and their subject holds our schema.
+        """Add every further topic whose subject in the registry holds our schema.
 
-        What cannot be asked now stays for the next time. Raises KafkaException or RegistryUnavailableError.
+        A topic about which the registry does not answer is tried again with the next refresh. Raises KafkaException or
+        RegistryUnavailableError.
         """
         try:
             subjects = set(self._registry.client.get_subjects())
         except (SchemaRegistryError, OSError) as error:
             raise RegistryUnavailableError(str(error)) from error
-        for topic in self._existing():
-            if topic in self.encoders or topic in self._judged or f"{topic}{_VALUE}" not in subjects:
+        for topic in self._existing_topics():
+            if topic in self.encoders or topic in self._with_other_schema or f"{topic}{_VALUE}" not in subjects:
                 continue
             try:
                 self.encoders[topic] = self._registry.encoder(topic, self._schema)
-                _log.info("topic takes readings", topic=topic)
+                _log.info("a topic accepts readings", topic=topic)
             except SchemaNotRegisteredError:
-                self._judged.add(topic)
+                self._with_other_schema.add(topic)
 
     async def watch(self, interval_s: float) -> None:
-        """Refresh again and again, in a thread."""
+        """Refresh every `interval_s` seconds in a thread, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(interval_s)
             try:
                 await loop.run_in_executor(None, self.refresh)
             except (KafkaException, RegistryUnavailableError) as error:
-                _log.warning("topics cannot be refreshed", reason=str(error))
+                _log.warning("the topics cannot be refreshed", reason=str(error))
 
-    def _existing(self) -> set[str]:
+    def _existing_topics(self) -> set[str]:
         metadata = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
         return {name for name, topic in metadata.topics.items() if topic.error is None}

@@ -1,4 +1,4 @@
-"""What is wanted of this process as a connector, which nobody else runs: it follows its target by itself (ADR 0015)."""
+"""Follows the target state of this process as a connector, which no worker runs (ADR 0015)."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from isotherm.servicekit.lifecycle import Stop
 
 _log = logs.logger(__name__)
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
-class Wanted:
-    """Follows the target of the front door or the bridge, and says how this process is."""
+class DesiredState:
+    """Follows the target state of the server or the bridge, and reports the state of this process."""
 
     def __init__(self, settings: ProxySettings, health: Health, metrics: Metrics) -> None:
         self._settings, self._health = settings, health
-        front_door = settings.role == "front-door"
-        self._name = ServerName(settings.name).connector if front_door else f"{SERVICE}-{settings.role}"
+        is_server = settings.role == "server"
+        self._name = ServerName(settings.name).connector if is_server else f"{SERVICE}-{settings.role}"
         self._follower = TargetFollower(settings.kafka, settings.registry, self._name)
         self._halted: State | None = None
         metrics.gauges["halted"] = lambda: self._halted is not None
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Begin to follow the target state."""
         self._follower.start()
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop following the target state."""
         self._follower.close()
 
     def reporter(self, registry: CollectorRegistry) -> Reporter:
-        """What says on the status topic how this process is: its state and its counts, of no client in particular."""
+        """Return the reporter that sends the state and counts of this process to the status topic."""
         return Reporter(
             self._settings.kafka,
             self._settings.registry,
@@ -54,11 +54,11 @@ class Wanted:
             counts=lambda: counts_of(registry, f"{PREFIX}_"),
         )
 
-    async def known(self, stop: Stop) -> None:
-        """Return when all is known that was wanted before the start: a pause outlasts the process."""
-        self._health.not_ready("target", "what is wanted is not known yet")
+    async def wait_until_known(self, stop: Stop) -> None:
+        """Return when the target state from before the start is read, because a pause survives the process."""
+        self._health.not_ready("target", "the target state is not read yet")
         while not self._follower.is_current() and not stop.is_set():  # noqa: ASYNC110 -- the follower is a thread
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         self._health.ready("target")
 
     async def run(
@@ -67,8 +67,10 @@ class Wanted:
         work: Callable[[Stop], Coroutine[Any, Any, None]],
         on_halt: Callable[[], None] = lambda: None,
     ) -> None:
-        """Do `work` while it is wanted, until told to stop; each time with a Stop of its own. `on_halt` is called when
-        it is not wanted any more, or not at the start.
+        """Run `work` while the target state is running, until told to stop.
+
+        Each run has a Stop of its own. `on_halt` is called when the target state changes to paused or stopped, or is
+        that at the start.
         """
 
         def idle(state: State | None) -> None:
@@ -77,13 +79,13 @@ class Wanted:
                 on_halt()
             self._halted = state
 
-        async def working(halt: Stop) -> None:
+        async def running(halt: Stop) -> None:
             if self._halted is not None:
-                _log.info("goes on")
+                _log.info("resumed")
             self._halted = None
             await work(halt)
 
-        await reconcile_async(self._target, self._settings.ordinal, stop, working, idle)
+        await reconcile_async(self._target, self._settings.ordinal, stop, running, idle)
 
     def _target(self) -> Target | None:
         return self._follower.target if self._follower.is_current() else None
@@ -91,9 +93,9 @@ class Wanted:
     def _state(self) -> State:
         if not self._follower.is_current():
             return State.UNASSIGNED
-        return self._halted or state_of(self._health)
+        return self._halted or health_state(self._health)
 
 
-def state_of(health: Health) -> State:
-    """The state of a process that says how it is."""
+def health_state(health: Health) -> State:
+    """Return the state of a process that has started or not."""
     return State.UNASSIGNED if "start" in health.problems() else State.RUNNING

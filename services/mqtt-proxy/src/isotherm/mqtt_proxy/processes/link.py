@@ -1,4 +1,4 @@
-"""Messages between the supervisor and its processes: JSON arrays with their length before them, over a socket."""
+"""Messages between the supervisor and its processes: length-prefixed JSON arrays over a socket pair."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class Link:
-    """One end. Both ends are the same program, so what arrives is trusted."""
+    """One end of the link. Both ends run the same program, so the messages are trusted."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -25,17 +25,17 @@ class Link:
 
     @classmethod
     async def over(cls, end: socket.socket) -> Link:
-        """The link over one end of a socket pair."""
+        """Return a link over one end of a socket pair."""
         return cls(*await asyncio.open_unix_connection(sock=end))
 
     def send(self, kind: str, *values: object) -> None:
-        """Send a message; a StoredState among its values is taken apart. Nothing happens when the other end is gone."""
-        body = json.dumps([kind, *(apart(value) for value in values)]).encode()
+        """Send a message, unless the other end is gone. A StoredState among `values` is encoded."""
+        body = json.dumps([kind, *(encode_value(value) for value in values)]).encode()
         if not self._writer.is_closing():
             self._writer.write(_LENGTH.pack(len(body)) + body)
 
     async def receive(self) -> tuple[str, list[Any]] | None:
-        """The next message as (kind, values); None when the other end is gone."""
+        """Return the next message as (kind, values); None when the other end is gone."""
         try:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
             kind, *values = json.loads(await self._reader.readexactly(length))
@@ -44,12 +44,12 @@ class Link:
         return kind, values
 
     def close(self) -> None:
-        """Close this end; what was sent still goes out."""
+        """Close this end after everything sent has left."""
         self._writer.close()
 
 
-def apart(value: object) -> object:
-    """`value` as JSON can carry it: a StoredState as a list, anything else as it is."""
+def encode_value(value: object) -> object:
+    """Return `value` as JSON can carry it: a StoredState as a list, any other value unchanged."""
     if isinstance(value, StoredState):
         return [
             value.epoch,
@@ -57,18 +57,18 @@ def apart(value: object) -> object:
             value.expires_at_ms,
             [*value.committed.items()],
             value.username,
-            None if value.will is None else _will_apart(value.will),
+            None if value.will is None else _encode_will(value.will),
             value.will_due_ms,
         ]
     return value
 
 
-def _will_apart(will: Publish) -> list[object]:
+def _encode_will(will: Publish) -> list[object]:
     binary = [base64.b64encode(part).decode() for part in (will.payload, encode(will.properties))]
     return [will.topic, will.qos, will.retain, *binary]
 
 
-def _to_will(value: list[Any] | None) -> Publish | None:
+def _decode_will(value: list[Any] | None) -> Publish | None:
     if value is None:
         return None
     topic, qos, retain, payload, properties = value
@@ -77,8 +77,8 @@ def _to_will(value: list[Any] | None) -> Publish | None:
     )
 
 
-def to_state(value: list[Any] | None) -> StoredState | None:
-    """A StoredState that was sent, or None."""
+def decode_state(value: list[Any] | None) -> StoredState | None:
+    """Return the StoredState that `encode_value` encoded, or None."""
     if value is None:
         return None
     epoch, expiry_s, expires_at_ms, committed, username, will, will_due_ms = value
@@ -88,6 +88,6 @@ def to_state(value: list[Any] | None) -> StoredState | None:
         expires_at_ms,
         dict(committed),
         username=username,
-        will=_to_will(will),
+        will=_decode_will(will),
         will_due_ms=will_due_ms,
     )

@@ -1,4 +1,4 @@
-"""One page of metrics for several processes: every sample is the sum over all of them."""
+"""Sums the metrics of several processes, so that one page shows the whole server."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _Sample = tuple[str, str, tuple[tuple[str, str], ...]]
 """Family, name and labels."""
 
 
-class Totals(Collector):
-    """Adds up what processes report in Prometheus' text format.
+class MetricTotals(Collector):
+    """Sums the metrics that processes report in Prometheus' text format.
 
-    What a process counted that ended stays in the sums, so that they never go down; its gauges go with it.
+    The counters of a process that ended stay in the sums, so that the sums never go down. Its gauges do not.
     """
 
     def __init__(self) -> None:
@@ -26,17 +26,17 @@ class Totals(Collector):
         self._lock = threading.Lock()
 
     def report(self, process: int, text: str) -> None:
-        """The newest metrics of a process."""
+        """Replace the metrics of a process by its newest report."""
         with self._lock:
             self._reports[process] = text
 
     def ended(self, process: int) -> None:
-        """A process is gone; its successor counts from zero."""
+        """Keep the counters of a process that is gone, because its successor counts from zero."""
         with self._lock:
             self._add(self._ended, self._reports.pop(process, ""), with_gauges=False)
 
     def collect(self) -> Iterable[Metric]:
-        """The sums."""
+        """Yield the sums."""
         with self._lock:
             sums = dict(self._ended)
             for text in self._reports.values():

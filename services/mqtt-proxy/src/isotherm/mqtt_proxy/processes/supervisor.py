@@ -1,4 +1,4 @@
-"""Several processes on one port: starts and restarts them, passes claims of sessions on, drains them (ADR 0012)."""
+"""Runs several processes on one port: starts, restarts and drains them, and passes on session claims (ADR 0012)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from isotherm.mqtt_proxy.processes.link import Link, to_state
-from isotherm.mqtt_proxy.processes.metric_totals import Totals
+from isotherm.mqtt_proxy.processes.link import Link, decode_state
+from isotherm.mqtt_proxy.processes.metric_totals import MetricTotals
 from isotherm.mqtt_proxy.sessions.arbiter import (
     Arbiter,
     Grant,
@@ -37,22 +37,22 @@ _GRACE_MS = 2_000
 
 
 def supervise(settings: ProxySettings, arguments: Sequence[str]) -> int:
-    """Run `settings.processes` processes with the command line `arguments` until told to stop; returns the exit code.
+    """Run `settings.processes` processes with the command line `arguments` until told to stop; return the exit code.
 
-    Raises SettingsError when the port cannot be had.
+    Raises SettingsError when the port cannot be reserved.
     """
     port = _reserve(settings)
     return run_async(
         lambda stop: Supervisor(settings, arguments, port, stop).run(),
-        # The processes have their own deadline and are given the time to keep it.
+        # The processes have a deadline of their own, which this one must not cut short.
         shutdown_timeout_ms=settings.shutdown_timeout_ms + _GRACE_MS,
     )
 
 
 def _reserve(settings: ProxySettings) -> socket.socket | None:
-    """A socket that keeps the port for our processes; it never listens, so no connection ends up in it."""
+    """Return a socket that reserves the port for the processes. It never listens, so it receives no connection."""
     listener = settings.listener
-    if settings.role != "front-door":
+    if settings.role != "server":
         return None
     try:
         family, _, _, _, address = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)[0]
@@ -71,7 +71,7 @@ def _reserve(settings: ProxySettings) -> socket.socket | None:
 
 
 class Supervisor(Collector):
-    """Watches processes; does nothing that devices wait for but to pass claims of sessions on."""
+    """Watches the processes. Devices wait for it only when it passes on a claim of a session."""
 
     def __init__(
         self, settings: ProxySettings, arguments: Sequence[str], port: socket.socket | None, stop: Stop
@@ -81,7 +81,7 @@ class Supervisor(Collector):
         self._stop = stop
         self._command = [sys.executable, "-m", "isotherm.mqtt_proxy", *arguments]
         self._health = Health()
-        self._totals = Totals()
+        self._totals = MetricTotals()
         self._arbiter = Arbiter(range(settings.processes))
         self._links: dict[int, Link] = {}
         self._running: dict[int, asyncio.subprocess.Process] = {}
@@ -89,7 +89,7 @@ class Supervisor(Collector):
         self._exit = Exit.OK
 
     async def run(self) -> int:
-        """Start all, watch until told to stop, drain all."""
+        """Start all processes, watch them until told to stop, and drain them."""
         registry = CollectorRegistry()
         registry.register(self._totals)
         registry.register(self)
@@ -104,12 +104,12 @@ class Supervisor(Collector):
         self._health.ready()
         beats = asyncio.create_task(self._beat())
         try:
-            keepers = [asyncio.create_task(self._keep(index)) for index in range(self._settings.processes)]
+            watchers = [asyncio.create_task(self._keep_running(index)) for index in range(self._settings.processes)]
             await self._stop.wait_async()
             self._health.not_ready("start", "stopping")
             for process in self._running.values():
                 _signal(process, signal.SIGTERM)
-            await asyncio.gather(*keepers)
+            await asyncio.gather(*watchers)
             _log.info("all processes ended")
         finally:
             beats.cancel()
@@ -119,13 +119,15 @@ class Supervisor(Collector):
         return self._exit
 
     def collect(self) -> Iterable[Metric]:
-        """What the supervisor itself counts."""
-        yield GaugeMetricFamily("isotherm_mqtt_proxy_processes", "Processes that run.", value=len(self._running))
+        """Yield the metrics of the supervisor itself."""
+        yield GaugeMetricFamily("isotherm_mqtt_proxy_processes", "Running processes.", value=len(self._running))
         yield GaugeMetricFamily(
-            "isotherm_mqtt_proxy_session_claims", "Clients whose session is being handed over.", self._arbiter.claims
+            "isotherm_mqtt_proxy_session_claims",
+            "Clients with an undecided claim of their session.",
+            self._arbiter.claims,
         )
         yield CounterMetricFamily(
-            "isotherm_mqtt_proxy_process_restarts", "Processes started again.", value=self._restarts
+            "isotherm_mqtt_proxy_process_restarts", "Restarts of processes.", value=self._restarts
         )
 
     async def _beat(self) -> None:
@@ -133,8 +135,8 @@ class Supervisor(Collector):
             self._health.beat()
             await asyncio.sleep(_BEAT_S)
 
-    async def _keep(self, index: int) -> None:
-        """Start a process and start it again when it ends, until told to stop."""
+    async def _keep_running(self, index: int) -> None:
+        """Run a process, and restart it when it ends, until told to stop."""
         backoff = Backoff(base_ms=200, cap_ms=10_000)
         loop = asyncio.get_running_loop()
         while not self._stop.is_set():
@@ -152,22 +154,22 @@ class Supervisor(Collector):
                 backoff.reset()
             wait_ms = backoff.next_ms()
             self._restarts += 1
-            self._health.not_ready(_part(index), f"ended with code {code}; is started again")
-            _log.error("a process ended; starting it again", process=index, code=code, in_ms=round(wait_ms))
+            self._health.not_ready(_part(index), f"ended with code {code}; restarting")
+            _log.error("a process ended; restarting it", process=index, code=code, in_ms=round(wait_ms))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait_async(), wait_ms / 1000)
 
     async def _run_once(self, index: int) -> int:
-        """Run a process to its end; returns its exit code, negative for a signal."""
+        """Run a process to its end; return its exit code, negative for a signal."""
         ours, theirs = socket.socketpair()
         with theirs:
-            place = ["--process", str(index), "--link", str(theirs.fileno()), "--port", str(self._port_number())]
+            slot = ["--process", str(index), "--link", str(theirs.fileno()), "--port", str(self._port_number())]
             process = await asyncio.create_subprocess_exec(
                 *self._command,
-                *place,
+                *slot,
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
-                # Ctrl-C in a terminal reaches the supervisor only, which then drains all.
+                # So Ctrl-C in a terminal reaches only the supervisor, which then drains all.
                 start_new_session=True,
             )
         link = await Link.over(ours)
@@ -176,18 +178,18 @@ class Supervisor(Collector):
         if self._stop.is_set():
             _signal(process, signal.SIGTERM)
         try:
-            await self._hear(index, link, process)
+            await self._receive_messages(index, link, process)
             return await process.wait()
         finally:
             del self._links[index], self._running[index]
             link.close()
             self._totals.ended(index)
-            self._carry_out(self._arbiter.left(index))
+            self._arbiter.left(index)
 
     def _port_number(self) -> int:
         return 0 if self._port is None else int(self._port.getsockname()[1])
 
-    async def _hear(self, index: int, link: Link, process: asyncio.subprocess.Process) -> None:
+    async def _receive_messages(self, index: int, link: Link, process: asyncio.subprocess.Process) -> None:
         while True:
             try:
                 message = await asyncio.wait_for(link.receive(), _SILENCE_LIMIT_S)
@@ -198,9 +200,9 @@ class Supervisor(Collector):
             if message is None:
                 return
             kind, values = message
-            self._heard(index, kind, values)
+            self._handle_message(index, kind, values)
 
-    def _heard(self, index: int, kind: str, values: Sequence[object]) -> None:
+    def _handle_message(self, index: int, kind: str, values: Sequence[object]) -> None:
         arbiter = self._arbiter
         if kind == "report":
             problems, metrics = values
@@ -212,30 +214,30 @@ class Supervisor(Collector):
             else:
                 self._health.ready(_part(index))
         elif kind == "joined":
-            self._carry_out(arbiter.joined(index))
+            self._send_orders(arbiter.joined(index))
         else:
             client_id, *state = values
             assert isinstance(client_id, str)
             if kind == "claim":
                 username, is_bound = state
                 assert username is None or isinstance(username, str)
-                self._carry_out(arbiter.claim(index, client_id, username, is_bound=bool(is_bound)))
+                self._send_orders(arbiter.claim(index, client_id, username, is_bound=bool(is_bound)))
             elif kind == "denied":
-                self._carry_out(arbiter.denied(index, client_id))
+                self._send_orders(arbiter.denied(index, client_id))
             elif kind == "kept":
-                self._carry_out(arbiter.kept(index, client_id))
+                self._send_orders(arbiter.kept(index, client_id))
             else:
                 (stored,) = state
                 assert stored is None or isinstance(stored, list)
-                self._carry_out(arbiter.released(index, client_id, to_state(stored)))
+                self._send_orders(arbiter.released(index, client_id, decode_state(stored)))
 
-    def _carry_out(self, orders: Sequence[Order]) -> None:
+    def _send_orders(self, orders: Sequence[Order]) -> None:
         for order in orders:
             link = self._links.get(order.process)
             if link is None:
                 continue
             if isinstance(order, Yield):
-                # A process' ordinal, not its place: that is what the sessions topic names.
+                # The sessions topic names the ordinal of a process, not its number.
                 link.send(
                     "yield",
                     order.client_id,
@@ -260,7 +262,7 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
 
 def _as_exit(code: int) -> Exit:
     if code == -signal.SIGTERM:
-        # It was told to stop before it had begun with anything.
+        # It was told to stop before it installed its signal handler.
         return Exit.OK
     try:
         return Exit(code)

@@ -1,86 +1,106 @@
-"""PUBACKs and PUBRECs that leave in the order of their PUBLISH, each when Kafka has decided (sections 4.4 and 4.6)."""
+"""Ordered acknowledgements: PUBACK and PUBREC leave in the order of their PUBLISH (MQTT 5.0 sections 4.4 and 4.6)."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from isotherm.mqtt_proxy.codec.packets import V5, PacketType
 from isotherm.mqtt_proxy.codec.reasons import Reason
-
-if TYPE_CHECKING:
-    from isotherm.mqtt_proxy.server.connection import Connection
+from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 
 SUCCESS = Reason.SUCCESS
 NOT_STORED = Reason.IMPLEMENTATION_SPECIFIC_ERROR
-"""What an MQTT 5 client is told of a publish that Kafka did not take."""
+"""The reason code for a publish that Kafka did not store."""
 
 
-class Answer:
-    """A PUBACK or PUBREC that waits for Kafka, and for the answers of earlier publishes."""
+class PendingAck:
+    """A PUBACK or PUBREC that waits for Kafka and for the acknowledgements of earlier publishes."""
 
-    __slots__ = ("copies", "done", "packet_id", "reason")
+    __slots__ = ("copies", "is_complete", "packet_id", "reason")
 
     def __init__(self, packet_id: int) -> None:
         self.packet_id = packet_id
-        self.done = False
+        self.is_complete = False
         self.reason = SUCCESS
         self.copies = 1
+        """How often the packet is sent: once for the PUBLISH and once for each repetition."""
 
 
-class Answers:
-    """The answers of one connection that have not left yet, of one packet type."""
+class AckQueue:
+    """The acknowledgements of one packet type that one connection still owes.
 
-    __slots__ = ("_connection", "_packet_type", "_qos", "_waiting")
+    `acknowledged` counts the successful ones by QoS. The queue calls `on_sent` after it passed packets to `protocol`.
+    """
 
-    def __init__(self, connection: Connection, packet_type: PacketType) -> None:
-        self._connection = connection
+    __slots__ = ("_acknowledged", "_is_closed", "_on_sent", "_packet_type", "_protocol", "_qos", "_waiting")
+
+    def __init__(
+        self,
+        protocol: ServerProtocol,
+        packet_type: PacketType,
+        *,
+        acknowledged: list[int],
+        on_sent: Callable[[], None],
+    ) -> None:
+        self._protocol = protocol
         self._packet_type = packet_type
         self._qos = 1 if packet_type is PacketType.PUBACK else 2
-        self._waiting: deque[Answer] = deque()
+        self._acknowledged = acknowledged
+        self._on_sent = on_sent
+        self._waiting: deque[PendingAck] = deque()
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def append(self, answer: Answer) -> None:
-        """`answer` leaves after those that were appended before it."""
-        self._waiting.append(answer)
+    def expect(self, packet_id: int) -> PendingAck:
+        """Queue the acknowledgement of a PUBLISH behind those of earlier ones and return it."""
+        ack = PendingAck(packet_id)
+        self._waiting.append(ack)
+        return ack
+
+    def complete(self, ack: PendingAck, reason: Reason = SUCCESS) -> None:
+        """Set the reason code of `ack`, and send every complete acknowledgement at the head of the queue.
+
+        An MQTT 3.1.1 client receives an acknowledgement without a reason code.
+        """
+        if self._is_closed:
+            return
+        ack.reason = reason
+        ack.is_complete = True
+        waiting = self._waiting
+        if not waiting[0].is_complete:
+            return
+        protocol, packet_type = self._protocol, self._packet_type
+        while waiting and waiting[0].is_complete:
+            head = waiting.popleft()
+            reason = head.reason
+            if reason is SUCCESS:
+                self._acknowledged[self._qos] += 1
+            elif protocol.version != V5:
+                # 3.1.1 has no other acknowledgement (section 3.3.5). The publish was counted as refused.
+                reason = SUCCESS
+            for _ in range(head.copies):
+                protocol.acknowledge(packet_type, head.packet_id, reason)
+        self._on_sent()
+
+    def reject(self, ack: PendingAck, reason: Reason) -> bool:
+        """Complete `ack` for a publish that is not stored.
+
+        Returns False when the client speaks MQTT 3.1.1: only the end of its connection tells it, and the caller must
+        end it.
+        """
+        if self._protocol.version != V5:
+            return self._is_closed
+        self.complete(ack, reason)
+        return True
 
     def refuse(self, packet_id: int, reason: Reason) -> None:
-        """Answer a publish that is not taken, in its turn; an MQTT 5 client is told why."""
-        answer = Answer(packet_id)
-        answer.reason, answer.done = reason, True
-        self.append(answer)
-        self.send()
+        """Acknowledge a publish that is not accepted, in its turn; an MQTT 5 client is told `reason`."""
+        self.complete(self.expect(packet_id), reason)
 
-    def decided(self, answer: Answer, *, stored: bool, why: Reason = NOT_STORED) -> None:
-        """Kafka decided: what is first in the row and done leaves. A 3.1.1 client can only be told by the end."""
-        connection = self._connection
-        if connection.ended:
-            return
-        if not stored:
-            if connection.protocol.version != V5:
-                connection.fail(NOT_STORED, "Kafka did not take a publish")
-                return
-            answer.reason = why
-        answer.done = True
-        self.send()
-
-    def send(self) -> None:
-        """Send what is first in the row and done."""
-        waiting = self._waiting
-        if not waiting or not waiting[0].done:
-            return
-        connection = self._connection
-        acknowledge, acknowledged = connection.protocol.acknowledge, connection.door.metrics.acknowledged
-        while waiting and waiting[0].done:
-            answer = waiting.popleft()
-            reason = answer.reason
-            if reason is SUCCESS:
-                acknowledged[self._qos] += 1
-            elif connection.protocol.version != V5:
-                # 3.1.1 knows no other acknowledgement (its section 3.3.5); what it is for, was counted as refused.
-                reason = SUCCESS
-            for _ in range(answer.copies):
-                acknowledge(self._packet_type, answer.packet_id, reason)
-        connection.answers_left()
+    def close(self) -> None:
+        """Send nothing any more: the connection has ended."""
+        self._is_closed = True
+        self._waiting.clear()

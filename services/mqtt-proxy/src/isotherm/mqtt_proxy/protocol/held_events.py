@@ -1,4 +1,4 @@
-"""What one connection received and cannot go on with: publishes that wait, and what must not overtake them."""
+"""Events of one connection that cannot be handled yet: publishes that wait, and everything that came after them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from isotherm.mqtt_proxy.codec.properties import Properties, Property
 from isotherm.mqtt_proxy.protocol.state_machine import Disconnect, Event
 
 _EVENT_BYTES = 300
+"""About the memory that Python adds to an event, in bytes."""
 _PAIR_BYTES = 200
-"""What Python adds to an event and to a user property, about."""
+"""About the memory that Python adds to a property, in bytes."""
 
 
 def properties_bytes(properties: Properties) -> int:
-    """About the memory that properties take, in bytes."""
+    """Return about how much memory `properties` take, in bytes."""
     size = 0
     for name, value in properties.items():
         if name is Property.USER_PROPERTY:
@@ -25,52 +26,52 @@ def properties_bytes(properties: Properties) -> int:
 
 
 def publish_bytes(publish: Publish) -> int:
-    """About the memory that a publish or a will takes, in bytes."""
+    """Return about how much memory a publish or a will takes, in bytes."""
     return _EVENT_BYTES + len(publish.topic) + len(publish.payload) + properties_bytes(publish.properties)
 
 
 def connect_bytes(connect: Connect) -> int:
-    """About the memory that a CONNECT takes, in bytes."""
+    """Return about how much memory a CONNECT takes, in bytes."""
     size = _EVENT_BYTES + len(connect.client_id) + len(connect.username or "") + len(connect.password or b"")
     return size + (publish_bytes(connect.will) if connect.will is not None else 0)
 
 
 class HeldEvents:
-    """The events of one connection that wait, first in first out, and about how many bytes they take."""
+    """A first-in, first-out queue of events that knows about how much memory they take."""
 
     __slots__ = ("bytes", "events")
 
     def __init__(self) -> None:
         self.events: deque[tuple[Event, int]] = deque()
-        """Each with its size; to be changed by the methods only."""
+        """Each event with its size in bytes. Only the methods of this class change it."""
         self.bytes = 0
 
     def __len__(self) -> int:
         return len(self.events)
 
     @property
-    def ends_normally(self) -> bool:
-        """Whether the device said goodbye at the end and wants no will."""
+    def ends_with_disconnect(self) -> bool:
+        """Whether the last event is a DISCONNECT that removes the will."""
         last = self.events[-1][0] if self.events else None
         return isinstance(last, Disconnect) and not last.with_will
 
     def add(self, event: Event) -> None:
-        """`event` goes on after those that wait already."""
+        """Queue `event`."""
         size = publish_bytes(event) if isinstance(event, Publish) else _EVENT_BYTES
         self.events.append((event, size))
         self.bytes += size
 
     def first(self) -> Event:
-        """The event that is next; there must be one."""
+        """Return the oldest event and keep it. Raises IndexError when there is none."""
         return self.events[0][0]
 
     def take(self) -> Event:
-        """The event that is next, which waits no longer."""
+        """Remove and return the oldest event. Raises IndexError when there is none."""
         event, size = self.events.popleft()
         self.bytes -= size
         return event
 
     def clear(self) -> None:
-        """Nothing waits any more."""
+        """Drop all events."""
         self.events.clear()
         self.bytes = 0

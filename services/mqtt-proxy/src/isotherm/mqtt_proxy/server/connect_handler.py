@@ -1,129 +1,200 @@
-"""A CONNECT: whether the client is let in, which session it has, and what it is told."""
+"""Decides about a CONNECT: whether the client is accepted, which session it gets, and what it is told."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from isotherm.mqtt_proxy.access.authentication import AccessControl, PublishPermissions, Refused
+from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
 from isotherm.mqtt_proxy.codec.packets import V5, Connect
-from isotherm.mqtt_proxy.codec.properties import Property
+from isotherm.mqtt_proxy.codec.properties import Properties, Property
 from isotherm.mqtt_proxy.codec.reasons import Reason
-from isotherm.mqtt_proxy.delivery.transaction_batcher import (
-    ClaimUnit,
-    Outcome,
-    WipeUnit,
-    nobody_waits,
-)
+from isotherm.mqtt_proxy.ingest.translation import IngestContext
+from isotherm.mqtt_proxy.protocol.client_port import ClientPort
 from isotherm.mqtt_proxy.protocol.state_machine import connack_properties
-from isotherm.mqtt_proxy.server.wills import now_ms
+from isotherm.mqtt_proxy.server.wills import WillScheduler, now_ms
 from isotherm.mqtt_proxy.sessions.migration import (
-    Handover,
-    NotHandedOverError,
-    NotItsSessionError,
+    OtherUsersSessionError,
+    SessionMigration,
+    SessionUnavailableError,
     settled,
 )
 from isotherm.mqtt_proxy.sessions.store import Session, SessionStore, TooManySessionsError
-
-if TYPE_CHECKING:
-    from isotherm.mqtt_proxy.server.connection import Connection
-    from isotherm.mqtt_proxy.server.server import FrontDoor
+from isotherm.mqtt_proxy.sessions.writes import ClaimWrite, Outcome, SessionWriter, WipeWrite, ignore_outcome
+from isotherm.mqtt_proxy.settings import LimitSettings
 
 
-class Accepting:
-    """Decides about the CONNECTs of a process; `handover` is there when it is one of several."""
+class ConnectingClient(ClientPort, Protocol):
+    """A connection whose CONNECT is being decided."""
+
+    context: IngestContext
+    address: str
+    common_name: str | None
+    session: Session | None
+    ended: bool
+
+    def authorize(self, permissions: PublishPermissions) -> None:
+        """Set what the authenticated client may publish."""
+
+    def attach(self, session: Session) -> None:
+        """Use `session`, which this connection owns from now on."""
+
+    def accept(self, *, session_present: bool, keep_alive_s: int, properties: Properties) -> None:
+        """Answer the CONNECT with success."""
+
+    def refuse(self, reason: Reason) -> None:
+        """Answer the CONNECT with `reason` and end the connection. Safe after the end."""
+
+
+class ConnectHandler:
+    """Decides about the CONNECTs of a process. `max_expiry_s` bounds the session expiry, in seconds."""
 
     def __init__(
-        self, door: FrontDoor, *, sessions: SessionStore, handover: Handover | None, session_expiry_s: int
+        self,
+        *,
+        limits: LimitSettings,
+        access: AccessControl,
+        connection_limits: ConnectionLimits,
+        sessions: SessionStore,
+        writer: SessionWriter,
+        wills: WillScheduler,
+        max_expiry_s: int,
+        migration: SessionMigration | None = None,
     ) -> None:
-        self._door = door
+        """`migration` is given when the process is one of several."""
+        self._limits = limits
+        self._access = access
+        self._connection_limits = connection_limits
         self._sessions = sessions
-        self._handover = handover
-        self._session_expiry_s = session_expiry_s
+        self._writer = writer
+        self._wills = wills
+        self._max_expiry_s = max_expiry_s
+        self._migration = migration
 
-    async def decide(self, connection: Connection, connect: Connect) -> None:
-        """Let the client in, or not; it is told."""
-        if not await self._door.access.lets_in(connection, connect):
+    async def handle(self, client: ConnectingClient, connect: Connect) -> None:
+        """Accept or refuse a client, and give it its session."""
+        if not await self._authenticate(client, connect):
             return
-        client_id, user = connection.arrival.client_id, connection.arrival.username
-        if connect.will is not None and (refusal := self._door.wills.refusal(connect.will)):
-            connection.refuse(refusal)
+        session = await self._find_session(client, connect)
+        if session is None:
             return
-        try:
-            session = await self._session_of(client_id, user, is_named=bool(connect.client_id))
-        except NotItsSessionError:
-            self._refuse_session(connection)
-            return
-        except TooManySessionsError:
-            connection.refuse(Reason.QUOTA_EXCEEDED)
-            return
-        except NotHandedOverError:
-            connection.refuse(Reason.SERVER_UNAVAILABLE)
-            return
-        if connection.ended:
-            self._sessions.forget(session)
-            return
-        if self._door.access.identifies and session.belongs_to_another(user, now_ms()):
-            self._refuse_session(connection)
-            return
-        self._take_over(session, connection)
+        self._take_over(session, client)
         await settled(session)
-        if session.owner is not connection:
+        if session.owner is not client:
             self._sessions.forget(session)
             return
         present = session.is_present(now_ms()) and not connect.clean_start
         if not present:
-            await self._door.wills.session_ends(session)
+            await self._wills.session_ends(session)
         expiry_s = self._expiry_s(connect)
-        if session.owner is not connection:
+        if session.owner is not client:
             return
-        if not await self._prepare(session, connect, expiry_s, present=present):
-            connection.refuse(Reason.SERVER_UNAVAILABLE)
+        if not await self._store_claim(session, connect, expiry_s, present=present):
+            client.refuse(Reason.SERVER_UNAVAILABLE)
             return
-        if session.owner is not connection:
+        if session.owner is not client:
             return
-        connection.accept(
+        client.accept(
             session_present=present,
             keep_alive_s=self._keep_alive_s(connect),
-            properties=self._connack_properties(connect, client_id, expiry_s),
+            properties=self._connack_properties(connect, client.context.client_id, expiry_s),
         )
 
-    def _refuse_session(self, connection: Connection) -> None:
-        """The session is another user's, whose connection and state stay as they are."""
-        self._door.access.refused_session(connection)
-        connection.refuse(Reason.NOT_AUTHORIZED)
+    async def _authenticate(self, client: ConnectingClient, connect: Connect) -> bool:
+        """Identify and authorize the client, its will included; return False when it is refused or gone."""
+        context, will = client.context, connect.will
+        identity = await self._access.authenticate(
+            client_id=context.client_id,
+            address=client.address,
+            username=connect.username,
+            password=connect.password,
+            common_name=client.common_name,
+        )
+        if isinstance(identity, Refused):
+            client.refuse(identity.reason)
+            return False
+        if client.ended:
+            return False
+        permissions = PublishPermissions(context.client_id, identity.username)
+        client.authorize(permissions)
+        # A required certificate is verified, also where its name is not the user's.
+        context.username = identity.username or client.common_name
+        self._connection_limits.authenticated += identity.username is not None
+        if will is None:
+            return True
+        acl = self._access.acl
+        if acl is not None and not permissions.may_publish(acl, will.topic):
+            self._access.count_denied(
+                client_id=context.client_id, username=identity.username, topic=will.topic, qos=will.qos
+            )
+            client.refuse(Reason.NOT_AUTHORIZED)
+            return False
+        if refusal := self._wills.refusal(will):
+            client.refuse(refusal)
+            return False
+        return True
 
-    def _take_over(self, session: Session, connection: Connection) -> None:
+    async def _find_session(self, client: ConnectingClient, connect: Connect) -> Session | None:
+        """Return the session of the client; None when it is refused or gone."""
+        client_id, user = client.context.client_id, client.context.username
+        try:
+            if self._migration is None or not connect.client_id:
+                session = self._sessions.get_or_create(client_id)
+            else:
+                session = await self._migration.obtain(client_id, user, is_bound=self._access.identifies_clients)
+        except OtherUsersSessionError:
+            self._refuse_session(client)
+            return None
+        except TooManySessionsError:
+            client.refuse(Reason.QUOTA_EXCEEDED)
+            return None
+        except SessionUnavailableError:
+            client.refuse(Reason.SERVER_UNAVAILABLE)
+            return None
+        if client.ended:
+            self._sessions.forget(session)
+            return None
+        if self._access.identifies_clients and session.belongs_to_another(user, now_ms()):
+            self._refuse_session(client)
+            return None
+        return session
+
+    def _refuse_session(self, client: ConnectingClient) -> None:
+        """Refuse a client that names another user's session, whose connection and state stay as they are."""
+        context = client.context
+        self._access.count_refused_session(
+            client_id=context.client_id, address=client.address, username=context.username
+        )
+        client.refuse(Reason.NOT_AUTHORIZED)
+
+    def _take_over(self, session: Session, client: ConnectingClient) -> None:
         previous = session.owner
-        session.owner = connection
-        session.username = connection.arrival.username
-        connection.session = session
-        self._door.wills.suspend(session)
+        session.owner = client
+        session.username = client.context.username
+        client.attach(session)
+        self._wills.suspend(session)
         if previous is not None:
-            previous.fail(Reason.SESSION_TAKEN_OVER, "the client connected again")
+            previous.close(Reason.SESSION_TAKEN_OVER, "the client connected again")
 
-    async def _session_of(self, client_id: str, user: str | None, *, is_named: bool) -> Session:
-        if self._handover is None or not is_named:
-            return self._sessions.get_or_create(client_id)
-        return await self._handover.session_of(client_id, user, is_bound=self._door.access.identifies)
-
-    async def _prepare(self, session: Session, connect: Connect, expiry_s: int, *, present: bool) -> bool:
-        """Claim, begin or wipe the stored session; False when Kafka did not take it."""
+    async def _store_claim(self, session: Session, connect: Connect, expiry_s: int, *, present: bool) -> bool:
+        """Claim, begin or delete the stored session; return False when Kafka did not store that."""
         if not session.durable:
-            # Left by a connection that this one took over: it ended with that.
+            # The state of a connection that this one took over; it ended with that connection.
             session.stored = None
         if present or expiry_s:
             session.durable = True
             session.expiry_s = expiry_s
-            claim = ClaimUnit(
-                nobody_waits,
+            claim = ClaimWrite(
+                ignore_outcome,
                 session=session,
                 expiry_s=expiry_s,
                 clean=not present,
                 username=session.username,
                 will=connect.will,
             )
-            return await self._door.transactions.decide(claim) is Outcome.COMMITTED
+            return await self._writer.decide(claim) is Outcome.COMMITTED
         if session.durable:
-            if await self._door.transactions.decide(WipeUnit(nobody_waits, session=session)) is not Outcome.COMMITTED:
+            if await self._writer.decide(WipeWrite(ignore_outcome, session=session)) is not Outcome.COMMITTED:
                 return False
             session.durable = False
         return True
@@ -131,8 +202,8 @@ class Accepting:
     def _expiry_s(self, connect: Connect) -> int:
         if connect.version == V5:
             asked_s: int = connect.properties.get(Property.SESSION_EXPIRY, 0)
-            return min(asked_s, self._session_expiry_s)
-        return 0 if connect.clean_start else self._session_expiry_s
+            return min(asked_s, self._max_expiry_s)
+        return 0 if connect.clean_start else self._max_expiry_s
 
     def _connack_properties(self, connect: Connect, client_id: str, expiry_s: int) -> dict[Property, Any]:
         if connect.version != V5:
@@ -141,21 +212,23 @@ class Accepting:
         return connack_properties(
             connect,
             client_id=client_id,
-            receive_maximum=self._door.limits.receive_maximum,
-            max_packet_bytes=self._door.limits.packet_bytes,
-            topic_alias_maximum=self._door.limits.topic_aliases,
+            receive_maximum=self._limits.receive_maximum,
+            max_packet_bytes=self._limits.packet_bytes,
+            topic_alias_maximum=self._limits.topic_aliases,
             session_expiry=None if asked_s == expiry_s else expiry_s,
             server_keep_alive=self._server_keep_alive_s(connect),
         )
 
     def _keep_alive_s(self, connect: Connect) -> int:
-        """After 1.5 times this a silent client is closed; 0 for never. A 3.1.1 client cannot be told a bound, but may
-        be closed at any time as inactive (3.1.1 section 3.1.2.10).
+        """Return the keep-alive of the connection in seconds; 0 for none.
+
+        A 3.1.1 client cannot be told of the setting's bound, but the server may close an inactive client at any time
+        (3.1.1 section 3.1.2.10).
         """
-        most_s = self._door.limits.keep_alive_s
-        return connect.keep_alive_s if most_s is None else min(connect.keep_alive_s or most_s, most_s)
+        max_s = self._limits.keep_alive_s
+        return connect.keep_alive_s if max_s is None else min(connect.keep_alive_s or max_s, max_s)
 
     def _server_keep_alive_s(self, connect: Connect) -> int | None:
-        """The keep-alive that an MQTT 5 client is told to use instead of its own (section 3.2.2.3.14)."""
+        """Return the keep-alive that an MQTT 5 client must use instead of its own (5.0 section 3.2.2.3.14)."""
         keep_alive_s = self._keep_alive_s(connect)
         return None if keep_alive_s == connect.keep_alive_s else keep_alive_s

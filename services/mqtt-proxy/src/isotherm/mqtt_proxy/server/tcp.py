@@ -1,4 +1,4 @@
-"""What TCP knows of a peer that is silent (RFC 9293 section 3.8.4, tcp(7))."""
+"""TCP keep-alive, and whether TCP has given a connection up (RFC 9293 section 3.8.4, tcp(7))."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import socket
 
 _PROBES = 3
 _TCP_CLOSE = 7
-"""The state of a socket whose peer sent a reset or did not answer probes (tcp_states.h)."""
+"""State of a socket whose peer sent a reset or did not answer the probes (tcp_states.h)."""
 
 
 def probe_when_silent(transport: asyncio.BaseTransport, silent_s: int) -> None:
-    """Have the kernel probe the peer after `silent_s` seconds of silence and break the connection after about as long
-    without an answer. 0 leaves it alone, as do transports that are not TCP.
+    """Let the kernel probe the peer after `silent_s` seconds of silence.
+
+    The kernel breaks the connection after about as long without an answer. 0 changes nothing, nor does a transport that
+    is not TCP.
     """
     end = transport.get_extra_info("socket")
     if not silent_s or end is None or end.family not in (socket.AF_INET, socket.AF_INET6):
@@ -21,7 +23,7 @@ def probe_when_silent(transport: asyncio.BaseTransport, silent_s: int) -> None:
         (socket.TCP_KEEPIDLE, silent_s),
         (socket.TCP_KEEPINTVL, max(1, silent_s // _PROBES)),
         (socket.TCP_KEEPCNT, _PROBES),
-        # The same for a peer that is gone while something is sent to it.
+        # The bound for a peer that vanishes while data is sent to it.
         (socket.TCP_USER_TIMEOUT, 2_000 * silent_s),
     ):
         end.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -29,7 +31,7 @@ def probe_when_silent(transport: asyncio.BaseTransport, silent_s: int) -> None:
 
 
 def is_dead(transport: asyncio.BaseTransport) -> bool:
-    """Whether TCP has given the connection up; a peer that only stopped sending is not dead."""
+    """Return whether TCP has given the connection up. A peer that only stops sending is not dead."""
     end = transport.get_extra_info("socket")
     if end is None or end.family not in (socket.AF_INET, socket.AF_INET6):
         return False

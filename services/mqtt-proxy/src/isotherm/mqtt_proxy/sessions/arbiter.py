@@ -1,8 +1,8 @@
-"""Which process holds a client's session: asks all, decides one claim of a client after the other. Pure, no IO.
+"""Decides which process owns a client's session, one claim of a client after the other (ADR 0012). No IO.
 
-A process that does not hold a client's session claims it before it accepts the client. Every other process yields it:
-closes the old connection, lets its transactions be decided and, when something is stored, writes the state over to
-the claimant (ADR 0012). A process that is away may hold the session, so a claim waits for its successor.
+A process that does not own a client's session claims it before it accepts the client. Every other process yields it:
+it closes the old connection, waits until its transactions are decided, and transfers the stored state to the claimant.
+A process that is away may own the session, so a claim waits for its successor.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from isotherm.mqtt_proxy.sessions.store import StoredState
 
 
 class Yield(NamedTuple):
-    """Asks a process to give a client's session to `claimant`."""
+    """Tells a process to yield a client's session to `claimant`."""
 
     process: int
     client_id: str
     claimant: int
     username: str | None = None
-    """The verified user that the session is wanted for."""
+    """The verified user for whom the claimant claims the session."""
     is_bound: bool = False
-    """Whether it may only be given away to its own user."""
+    """Whether only the session's own user may have it."""
 
 
 class Grant(NamedTuple):
-    """Tells a process that the session is its own now, with what is stored of it."""
+    """Tells a process that it owns the session now, with the stored state."""
 
     process: int
     client_id: str
@@ -36,7 +36,7 @@ class Grant(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Tells a process that the session stays where it is: Kafka did not take the transfer, or it is another user's."""
+    """Tells a process that the session stays where it is: Kafka did not store the transfer, or the user is another."""
 
     process: int
     client_id: str
@@ -56,11 +56,11 @@ class _Claim:
     is_bound: bool = False
     denied: bool = False
     interrupted: set[int] = field(default_factory=set)
-    """Processes that ended after they were asked: they may have written the state over without saying so."""
+    """Processes that ended after they were asked. They may have transferred the state without saying so."""
 
 
 class Arbiter:
-    """The claims that are undecided, nothing else: a session's place is known to its process only."""
+    """Holds the undecided claims. Only its owner knows where a session is."""
 
     def __init__(self, processes: Collection[int]) -> None:
         self._processes = frozenset(processes)
@@ -71,15 +71,15 @@ class Arbiter:
 
     @property
     def claims(self) -> int:
-        """Clients with an undecided claim."""
+        """How many clients have an undecided claim."""
         return len(self._claims)
 
     def interrupted(self, process: int) -> list[str]:
-        """Clients whose session `process` was asked for when its predecessor ended."""
+        """Return the clients whose session `process` was yielding when its predecessor ended."""
         return [client_id for client_id, claim in self._claims.items() if process in claim.interrupted]
 
     def joined(self, process: int) -> list[Order]:
-        """`process` has restored its sessions and answers from now on."""
+        """Note that `process` has restored its sessions and answers from now on; return what to tell the processes."""
         self._joined.add(process)
         orders: list[Order] = [*self._for_successor.pop(process, [])]
         orders += [
@@ -89,8 +89,8 @@ class Arbiter:
         ]
         return orders
 
-    def left(self, process: int) -> list[Order]:
-        """`process` ended."""
+    def left(self, process: int) -> None:
+        """Note that `process` ended."""
         was_asked = process in self._joined
         self._joined.discard(process)
         for claim in self._claims.values():
@@ -99,12 +99,14 @@ class Arbiter:
         for queue in self._queued.values():
             for waiting in [each for each in queue if each[0] == process]:
                 queue.remove(waiting)
-        return []
 
     def claim(
         self, process: int, client_id: str, username: str | None = None, *, is_bound: bool = False
     ) -> list[Order]:
-        """`process` wants the session of a client for `username`; `is_bound`: if it is not another user's."""
+        """Claim the session of a client for `process` and `username`; return what to tell the processes.
+
+        With `is_bound` the claim fails when the session belongs to another user.
+        """
         current = self._claims.get(client_id)
         if current is not None:
             queue = self._queued.setdefault(client_id, deque())
@@ -119,15 +121,15 @@ class Arbiter:
         return orders or self._next(client_id, claim)
 
     def released(self, process: int, client_id: str, state: StoredState | None) -> list[Order]:
-        """`process` does not hold the session any more; `state` is what it wrote over, if anything."""
+        """Note that `process` does not own the session any more, with the `state` that it transferred, if any."""
         return self._answered(process, client_id, state, kept=False)
 
     def kept(self, process: int, client_id: str) -> list[Order]:
-        """`process` could not write the session over and still holds it."""
+        """Note that `process` could not transfer the session and still owns it."""
         return self._answered(process, client_id, None, kept=True)
 
     def denied(self, process: int, client_id: str) -> list[Order]:
-        """`process` holds the session, which is another user's."""
+        """Note that `process` owns the session, which belongs to another user."""
         claim = self._claims.get(client_id)
         if claim is not None:
             claim.denied = True
@@ -154,7 +156,7 @@ class Arbiter:
         elif claim.claimant in self._joined:
             orders.append(Grant(claim.claimant, client_id, claim.state))
         elif claim.state is not None:
-            # It is written over to a process that ended; its successor may have read the topic before that.
+            # The claimant ended, and its successor may have read the topic before the transfer.
             self._for_successor.setdefault(claim.claimant, []).append(Grant(claim.claimant, client_id, claim.state))
         queue = self._queued.get(client_id)
         if queue:

@@ -1,6 +1,6 @@
-"""Sessions whose clients were away when we started, as the sessions topic holds them: bytes, until somebody needs them.
+"""Restored sessions that no client has asked for yet, kept as the bytes of the sessions topic.
 
-A million sessions are restored at the start; as objects they would take a gigabyte, and few of them are used soon.
+A start may restore a million sessions. As objects they would take a gigabyte, and few of them are used soon.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from collections.abc import Callable
 from isotherm.mqtt_proxy.sessions.store import StoredState, begin_to_expire
 
 _STEP_MS = 10_000
-"""Sessions that expire within the same step are looked at together."""
+"""Sessions that expire within the same step are expired together."""
 
 
 class DormantSessions:
-    """Encoded states by client id; `decode` makes a state of one. `restored_ms` is when they were read."""
+    """Encoded states by client id.
+
+    `decode` decodes a state. `restored_ms` is the time of the start in epoch milliseconds.
+    """
 
     def __init__(self, decode: Callable[[bytes], StoredState], restored_ms: int) -> None:
         self._decode = decode
@@ -22,7 +25,7 @@ class DormantSessions:
         self._values: dict[str, bytes] = {}
         self._due: dict[int, list[str]] = {}
         self.with_will: list[str] = []
-        """Clients whose session has a will, at the start."""
+        """Clients whose session has a will at the start."""
 
     def __len__(self) -> int:
         return len(self._values)
@@ -31,7 +34,7 @@ class DormantSessions:
         return client_id in self._values
 
     def take_over(self, values: dict[str, bytes], takes: Callable[[StoredState], bool]) -> set[int]:
-        """Keep those of `values`, which is emptied, that `takes` accepts; returns the owners of all of them.
+        """Move the states that `takes` accepts out of `values`, which is emptied; return the owners of all of them.
 
         Raises what `decode` raises.
         """
@@ -50,7 +53,7 @@ class DormantSessions:
         return owners
 
     def pop(self, client_id: str) -> StoredState | None:
-        """The state of a client, which is dormant no longer; None when there is none."""
+        """Remove and return the state of a client; None without one."""
         value = self._values.pop(client_id, None)
         if value is None:
             return None
@@ -58,14 +61,14 @@ class DormantSessions:
         begin_to_expire(state, self._restored_ms)
         return state
 
-    def due(self, now_ms: int, most: int) -> list[str]:
-        """At most `most` clients whose session has expired; each is named once."""
+    def due(self, now_ms: int, limit: int) -> list[str]:
+        """Return at most `limit` clients whose session has expired, each once."""
         clients: list[str] = []
         for step in sorted(self._due):
-            if step >= now_ms // _STEP_MS or len(clients) >= most:
+            if step >= now_ms // _STEP_MS or len(clients) >= limit:
                 break
             waiting = self._due[step]
-            while waiting and len(clients) < most:
+            while waiting and len(clients) < limit:
                 client_id = waiting.pop()
                 if client_id in self._values:
                     clients.append(client_id)

@@ -1,4 +1,4 @@
-"""Sessions as records of the sessions topic, and how they are read back at the start."""
+"""Sessions as records of the sessions topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Record = Mapping[str, Any]
 
 
 def to_record(client_id: str, state: StoredState, *, owner: int, now_ms: int) -> dict[str, Any]:
-    """`state` as an MqttSession; `owner` is the process that writes it, unless the state names another."""
+    """Return `state` as an MqttSession. `owner` is the writing process, unless the state names another owner."""
     return {
         "client_id": client_id,
         "owner": owner if state.owner is None else state.owner,
@@ -46,7 +46,7 @@ def _will_record(will: Publish, due_ms: int | None) -> dict[str, Any]:
 
 
 def from_record(record: Record) -> StoredState:
-    """The state in an MqttSession as the decoder gives it."""
+    """Return the state in a decoded MqttSession."""
     will = record["will"]
     return StoredState(
         epoch=record["epoch"],
@@ -64,8 +64,8 @@ def _will(record: Record) -> Publish:
     try:
         properties = decode_all(record["properties"], WILL)
     except PacketError as error:
-        # We wrote none like that; a session that cannot be read would keep the server from starting.
-        _log.warning("a will's properties cannot be read: it is kept without them", reason=str(error))
+        # A session that cannot be read would keep the server from starting.
+        _log.warning("the properties of a will cannot be read; the will is kept without them", reason=str(error))
         properties = {}
     return Publish(record["topic"], record["payload"], record["qos"], record["retain"], properties=properties)
 
@@ -78,9 +78,9 @@ def _epoch_ms(time: datetime | None) -> int | None:
 
 
 def newest(records: Iterable[Message], client_of: Callable[[bytes], str | None] = bytes.decode) -> dict[str, bytes]:
-    """The last state of every client among records in their order, still encoded; a null value ends a session.
+    """Return the last state of every client among records in their order, still encoded; a null value ends a session.
 
-    `client_of` tells whose session a key names, None for a record that is not of this server.
+    `client_of` returns the client that a key names, or None for a record of another server.
     """
     values: dict[str, bytes] = {}
     for record in records:

@@ -1,4 +1,4 @@
-"""Reads the sessions topic to its end, when every transaction on it is decided."""
+"""Reads the sessions topic to its end and decides the transactions of processes that are gone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WAIT_S = 0.5
 
 
 def end_offsets(admin: AdminClient, topic: str) -> dict[int, int]:
-    """Where each partition of `topic` ends, open transactions included. Raises KafkaException."""
+    """Return the end offset of each partition of `topic`, open transactions included. Raises KafkaException."""
     metadata = admin.list_topics(topic, timeout=_REQUEST_TIMEOUT_S).topics[topic]
     if metadata.error is not None:
         raise KafkaException(metadata.error)
@@ -43,33 +43,35 @@ def end_offsets(admin: AdminClient, topic: str) -> dict[int, int]:
 
 
 def fence(settings: KafkaSettings, transactional_id: str) -> None:
-    """Make sure that whoever had this transactional id cannot write any more, and decide what it left open.
+    """Fence the producer that had this transactional id, and decide the transaction that it left open.
 
     Raises KafkaException.
     """
     kafka.producer(settings, transactional_id, transactional_id=transactional_id).init_transactions(_REQUEST_TIMEOUT_S)
-    _log.info("took over from a process that does not exist any more", transactional_id=transactional_id)
+    _log.info("fenced a process that does not exist any more", transactional_id=transactional_id)
 
 
 def read_to_end(consumer: Consumer, topic: str, ends: dict[int, int], stop: Stop) -> Iterator[Message]:
-    """Every committed record before `ends`; the consumer must report partition ends.
+    """Yield every committed record before `ends`; the consumer must report partition ends.
 
-    A read_committed consumer stops before an open transaction; its end is reached when that transaction is decided,
-    at the latest when Kafka's transaction timeout aborts it. Ends early at `stop`. Raises KafkaException.
+    A read_committed consumer stops before an open transaction. It reaches the end when that transaction is decided, at
+    the latest when Kafka's transaction timeout aborts it. The iteration ends early at `stop`. Raises KafkaException.
     """
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
     behind = {partition for partition, end in ends.items() if end > 0}
     while behind and not stop.is_set():
         messages = consumer.consume(_BATCH, _WAIT_S)
         if not messages:
-            _log.info("not at the end yet; a transaction may be open", topic=topic, partitions=sorted(behind))
+            _log.info(
+                "waiting for the end of the topic; a transaction may be open", topic=topic, partitions=sorted(behind)
+            )
         for message in messages:
             error = message.error()
             partition, offset = message.partition(), message.offset()
             if error is None:
                 yield message
                 if partition is not None and offset is not None and offset + 1 >= ends[partition]:
-                    # Others go on writing: the end that is reported may always be a later one.
+                    # Other processes write on, so the reported end may always be a later one.
                     behind.discard(partition)
             elif error.code() == KafkaError._PARTITION_EOF:
                 if partition is not None and offset is not None and offset >= ends[partition]:
@@ -78,15 +80,17 @@ def read_to_end(consumer: Consumer, topic: str, ends: dict[int, int], stop: Stop
                 raise KafkaException(error)
 
 
-def is_committed(settings: KafkaSettings, name: str, place: tuple[str, int, int], is_over: Callable[[], bool]) -> bool:
-    """Whether a read_committed reader finds a record at `place` (topic, partition, offset).
+def is_committed(
+    settings: KafkaSettings, name: str, position: tuple[str, int, int], is_over: Callable[[], bool]
+) -> bool:
+    """Return whether a read_committed reader finds a record at `position` (topic, partition, offset).
 
-    Its transaction must be decided already, which the `init_transactions` of its producer's successor sees to. Asks
-    until Kafka answers or `is_over`. Raises KafkaException when Kafka has deleted the record, and when it is over.
+    The record's transaction must be decided: the `init_transactions` of the producer's successor does that. Asks until
+    Kafka answers or `is_over`. Raises KafkaException when Kafka has deleted the record, and when `is_over`.
     """
-    topic, partition, offset = place
-    # An aborted record gives an empty answer: do not wait for more bytes than none.
-    # A record that is not there any more is no aborted one.
+    topic, partition, offset = position
+    # An aborted record gives an empty answer, so the fetch does not wait for bytes. Without auto_offset_reset=error a
+    # deleted record would look like an aborted one.
     consumer = kafka.consumer(
         settings, name, name, enable_partition_eof=True, fetch_wait_max_ms=20, auto_offset_reset="error"
     )
@@ -102,4 +106,4 @@ def is_committed(settings: KafkaSettings, name: str, place: tuple[str, int, int]
                     raise KafkaException(error)
     finally:
         consumer.close()
-    raise KafkaException(KafkaError(KafkaError._DESTROY, "told to end before Kafka answered"))
+    raise KafkaException(KafkaError(KafkaError._DESTROY, "the process was told to end before Kafka answered"))

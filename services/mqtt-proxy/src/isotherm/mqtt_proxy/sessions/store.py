@@ -1,7 +1,8 @@
-"""What the proxy knows of each client for QoS 2, as a pure state machine (ADR 0010).
+"""The QoS 2 state of each client, as a state machine without IO (ADR 0010).
 
-An identifier is *in flight* from PUBLISH until its transaction is decided, *committed* until its PUBREL's
-transaction is decided (*releasing* meanwhile). Only the committed ones are stored and survive us.
+A packet identifier is *in flight* from its PUBLISH until its transaction is decided. Then it is *committed* until the
+transaction of its PUBREL is decided, and *releasing* from the PUBREL on. Only committed identifiers are stored and
+survive the process.
 """
 
 from __future__ import annotations
@@ -14,49 +15,49 @@ from typing import Protocol
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
-from isotherm.mqtt_proxy.codec.reasons import Reason
+from isotherm.mqtt_proxy.protocol.client_port import ClientPort
 
-_MOST_EXPIRED = 5_000
-"""Sessions that are forgotten in one turn, beside those that became objects."""
+_MAX_EXPIRED = 5_000
+"""How many dormant sessions expire in one turn, so that a million at once do not fill the queues."""
 
 
 def content_crc32(topic: str, payload: bytes) -> int:
-    """What tells a resend from another message under the same packet identifier."""
+    """Return the checksum that separates a repetition from another message with the same packet identifier."""
     return zlib.crc32(payload, zlib.crc32(topic.encode("utf-8") + b"\0"))
 
 
 @dataclass(slots=True)
 class StoredState:
-    """What the sessions topic holds of a session, and nothing else; times are epoch milliseconds."""
+    """The part of a session that the sessions topic holds. Times are epoch milliseconds."""
 
     epoch: int = 0
     expiry_s: int = 0
     expires_at_ms: int | None = None
     """None while the session is connected."""
     committed: dict[int, int] = field(default_factory=dict)
-    """CRC-32 of the content by packet identifier, in order of arrival."""
+    """The CRC-32 of the content by packet identifier, in order of arrival."""
     owner: int | None = field(default=None, compare=False)
-    """Ordinal of the process that holds the session; None is the one that has this object."""
+    """Ordinal of the process that owns the session; None for the process that has this object."""
     username: str | None = None
     """The verified user that the session belongs to."""
     will: Publish | None = None
-    """What is to be published for the client, unless it comes back in time or says goodbye."""
+    """The will to publish, unless the client comes back in time or disconnects normally."""
     will_due_ms: int | None = None
-    """None while the session is connected."""
+    """When the will is due; None while the session is connected."""
 
     def copy(self) -> StoredState:
-        """A state of its own, equal to this one."""
+        """Return an independent copy."""
         return replace(self, committed=dict(self.committed))
 
 
 def will_delay_s(will: Publish) -> int:
-    """How long after the connection a will is published (5.0 section 3.1.3.2.2), in seconds."""
+    """Return the delay of a will after the end of its connection, in seconds (5.0 section 3.1.3.2.2)."""
     delay_s: int = will.properties.get(Property.WILL_DELAY, 0)
     return delay_s
 
 
 def begin_to_expire(state: StoredState, now_ms: int) -> int:
-    """Have a session expire whose process died while it was connected; returns when it does, in epoch milliseconds."""
+    """Start the expiry of a session whose process died while it was connected; return its time in epoch ms."""
     if state.expires_at_ms is None:
         state.expires_at_ms = now_ms + state.expiry_s * 1000
     if state.will is not None and state.will_due_ms is None:
@@ -64,66 +65,60 @@ def begin_to_expire(state: StoredState, now_ms: int) -> int:
     return state.expires_at_ms
 
 
-class OnPublish(Enum):
-    """What a QoS 2 PUBLISH is."""
+class PublishKind(Enum):
+    """What a QoS 2 PUBLISH means for its session."""
 
     NEW = auto()
     REUSED = auto()
-    """New, under an identifier that was never released."""
+    """A new message with an identifier that was never released."""
     IN_FLIGHT = auto()
-    """A repetition; answered with the first one's commit."""
+    """A repetition; the commit of the first one answers it."""
     COMMITTED = auto()
-    """A repetition of what is stored: answered at once."""
+    """A repetition of a stored message; it is answered at once."""
     CONFLICT = auto()
-    """An identifier that cannot be used now: a protocol error."""
+    """The identifier is in use for another message: a protocol error."""
     OVER_LIMIT = auto()
+    """More identifiers are in use than the receive maximum allows."""
 
 
-class OnRelease(Enum):
-    """What a PUBREL is."""
+class ReleaseKind(Enum):
+    """What a PUBREL means for its session."""
 
     RELEASE = auto()
     REPEATED = auto()
-    """Its release is being committed already."""
+    """A transaction commits the release already."""
     UNKNOWN = auto()
-    """Not known: released before, so PUBCOMP is right."""
+    """The identifier was released before; PUBCOMP answers it."""
     CONFLICT = auto()
-    """Before its PUBREC: a protocol error."""
-
-
-class Owner(Protocol):
-    """Who holds a session now."""
-
-    def fail(self, reason: Reason, detail: str) -> None:
-        """Lose it."""
+    """The PUBREL comes before its PUBREC: a protocol error."""
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One client's state; `stored` changes only when a transaction was committed.
+    """The state of one client. `stored` changes only when a transaction commits.
 
-    `durable` says whether the state outlives the connection and so belongs into the sessions topic. `owner` is
-    whatever holds the connection now.
+    A `durable` session outlives its connection, so the sessions topic holds it. `owner` is the connection that uses the
+    session now.
     """
 
     client_id: str
     durable: bool = False
     expiry_s: int = 0
-    """How long it is kept after its connection; what the last accepted connection wanted."""
+    """How long the session outlives its connection, as the last accepted connection asked."""
     stored: StoredState | None = None
-    owner: Owner | None = None
+    owner: ClientPort | None = None
     username: str | None = None
-    """The verified user that it belongs to; nobody else may take it over."""
+    """The verified user that the session belongs to; no other user may take it over."""
     will: Publish | None = None
-    """Neither published nor removed; of the connection that is accepted, else of the last one."""
+    """The will that is neither published nor removed, of the accepted connection or else of the last one."""
     in_flight: dict[int, int] = field(default_factory=dict)
     releasing: set[int] = field(default_factory=set)
     undecided: int = 0
-    """Units of work whose transaction is not decided."""
+    """How many writes are not decided."""
     when_settled: list[Callable[[], None]] = field(default_factory=list)
 
     def belongs_to_another(self, username: str | None, now_ms: int) -> bool:
-        """Whether it is the session of a verified user other than `username`: it is in use, or has not expired."""
+        """Return whether a verified user other than `username` owns the session, and it is in use or not expired."""
         return (
             self.username is not None
             and self.username != username
@@ -131,11 +126,11 @@ class Session:
         )
 
     def hold(self) -> None:
-        """Something is under way for it that is no unit of a transaction, and counts as undecided."""
+        """Count work that is no session write as undecided, until `let_go`."""
         self.undecided += 1
 
     def let_go(self) -> None:
-        """What was under way is done."""
+        """End the work that `hold` counted."""
         self.undecided -= 1
         if not self.undecided:
             waiting, self.when_settled = self.when_settled, []
@@ -144,47 +139,47 @@ class Session:
 
     @property
     def committed(self) -> Mapping[int, int]:
-        """The identifiers that are stored and not released."""
+        """The packet identifiers that are stored and not released."""
         return self.stored.committed if self.stored else {}
 
-    def on_publish(self, packet_id: int, crc32: int, receive_maximum: int) -> OnPublish:
-        """Judge a PUBLISH; NEW and REUSED put it in flight."""
-        flying = self.in_flight.get(packet_id)
-        if flying is not None:
-            return OnPublish.IN_FLIGHT if flying == crc32 else OnPublish.CONFLICT
+    def receive_publish(self, packet_id: int, crc32: int, receive_maximum: int) -> PublishKind:
+        """Classify a PUBLISH; NEW and REUSED put its identifier in flight."""
+        in_flight = self.in_flight.get(packet_id)
+        if in_flight is not None:
+            return PublishKind.IN_FLIGHT if in_flight == crc32 else PublishKind.CONFLICT
         if packet_id in self.releasing:
-            return OnPublish.CONFLICT
+            return PublishKind.CONFLICT
         known = self.committed.get(packet_id)
         if known == crc32:
-            return OnPublish.COMMITTED
+            return PublishKind.COMMITTED
         if known is None and len(self.in_flight) + len(self.committed) >= receive_maximum:
-            return OnPublish.OVER_LIMIT
+            return PublishKind.OVER_LIMIT
         self.in_flight[packet_id] = crc32
-        return OnPublish.NEW if known is None else OnPublish.REUSED
+        return PublishKind.NEW if known is None else PublishKind.REUSED
 
-    def on_release(self, packet_id: int) -> OnRelease:
-        """Judge a PUBREL; RELEASE makes the identifier a releasing one."""
+    def receive_release(self, packet_id: int) -> ReleaseKind:
+        """Classify a PUBREL; RELEASE marks its identifier as releasing."""
         if packet_id in self.in_flight:
-            return OnRelease.CONFLICT
+            return ReleaseKind.CONFLICT
         if packet_id in self.releasing:
-            return OnRelease.REPEATED
+            return ReleaseKind.REPEATED
         if packet_id not in self.committed:
-            return OnRelease.UNKNOWN
+            return ReleaseKind.UNKNOWN
         self.releasing.add(packet_id)
-        return OnRelease.RELEASE
+        return ReleaseKind.RELEASE
 
     def is_present(self, now_ms: int) -> bool:
-        """Whether a stored state exists that has not expired."""
+        """Return whether a stored state exists that has not expired."""
         stored = self.stored
         return self.durable and stored is not None and (stored.expires_at_ms is None or now_ms < stored.expires_at_ms)
 
 
 class TooManySessionsError(Exception):
-    """The bound on sessions is reached."""
+    """The process holds as many sessions as it may."""
 
 
 class Dormant(Protocol):
-    """Restored sessions that nobody has asked for since (`isotherm.mqtt_proxy.sessions.dormant`)."""
+    """Restored sessions that no client has asked for yet (`sessions.dormant`)."""
 
     @property
     def with_will(self) -> Sequence[str]:
@@ -193,16 +188,16 @@ class Dormant(Protocol):
     def __len__(self) -> int: ...
 
     def pop(self, client_id: str) -> StoredState | None:
-        """The state of a client, which is dormant no longer."""
+        """Remove and return the state of a client; None without one."""
 
-    def due(self, now_ms: int, most: int) -> Sequence[str]:
-        """At most `most` clients whose session has expired."""
+    def due(self, now_ms: int, limit: int) -> Sequence[str]:
+        """Return at most `limit` clients whose session has expired."""
 
 
 class SessionStore:
-    """All sessions by client id, at most `maximum`; the `dormant` ones become objects when they are asked for.
+    """All sessions by client id, at most `maximum`. A dormant session becomes an object when somebody asks for it.
 
-    The bound does not hold for the restored ones: what devices were promised comes first.
+    The bound does not apply to restored sessions, because their devices hold promises.
     """
 
     def __init__(self, maximum: int, dormant: Dormant | None = None) -> None:
@@ -216,16 +211,16 @@ class SessionStore:
         return len(self._sessions) + (len(self._dormant) if self._dormant else 0)
 
     def get(self, client_id: str) -> Session | None:
-        """The session of a client, if there is one."""
+        """Return the session of a client; None without one."""
         session = self._sessions.get(client_id)
         if session is None and self._dormant is not None:
             state = self._dormant.pop(client_id)
             if state is not None:
-                session = self._hold(client_id, state)
+                session = self._add(client_id, state)
         return session
 
     def get_or_create(self, client_id: str) -> Session:
-        """The session of a client; a new one is neither durable nor stored. Raises TooManySessionsError."""
+        """Return the session of a client; a new one is neither durable nor stored. Raises TooManySessionsError."""
         session = self.get(client_id)
         if session is None:
             self.check_room()
@@ -233,12 +228,12 @@ class SessionStore:
         return session
 
     def check_room(self) -> None:
-        """Raises TooManySessionsError when no further session can be created."""
+        """Raise TooManySessionsError when no further session can be created."""
         if len(self) >= self._maximum:
             raise TooManySessionsError
 
     def forget(self, session: Session) -> None:
-        """Drop a session that nobody owns and of which nothing is stored or undecided."""
+        """Drop the session, unless a connection owns it or some of it is stored or undecided."""
         if (
             session.owner is None
             and not session.undecided
@@ -248,16 +243,16 @@ class SessionStore:
             del self._sessions[session.client_id]
 
     def surrender(self, session: Session) -> None:
-        """Drop a session that another process holds from now on."""
+        """Drop a session that another process owns from now on."""
         if self._sessions.get(session.client_id) is session:
             del self._sessions[session.client_id]
 
     def adopt(self, client_id: str, state: StoredState) -> None:
-        """Hold a session that another process had; nothing changes when it is held already. The bound does not hold."""
+        """Add a session that another process owned, unless it is here already. The bound does not apply."""
         if self.get(client_id) is None:
-            self._hold(client_id, state.copy())
+            self._add(client_id, state.copy())
 
-    def _hold(self, client_id: str, stored: StoredState) -> Session:
+    def _add(self, client_id: str, stored: StoredState) -> Session:
         stored.owner = None
         session = self._sessions[client_id] = Session(
             client_id,
@@ -270,11 +265,11 @@ class SessionStore:
         return session
 
     def with_will(self) -> list[Session]:
-        """Sessions that have a will."""
+        """Return the sessions with a will."""
         return [session for session in self._sessions.values() if session.will is not None]
 
     def never_detached(self) -> list[Session]:
-        """Sessions whose connection ended without this being stored, because Kafka did not take it."""
+        """Return the sessions whose connection ended although Kafka did not store the end."""
         return [
             session
             for session in self._sessions.values()
@@ -286,11 +281,11 @@ class SessionStore:
         ]
 
     def expired(self, now_ms: int) -> list[Session]:
-        """Sessions that may be forgotten: nobody owns them, nothing is undecided, no will waits, their time is over.
+        """Return the expired sessions that no connection owns, without undecided writes and without a will.
 
-        Of the dormant ones at most _MOST_EXPIRED, so that a million that expire at once do not fill the queues.
+        At most _MAX_EXPIRED dormant sessions are among them.
         """
-        for client_id in self._dormant.due(now_ms, _MOST_EXPIRED) if self._dormant else ():
+        for client_id in self._dormant.due(now_ms, _MAX_EXPIRED) if self._dormant else ():
             self.get(client_id)
         return [
             session

@@ -1,7 +1,8 @@
-"""Finds other processes that live under our name, before we would fence them (ADR 0017).
+"""Finds other live processes with the name of this one, before this one would fence them (ADR 0017).
 
-On one host a socket tells at once. Elsewhere every process says each five seconds on `isotherm.status` how it is: one
-that says so while we look, and is not us, is alive. What it last said before does not count, so no clocks are compared.
+On one host a socket shows them at once. On other hosts every process sends a heartbeat to `isotherm.status` each five
+seconds. A process whose heartbeat arrives while this one looks is alive. Earlier heartbeats do not count, so no clocks
+are compared.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ _log = logs.logger(__name__)
 
 _LOOK_S = 2.5 * INTERVAL_MS / 1000
 _TOO_OLD_MS = 120_000
-"""Not worth a look: nobody's clock and Kafka's differ by so much."""
+"""A heartbeat of this age is certainly old: no clock differs from Kafka's by so much."""
 _REQUEST_TIMEOUT_S = 10.0
 _POLL_S = 0.5
 _HOLDS_ITS_ID = frozenset((State.RUNNING, State.PAUSED, State.STOPPED, State.RESTARTING))
 
 
 class NameInUseError(Exception):
-    """Another process lives under the name that this one has."""
+    """Another live process has the name of this one."""
 
 
-class LivingServers:
-    """Looks for processes of the server that is `connector` on the control topics.
+class NameConflicts:
+    """Looks for other processes of the server that is called `connector` on the control topics.
 
-    `consumer` is a new one with partition ends reported.
+    `consumer` returns a new consumer that reports partition ends.
     """
 
     def __init__(self, admin: AdminClient, consumer: Callable[[], Consumer], decoder: Decoder, connector: str) -> None:
@@ -51,7 +52,7 @@ class LivingServers:
         self._lock: socket.socket | None = None
 
     def hold(self, ordinal: int, is_over: Callable[[], bool]) -> None:
-        """Make sure that nobody else is process `ordinal`, and be it from now on for others on this host.
+        """Check that no other process is process `ordinal`, and reserve the number on this host.
 
         Raises NameInUseError, KafkaException.
         """
@@ -59,38 +60,38 @@ class LivingServers:
             cluster = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S).cluster_id
             lock = socket.socket(socket.AF_UNIX)
             try:
-                # A name in the abstract namespace: it is gone with its process, however that ends (unix(7)).
+                # A name in the abstract namespace vanishes with its process, however that ends (unix(7)).
                 lock.bind(f"\0isotherm/{cluster}/{self._connector}/{ordinal}")
             except OSError as error:
                 lock.close()
-                raise NameInUseError(self._words({ordinal: "a process on this host"})) from error
+                raise NameInUseError(self._describe({ordinal: "a process on this host"})) from error
             self._lock = lock
         self.check([ordinal], is_over)
 
     def check(self, ordinals: Iterable[int], is_over: Callable[[], bool]) -> None:
-        """Make sure that nobody holds one of `ordinals`. Raises NameInUseError, KafkaException."""
+        """Check that no other process has one of `ordinals`. Raises NameInUseError, KafkaException."""
         others = self.others(ordinals, is_over)
         if others:
-            raise NameInUseError(self._words(others))
+            raise NameInUseError(self._describe(others))
 
-    def _words(self, others: Mapping[int, str]) -> str:
+    def _describe(self, others: Mapping[int, str]) -> str:
         who = ", ".join(f"{worker} is its process {ordinal}" for ordinal, worker in sorted(others.items()))
         return (
             f"another server on this Kafka is called {self._connector}, too: {who}. Give each server a `name` of its "
-            "own. This one waits until the other ends"
+            "own. This one waits until the other one ends"
         )
 
     def others(self, ordinals: Iterable[int], is_over: Callable[[], bool]) -> dict[int, str]:
-        """Of `ordinals`, those that another process holds now, and the name of that process.
+        """Return which of `ordinals` another process has now, with the name of that process.
 
-        Takes as long as reading the topic when nobody seems to hold one, else up to two heartbeats. Ends early when
+        Takes as long as reading the topic when no process seems to have one, else up to two heartbeats. Ends early when
         `is_over`. Raises KafkaException.
         """
         partitions = self._admin.list_topics(TOPIC, timeout=_REQUEST_TIMEOUT_S).topics[TOPIC]
         if partitions.error is not None:
-            _log.warning("no status topic: cannot tell whether another server has our name", topic=TOPIC)
+            _log.warning("the status topic is missing: another server with this name would not be noticed", topic=TOPIC)
             return {}
-        wanted = set(ordinals)
+        asked = set(ordinals)
         suspects: dict[tuple[int, str], None] = {}
         found: dict[int, str] = {}
         consumer = self._consumer()
@@ -103,18 +104,18 @@ class LivingServers:
                     error = message.error()
                     if error is not None:
                         if error.code() == KafkaError._PARTITION_EOF:
-                            # An end is reached again after each record: only the first time begins the wait, or the
-                            # heartbeats of others would prolong it for ever.
+                            # Kafka reports an end again after each record. Only the first one begins the wait, or the
+                            # heartbeats of others would prolong it forever.
                             if behind == {message.partition()}:
                                 until_s = time.monotonic() + _LOOK_S
                             behind.discard(message.partition())
                         elif error.fatal() or not error.retriable():
                             raise KafkaException(error)
                         continue
-                    said = self._said(message, wanted)
-                    if said is None:
+                    heartbeat = self._read_heartbeat(message, asked)
+                    if heartbeat is None:
                         continue
-                    ordinal, worker, is_holding = said
+                    ordinal, worker, is_holding = heartbeat
                     if not is_holding:
                         suspects.pop((ordinal, worker), None)
                     elif behind:
@@ -126,13 +127,13 @@ class LivingServers:
             consumer.close()
         return found
 
-    def _said(self, message: Message, wanted: set[int]) -> tuple[int, str, bool] | None:
-        """Which process of ours the record is of, and whether it may hold its transactional id."""
+    def _read_heartbeat(self, message: Message, asked: set[int]) -> tuple[int, str, bool] | None:
+        """Return ordinal and name of the sender, and whether it may have its transactional id; None to ignore it."""
         key, value = message.key(), message.value()
         if key is None or not key.startswith(f"{self._connector}/".encode()):
             return None
         _, ordinal, worker = key.decode("utf-8").split("/", 2)
-        if int(ordinal) not in wanted or worker == this_process():
+        if int(ordinal) not in asked or worker == this_process():
             return None
         if value is None or time.time() * 1000 - message.timestamp()[1] > _TOO_OLD_MS or _is_dead(worker):
             return int(ordinal), worker, False
@@ -142,7 +143,7 @@ class LivingServers:
 
 
 def _is_dead(worker: str) -> bool:
-    """Whether a process of this host has ended for certain."""
+    """Return whether a process of this host has certainly ended."""
     host, _, number = worker.rpartition(":")
     if host != socket.gethostname() or not number.isdecimal():
         return False

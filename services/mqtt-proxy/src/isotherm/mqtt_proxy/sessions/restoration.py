@@ -1,0 +1,101 @@
+"""Restores the sessions of a process from the sessions topic at its start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+
+from confluent_kafka.admin import AdminClient
+
+from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
+from isotherm.mqtt_proxy.sessions.records import from_record, newest
+from isotherm.mqtt_proxy.sessions.recovery import end_offsets, fence, read_to_end
+from isotherm.mqtt_proxy.sessions.server_name import ServerName
+from isotherm.mqtt_proxy.sessions.store import StoredState
+from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
+from isotherm.servicekit import kafka
+from isotherm.servicekit.avro import Decoder, WireFormatError
+from isotherm.servicekit.lifecycle import Stop
+from isotherm.servicekit.settings import KafkaSettings
+
+_READ_AHEAD_KB = 16_384
+"""How much the reader of the sessions topic buffers at most."""
+
+
+class UnreadableSessionError(Exception):
+    """A stored session cannot be decoded. Without its state the server would break its promise to the device."""
+
+
+class SessionRestoration:
+    """Reads the sessions of `slot`, and its share of the sessions of processes that do not exist any more.
+
+    `check_gone` raises when one of the given processes is alive after all. `interrupted` names the clients whose
+    sessions a predecessor of this process was transferring when it ended.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topic: str,
+        *,
+        admin: AdminClient,
+        decoder: Decoder,
+        name: ServerName,
+        slot: WorkerSlot,
+        check_gone: Callable[[Iterable[int]], None],
+        stop: Stop,
+    ) -> None:
+        self._settings = settings
+        self._topic = topic
+        self._admin = admin
+        self._decoder = decoder
+        self._name = name
+        self._slot = slot
+        self._check_gone = check_gone
+        self._stop = stop
+        self.transferred: dict[str, StoredState] = {}
+        """The interrupted sessions that the predecessor had transferred to another process."""
+
+    def restore(self, interrupted: Collection[str]) -> DormantSessions:
+        """Return the sessions, after fencing the processes that do not exist any more. Blocks.
+
+        Raises KafkaException, UnreadableSessionError, or what `check_gone` raises.
+        """
+        fenced = set[int]()
+        while True:
+            values = self._read()
+            restored = DormantSessions(self._decode, int(time.time() * 1000))
+            try:
+                states = {
+                    client_id: self._decode(values[client_id]) for client_id in interrupted if client_id in values
+                }
+                owners = restored.take_over(values, self._owns)
+            except WireFormatError as error:
+                raise UnreadableSessionError(f"{self._topic}: a session cannot be read: {error}") from error
+            gone = {owner for owner in owners if self._slot.is_gone(owner) and self._slot.owns(owner)} - fenced
+            if not gone or self._stop.is_set():
+                break
+            self._check_gone(gone)
+            for owner in sorted(gone):
+                fence(self._settings, self._name.transactional_id(owner))
+            fenced |= gone
+        self.transferred = {client_id: state for client_id, state in states.items() if not self._owns(state)}
+        return restored
+
+    def _decode(self, value: bytes) -> StoredState:
+        return from_record(self._decoder(value).record)
+
+    def _owns(self, state: StoredState) -> bool:
+        return self._slot.owns(state.owner or 0)
+
+    def _read(self) -> dict[str, bytes]:
+        """Read the last state of every client. Raises KafkaException."""
+        client_id = f"{self._name.transactional_id(self._slot.ordinal)}-restore"
+        consumer = kafka.consumer(
+            self._settings, client_id, client_id, enable_partition_eof=True, queued_max_messages_kbytes=_READ_AHEAD_KB
+        )
+        try:
+            ends = end_offsets(self._admin, self._topic)
+            return newest(read_to_end(consumer, self._topic, ends, self._stop), self._name.client_of)
+        finally:
+            consumer.close()
