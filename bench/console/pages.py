@@ -53,8 +53,8 @@ BEAT_S = 5.0
 WAIT_S = 120.0
 
 
-class Fleet:
-    """Writes what workers would write."""
+class Cluster:
+    """Writes the records that connectors, workers and tasks would write."""
 
     def __init__(self, settings: KafkaSettings, registry: RegistrySettings, connectors: int, tasks: int) -> None:
         schemas = SchemaRegistry(registry)
@@ -66,7 +66,7 @@ class Fleet:
         self._tasks, self._beats = tasks, 0
 
     def configure(self) -> None:
-        """The class and the connectors, one topic for three of them."""
+        """Write the class and the connectors; three connectors share a topic."""
         plugin = next(one.value for one in isotherm.schemas.examples("isotherm.plugins"))
         self._producer.produce(
             "isotherm.plugins", key=KLASS, value=self._plugin({**plugin, "connector_class": KLASS, "type": "sink"})
@@ -95,7 +95,7 @@ class Fleet:
         self.beat()
 
     def beat(self) -> None:
-        """A heartbeat of every task, one of fifty failed with a long trace; all acknowledged on return."""
+        """Write a heartbeat of every task, one of fifty failed with a long trace, and wait for the acknowledgements."""
         self._beats += 1
         for number, name in enumerate(self._names):
             for task in range(self._tasks):
@@ -116,17 +116,17 @@ class Fleet:
                     "isotherm.status", key=f"{name}/{task}/host-{task}:1", value=self._status(record)
                 )
         if self._producer.flush(WAIT_S):
-            raise SystemExit("Kafka did not take the heartbeats")
+            raise SystemExit("Kafka did not acknowledge the heartbeats")
 
 
 @contextmanager
-def beating(fleet: Fleet) -> Iterator[None]:
-    """Heartbeats while the body runs."""
+def beating(cluster: Cluster) -> Iterator[None]:
+    """Send heartbeats while the body runs."""
     ended = threading.Event()
 
     def beat() -> None:
         while not ended.wait(BEAT_S):
-            fleet.beat()
+            cluster.beat()
 
     thread = threading.Thread(target=beat)
     thread.start()
@@ -139,7 +139,7 @@ def beating(fleet: Fleet) -> Iterator[None]:
 
 @contextmanager
 def console(settings: KafkaSettings, registry: RegistrySettings, folder: Path) -> Iterator[httpx.Client]:
-    """The console as a process, ready."""
+    """Run the console as a process, and wait until it is ready."""
     port = hold_free_port()
     release(port)
     chosen = {
@@ -171,7 +171,7 @@ def _is_ready(client: httpx.Client) -> bool:
 
 
 def measure(client: httpx.Client, page: str, requests: int) -> list[float]:
-    """Times of a page in ms."""
+    """Return the sorted response times of a page in ms."""
     times = []
     for _ in range(requests):
         began = time.perf_counter()
@@ -183,7 +183,7 @@ def measure(client: httpx.Client, page: str, requests: int) -> list[float]:
 
 
 def main() -> int:
-    """Measure and print; exit code 1 when the goal is missed."""
+    """Measure and print the response times; exit code 1 when the goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--connectors", type=int, default=50)
     parser.add_argument("--tasks", type=int, default=3)
@@ -197,12 +197,12 @@ def main() -> int:
         settings = KafkaSettings(bootstrap_servers=stack.kafka.bootstrap_servers)
         registry = RegistrySettings(url=stack.registry.url)
         apply(settings, registry)
-        fleet = Fleet(settings, registry, given.connectors, given.tasks)
-        fleet.configure()
+        cluster = Cluster(settings, registry, given.connectors, given.tasks)
+        cluster.configure()
         print("\n".join(measurement.environment("fastapi", "uvicorn", "jinja2")))
         print(f"{given.connectors} connectors x {given.tasks} tasks, {given.requests} requests each, ms")
-        print(f"{'page':50} {'median':>8} {'p95':>8} {'most':>8}")
-        with console(settings, registry, folder) as client, beating(fleet):
+        print(f"{'page':50} {'median':>8} {'p95':>8} {'max':>8}")
+        with console(settings, registry, folder) as client, beating(cluster):
             for page in PAGES:
                 times = measure(client, page, given.requests)
                 p95 = times[int(len(times) * 0.95)]

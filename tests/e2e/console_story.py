@@ -27,7 +27,7 @@ from isotherm.servicekit import kafka as clients
 
 NAME = "greenhouse-to-cassandra"
 TOPIC, KEYSPACE, TABLE = "greenhouse", "greenhouse", "readings"
-LETTERS = f"{NAME}.dead-letters"
+QUEUE = f"{NAME}.dead-letters"
 CLASS = "isotherm.persisters.ScyllaSink"
 WITHIN_S = 120.0
 
@@ -89,7 +89,7 @@ class Greenhouse:
 
     def poison(self, *values: bytes) -> None:
         """Write records that nobody can store; the balance is told to expect their dead letters."""
-        self._system.expected_dead_letters[LETTERS] = len(values)
+        self._system.expected_dead_letters[QUEUE] = len(values)
         self.measure(*values)
 
     def rows(self) -> dict[str, float]:
@@ -100,9 +100,9 @@ class Greenhouse:
         """Wait until the table holds exactly this."""
         until(lambda: self.rows() == wanted, lambda: f"{wanted}; it holds {self.rows()}\n{self.log()}")
 
-    def letters(self) -> list[tuple[bytes | None, str]]:
-        """What is in the topic of dead letters: the original bytes, and the stage at which they were refused."""
-        with closing(records.read(self._system.kafka, LETTERS)) as found, suppress(UnknownTopicError):
+    def dead_letter_records(self) -> list[tuple[bytes | None, str]]:
+        """The records of the dead-letter queue: the original bytes, and the stage at which they failed."""
+        with closing(records.read(self._system.kafka, QUEUE)) as found, suppress(UnknownTopicError):
             return [(one.value(), _header(one, "__connect.errors.stage")) for one in found]
         return []
 
@@ -137,9 +137,9 @@ def tell(console: Browser, greenhouse: Greenhouse) -> None:
     greenhouse.poison(CUT_OFF, UNKNOWN_FIELD)
     _see_the_exception(console)
     _edit(console, configuration(SELECTED, TOLERANT))
-    _see_the_letters(console, greenhouse)
+    _see_the_dead_letter_records(console, greenhouse)
     _mend_while_paused(console, greenhouse)
-    _work_the_letters_off(console, greenhouse)
+    _handle_the_dead_letter_records(console, greenhouse)
     _delete(console, greenhouse)
 
 
@@ -180,25 +180,28 @@ def _see_the_exception(console: Browser) -> None:
     console.press("link", NAME)
 
 
-def _see_the_letters(console: Browser, greenhouse: Greenhouse) -> None:
+def _see_the_dead_letter_records(console: Browser, greenhouse: Greenhouse) -> None:
     page = console.page
     _expect_state(console, "RUNNING", "RUNNING")
     poison = [(CUT_OFF, "VALUE_CONVERTER"), (UNKNOWN_FIELD, "TASK_PUT")]
-    until(lambda: greenhouse.letters() == poison, lambda: f"{poison}; there are {greenhouse.letters()}")
+    until(
+        lambda: greenhouse.dead_letter_records() == poison,
+        lambda: f"{poison}; there are {greenhouse.dead_letter_records()}",
+    )
     assert greenhouse.rows() == {"gh-1": 21.5}
     console.visit_every_kind_of_page()
     console.open(f"/ui/connectors/{NAME}")
-    expect(page.locator("#balance tfoot").get_by_role("cell")).to_have_text(["3", "1", "2", "0", "0", "yes"])
-    console.press("link", "Dead letters", within=_actions(console))
+    expect(page.locator("#reconciliation tfoot").get_by_role("cell")).to_have_text(["3", "1", "2", "0", "0", "yes"])
+    console.press("link", "Dead-letter queue", within=_actions(console))
     expect(page.get_by_role("checkbox")).to_have_count(len(poison))
     expect(page.get_by_role("row").filter(has_text="soil")).to_contain_text("NotAColumnError")
     console.examine()
-    console.picture("dead-letters")
+    console.picture("dead-letter-queue")
     console.press("link", "0/1")
     expect(page.locator("pre.trace")).to_contain_text("NotAColumnError")
     expect(page.get_by_text('"soil": "dry"')).to_be_visible()
     console.examine()
-    console.picture("dead-letter")
+    console.picture("dead-letter-record")
 
 
 def _edit(console: Browser, text: str) -> None:
@@ -223,23 +226,23 @@ def _mend_while_paused(console: Browser, greenhouse: Greenhouse) -> None:
     greenhouse.await_rows({"gh-1": 21.5, "gh-4": 22.5})
 
 
-def _work_the_letters_off(console: Browser, greenhouse: Greenhouse) -> None:
+def _handle_the_dead_letter_records(console: Browser, greenhouse: Greenhouse) -> None:
     page = console.page
-    console.press("link", "Dead letters", within=_actions(console))
-    page.get_by_label("Choose letter 0/1").press("Space")
+    console.press("link", "Dead-letter queue", within=_actions(console))
+    page.get_by_label("Choose record 0/1").press("Space")
     console.press("button", "Replay")
     expect(page.get_by_role("status")).to_have_text("1 replayed")
     expect(page.get_by_role("checkbox")).to_have_count(1)
     greenhouse.await_rows({"gh-1": 21.5, "gh-3": 19.5, "gh-4": 22.5})
     page.get_by_label("all that are open now").press("Space")
     console.press("button", "Discard")
-    expect(page.get_by_role("heading", level=1)).to_have_text(f"Discard all letters of {LETTERS}?")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Discard all open records of {QUEUE}?")
     console.examine()
     console.press("button", "Discard")
     expect(page.get_by_role("status")).to_have_text("1 discarded")
     expect(page.get_by_role("checkbox")).to_have_count(0)
     console.examine()
-    assert len(greenhouse.letters()) == 2, "a letter that is worked off stays in its topic"
+    assert len(greenhouse.dead_letter_records()) == 2, "a handled record stays in its topic"
 
 
 def _delete(console: Browser, greenhouse: Greenhouse) -> None:

@@ -108,7 +108,7 @@ def test_a_connector_s_life_in_the_console(system: System) -> None:
 
     assert console.complaints == []
     assert console.faults == []
-    assert {kind for kind, _depth in console.examined} >= {"", "new", "connectors", "dead-letters"}
+    assert {kind for kind, _depth in console.examined} >= {"", "new", "connectors", "dead-letter-queues"}
 
 
 @pytest.mark.faults

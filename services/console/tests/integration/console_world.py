@@ -172,8 +172,10 @@ class World:
         self._ends.close()
 
 
-def bury(world: World, topic: str, box: str, *, count: int, first: int = 0, padding: bytes = b"") -> None:
-    """Dead letters as a worker writes them, called `letter N` from the first on, with something behind each value."""
+def produce_dead_letters(
+    world: World, topic: str, queue: str, *, count: int, first: int = 0, padding: bytes = b""
+) -> None:
+    """Produce dead-letter records as a worker does, with the values `record N` and `padding` behind each."""
     producer = clients.producer(world.kafka, "test")
     for offset in range(first, first + count):
         headers = dead_letter_headers(
@@ -185,7 +187,7 @@ def bury(world: World, topic: str, box: str, *, count: int, first: int = 0, padd
             partition=0,
             offset=offset,
         )
-        producer.produce(box, key=b"k", value=f"letter {offset}".encode() + padding, headers=headers)
+        producer.produce(queue, key=b"k", value=f"record {offset}".encode() + padding, headers=headers)
     assert producer.flush(WAIT_S) == 0
 
 

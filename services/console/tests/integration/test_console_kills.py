@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import TopicPartition
-from console_world import KLASS, WAIT_S, Console, World, bury, until
+from console_world import KLASS, WAIT_S, Console, World, produce_dead_letters, until
 
 from isotherm.cli import records
 from isotherm.connector.errors.dead_letters import ensure_topic
@@ -27,7 +27,7 @@ pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration
 
 KILLS, MOST_KILLS = 5, 40
-LETTERS = 4_000
+BATCH = 4_000
 """Buried before each kill: several batches of a replay."""
 Step = tuple[str, str]
 """What is wanted of a connector after a change: its file, and its target state."""
@@ -106,14 +106,14 @@ class Changes(Client):
 
 
 class Replays(Client):
-    """All open letters of a topic are replayed, again and again."""
+    """All open records of a queue are replayed, again and again."""
 
-    def __init__(self, console: Console, box: str) -> None:
+    def __init__(self, console: Console, queue: str) -> None:
         super().__init__(console)
-        self._path = f"/isotherm/dead-letter-queues/{box}/replay"
+        self._path = f"/isotherm/dead-letter-queues/{queue}/replay"
 
     def run(self) -> None:
-        """Until `stop`, and until no letter is open then."""
+        """Until `stop`, and until no record is open then."""
         while True:
             is_last = self.stop.is_set()
             done = self.ask("POST", self._path, 200, body={"all": True})["done"]
@@ -126,17 +126,19 @@ def test_nothing_acknowledged_is_lost_by_kills_at_any_moment(world: World) -> No
     # Its group stays known, and no process is started for each of so many changes.
     world.worker(console).kill()
     target = world.topic(f"k-{uuid.uuid4().hex[:8]}")
-    box = f"{target}.dead-letters"
-    ensure_topic(world.admin, box)
+    queue = f"{target}.dead-letters"
+    ensure_topic(world.admin, queue)
     names = [f"{target}-{n}" for n in range(3)]
     with (
         closing(Changes(console, names, world.group)) as changes,
-        closing(Replays(console, box)) as replays,
+        closing(Replays(console, queue)) as replays,
         ThreadPoolExecutor(2) as threads,
     ):
         ends = [threads.submit(changes.run), threads.submit(replays.run)]
         try:
-            buried = kill_again_and_again(world, console, target, changes, replays, lambda: any(e.done() for e in ends))
+            produced = kill_again_and_again(
+                world, console, target, changes, replays, lambda: any(e.done() for e in ends)
+            )
         finally:
             changes.stop.set()
             replays.stop.set()
@@ -148,15 +150,15 @@ def test_nothing_acknowledged_is_lost_by_kills_at_any_moment(world: World) -> No
         assert console.http.get(f"/connectors/{name}/config").json()["file"] == steps[-1][0]
     with closing(records.read(world.kafka, target)) as found:
         replayed = {message.value() for message in found}
-    assert replayed == {f"letter {n}".encode() for n in range(buried)}
-    assert console.http.get(f"/isotherm/dead-letter-queues/{box}").json() == []
+    assert replayed == {f"record {n}".encode() for n in range(produced)}
+    assert console.http.get(f"/isotherm/dead-letter-queues/{queue}/records").json() == []
 
 
 def kill_again_and_again(
     world: World, console: Console, target: str, changes: Changes, replays: Replays, is_over: Callable[[], bool]
 ) -> int:
-    """Kill the console in the middle of changes and of replays, unless one of them has failed; the letters buried."""
-    buried = kills = 0
+    """Kill the console amid changes and replays until one of them fails; return how many records were produced."""
+    produced = kills = 0
     with closing(clients.consumer(world.kafka, "test", "test")) as consumer:
 
         def replayed() -> int:
@@ -165,10 +167,10 @@ def kill_again_and_again(
         while kills < KILLS or not (changes.cut and replays.cut):
             assert kills < MOST_KILLS, f"{kills} kills cut off {changes.cut} changes and {replays.cut} replays"
             changed, before = changes.count, replayed()
-            bury(world, target, f"{target}.dead-letters", count=LETTERS, first=buried)
-            buried += LETTERS
-            # Each time somewhat later.
-            enough = before + 1 + (kills * 700) % LETTERS
+            produce_dead_letters(world, target, f"{target}.dead-letters", count=BATCH, first=produced)
+            produced += BATCH
+            # Kill somewhat later each time.
+            enough = before + 1 + (kills * 700) % BATCH
             until(
                 "changes and replays go on",
                 lambda: is_over() or (changes.count > changed and replayed() >= enough),  # noqa: B023 -- asked at once
@@ -179,7 +181,7 @@ def kill_again_and_again(
             console.kill()
             kills += 1
             console.start()
-    return buried
+    return produced
 
 
 def written(world: World, names: Iterable[str]) -> Mapping[str, list[Step]]:

@@ -9,7 +9,7 @@ from functools import partial
 
 import httpx
 import pytest
-from console_world import KLASS, Console, Process, World, bury, until
+from console_world import KLASS, Console, Process, World, produce_dead_letters, until
 from typer.testing import CliRunner, Result
 
 from isotherm.cli.__main__ import app
@@ -108,56 +108,58 @@ def test_a_sink_reads_again_from_where_it_is_told(world: World, console: Console
 def test_dead_letters_are_replayed_to_where_they_came_from_or_discarded(
     world: World, console: Console, name: str
 ) -> None:
-    box = f"{name}.dead-letters"
-    ensure_topic(world.admin, box)
+    queue = f"{name}.dead-letters"
+    ensure_topic(world.admin, queue)
     create(console, world, name)
-    bury(world, name, box, count=4)
-    path = f"/isotherm/dead-letter-queues/{box}"
-    assert {"topic": box, "max_open": 4} in console.http.get("/isotherm/dead-letter-queues").json()
-    listed = console.http.get(path).json()
+    produce_dead_letters(world, name, queue, count=4)
+    path = f"/isotherm/dead-letter-queues/{queue}"
+    assert {"topic": queue, "max_open": 4} in console.http.get("/isotherm/dead-letter-queues").json()
+    listed = console.http.get(f"{path}/records").json()
     assert [(one["offset"], one["value"], one["message"]) for one in listed] == [
-        (n, f"letter {n}", "no good") for n in range(4)
+        (n, f"record {n}", "no good") for n in range(4)
     ]
 
-    chosen = {"letters": [{"partition": 0, "offset": n} for n in (1, 2)]}
-    assert console.http.post(f"{path}/replay", json=chosen).json() == {"done": 2, "left": 0}
-    until("two are written", lambda: lines(world, name) == ["letter 1", "letter 2"], console.log)
-    assert [one["offset"] for one in console.http.get(path).json()] == [0, 3]
-    assert console.http.post(f"{path}/replay", json=chosen).json() == {"done": 0, "left": 0}, "once is enough"
+    chosen = {"records": [{"partition": 0, "offset": n} for n in (1, 2)]}
+    assert console.http.post(f"{path}/replay", json=chosen).json() == {"done": 2, "not_replayable": 0}
+    until("two are written", lambda: lines(world, name) == ["record 1", "record 2"], console.log)
+    assert [one["offset"] for one in console.http.get(f"{path}/records").json()] == [0, 3]
+    assert console.http.post(f"{path}/replay", json=chosen).json() == {"done": 0, "not_replayable": 0}, "once is enough"
 
-    discarded = console.http.post(f"{path}/discard", json={"letters": [{"partition": 0, "offset": 3}]})
-    assert discarded.json() == {"done": 1, "left": 0}
+    discarded = console.http.post(f"{path}/discard", json={"records": [{"partition": 0, "offset": 3}]})
+    assert discarded.json() == {"done": 1, "not_replayable": 0}
     console.kill()
     console.start()
     console.until_ready()
-    assert [one["offset"] for one in console.http.get(path).json()] == [0], "what is done is known to Kafka"
-    assert console.http.post(f"{path}/replay", json={"all": True}).json() == {"done": 1, "left": 0}
-    until("the last is written", lambda: lines(world, name) == ["letter 1", "letter 2", "letter 0"], console.log)
-    assert console.http.get(path).json() == []
+    assert [one["offset"] for one in console.http.get(f"{path}/records").json()] == [0], (
+        "what is done is known to Kafka"
+    )
+    assert console.http.post(f"{path}/replay", json={"all": True}).json() == {"done": 1, "not_replayable": 0}
+    until("the last is written", lambda: lines(world, name) == ["record 1", "record 2", "record 0"], console.log)
+    assert console.http.get(f"{path}/records").json() == []
     for _ in range(2):
-        bury(world, name, box, count=2, first=10)
-    assert console.http.post(f"{path}/replay", json={"all": True}).json() == {"done": 4, "left": 0}
-    written = ["letter 1", "letter 2", "letter 0", "letter 10", "letter 11"]
+        produce_dead_letters(world, name, queue, count=2, first=10)
+    assert console.http.post(f"{path}/replay", json={"all": True}).json() == {"done": 4, "not_replayable": 0}
+    written = ["record 1", "record 2", "record 0", "record 10", "record 11"]
     until("a record is written once", lambda: lines(world, name) == written, console.log)
-    assert console.http.get("/isotherm/dead-letter-queues/thermostat.data").status_code == 404
+    assert console.http.get("/isotherm/dead-letter-queues/thermostat.data/records").status_code == 404
 
 
-def test_a_list_of_large_dead_letters_is_shorter_and_the_command_line_goes_on_with_it(
+def test_a_list_of_large_records_is_shorter_and_the_command_line_continues_it(
     world: World, console: Console, name: str
 ) -> None:
-    box = f"{name}.dead-letters"
-    ensure_topic(world.admin, box)
+    queue = f"{name}.dead-letters"
+    ensure_topic(world.admin, queue)
     create(console, world, name)
-    bury(world, name, box, count=25, padding=b"." * 900_000)
-    first = console.http.get(f"/isotherm/dead-letter-queues/{box}?limit=1000")
+    produce_dead_letters(world, name, queue, count=25, padding=b"." * 900_000)
+    first = console.http.get(f"/isotherm/dead-letter-queues/{queue}/records?limit=1000")
     assert 0 < len(first.json()) < 25
     assert len(first.content) < 100_000
     assert "next" in first.links
-    listed = CliRunner().invoke(app, ["dlq", "list", box, "-n", "24"], env={"KAFKA_CONNECT_REST": console.url})
+    listed = CliRunner().invoke(app, ["dlq", "list", queue, "-n", "24"], env={"KAFKA_CONNECT_REST": console.url})
     assert [line.partition("=")[0] for line in listed.stdout.splitlines()] == [f"0/{n}" for n in range(24)]
-    assert 'href="?after=0/' in console.http.get(f"/ui/dead-letter-queues/{box}").text
-    handled = console.http.post(f"/isotherm/dead-letter-queues/{box}/replay", json={"all": True}).json()
-    assert handled == {"done": 25, "left": 0}
+    assert 'href="?after=0/' in console.http.get(f"/ui/dead-letter-queues/{queue}").text
+    handled = console.http.post(f"/isotherm/dead-letter-queues/{queue}/replay", json={"all": True}).json()
+    assert handled == {"done": 25, "not_replayable": 0}
     until("all are written", lambda: len(lines(world, name)) == 25, console.log)
 
 
@@ -213,34 +215,34 @@ def test_the_command_line_takes_its_options_before_and_after_the_command(console
     assert form(f"{before} -f properties", KAFKA_CONNECT_FORMAT="json") == "properties"
 
 
-def test_the_command_line_works_dead_letters_off_and_replays(world: World, console: Console, name: str) -> None:
+def test_the_command_line_handles_dead_letter_records_and_replays(world: World, console: Console, name: str) -> None:
     def isotherm(line: str) -> Result:
         return CliRunner().invoke(app, line.split(), env={"KAFKA_CONNECT_REST": console.url})
 
-    box = f"{name}.dead-letters"
-    ensure_topic(world.admin, box)
+    queue = f"{name}.dead-letters"
+    ensure_topic(world.admin, queue)
     create(console, world, name)
-    bury(world, name, box, count=3)
-    assert f"{box}=3" in isotherm("dlq list").stdout.splitlines()
+    produce_dead_letters(world, name, queue, count=3)
+    assert f"{queue}=3" in isotherm("dlq list").stdout.splitlines()
     assert (
-        isotherm(f"dlq list {box} -n 2").stdout
+        isotherm(f"dlq list {queue} -n 2").stdout
         == "0/0=builtins.ValueError: no good\n0/1=builtins.ValueError: no good\n"
     )
-    assert json.loads(isotherm(f"dlq show {box} 0/2").stdout)["value"] == "letter 2"
-    assert isotherm(f"dlq discard {box} 0/0").stderr == "isotherm: 1 discarded\n"
-    assert isotherm(f"dlq replay {box} --all").stderr == "isotherm: 2 replayed\n"
-    until("both are written", lambda: lines(world, name) == ["letter 1", "letter 2"], console.log)
-    assert isotherm(f"dlq list {box}").stdout == ""
+    assert json.loads(isotherm(f"dlq show {queue} 0/2").stdout)["value"] == "record 2"
+    assert isotherm(f"dlq discard {queue} 0/0").stderr == "isotherm: 1 discarded\n"
+    assert isotherm(f"dlq replay {queue} --all").stderr == "isotherm: 2 replayed\n"
+    until("both are written", lambda: lines(world, name) == ["record 1", "record 2"], console.log)
+    assert isotherm(f"dlq list {queue}").stdout == ""
     for wrong in ("dlq replay x", "dlq replay x 0/1 --all", "dlq show x 7"):
         assert isotherm(wrong).exit_code == 2
-    assert isotherm(f"dlq show {box} 0/99").exit_code == 1
+    assert isotherm(f"dlq show {queue} 0/99").exit_code == 1
 
     assert "STOPPED" in isotherm(f"replay {name} --to earliest").stderr
     isotherm(f"stop {name}")
     until("the replay is set", lambda: isotherm(f"replay {name} --to earliest").stdout == f"{name}-0=0\n", console.log)
     assert isotherm(f"replay {name} --to tomorrow").exit_code == 1
     isotherm(f"resume {name}")
-    until("both are written again", lambda: lines(world, name) == ["letter 1", "letter 2"] * 2, console.log)
+    until("both are written again", lambda: lines(world, name) == ["record 1", "record 2"] * 2, console.log)
 
 
 def test_ends_cleanly_when_told(world: World) -> None:

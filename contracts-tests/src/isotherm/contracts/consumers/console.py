@@ -1,4 +1,4 @@
-"""What the console needs of the control topics: what is wanted, what is, and which classes there are."""
+"""What the console needs of the control topics: desired states, heartbeats and connector classes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _NOW_MS = scenario.START_MS
 
 
 def _is_listed(harness: Harness, found: Message) -> None:
-    fleet = ClusterState()
-    fleet.take_connector(found.key, Decoder(harness.registry, CONNECTOR_READER)(found.value).record, _NOW_MS)
-    view = fleet.view(found.key, _NOW_MS)
+    cluster = ClusterState()
+    cluster.update_connector(found.key, Decoder(harness.registry, CONNECTOR_READER)(found.value).record, _NOW_MS)
+    view = cluster.view(found.key, _NOW_MS)
     if view is None:
         raise UnusableError(f"{found.key} is not listed")
     expect("name", view.connector.name, found.key)
@@ -34,10 +34,10 @@ def _is_listed(harness: Harness, found: Message) -> None:
 
 def _is_shown(harness: Harness, found: Message) -> None:
     record = Decoder(harness.registry, STATUS_SCHEMA)(found.value).record
-    fleet = ClusterState()
-    fleet.take_status(found.key, record)
+    cluster = ClusterState()
+    cluster.update_status(found.key, record)
     name = found.key.rsplit("/", 2)[0]
-    view = fleet.view(name, _NOW_MS)
+    view = cluster.view(name, _NOW_MS)
     if view is None:
         raise UnusableError(f"{name} is not shown")
     expect("tasks", len(view.tasks), 1)

@@ -1,4 +1,4 @@
-"""What the console writes when somebody creates a connector, and pauses a service that runs standalone."""
+"""What the console writes when a user creates a connector, and when one pauses a standalone service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SERVICE = "aggregator"
 
 
 class _ReadBack(PendingWrites):
-    """Nobody follows here: every write counts as read back."""
+    """No follower runs here: every write counts as read back."""
 
     def expect(self, write_id: str) -> threading.Event:
         event = super().expect(write_id)
@@ -32,17 +32,17 @@ class _ReadBack(PendingWrites):
 
 def messages(harness: Harness) -> Mapping[str, Message]:
     """The records of a new connector and of a paused service."""
-    recorder, fleet = RecordingProducer(), ClusterState()
-    journal = ControlTopicWriter(
+    recorder, cluster = RecordingProducer(), ClusterState()
+    writer = ControlTopicWriter(
         recorder.as_producer, harness.registry, _ReadBack(), timeout_ms=1_000, new_id=lambda: "write-1"
     )
-    control = ConnectorControl(fleet, journal, lambda: scenario.START_MS)
+    control = ConnectorControl(cluster, writer, lambda: scenario.START_MS)
     definition = KINDS["hazelcast"].definition
-    fleet.take_plugin(definition.klass, plugin_record(definition, "0.9.0"))
+    cluster.update_plugin(definition.klass, plugin_record(definition, "0.9.0"))
     for name, task, classes in ((EVERY_CONNECTOR, CONNECTOR_ITSELF, [definition.klass]), (_SERVICE, 0, [])):
-        fleet.take_status(f"{name}/{task}/host:1", _status(name, task, classes))
+        cluster.update_status(f"{name}/{task}/host:1", _status(name, task, classes))
     given = files.read(EXAMPLES / "demo" / "coap-to-hazelcast.properties")
-    # The fleet hears of nothing here, so it cannot show what was created.
+    # No follower updates the cluster's state here, so it cannot show the created connector.
     control.write_new(given.name, given.config, TargetState.STARTED)
     control.change_target(_SERVICE, TargetState.PAUSED)
     created, paused = recorder.messages
