@@ -33,7 +33,7 @@ from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.lifecycle import Exit
 from isotherm.servicekit.settings import HttpSettings, ServiceSettings
 from isotherm.simulators.coap import server
-from isotherm.simulators.mqtt import fleet
+from isotherm.simulators.mqtt import simulator
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -260,7 +260,7 @@ def test_each_sink_is_given_a_file_of_its_kind(
     assert persisters_main(["validate", "--sink", sink, str(resolved)]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "module"), [("mqtt-fleet", fleet), ("coap-sensors", server)])
+@pytest.mark.parametrize(("name", "module"), [("mqtt-fleet", simulator), ("coap-sensors", server)])
 def test_simulators_take_their_arguments(name: str, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[argparse.Namespace] = []
 

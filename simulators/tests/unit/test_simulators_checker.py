@@ -28,7 +28,7 @@ def reading(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_a_verdict_depends_on_the_record_alone(changes: dict[str, Any], verdict: str) -> None:
-    assert checker.verdict(reading(**changes), RULES) == verdict
+    assert checker.classify(reading(**changes), RULES) == verdict
 
 
 def test_windows_overlap_when_they_slide() -> None:

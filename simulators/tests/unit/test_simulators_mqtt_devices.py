@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from isotherm.simulators.mqtt.devices import (
     METRICS,
     Disorder,
-    fleet,
+    make_devices,
     measure,
     readings,
 )
-from isotherm.simulators.mqtt.fleet import qos_weights
+from isotherm.simulators.mqtt.simulator import qos_weights
 
 HOUR_MS = 3_600_000
 
@@ -28,7 +28,7 @@ def test_same_seed_gives_the_same_devices_and_readings(count: int, seed: int, ma
     disorder = Disorder(out_of_order_share=0.2, late_share=0.1)
 
     def run() -> list[object]:
-        devices = fleet(count, seed, {0: 1, 2: 1})
+        devices = make_devices(count, seed, {0: 1, 2: 1})
         return [devices, *itertools.islice(readings(devices, seed, disorder, times()), many)]
 
     assert run() == run()
@@ -44,7 +44,7 @@ def test_same_seed_gives_the_same_devices_and_readings(count: int, seed: int, ma
 def test_no_two_readings_have_the_same_identity(
     count: int, out_of_order: float, late: float, step_ms: int, many: int
 ) -> None:
-    devices = fleet(count, 1, {1: 1})
+    devices = make_devices(count, 1, {1: 1})
     made = itertools.islice(
         readings(devices, 1, Disorder(out_of_order, 3_000, late, 60_000), itertools.count(10**12, step_ms)), many
     )
@@ -55,7 +55,7 @@ def test_no_two_readings_have_the_same_identity(
 
 
 def test_every_device_measures_every_metric_in_turn() -> None:
-    devices = fleet(3, 1, {0: 1})
+    devices = make_devices(3, 1, {0: 1})
 
     first_round = list(itertools.islice(readings(devices, 1, Disorder(), times()), 6))
 
@@ -64,14 +64,14 @@ def test_every_device_measures_every_metric_in_turn() -> None:
 
 
 def test_qos_levels_are_dealt_in_proportion() -> None:
-    levels = Counter(device.qos for device in fleet(50, 1, {0: 1, 1: 2, 2: 2}))
+    levels = Counter(device.qos for device in make_devices(50, 1, {0: 1, 1: 2, 2: 2}))
 
     assert levels == {0: 10, 1: 20, 2: 20}
 
 
 def test_late_share_is_late_and_the_rest_is_on_time() -> None:
     now_ms = 1_700_000_000_000
-    devices = fleet(5, 1, {0: 1})
+    devices = make_devices(5, 1, {0: 1})
     made = list(
         itertools.islice(
             readings(devices, 3, Disorder(late_share=0.3, late_by_ms=60_000), itertools.repeat(now_ms)), 2_000
@@ -85,7 +85,7 @@ def test_late_share_is_late_and_the_rest_is_on_time() -> None:
 
 
 def test_afternoons_are_warmer_than_nights_and_nights_are_dark() -> None:
-    device = fleet(1, 1, {0: 1})[0]
+    device = make_devices(1, 1, {0: 1})[0]
 
     def mean(metric: str, hour: int) -> float:
         return sum(measure(device, metric, hour * HOUR_MS, random.Random(n)) for n in range(50)) / 50
@@ -96,7 +96,7 @@ def test_afternoons_are_warmer_than_nights_and_nights_are_dark() -> None:
 
 
 def test_payload_and_topic_are_what_the_routes_of_the_examples_expect() -> None:
-    (reading,) = itertools.islice(readings(fleet(1, 1, {2: 1}), 1, Disorder(), times()), 1)
+    (reading,) = itertools.islice(readings(make_devices(1, 1, {2: 1}), 1, Disorder(), times()), 1)
 
     assert reading.topic == "devices/dev-0001/temperature"
     assert reading.payload() == {"id": "dev-0001", "t": reading.value, "ts": 1_700_000_000_000, "seq": 1}

@@ -19,7 +19,7 @@ from isotherm.demo import workers
 from isotherm.demo.addresses import Places
 from isotherm.demo.workers import Configured, Simulator, Worker
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
-from isotherm.simulators.mqtt.devices import fleet
+from isotherm.simulators.mqtt.devices import make_devices
 from isotherm.stack import ports as stack_ports
 from isotherm.stack.servers.kafka import accepts_connections
 from isotherm.stack.servers.server import (
@@ -250,7 +250,7 @@ class System:
     def _prepare(self, on_note: Callable[[str], None]) -> None:
         report = applying.apply(self.kafka, self.registry)
         on_note(f"isotherm apply: {len(report.changes)} of {len(report.steps)} topics and schemas created")
-        lines = (json.dumps(device.record()) for device in fleet(self.load.devices, self.load.seed, {0: 1}))
+        lines = (json.dumps(device.record()) for device in make_devices(self.load.devices, self.load.seed, {0: 1}))
         imported = device_import.import_lines(lines, self.kafka, self.registry)
         if imported.problems:
             raise ServerFailed(f"devices import: {imported.problems[0]}")

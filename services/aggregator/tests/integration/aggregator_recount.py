@@ -109,7 +109,7 @@ def _partition(
 
 
 def _count(windows: dict[WindowKey, _Window], reading: Any, rules: Rules) -> None:
-    if checker.verdict(reading, rules) != "on-time":
+    if checker.classify(reading, rules) != "on-time":
         return
     for start, end in checker.windows_of(reading["event_time"], rules):
         key = (reading["device_id"], reading["metric"], start, end)

@@ -310,7 +310,7 @@ def make_records(
             "sequence": number,
             "attributes": {},
         }
-        fate: str = checker.verdict(reading, RULES)
+        fate: str = checker.classify(reading, RULES)
         value: bytes | None = encode(reading)
         broken = chance.random()
         if broken < 0.002:

@@ -132,7 +132,7 @@ def test_windows_and_reject_reasons_equal_the_recount(
     judged = [value | {"appended_time": time_ms} for (value, *_), time_ms in zip(sent, times, strict=True)]
     decoded = readings.decode(records(spark, values, times), IDS)
 
-    expected = {offset: checker.verdict(value, rules) for offset, value in enumerate(judged)}
+    expected = {offset: checker.classify(value, rules) for offset, value in enumerate(judged)}
     # Beyond Spark's own range of times, a reading cannot even be decoded.
     found = {
         offset: "out-of-range" if reason == "corrupt" else reason for offset, reason in reject_reasons(decoded).items()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from isotherm.simulators.coap import relay, server
-from isotherm.simulators.mqtt import fleet
+from isotherm.simulators.mqtt import simulator
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -15,13 +15,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="isotherm-simulators", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, add_arguments, run, text in (
-        ("mqtt", fleet.add_arguments, fleet.run, "thermostats that publish over MQTT"),
+        ("mqtt", simulator.add_arguments, simulator.run, "thermostats that publish over MQTT"),
         ("coap", server.add_arguments, server.run, "a CoAP server with observable sensors"),
         ("relay", relay.add_arguments, relay.run, "a UDP path that loses, doubles and reorders datagrams"),
         (
             "devices",
-            fleet.add_device_arguments,
-            fleet.print_devices,
+            simulator.add_device_arguments,
+            simulator.print_devices,
             "the fleet's devices as JSON lines for `isotherm devices import -`",
         ),
     ):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-Verdict = Literal["on-time", "late", "future", "not-finite", "too-large", "out-of-range"]
+ReadingClass = Literal["on-time", "late", "future", "not-finite", "too-large", "out-of-range"]
 WindowKey = tuple[str, str, int, int]
 """device_id, metric, window start and end in epoch ms."""
 GroupKey = tuple[str, str, str, int, int]
@@ -45,7 +45,7 @@ def epoch_ms(time: datetime | int) -> int:
     return time if isinstance(time, int) else round(time.timestamp() * 1000)
 
 
-def verdict(reading: Mapping[str, Any], rules: Rules) -> Verdict:
+def classify(reading: Mapping[str, Any], rules: Rules) -> ReadingClass:
     """What has to become of a reading that could be decoded.
 
     `appended_time`, where it has one beside its fields, is when the broker appended it.
@@ -77,7 +77,7 @@ def expected_windows(readings: Iterable[Mapping[str, Any]], rules: Rules) -> dic
     """Count, sum, mean, min, max and stddev of every window, from the readings that are on time."""
     values: dict[WindowKey, list[float]] = defaultdict(list)
     for reading in readings:
-        if verdict(reading, rules) == "on-time":
+        if classify(reading, rules) == "on-time":
             for start, end in windows_of(epoch_ms(reading["event_time"]), rules):
                 values[reading["device_id"], reading["metric"], start, end].append(reading["value"])
     return {key: _statistics(window) for key, window in values.items()}

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from isotherm.simulators.mqtt.devices import Device, fleet, measure
+from isotherm.simulators.mqtt.devices import Device, make_devices, measure
 
 METRIC = "temperature"
 
@@ -41,7 +41,7 @@ class Sensors:
 
     def __init__(self, resource: int, count: int, seed: int) -> None:
         first = resource * count
-        self._rooms: tuple[Device, ...] = fleet(first + count, seed, {0: 1})[first:]
+        self._rooms: tuple[Device, ...] = make_devices(first + count, seed, {0: 1})[first:]
         self._ids = [f"Sensor{first + number + 1}" for number in range(count)]
         self._chance = random.Random(f"coap {seed} {resource}")
         self._turns = self._take_turns()

@@ -91,7 +91,7 @@ class Disorder:
         return 0
 
 
-def fleet(count: int, seed: int, qos_weights: Mapping[int, int]) -> tuple[Device, ...]:
+def make_devices(count: int, seed: int, qos_weights: Mapping[int, int]) -> tuple[Device, ...]:
     """`count` devices; the QoS levels are dealt out in proportion to their weights."""
     levels = [level for level, weight in sorted(qos_weights.items()) for _ in range(weight)]
     return tuple(_device(index, seed, levels[index % len(levels)]) for index in range(count))

@@ -19,7 +19,7 @@ from isotherm.simulators.mqtt.access import access_of, add_access_arguments
 from isotherm.simulators.mqtt.devices import (
     Disorder,
     Reading,
-    fleet,
+    make_devices,
     readings,
 )
 from isotherm.simulators.mqtt.publisher import Publisher
@@ -81,12 +81,12 @@ class _Run:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._counts: Counter[str] = Counter()
         self._stopped = False
-        self._devices = fleet(arguments.devices, arguments.seed, arguments.qos)
+        self._devices = make_devices(arguments.devices, arguments.seed, arguments.qos)
         access = access_of(arguments)
         run_id = uuid.uuid4().hex[:8]
         self._publishers = [
             Publisher(
-                f"fleet-{run_id}-{number:03d}",
+                f"make_devices-{run_id}-{number:03d}",
                 arguments.host,
                 arguments.port,
                 window=arguments.window,
@@ -203,7 +203,7 @@ class _Run:
 
 def print_devices(arguments: argparse.Namespace) -> int:
     """Print the fleet's devices as JSON lines for `isotherm devices import -`."""
-    for device in fleet(arguments.devices, arguments.seed, {0: 1}):
+    for device in make_devices(arguments.devices, arguments.seed, {0: 1}):
         sys.stdout.write(json.dumps(device.record()) + "\n")
     return _OK
 
