@@ -208,14 +208,16 @@ def test_no_more_than_the_window_is_unacknowledged(broker: Broker, device: Devic
 
 
 def test_mqtt_5_tells_what_was_refused_and_nothing_refused_is_published_again(broker: Broker) -> None:
-    five = Access(MQTTProtocolVersion.MQTTv5, username="fleet", password="correct horse", user_properties=(("k", "v"),))
+    five = Access(
+        MQTTProtocolVersion.MQTTv5, username="devices", password="correct horse", user_properties=(("k", "v"),)
+    )
     device = Device(broker.port, five)
     device.start(reading(1, 1), reading(2, 1), reading(3, 2), reading(4, 2))
     connection = broker.connection()
     try:
         connect = connection.accept(session_present=False)
         assert connect[6] == 5
-        assert b"fleet" in connect
+        assert b"devices" in connect
         assert b"correct horse" in connect
         bodies = [connection.read()[2] for _ in range(4)]
         assert all(b"\x26\0\x01k\0\x01v" in body for body in bodies), "the user property"
@@ -240,12 +242,12 @@ def openssl(folder: Path, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])
-def test_fleet_over_tls_with_a_login_at_mosquitto(tmp_path: Path, version: str) -> None:
+def test_devices_connect_over_tls_with_a_login_at_mosquitto(tmp_path: Path, version: str) -> None:
     names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     openssl(tmp_path, "req", "-x509", *new, *names, "-keyout", "key.pem", "-out", "ca.pem")
     (tmp_path / "word").write_text("correct horse\n")
-    subprocess.run(["mosquitto_passwd", "-c", "-b", "users", "fleet", "correct horse"], cwd=tmp_path, check=True)
+    subprocess.run(["mosquitto_passwd", "-c", "-b", "users", "devices", "correct horse"], cwd=tmp_path, check=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     (tmp_path / "conf").write_text(
@@ -256,7 +258,7 @@ def test_fleet_over_tls_with_a_login_at_mosquitto(tmp_path: Path, version: str) 
     environment = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin"}
     mosquitto = subprocess.Popen(["mosquitto", "-c", str(tmp_path / "conf")], env=environment)
     options = ["--port", str(port), "--mqtt-version", version, "--tls-ca", str(tmp_path / "ca.pem")]
-    options += ["--username", "fleet", "--password-file", str(tmp_path / "word"), "--connections", "2"]
+    options += ["--username", "devices", "--password-file", str(tmp_path / "word"), "--connections", "2"]
     options += ["--devices", "4", "--rate", "50", "--duration", "1", "--qos", "1:1,2:1"]
     command = [sys.executable, "-m", "isotherm.simulators", "mqtt", *options, "--ledger", str(tmp_path / "ledger")]
     try:

@@ -1,4 +1,4 @@
-"""How the fleet connects: options to what paho is told."""
+"""Connection options as paho receives them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def test_mqtt_5_with_login_and_user_properties(tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("correct horse\n")
     found = access(
-        *("--mqtt-version", "5", "--username", "fleet", "--password-file", str(password)),
+        *("--mqtt-version", "5", "--username", "devices", "--password-file", str(password)),
         *("--user-property", "home=h1", "--user-property", "empty="),
     )
-    assert (found.username, found.password) == ("fleet", "correct horse")
+    assert (found.username, found.password) == ("devices", "correct horse")
     assert found.client_arguments() == {"protocol": MQTTProtocolVersion.MQTTv5}
     assert found.connect_arguments()["clean_start"] is False
     assert found.connect_arguments()["properties"].SessionExpiryInterval == 3_600

@@ -11,38 +11,38 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.simulators.coap.relay import Faults, Relay, Way
+from isotherm.simulators.coap.relay import Faults, FaultyPath, Relay
 
 DATAGRAMS = [str(number).encode() for number in range(1_000)]
 
 
 def through(faults: Faults, seed: int = 1) -> tuple[list[bytes], Counter[str]]:
     counts: Counter[str] = Counter()
-    path = Way(faults, random.Random(seed), counts)
+    path = FaultyPath(faults, random.Random(seed), counts)
     return [leaving for datagram in DATAGRAMS for leaving in path.take(datagram)] + path.flush(), counts
 
 
 def test_without_faults_nothing_is_changed() -> None:
     left, counts = through(Faults())
     assert left == DATAGRAMS
-    assert counts == {"taken": 1_000, "left": 1_000, "doubled": 0}
+    assert counts == {"taken": 1_000, "left": 1_000, "duplicated": 0}
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.integers(1, 10), st.integers())
-def test_what_leaves_adds_up(drop: float, double: float, reorder: float, depth: int, seed: int) -> None:
-    left, counts = through(Faults(drop, double, reorder, depth), seed)
-    assert len(left) == counts["left"] == counts["taken"] - counts["dropped"] + counts["doubled"]
+def test_what_leaves_adds_up(drop: float, duplicate: float, reorder: float, depth: int, seed: int) -> None:
+    left, counts = through(Faults(drop, duplicate, reorder, depth), seed)
+    assert len(left) == counts["left"] == counts["taken"] - counts["dropped"] + counts["duplicated"]
     assert set(left) <= set(DATAGRAMS)
     assert max(Counter(left).values(), default=0) <= 2
 
 
 def test_the_faults_are_there_and_the_same_for_the_same_seed() -> None:
-    faults = Faults(drop=0.2, double=0.1, reorder=0.2)
+    faults = Faults(drop=0.2, duplicate=0.1, reorder=0.2)
     left, counts = through(faults)
     assert (left, counts) == through(faults)
     assert left != through(faults, 2)[0]
     assert 150 < counts["dropped"] < 250
-    assert counts["doubled"] > 50
+    assert counts["duplicated"] > 50
     numbers = [int(datagram) for datagram in left]
     assert numbers != sorted(numbers)
 

@@ -45,13 +45,13 @@ def has(count: int, seen: Sequence[Record]) -> bool:
 
 # A lost confirmable one holds up all others for seconds (NSTART is 1), but comes again: few are missed, and late.
 @pytest.mark.parametrize(("more", "enough"), [((), 240), (("--confirmable",), 12)], ids=["NON", "CON"])
-def test_over_a_path_that_loses_doubles_and_reorders_the_newest_wins_and_the_gap_is_exact(
+def test_over_a_path_that_loses_duplicates_and_reorders_the_newest_wins_and_the_gap_is_exact(
     world: World, more: tuple[str, ...], enough: int
 ) -> None:
     reader = world.reader("coap_sensor_topic")
     server_port = world.free_port()
     simulator = world.simulator("--rate", "60", "--max-age", "60", *more, port=server_port)
-    relay = world.relay(server_port, "--drop", "0.2", "--double", "0.1", "--reorder", "0.2", "--seed", "7")
+    relay = world.relay(server_port, "--drop", "0.2", "--duplicate", "0.1", "--reorder", "0.2", "--seed", "7")
     ingest = world.ingest(MESSAGES.format("sensors"))
     reader.until(lambda seen: len(seen) >= enough)
     assert stop(simulator) == 0
@@ -73,7 +73,7 @@ def test_over_a_path_that_loses_doubles_and_reorders_the_newest_wins_and_the_gap
     stored = dict(zip(numbers, (time_ms for _, time_ms, _ in messages_in(records)), strict=True))
     assert stored == {number: by_number[number] for number in numbers}
     counts = next(e["down"] for e in events(world.folder / "relay.jsonl") if e["event"] == "end")
-    assert min(counts["dropped"], counts["doubled"], counts["reordered"]) > 0
+    assert min(counts["dropped"], counts["duplicated"], counts["reordered"]) > 0
 
 
 def test_a_frozen_server_goes_stale_and_is_read_again_when_it_moves(world: World) -> None:

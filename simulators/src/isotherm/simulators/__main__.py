@@ -1,4 +1,4 @@
-"""`isotherm-simulators`: devices that are not there, and the record of what they did."""
+"""`isotherm-simulators`: simulated devices, each with a ledger of what it sent."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from isotherm.simulators.mqtt import simulator
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one simulator; returns the exit code."""
+    """Run one simulator and return the exit code."""
     parser = argparse.ArgumentParser(prog="isotherm-simulators", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, add_arguments, run, text in (
         ("mqtt", simulator.add_arguments, simulator.run, "thermostats that publish over MQTT"),
         ("coap", server.add_arguments, server.run, "a CoAP server with observable sensors"),
-        ("relay", relay.add_arguments, relay.run, "a UDP path that loses, doubles and reorders datagrams"),
+        ("relay", relay.add_arguments, relay.run, "a UDP path that loses, duplicates and reorders datagrams"),
         (
             "devices",
             simulator.add_device_arguments,
             simulator.print_devices,
-            "the fleet's devices as JSON lines for `isotherm devices import -`",
+            "the simulated devices as JSON lines for `isotherm devices import -`",
         ),
     ):
         command = commands.add_parser(name, help=text)

@@ -1,7 +1,7 @@
-"""An independent recount of the aggregation: plain Python over decoded records, no Spark, none of its code.
+"""An independent recount of the aggregation in plain Python, without Spark and without the aggregator's code.
 
-Feed it what was read from the input topic, and compare what it expects with what the output topics hold. Records are
-mappings as an Avro reader gives them; times may be `datetime` (UTC) or epoch milliseconds.
+Its input are the records of the input topic; its result is compared with the records of the output topics. Records are
+mappings as an Avro reader returns them; times are `datetime` (UTC) or epoch milliseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GroupKey = tuple[str, str, str, int, int]
 """attribute, group, metric, window start and end in epoch ms."""
 
 TOLERANCE = 1e-9
-"""Relative (and absolute, below 1) difference allowed in sum, mean and stddev; count, min and max are exact."""
+"""The allowed relative (below 1 absolute) difference in sum, mean and stddev; count, min and max are exact."""
 
 _LATEST_TIME_MS = 253_402_300_799_999
 _LARGEST_VALUE = 1e100
@@ -30,25 +30,25 @@ _CLOSE = ("sum", "mean", "stddev")
 
 @dataclass(frozen=True)
 class Rules:
-    """The configuration of the aggregator that decides what belongs where; times in ms."""
+    """The aggregator's settings that decide the class and the windows of a reading; times in ms."""
 
     window_ms: int
     allowed_lateness_ms: int
     max_skew_ms: int
     slide_ms: int | None = None
     publish_delay_ms: int | None = None
-    """None: readings are not judged by when the broker appended them."""
+    """None: the broker's append time does not matter."""
 
 
 def epoch_ms(time: datetime | int) -> int:
-    """A time in ms since the epoch."""
+    """Return a time as epoch ms."""
     return time if isinstance(time, int) else round(time.timestamp() * 1000)
 
 
 def classify(reading: Mapping[str, Any], rules: Rules) -> ReadingClass:
-    """What has to become of a reading that could be decoded.
+    """Return the class of a decoded reading: on time, late, or the reason why it is rejected.
 
-    `appended_time`, where it has one beside its fields, is when the broker appended it.
+    `appended_time`, when the mapping has it beside the record's fields, is the broker's append time.
     """
     event_ms, ingest_ms = epoch_ms(reading["event_time"]), epoch_ms(reading["ingest_time"])
     if not (0 <= event_ms <= _LATEST_TIME_MS and 0 <= ingest_ms <= _LATEST_TIME_MS):
@@ -65,7 +65,7 @@ def classify(reading: Mapping[str, Any], rules: Rules) -> ReadingClass:
 
 
 def windows_of(event_ms: int, rules: Rules) -> Iterator[tuple[int, int]]:
-    """Start and end of every window that holds a time; windows are aligned to the epoch."""
+    """Yield start and end of every window that holds a time; windows are aligned to the epoch."""
     slide_ms = rules.slide_ms or rules.window_ms
     start = event_ms - event_ms % slide_ms
     while start > event_ms - rules.window_ms:
@@ -74,7 +74,7 @@ def windows_of(event_ms: int, rules: Rules) -> Iterator[tuple[int, int]]:
 
 
 def expected_windows(readings: Iterable[Mapping[str, Any]], rules: Rules) -> dict[WindowKey, dict[str, float]]:
-    """Count, sum, mean, min, max and stddev of every window, from the readings that are on time."""
+    """Return count, sum, mean, min, max and stddev of every window of the readings that are on time."""
     values: dict[WindowKey, list[float]] = defaultdict(list)
     for reading in readings:
         if classify(reading, rules) == "on-time":
@@ -103,7 +103,7 @@ def expected_groups(
     attributes: Sequence[str],
     unknown_group: str = "unknown",
 ) -> dict[GroupKey, dict[str, float]]:
-    """The windows of devices that share an attribute; an empty `unknown_group` leaves out those without one."""
+    """Combine the windows of devices that share an attribute; an empty `unknown_group` omits devices without it."""
     members: dict[GroupKey, list[Mapping[str, float]]] = defaultdict(list)
     for (device_id, metric, start, end), window in windows.items():
         for attribute in attributes:
@@ -124,12 +124,12 @@ def expected_groups(
 
 
 def window_key(aggregate: Mapping[str, Any]) -> WindowKey:
-    """The identity of a TemperatureAggregate."""
+    """Return the identity of a TemperatureAggregate."""
     return (aggregate["device_id"], aggregate["metric"], *_window(aggregate))
 
 
 def group_key(group: Mapping[str, Any]) -> GroupKey:
-    """The identity of a TemperatureGroup."""
+    """Return the identity of a TemperatureGroup."""
     return (group["attribute"], group["group"], group["metric"], *_window(group))
 
 
@@ -140,7 +140,7 @@ def _window(record: Mapping[str, Any]) -> tuple[int, int]:
 def latest(
     keyed: Iterable[tuple[WindowKey | GroupKey, Mapping[str, Any]]],
 ) -> tuple[dict[WindowKey | GroupKey, Mapping[str, Any]], list[str]]:
-    """The record with the highest revision of each identity, and every pair that has one revision but other numbers."""
+    """Return the newest revision of each identity, and a problem for each revision that has two different records."""
     newest: dict[WindowKey | GroupKey, Mapping[str, Any]] = {}
     problems = []
     for key, record in keyed:
@@ -155,7 +155,7 @@ def latest(
 def mismatches(
     expected: Mapping[Any, Mapping[str, float]], found: Mapping[Any, Mapping[str, Any]], limit: int = 20
 ) -> list[str]:
-    """What differs, one line each, `limit` at most: missing, never expected, or with other numbers."""
+    """Describe the differences in at most `limit` lines: missing, not expected, or with other numbers."""
     problems = [f"missing: {key} {dict(expected[key])}" for key in sorted(expected.keys() - found.keys())[:limit]]
     problems += [f"not expected: {key} {dict(found[key])}" for key in sorted(found.keys() - expected.keys())[:limit]]
     for key in expected.keys() & found.keys():

@@ -1,4 +1,4 @@
-"""The ledger: what a simulator did, line by line, written as it happens, so that others can be held to it."""
+"""The ledger: a file with one JSON line for each event of a simulator, written when the event happens."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 
 class LedgerError(ValueError):
-    """A line of the ledger cannot be read; the text names file and line."""
+    """A line of the ledger is invalid; the text names file and line."""
 
 
 class Ledger:
-    """Appends events as JSON lines; every line is handed to the operating system before `write` returns.
+    """Appends events as JSON lines; the operating system has each line before `write` returns.
 
-    Safe to use from several threads. An existing file is continued: a simulator may be started again.
+    Safe to use from several threads. It continues an existing file, so that a simulator can be restarted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -26,13 +26,13 @@ class Ledger:
         self._lock = threading.Lock()
 
     def write(self, event: str, **details: Any) -> None:
-        """Write one event with its details."""
+        """Append one event with its details."""
         line = json.dumps({"event": event, **details}, separators=(",", ":")) + "\n"
         with self._lock:
             self._file.write(line)
 
     def close(self) -> None:
-        """End the file."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Ledger:
@@ -45,7 +45,7 @@ class Ledger:
 
 
 def events(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The events of a ledger in order; a last line without its end (a killed simulator's) is left out.
+    """Yield the events of a ledger in order; skip an incomplete last line, which a killed simulator leaves.
 
     Raises LedgerError for any other line that is not an event.
     """

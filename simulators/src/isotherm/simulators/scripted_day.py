@@ -1,8 +1,7 @@
-"""A day of a fleet with twelve incidents of which begin and end are known: what rules on readings are measured by.
+"""A scripted day of devices with twelve incidents whose begin and end are known, to test alert rules against.
 
-Every device measures once in `interval_ms` and numbers its readings, but for every second device, which does not. The
-day can be disturbed: readings that come after later ones, and readings that come twice. None of that changes what
-happened. Times are epoch ms.
+Every device measures once in `interval_ms`; every second device numbers its readings. Some readings may come after
+later ones, and some may come twice; the incidents stay the same. Times are epoch ms.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from typing import Any
 HOUR_MS = 3_600_000
 START_MS = 1_767_225_600_000
 UNKNOWN_DEVICE = "day-0499"
-"""`devices` says nothing of it before noon. It is left undisturbed, so that noon is the same for all that it sends."""
+"""The topic `devices` has no record of it before noon. Its readings are neither late nor duplicated."""
 
 Value = Callable[[int, float], float | None]
-"""From the number of a reading and its usual value to its value; None when there is no reading."""
+"""Maps the number of a reading and its normal value to its value, or to None when there is no reading."""
 
 
 def temperature(device_id: str, value: float, at_ms: int, sequence: int, **more: Any) -> dict[str, Any]:
-    """A SensorReading record, taken in when it was measured unless `more` says otherwise."""
+    """Return a SensorReading record; its ingest time is its event time unless `more` gives another."""
     return {
         "device_id": device_id,
         "metric": "temperature",
@@ -39,7 +38,7 @@ def temperature(device_id: str, value: float, at_ms: int, sequence: int, **more:
 
 @dataclass(frozen=True, order=True)
 class Incident:
-    """What happened: which rule was broken, and when (event time)."""
+    """One incident: the device, the rule that it breaks, and its begin and end (event time)."""
 
     device_id: str
     rule: str
@@ -49,19 +48,19 @@ class Incident:
 
 @dataclass(frozen=True)
 class ScriptedDay:
-    """A day of `devices` devices; the same seed gives the same day."""
+    """A day of `devices` devices. The same seed gives the same day."""
 
     devices: int = 500
     interval_ms: int = 600_000
     seed: int = 7
     late_share: float = 0.0
-    """Of the readings that come after one or two later ones of their device."""
+    """Share of the readings that come after one or two later ones of their device."""
     twice_share: float = 0.0
-    """Of the readings that come a second time."""
+    """Share of the readings that come a second time."""
     incidents: list[Incident] = field(default_factory=list, init=False)
 
     def rules(self) -> list[dict[str, Any]]:
-        """The rules by which the incidents are incidents."""
+        """Return the rules that the incidents break."""
         interval_ms = self.interval_ms
         return [
             {
@@ -82,16 +81,16 @@ class ScriptedDay:
 
     @property
     def reorder_ms(self) -> int:
-        """How long the latest of the late readings is under way."""
+        """The longest delay of a late reading."""
         return 3 * self.interval_ms
 
     @property
     def noon_ms(self) -> int:
-        """From here on everything is known of every device."""
+        """From noon on the topic `devices` has every device."""
         return START_MS + 12 * HOUR_MS
 
     def devices_records(self, *, after_noon: bool) -> list[dict[str, Any]]:
-        """The Device records of the fleet before noon, or the one that comes at noon."""
+        """Return the Device records before noon, or the one that comes at noon."""
         return [
             {"device_id": name, "home": f"home-{number:03}", "room": None, "region": "north", "model": "T1"}
             | {"thresholds": {}}
@@ -100,16 +99,16 @@ class ScriptedDay:
         ]
 
     def readings(self) -> list[dict[str, Any]]:
-        """SensorReading records in the order in which they are taken in; fills `incidents`."""
+        """Return SensorReading records in the order of ingestion; fill `incidents`."""
         self.incidents.clear()
         chance = random.Random(self.seed)
         found: list[dict[str, Any]] = []
         for number, name in enumerate(self._names()):
             begin_ms = START_MS + number * self.interval_ms // self.devices
-            script, undisturbed = self._script(number, name, begin_ms), name == UNKNOWN_DEVICE
+            script, is_undisturbed = self._script(number, name, begin_ms), name == UNKNOWN_DEVICE
             for reading in self._of_device(number, name, begin_ms, script):
                 found.append(reading)
-                if undisturbed:
+                if is_undisturbed:
                     continue
                 if chance.random() < self.late_share:
                     reading["ingest_time"] += int(chance.uniform(1.1, 2.5) * self.interval_ms)
@@ -125,8 +124,8 @@ class ScriptedDay:
 
     def _of_device(self, number: int, name: str, begin_ms: int, script: Value) -> Iterator[dict[str, Any]]:
         for index in range(24 * HOUR_MS // self.interval_ms):
-            usual = 20 + math.sin(index / 20 + number) + 0.3 * math.sin(index * 2.1 + number)
-            value = script(index, usual)
+            normal = 20 + math.sin(index / 20 + number) + 0.3 * math.sin(index * 2.1 + number)
+            value = script(index, normal)
             if value is None:
                 continue
             at_ms = begin_ms + index * self.interval_ms
@@ -137,14 +136,14 @@ class ScriptedDay:
         interval_ms = self.interval_ms
         per_hour = HOUR_MS // interval_ms
         first = (2 + number % 7) * per_hour
-        """Of the readings, the one with which the incident begins."""
+        """Number of the reading with which the incident begins."""
 
         def happened(rule: str, begin: int, end: int) -> None:
             times = [begin_ms + index * interval_ms for index in (begin, end)]
             self.incidents.append(Incident(name, rule, *times))
 
         scripts: Mapping[int, Callable[[], Value]] = {
-            # Two thermostats that heat on and on; one dips below the threshold, but not by the hysteresis.
+            # Two thermostats that keep heating; one dips below the threshold, but by less than the hysteresis.
             10: lambda: _hill(happened, "above", first, [30.5, 31, 32, 31, 30.5]),
             51: lambda: _hill(happened, "above", first, [30.5, 31, 31.5, 29.5, 31, 29.8]),
             120: lambda: _hill(happened, "above", first, [31, 33, 35, 33, 31]),
@@ -157,54 +156,57 @@ class ScriptedDay:
             400: lambda: _silence(happened, first, 9),
             401: lambda: _silence(happened, first, 14),
             499: lambda: _unknown(happened, (self.noon_ms - begin_ms + interval_ms - 1) // interval_ms),
-            # No incidents: too hot, but not for long enough; stuck, but not for long enough; late, but not silent.
+            # No incidents: too hot for too short a time; stuck for too short a time; late but not silent.
             11: lambda: _hill(None, "above", first, [30.5, 29.5, 30.5]),
             352: lambda: _stuck(None, first, 8),
             402: lambda: _silence(None, first, 3),
         }
-        return scripts[number]() if number in scripts else _as_usual
+        return scripts[number]() if number in scripts else _normal_day
 
 
 Happened = Callable[[str, int, int], None]
 
 
 def _hill(happened: Happened | None, rule: str, first: int, top: list[float]) -> Value:
-    """Slowly to the first of `top` and back again; above or below for as long as `top` says."""
-    # Steps that are too small for a rate of change.
+    """Return a script that goes slowly to the first of `top`, through `top`, and slowly back."""
+    # The steps are too small to break the rule about the rate of change.
     step = 2.0 if rule == "above" else -2.0
-    way = [20 + step * index for index in range(1, 5)]
-    values = {first - 5 + index: value for index, value in enumerate([*way, 20 + 4.5 * step, *top])}
-    down = [20 + step * 4.4, *reversed(way)]
-    values |= {first + len(top) + index: value for index, value in enumerate(down)}
+    ascent = [20 + step * index for index in range(1, 5)]
+    values = {first - 5 + index: value for index, value in enumerate([*ascent, 20 + 4.5 * step, *top])}
+    descent = [20 + step * 4.4, *reversed(ascent)]
+    values |= {first + len(top) + index: value for index, value in enumerate(descent)}
     if happened is not None:
         happened(rule, first, first + len(top))
-    return lambda index, usual: values.get(index, usual)
+    return lambda index, normal: values.get(index, normal)
 
 
 def _leap(happened: Happened, first: int, to: float) -> Value:
-    """At once to `to`, there for a while, and slowly back again. The window of the rate is three intervals long."""
+    """Return a script that jumps to `to`, stays for a while, and goes slowly back.
+
+    The window of the rate rule is three intervals long.
+    """
     back = {first + 6 + index: to + (20 - to) * (index + 1) / 5 for index in range(4)}
     happened("rate", first, first + 3)
-    return lambda index, usual: to + (usual - 20) / 5 if first <= index < first + 6 else back.get(index, usual)
+    return lambda index, normal: to + (normal - 20) / 5 if first <= index < first + 6 else back.get(index, normal)
 
 
 def _stuck(happened: Happened | None, first: int, times: int) -> Value:
     if happened is not None:
         happened("flat", first, first + times)
-    return lambda index, usual: 19.777 if first <= index < first + times else usual
+    return lambda index, normal: 19.777 if first <= index < first + times else normal
 
 
 def _silence(happened: Happened | None, first: int, missing: int) -> Value:
-    """Silent is who has not been heard for five intervals."""
+    """Return a script without `missing` readings; a device counts as silent after five intervals."""
     if happened is not None:
         happened("silent", first - 1 + 5, first + missing)
-    return lambda index, usual: None if first <= index < first + missing else usual
+    return lambda index, normal: None if first <= index < first + missing else normal
 
 
 def _unknown(happened: Happened, known_from: int) -> Value:
     happened("unknown-device", 0, known_from)
-    return _as_usual
+    return _normal_day
 
 
-def _as_usual(_index: int, usual: float) -> float:
-    return usual
+def _normal_day(_index: int, normal: float) -> float:
+    return normal

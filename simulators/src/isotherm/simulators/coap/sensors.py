@@ -1,4 +1,4 @@
-"""The sensors of the test server and their payloads: pure functions of a seed and of time."""
+"""The sensors of the test server and their payloads. Pure functions of a seed and of time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ METRIC = "temperature"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a resource holds: one reading of one of its sensors."""
+    """The state of a resource: one reading of one of its sensors."""
 
     sensor_id: str
     event_time_ms: int
     temperature: float
     count: int
-    """How many readings this sensor has made, this one included."""
+    """The number of readings of this sensor so far, with this one."""
 
     def payload(self) -> bytes:
-        """The payload, with the keys and the spelling of the documents' test server."""
+        """Return the payload with the keys and the spelling of the documents' test server."""
         content = {
             "sensorId": self.sensor_id,
             "timestamp": self.event_time_ms,
@@ -48,7 +48,7 @@ class Sensors:
         self._last_ms = 0
 
     def measure(self, now_ms: int) -> State:
-        """The next sensor's reading at `now_ms` (epoch); no two readings of a resource have the same time."""
+        """Return the next sensor's reading at `now_ms` (epoch); no two readings of a resource have the same time."""
         position, count = next(self._turns)
         self._last_ms = max(now_ms, self._last_ms + 1)
         value = measure(self._rooms[position], METRIC, self._last_ms, self._chance)

@@ -1,7 +1,7 @@
-"""`isotherm-simulators coap`: observable sensors, with a ledger of every notification that was sent.
+"""`isotherm-simulators coap`: observable sensors, with a ledger of every notification.
 
-aiocoap's own observable resource sends the newest state only, so states may never be seen. Here each state is handed
-to every observer as it comes: what the ledger lists was sent, one datagram for each observer.
+aiocoap's own observable resource sends only the newest state and may skip others. This one sends each state to every
+observer; everything in the ledger was sent, as one datagram to each observer.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--content-format", type=int, default=0, metavar="NUMBER", help="0 text, as the documents' server, or 50 JSON"
     )
-    parser.add_argument("--padding", type=int, default=0, metavar="BYTES", help="make every payload so much longer")
+    parser.add_argument("--padding", type=int, default=0, metavar="BYTES", help="bytes to add to every payload")
     parser.add_argument("--tcp", action="store_true", help="serve coap+tcp:// on the same port, too")
     parser.add_argument(
         "--dtls-psk",
         type=_pre_shared_key,
         metavar="IDENTITY:KEY",
-        help="serve coaps:// on the next port, too, to who has this key (needs the extra dtls)",
+        help="serve coaps:// on the next port, too, to clients with this key (needs the extra dtls)",
     )
     parser.add_argument("--duration", type=float, metavar="S", help="stop by itself after so many seconds")
     parser.add_argument("--ledger", type=Path, required=True, metavar="FILE", help="JSON lines of what was sent")
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 class ObservedSensors(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no types
     """One observable resource; Observe values rise by one with each state."""
 
-    # What /.well-known/core says of it (RFC 7641 section 6).
+    # The attribute in /.well-known/core (RFC 7641 section 6).
     obs = True
 
     def __init__(self, path: str, sensors: Sensors, arguments: argparse.Namespace, on_sent: OnSent) -> None:
@@ -86,15 +86,15 @@ class ObservedSensors(coap_resource.Resource):  # type: ignore[misc]  # aiocoap 
         self._is_sent = False
 
     def get_link_description(self) -> dict[str, Any]:
-        """Attributes of the link in /.well-known/core."""
+        """Return the attributes of the link in /.well-known/core."""
         return {**super().get_link_description(), "obs": None, "ct": str(self._content_format), "rt": METRIC}
 
     async def render_get(self, _request: Any) -> Any:
-        """A plain GET: the state as it is."""
+        """Answer a GET without Observe with the current state."""
         return self._message()
 
     async def render_to_pipe(self, pipe: Any) -> None:
-        """An observation lasts until the observer ends it, resets a notification, or cannot be reached."""
+        """Keep an observation until the observer ends it, resets a notification, or is unreachable."""
         if pipe.request.opt.observe != 0:
             await super().render_to_pipe(pipe)
             return
@@ -106,7 +106,7 @@ class ObservedSensors(coap_resource.Resource):  # type: ignore[misc]  # aiocoap 
             self._observers.discard(pipe)
 
     def advance(self) -> None:
-        """Measure, and notify every observer."""
+        """Measure a new state and notify every observer."""
         self._state = self._sensors.measure(_now_ms())
         self._number = (self._number + 1) % _OBSERVE_VALUES
         self._is_sent = False
@@ -117,7 +117,7 @@ class ObservedSensors(coap_resource.Resource):  # type: ignore[misc]  # aiocoap 
         message = self._message()
         message.opt.observe = self._number
         if len(message.payload) > _BLOCK_BYTES:
-            # RFC 7959 section 2.6: a notification brings the first block, the observer asks for the others.
+            # RFC 7959 section 2.6: a notification carries the first block, and the observer requests the others.
             message.payload = message.payload[:_BLOCK_BYTES]
             message.opt.block2 = (0, True, _BLOCK_SIZE_EXPONENT)
         observer.add_response(message, is_last=False)
@@ -134,7 +134,7 @@ class ObservedSensors(coap_resource.Resource):  # type: ignore[misc]  # aiocoap 
             transport_tuning=self._tuning(),
         )
         if len(message.payload) > _BLOCK_BYTES:
-            # By it the observer sees that two blocks belong to one state.
+            # The ETag tells the observer whether two blocks belong to one state.
             message.opt.etag = self._state.event_time_ms.to_bytes(8, "big")
         return message
 
@@ -189,7 +189,7 @@ async def _serve(arguments: argparse.Namespace, ledger: Ledger) -> int:
 async def _advance(
     resources: list[ObservedSensors], rate: float, duration_s: float | None, stop: asyncio.Event
 ) -> None:
-    """Advance the resources in turn, each when it is due."""
+    """Advance the resources in turn, each at its time."""
     loop = asyncio.get_running_loop()
     began, number = loop.time(), 0
     while duration_s is None or number / rate < duration_s:
@@ -205,7 +205,7 @@ async def _advance(
 
 def _pre_shared_key(text: str) -> tuple[bytes, bytes]:
     identity, colon, key = text.partition(":")
-    # The library copies a longer key behind the end of its buffer.
+    # The library copies a longer key beyond the end of its buffer.
     if not colon or not 1 <= len(identity.encode()) <= 32 or not 1 <= len(key.encode()) <= 16:
         raise argparse.ArgumentTypeError("expected IDENTITY:KEY, of at most 32 and 16 bytes")
     if importlib.util.find_spec("DTLSSocket") is None:

@@ -1,4 +1,4 @@
-"""How the fleet connects: MQTT version, TLS, login and what every publish of MQTT 5 carries."""
+"""Connection options of the simulated devices: MQTT version, TLS, login, and user properties of MQTT 5."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SESSION_EXPIRY_S = 3_600
 
 @dataclass(frozen=True)
 class Access:
-    """What a connection shows and speaks. `user_properties` are for MQTT 5 only."""
+    """The options of one connection. `user_properties` are for MQTT 5 only."""
 
     version: MQTTProtocolVersion = MQTTProtocolVersion.MQTTv311
     tls: ssl.SSLContext | None = None
@@ -28,15 +28,15 @@ class Access:
 
     @property
     def is_v5(self) -> bool:
-        """Whether it is MQTT 5."""
+        """Whether the version is MQTT 5."""
         return self.version is MQTTProtocolVersion.MQTTv5
 
     def client_arguments(self) -> dict[str, Any]:
-        """For paho's Client. 3.1.1 asks for its persistent session here, MQTT 5 with its CONNECT."""
+        """Return arguments of paho's Client. MQTT 3.1.1 asks for a persistent session here, MQTT 5 in its CONNECT."""
         return {"protocol": self.version} if self.is_v5 else {"clean_session": False}
 
     def connect_arguments(self) -> dict[str, Any]:
-        """For paho's `connect_async`."""
+        """Return arguments of paho's `connect_async`."""
         if not self.is_v5:
             return {}
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho leaves it untyped
@@ -44,7 +44,7 @@ class Access:
         return {"clean_start": False, "properties": properties}
 
     def publish_arguments(self) -> dict[str, Any]:
-        """For paho's `publish`."""
+        """Return arguments of paho's `publish`."""
         if not self.is_v5 or not self.user_properties:
             return {}
         properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho leaves it untyped
@@ -55,11 +55,11 @@ class Access:
 def add_access_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that `access_of` reads."""
     parser.add_argument("--mqtt-version", choices=_VERSIONS, default="3.1.1", help="protocol version (default 3.1.1)")
-    parser.add_argument("--tls-ca", type=Path, metavar="FILE", help="PEM file of the authorities to trust; means TLS")
+    parser.add_argument("--tls-ca", type=Path, metavar="FILE", help="PEM file of the trusted authorities; turns TLS on")
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="PEM file of the client certificate")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM file of its key")
     parser.add_argument("--username", metavar="NAME", help="user name of every connection")
-    parser.add_argument("--password-file", type=Path, metavar="FILE", help="file whose first line is its password")
+    parser.add_argument("--password-file", type=Path, metavar="FILE", help="file whose first line is the password")
     parser.add_argument(
         "--user-property",
         type=_pair,
@@ -71,7 +71,7 @@ def add_access_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def access_of(arguments: argparse.Namespace) -> Access:
-    """What the options say. Raises ValueError naming the option that cannot be used."""
+    """Return the connection options. Raises ValueError, which names the invalid option."""
     if arguments.user_property and arguments.mqtt_version != "5":
         raise ValueError("--user-property needs --mqtt-version 5")
     if (arguments.tls_cert or arguments.tls_key) and not arguments.tls_ca:

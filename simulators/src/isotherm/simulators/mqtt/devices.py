@@ -1,4 +1,4 @@
-"""The devices of the fleet and what they measure: pure functions of a seed, so that a run can be repeated."""
+"""The simulated devices and their measurements: pure functions of a seed, so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 METRICS = ("temperature", "brightness")
 _FIELD = {"temperature": "t", "brightness": "b"}
-"""Name of a metric's value in the payload."""
+"""The payload's field for the value of each metric."""
 
 _ROOMS = ("living", "kitchen", "bedroom", "bath", "office", "hall")
 _REGIONS = ("north", "east", "south", "west")
@@ -22,7 +22,7 @@ _HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One thermostat: where it is installed, how it publishes, and the habits of its room."""
+    """One thermostat: where it is installed, how it publishes, and the climate of its room."""
 
     device_id: str
     home: str
@@ -32,11 +32,11 @@ class Device:
     qos: int
     base_celsius: float
     daily_swing_celsius: float
-    """Half the difference between the warmest and the coldest time of the day."""
+    """Half the difference between the warmest and the coldest time of day."""
     brightest_lux: float
 
     def record(self) -> dict[str, Any]:
-        """The device as a line for `isotherm devices import`."""
+        """Return the device as a record for `isotherm devices import`."""
         return {
             "device_id": self.device_id,
             "home": self.home,
@@ -48,7 +48,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One measurement, as the device publishes it."""
+    """One measurement that a device publishes."""
 
     device_id: str
     metric: str
@@ -59,11 +59,11 @@ class Reading:
 
     @property
     def topic(self) -> str:
-        """Where the device publishes it."""
+        """The MQTT topic of the reading."""
         return f"devices/{self.device_id}/{self.metric}"
 
     def payload(self) -> dict[str, Any]:
-        """What the device publishes, as JSON."""
+        """Return the payload before its encoding as JSON."""
         return {
             "id": self.device_id,
             _FIELD[self.metric]: self.value,
@@ -74,7 +74,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Disorder:
-    """Shares of readings that carry an older time than the one they are published at, and how much older (ms)."""
+    """The shares of readings whose event time is older than their publishing time, and by how many ms."""
 
     out_of_order_share: float = 0.0
     out_of_order_by_ms: int = 3_000
@@ -82,7 +82,7 @@ class Disorder:
     late_by_ms: int = 3_600_000
 
     def delay_ms(self, chance: random.Random) -> int:
-        """How much older than now the next reading's time is."""
+        """Return by how many ms the next reading's event time is older than now."""
         drawn = chance.random()
         if drawn < self.late_share:
             return self.late_by_ms
@@ -92,14 +92,14 @@ class Disorder:
 
 
 def make_devices(count: int, seed: int, qos_weights: Mapping[int, int]) -> tuple[Device, ...]:
-    """`count` devices; the QoS levels are dealt out in proportion to their weights."""
+    """Return `count` devices; their QoS levels are distributed in proportion to the weights."""
     levels = [level for level, weight in sorted(qos_weights.items()) for _ in range(weight)]
     return tuple(_device(index, seed, levels[index % len(levels)]) for index in range(count))
 
 
 def _device(index: int, seed: int, qos: int) -> Device:
     home = index // _ROOMS_PER_HOME
-    # A text as seed gives the same sequence on every Python; a hash would not.
+    # A text seed gives the same sequence on every Python; a hash does not.
     chance = random.Random(f"device {seed} {index}")
     return Device(
         device_id=f"dev-{index + 1:04d}",
@@ -115,9 +115,9 @@ def _device(index: int, seed: int, qos: int) -> Device:
 
 
 def measure(device: Device, metric: str, time_ms: int, chance: random.Random) -> float:
-    """What `device` measures at `time_ms` (epoch): a daily curve with noise.
+    """Return the value of `device` at `time_ms` (epoch): a daily curve with noise.
 
-    Rooms are warmest at 15:00 and coldest at 3:00; it is light from 6:00 to 20:00, brightest at 13:00 (UTC).
+    In UTC, rooms are warmest at 15:00 and coldest at 3:00; it is light from 6:00 to 20:00 and brightest at 13:00.
     """
     hour = time_ms % _DAY_MS / _HOUR_MS
     if metric == "temperature":
@@ -128,10 +128,10 @@ def measure(device: Device, metric: str, time_ms: int, chance: random.Random) ->
 
 
 def readings(devices: Sequence[Device], seed: int, disorder: Disorder, times_ms: Iterator[int]) -> Iterator[Reading]:
-    """One reading for each of `times_ms`: every device in turn, with each metric in turn.
+    """Yield one reading for each of `times_ms`, from every device in turn with each metric in turn.
 
-    Sequence numbers rise by one for each device and metric; so no two readings have the same identity, however
-    their times are disordered.
+    Sequence numbers rise by one for each device and metric, so that no two readings have the same identity, whatever
+    `disorder` does to their times.
     """
     chance = random.Random(f"readings {seed}")
     for number, now_ms in enumerate(times_ms):

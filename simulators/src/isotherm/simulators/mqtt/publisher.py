@@ -1,4 +1,4 @@
-"""One MQTT connection that several devices share: bounded in flight, and nothing forgotten over a reconnect."""
+"""One MQTT connection that several devices share; it limits what is in flight and resumes after a reconnect."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _FAILURE = 0x80
 
 
 class ResumingClient(Client):
-    """paho's client, but faithful to a QoS 2 handshake through several attempts to connect.
+    """paho's client with a QoS 2 handshake that survives several attempts to connect.
 
-    paho prepares the resending anew with every attempt, and takes a message that already waits for its PUBREL to be
-    resent for one to be published again: after the second attempt it would PUBLISH what the server has long released,
-    which makes a copy (MQTT 3.1.1, 4.3.3: after PUBREC the sender must not re-send the PUBLISH).
+    paho prepares the messages to resend at every attempt. At the second attempt it treats a message whose PUBREL is to
+    be resent as one to publish again. It then sends a PUBLISH that the server has released long ago, which makes a copy
+    (MQTT 3.1.1, 4.3.3: after PUBREC the sender must not resend the PUBLISH).
     """
 
     def _messages_reconnect_reset_out(self) -> None:
@@ -40,7 +40,7 @@ class ResumingClient(Client):
                 message.state = MessageState.MQTT_MS_RESEND_PUBREL
 
     def _handle_pubrec(self) -> MQTTErrorCode:
-        """A PUBREC with a reason of failure ends the handshake (MQTT 5, 4.3.3); paho would go on with PUBREL."""
+        """End the handshake at a PUBREC with a failure reason (MQTT 5, 4.3.3), where paho goes on with PUBREL."""
         packet = bytes(self._in_packet["packet"])
         if len(packet) > 2 and packet[2] >= _FAILURE:
             (packet_id,) = struct.unpack_from("!H", packet)
@@ -53,12 +53,12 @@ class ResumingClient(Client):
 
 
 class Publisher:
-    """Publishes readings in the order given, at most `window` unacknowledged at once; the others wait here.
+    """Publishes readings in the given order with at most `window` unacknowledged ones; the others wait in memory.
 
     The session is persistent (clean session false): after a lost connection paho resends every unacknowledged QoS 1
-    and QoS 2 publish with its packet id, or its PUBREL, as MQTT 3.1.1 section 4.4 asks. What an MQTT 5 server refuses
-    with a reason is refused for good, and not published again. paho's callbacks come on paho's own thread and only
-    `post` what is to be done: everything else happens on the caller's thread.
+    and QoS 2 publish with its packet id, or its PUBREL (MQTT 3.1.1 section 4.4). A publish that an MQTT 5 server
+    refuses with a reason is not published again. paho calls back on its own thread; the callbacks only `post` work to
+    the caller's thread.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class Publisher:
         self._on_acknowledged = on_acknowledged
         self._on_refused = on_refused
         self._publish_arguments = access.publish_arguments()
-        self._not_let_in: set[str] = set()
+        self._logged_refusals: set[str] = set()
         self._client = ResumingClient(CallbackAPIVersion.VERSION2, client_id, **access.client_arguments())
         if access.username is not None:
             self._client.username_pw_set(access.username, access.password)
         if access.tls is not None:
             self._client.tls_set_context(access.tls)
-        # The window is kept here; paho must neither queue nor hold back anything of its own.
+        # This class limits what is in flight; paho must not queue anything.
         self._client.max_inflight_messages_set(0)
         self._client.reconnect_delay_set(_RECONNECT_MIN_S, _RECONNECT_MAX_S)
         self._client.on_connect = self._connected
@@ -102,11 +102,11 @@ class Publisher:
         self._client.connect_async(host, port, _KEEPALIVE_S, **access.connect_arguments())
 
     def start(self) -> None:
-        """Connect, and connect again whenever the connection is lost."""
+        """Connect, and reconnect whenever the connection is lost."""
         self._client.loop_start()
 
     def offer(self, reading: Reading) -> None:
-        """Publish as soon as there is a connection and room; when too many wait, the oldest is given up."""
+        """Publish as soon as there is a connection and room; when too many readings wait, drop the oldest."""
         if len(self._waiting) == self._waiting.maxlen:
             self.dropped += 1
         self._waiting.append(reading)
@@ -114,17 +114,17 @@ class Publisher:
 
     @property
     def unacknowledged(self) -> int:
-        """How many published readings wait for their acknowledgement."""
+        """The number of published readings without an acknowledgement."""
         return len(self._in_flight)
 
     def discard_waiting(self) -> int:
-        """Give up what was never published; how many those were."""
+        """Drop the readings that were never published; return their number."""
         discarded = len(self._waiting)
         self._waiting.clear()
         return discarded
 
     def disconnect(self) -> None:
-        """Disconnect in good order; `join` waits until that is done."""
+        """Send DISCONNECT; `join` waits for the end of the connection."""
         self._client.disconnect()
 
     def join(self) -> None:
@@ -134,12 +134,12 @@ class Publisher:
     def _publish_waiting(self) -> None:
         while self._waiting and self.is_connected and len(self._in_flight) < self._window:
             reading = self._waiting.popleft()
-            # Before the bytes leave: what may have arrived must be in the ledger.
+            # Before the bytes leave, because the ledger must hold everything that may have arrived.
             self._on_published(reading)
             payload = json.dumps(reading.payload(), separators=(",", ":"))
             info = self._client.publish(reading.topic, payload, qos=reading.qos, **self._publish_arguments)
             if reading.qos == 0 and info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS:
-                # The connection went a moment ago and paho keeps no QoS 0 publish for the next one.
+                # The connection was just lost, and paho keeps no QoS 0 publish for the next one.
                 self._waiting.appendleft(reading)
                 return
             self._in_flight[info.mid] = reading
@@ -150,12 +150,12 @@ class Publisher:
         if not reason.is_failure:
             self._post(self._note_connected)
         else:
-            self._post(lambda: self._note_not_let_in(str(reason)))
+            self._post(lambda: self._log_refusal(str(reason)))
 
-    def _note_not_let_in(self, reason: str) -> None:
-        if reason not in self._not_let_in:
-            self._not_let_in.add(reason)
-            sys.stderr.write(f"{self.client_id} is not let in: {reason}\n")
+    def _log_refusal(self, reason: str) -> None:
+        if reason not in self._logged_refusals:
+            self._logged_refusals.add(reason)
+            sys.stderr.write(f"{self.client_id}: the server refuses the connection: {reason}\n")
 
     def _note_connected(self) -> None:
         self.is_connected = True
@@ -169,14 +169,14 @@ class Publisher:
 
     def _note_disconnected(self) -> None:
         self.is_connected = False
-        # A QoS 0 publish that had not left with its connection never will.
+        # A QoS 0 publish that was not sent over the lost connection is never sent.
         for packet_id in [mid for mid, reading in self._in_flight.items() if reading.qos == 0]:
             del self._in_flight[packet_id]
 
     def _acknowledged(
         self, _client: Client, _data: Any, packet_id: int, reason: ReasonCode, _properties: Properties | None
     ) -> None:
-        # A PUBCOMP that knows no such packet identifier answers a PUBREL that was sent twice: the message is released.
+        # PUBCOMP with "packet identifier not found" answers a PUBREL that was sent twice; the message is released.
         is_refused = reason.is_failure and reason.packetType != PacketTypes.PUBCOMP
         self._post(lambda: self._note_answered(packet_id, is_refused=is_refused))
 

@@ -1,4 +1,4 @@
-"""`isotherm-simulators mqtt`: the fleet at work, on a steady schedule, with its ledger."""
+"""`isotherm-simulators mqtt`: simulated devices publish on a steady schedule and write a ledger."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _QOS_LEVELS = (0, 1, 2)
 
 
 def add_device_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which devices there are."""
+    """Add the options that select the devices."""
     parser.add_argument("--devices", type=_positive, default=50, metavar="N", help="number of devices (default 50)")
     parser.add_argument("--seed", type=int, default=1, help="same seed, same devices and values (default 1)")
 
@@ -60,8 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Publish until SIGTERM, Ctrl-C or the end of `--duration`; 0 when everything was acknowledged, 2 for options that
-    cannot be used.
+    """Publish until SIGTERM, Ctrl-C or the end of `--duration`.
+
+    Returns 0 when everything was acknowledged, 1 when not, 2 for invalid options.
     """
     try:
         access_of(arguments)
@@ -69,11 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"isotherm-simulators mqtt: {problem}\n")
         return _BAD_OPTIONS
     with Ledger(arguments.ledger) as ledger:
-        return _Run(arguments, ledger).run()
+        return _Simulation(arguments, ledger).run()
 
 
-class _Run:
-    """One run of the fleet; single-threaded but for paho, whose callbacks come in through a queue."""
+class _Simulation:
+    """One run of the simulation. paho's callbacks arrive through a queue; everything else runs on one thread."""
 
     def __init__(self, arguments: argparse.Namespace, ledger: Ledger) -> None:
         self._arguments = arguments
@@ -86,7 +87,7 @@ class _Run:
         run_id = uuid.uuid4().hex[:8]
         self._publishers = [
             Publisher(
-                f"make_devices-{run_id}-{number:03d}",
+                f"simulator-{run_id}-{number:03d}",
                 arguments.host,
                 arguments.port,
                 window=arguments.window,
@@ -113,7 +114,7 @@ class _Run:
         self._publish()
         never_published = sum(publisher.discard_waiting() + publisher.dropped for publisher in self._publishers)
         self._drain()
-        # All first, then each: one that waits to connect again takes seconds to notice.
+        # Disconnect all before waiting for each: a publisher that waits to reconnect takes seconds to notice.
         for publisher in self._publishers:
             publisher.disconnect()
         for publisher in self._publishers:
@@ -128,11 +129,11 @@ class _Run:
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         self._stopped = True
-        # Wakes the wait for the inbox; a SimpleQueue may be filled from a signal handler.
+        # This wakes the wait for the inbox; a signal handler may put into a SimpleQueue.
         self._inbox.put(lambda: None)
 
     def _publish(self) -> None:
-        """Offer each reading when it is due, until it is time to stop."""
+        """Offer each reading at its time, until the run ends."""
         disorder = Disorder(
             out_of_order_share=self._arguments.out_of_order,
             late_share=self._arguments.late,
@@ -142,7 +143,7 @@ class _Run:
             self._publisher_of[reading.device_id].offer(reading)
 
     def _due_times_ms(self) -> Iterator[int]:
-        """The time of each reading, once it has come; answers are taken in while waiting."""
+        """Yield the time of each reading when it is due, and process acknowledgements while waiting."""
         began, began_ms = time.monotonic(), time.time_ns() // 1_000_000
         for number in itertools.count():
             due_s = number / self._arguments.rate
@@ -162,7 +163,7 @@ class _Run:
             self._do_next(left_s)
 
     def _drain(self) -> None:
-        """Wait for the answers to everything that was published."""
+        """Wait for the acknowledgements of everything that was published."""
         deadline = time.monotonic() + self._arguments.drain
         while time.monotonic() < deadline and any(publisher.unacknowledged for publisher in self._publishers):
             self._do_next(_IDLE_S)
@@ -179,7 +180,7 @@ class _Run:
         self._write("published", reading, topic=reading.topic, value=reading.value)
 
     def _acknowledged(self, reading: Reading) -> None:
-        # A QoS 0 publish has no acknowledgement: all that is known is that it left.
+        # A QoS 0 publish has no acknowledgement; the ledger records only that it was sent.
         event = "acknowledged" if reading.qos else "sent"
         self._counts[event] += 1
         self._write(event, reading)
@@ -202,14 +203,14 @@ class _Run:
 
 
 def print_devices(arguments: argparse.Namespace) -> int:
-    """Print the fleet's devices as JSON lines for `isotherm devices import -`."""
+    """Print the devices as JSON lines for `isotherm devices import -`."""
     for device in make_devices(arguments.devices, arguments.seed, {0: 1}):
         sys.stdout.write(json.dumps(device.record()) + "\n")
     return _OK
 
 
 def qos_weights(text: str) -> Mapping[int, int]:
-    """Read `2` or `0:1,1:2,2:2` as weights by QoS level; raises argparse.ArgumentTypeError."""
+    """Parse `2` or `0:1,1:2,2:2` as weights by QoS level. Raises argparse.ArgumentTypeError."""
     weights: dict[int, int] = {}
     for part in text.split(","):
         level, _, weight = part.partition(":")
