@@ -24,7 +24,7 @@ from isotherm.contracts.compatibility import gate
 from isotherm.contracts.harness import plain
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes
-from isotherm.mqtt_proxy.ingest.translation import Arrival, Rules, Translator
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, IngestRules, Translator
 from isotherm.mqtt_proxy.service import READING
 from isotherm.persisters.api.record import FailedRecord
 from isotherm.persisters.api.row import Batch, FailedRow, Row
@@ -91,7 +91,7 @@ class OldWriter:
             device_level=None,
             metrics=frozenset(UNITS),
         )
-        rules = Rules(
+        rules = IngestRules(
             units=UNITS,
             dead_letter_topic="dead",
             connector="mqtt-proxy",
@@ -106,7 +106,7 @@ class OldWriter:
     def __call__(self, sequence: int) -> None:
         payload = json.dumps({"id": f"d{sequence % 3}", "t": sequence / 2, "seq": sequence}).encode()
         publish = Publish("d/x/temperature", payload, qos=1)
-        (record,) = self._translator.translate(publish, Arrival("c", 1_767_225_600_000 + sequence)).records
+        (record,) = self._translator.translate(publish, IngestContext("c", 1_767_225_600_000 + sequence)).records
         assert record.topic == self._world.topic
         self._world.send(record.key, record.value)
 

@@ -1,4 +1,4 @@
-"""Devices for the proxy's tests: one that a test drives byte by byte, and fleets that reconnect and resend."""
+"""Devices for the proxy's tests: one that a test drives byte by byte, and groups that reconnect and resend."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Wire:
         self.socket.close()
 
 
-class Fleet:
+class DeviceGroup:
     """Devices on one event loop in a thread of its own. Each publishes numbered readings, at most ten unfinished at a
     time, reconnects as often as it takes, and then resends what is unfinished in its order (3.1.1 section 4.4).
     """
@@ -169,29 +169,29 @@ def under_load(proxy: Proxy, *, messages: int) -> Iterator[Callable[[float], Non
     """100 devices at QoS 1 and 100 at QoS 2, each with so many messages; what is yielded waits until a share of all of
     them is acknowledged. Afterwards all are, and the topic holds each, those of QoS 2 exactly once.
     """
-    fleets = [Fleet(proxy, f"{proxy.device}-{qos}", devices=100, messages=messages, qos=qos) for qos in (1, 2)]
+    groups = [DeviceGroup(proxy, f"{proxy.device}-{qos}", devices=100, messages=messages, qos=qos) for qos in (1, 2)]
 
     def until_acknowledged(share: float) -> None:
-        wait_until("the load flows", lambda: all(fleet.progress() >= share for fleet in fleets))
+        wait_until("the load flows", lambda: all(group.progress() >= share for group in groups))
 
     try:
         yield until_acknowledged
-        for fleet in fleets:
-            fleet.finish(2 * WAIT_S)
+        for group in groups:
+            group.finish(2 * WAIT_S)
     finally:
-        for fleet in fleets:
-            fleet.abandon()
-    at_least_once, exactly_once = fleets
+        for group in groups:
+            group.abandon()
+    at_least_once, exactly_once = groups
     assert at_least_once.acknowledged == at_least_once.published
     assert set(proxy.topics.identities(f"{proxy.device}-1")) == at_least_once.published
     assert proxy.topics.identities(f"{proxy.device}-2") == Counter(exactly_once.published)
 
 
 class _Device:
-    """One of a fleet."""
+    """One of a group."""
 
-    def __init__(self, fleet: Fleet, port: int, name: str, messages: int, qos: int) -> None:
-        self._fleet = fleet
+    def __init__(self, group: DeviceGroup, port: int, name: str, messages: int, qos: int) -> None:
+        self._fleet = group
         self._port = port
         self._name = name
         self._waiting: Iterator[int] = iter(range(messages))

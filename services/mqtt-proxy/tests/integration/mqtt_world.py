@@ -76,7 +76,7 @@ class Topics:
         return [reading["value"] for reading, _ in self.readings("thermostat.data", device)]
 
     def identities(self, name: str) -> Counter[tuple[str, int]]:
-        """How often each (device, sequence) of a fleet is stored."""
+        """How often each (device, sequence) of a group is stored."""
         return Counter(
             (reading["device_id"], reading["sequence"]) for reading, _ in self.readings("thermostat.data", name)
         )

@@ -93,15 +93,17 @@ def test_the_bridge_is_killed_and_messages_wait_for_it(bridge: Proxy, mosquitto:
     wait_until("also after a broker that forgot the session", lambda: set(stored(bridge)) == set(range(310)))
 
 
-def test_several_processes_share_the_messages_and_misfits_are_dead_letters(bridge: Proxy, mosquitto: Broker) -> None:
+def test_several_processes_share_the_messages_and_invalid_ones_are_dead_letters(
+    bridge: Proxy, mosquitto: Broker
+) -> None:
     bridge.start(processes=2)
     mosquitto.publish(bridge.device, ["{broken", *numbered(bridge, range(200))])
     wait_until("all are acknowledged", lambda: acknowledged(bridge) == 201)
     assert stored(bridge) == dict.fromkeys(range(200), 1)
     assert bridge.metric("connections ") == 2
     topic = f"devices/{bridge.device}/temperature"
-    letters = bridge.topics.raw("mqtt-proxy.dead-letters")
-    (letter,) = (headers for _, value, headers in letters if value == b"{broken" and headers["mqtt.topic"] == topic)
+    records = bridge.topics.raw("mqtt-proxy.dead-records")
+    (letter,) = (headers for _, value, headers in records if value == b"{broken" and headers["mqtt.topic"] == topic)
     assert letter["__connect.errors.topic"] == topic
     assert bridge.signal(signal.SIGTERM) == 0
 

@@ -14,8 +14,8 @@ from mqtt_world import WAIT_S, wait_until
 
 from isotherm.mqtt_proxy.bridge.subscriber import Bridge
 from isotherm.mqtt_proxy.codec.packets import Publish
-from isotherm.mqtt_proxy.delivery.transaction_batcher import OutRecord
-from isotherm.mqtt_proxy.ingest.translation import Arrival, Translated
+from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.settings import BridgeSettings
 from isotherm.servicekit.health import Health
@@ -33,9 +33,9 @@ class OneRecordTranslator:
     def __init__(self, record_bytes: int = 0) -> None:
         self._bytes = record_bytes
 
-    def translate(self, publish: Publish, arrival: Arrival) -> Translated:
-        record = OutRecord("t", arrival.client_id, publish.payload, [])
-        return Translated([record], [("t", 1)], bytes=self._bytes)
+    def translate(self, publish: Publish, arrival: IngestContext) -> TranslatedPublish:
+        record = ProducerRecord("t", arrival.client_id, publish.payload, [])
+        return TranslatedPublish([record], [("t", 1)], bytes=self._bytes)
 
 
 class HeldReports:
@@ -105,14 +105,14 @@ async def test_no_more_bytes_wait_for_kafka_than_may_and_the_order_stays(mosquit
     await until(lambda: metrics.messages_received[1] == WINDOW)
     assert [value for value, _ in kafka.held] == [number.encode() for number in numbers[:5]]
     assert metrics.gauges["outstanding_bytes"]() == 5_000
-    handed_over: list[bytes] = []
+    produced: list[bytes] = []
     async with asyncio.timeout(WAIT_S):
         while metrics.acknowledged[1] < len(numbers):
             assert len(kafka.held) <= 5
-            handed_over += [value for value, _ in kafka.held]
+            produced += [value for value, _ in kafka.held]
             kafka.report()
             await asyncio.sleep(0.01)
-    assert handed_over == [number.encode() for number in numbers]
+    assert produced == [number.encode() for number in numbers]
     assert metrics.gauges["outstanding_bytes"]() == 0
     stop.set()
     await running

@@ -20,8 +20,8 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # re-e
 from kafka_gate import KafkaGate, Loss
 from mqtt_world import WAIT_S
 
-from isotherm.mqtt_proxy.delivery.transaction_batcher import OutRecord
-from isotherm.mqtt_proxy.delivery.transactional_writer import RETRY_BACKOFF_MS, TransactionalWriter, Written
+from isotherm.mqtt_proxy.delivery.transactional_writer import RETRY_BACKOFF_MS, TransactionalWriter, WriteResult
+from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.sessions.recovery import end_offsets, is_committed, read_to_end
 from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.lifecycle import Stop
@@ -133,7 +133,7 @@ class Rounds:
         self.stored: Counter[bytes] = Counter()
         self.lost = 0
         self.replaced = 0
-        self.outcomes: Counter[Written] = Counter()
+        self.outcomes: Counter[WriteResult] = Counter()
         # The retry of an EndTxn comes after RETRY_BACKOFF_MS: one of them sees it, the other gives up before.
         self._writers = [self._writer(f"{topics.readings}-{index}", time) for index, time in enumerate((5.0, 0.3))]
 
@@ -172,14 +172,14 @@ class Rounds:
 
     def _write(self, writer: TransactionalWriter, name: str, *, poisoned: bool) -> None:
         values = [f"{name}, {index}".encode() for index in range(3)]
-        records = [OutRecord(self._topics.readings, value, value, []) for value in values]
+        records = [ProducerRecord(self._topics.readings, value, value, []) for value in values]
         if poisoned:
-            records.insert(1, OutRecord(self._topics.readings, "poison", random.randbytes(2000), []))
+            records.insert(1, ProducerRecord(self._topics.readings, "poison", random.randbytes(2000), []))
         state = f"{name}, state".encode()
-        outcome = writer.write([*records, OutRecord(self._topics.sessions, "client", state, [])])
+        outcome = writer.write([*records, ProducerRecord(self._topics.sessions, "client", state, [])])
         self.outcomes[outcome] += 1
-        assert (outcome is Written.ABORTED_RECORD_AT_FAULT) == poisoned
-        if outcome is Written.COMMITTED:
+        assert (outcome is WriteResult.ABORTED_RECORD_AT_FAULT) == poisoned
+        if outcome is WriteResult.COMMITTED:
             self.stored.update([*values, state])
 
 
@@ -206,7 +206,7 @@ def run_rounds(kafka: Kafka, rounds: int) -> str:
     assert set(gate.late_answers) <= FENCED_CODES | {0}
     visible = Counter(topics.visible(topics.readings)) + Counter(topics.visible(topics.sessions))
     assert visible == made.stored
-    assert set(made.outcomes) == set(Written)
+    assert set(made.outcomes) == set(WriteResult)
     outcomes = {outcome.name: count for outcome, count in made.outcomes.items()}
     return f"{rounds} lost, {made.replaced} replaced, {outcomes}, late ones answered {Counter(gate.late_answers)}"
 

@@ -1,4 +1,4 @@
-"""Several processes on one port: sessions change hands while connections are half open, processes are killed."""
+"""Several processes on one port: sessions migrate while connections are half open, processes are killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from mqtt_devices import PUBCOMP, PUBREC, Fleet, Wire
+from mqtt_devices import PUBCOMP, PUBREC, DeviceGroup, Wire
 from mqtt_world import Proxy, opened, wait_until
 
 from isotherm.stack.servers.kafka import Kafka
@@ -68,9 +68,9 @@ def test_a_half_open_connection_is_taken_over_from_another_process(proxy: Proxy)
             new.release(packet_id)
             new.expect(PUBCOMP, packet_id)
         read_to_the_end(old)
-        if proxy.metric("sessions_handed_over_total") >= 3:
+        if proxy.metric("sessions_migrated_total") >= 3:
             break
-    wait_until("several sessions changed hands", lambda: proxy.metric("sessions_handed_over_total") >= 3)
+    wait_until("several sessions migrated", lambda: proxy.metric("sessions_migrated_total") >= 3)
     assert proxy.topics.values(device) == expected
     assert proxy.metric("sessions ") == 1, "one process holds it, the other has forgotten it"
     assert proxy.signal(signal.SIGTERM) == 0
@@ -78,18 +78,18 @@ def test_a_half_open_connection_is_taken_over_from_another_process(proxy: Proxy)
 
 def test_kill_9_of_one_process_under_qos_2_load_stores_each_reading_once(proxy: Proxy) -> None:
     proxy.start(processes=2)
-    fleet = Fleet(proxy, proxy.device, devices=20, messages=100, qos=2)
+    group = DeviceGroup(proxy, proxy.device, devices=20, messages=100, qos=2)
     try:
         for kill, share in enumerate((0.3, 0.7)):
-            wait_until("the load flows", lambda: fleet.progress() >= share)  # noqa: B023  # called within the turn
+            wait_until("the load flows", lambda: group.progress() >= share)  # noqa: B023  # called within the turn
             victims = processes_of(proxy)
             os.kill(victims[kill % len(victims)], signal.SIGKILL)
             wait_until("it is missed", lambda: proxy.metric("process_restarts_total") > kill)  # noqa: B023  # called within the turn
             wait_until("its successor is ready", proxy.is_ready)
-        fleet.finish()
+        group.finish()
     finally:
-        fleet.abandon()
-    assert proxy.topics.identities(proxy.device) == Counter(fleet.published)
+        group.abandon()
+    assert proxy.topics.identities(proxy.device) == Counter(group.published)
     assert proxy.metric("processes ") == 2
     wait_until("metrics of both", lambda: proxy.metric('messages_acknowledged_total{qos="2"}') > 0)
     assert proxy.signal(signal.SIGTERM) == 0
@@ -99,18 +99,18 @@ def test_kill_9_of_one_process_under_qos_2_load_stores_each_reading_once(proxy: 
 @pytest.mark.long
 def test_the_supervisor_is_killed_and_the_number_of_processes_changes(proxy: Proxy) -> None:
     proxy.start(processes=2)
-    fleet = Fleet(proxy, proxy.device, devices=10, messages=100, qos=2)
+    group = DeviceGroup(proxy, proxy.device, devices=10, messages=100, qos=2)
     try:
         for share, processes in ((0.3, 3), (0.6, 1)):
-            wait_until("the load flows", lambda: fleet.progress() >= share)  # noqa: B023  # called within the turn
+            wait_until("the load flows", lambda: group.progress() >= share)  # noqa: B023  # called within the turn
             orphans = processes_of(proxy)
             proxy.kill()
             wait_until("nobody serves", lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans))  # noqa: B023  # called within the turn
             proxy.start(processes=processes)
-        fleet.finish()
+        group.finish()
     finally:
-        fleet.abandon()
-    assert proxy.topics.identities(proxy.device) == Counter(fleet.published)
+        group.abandon()
+    assert proxy.topics.identities(proxy.device) == Counter(group.published)
 
 
 def test_a_second_proxy_on_the_port_and_a_mistake_end_with_code_2(

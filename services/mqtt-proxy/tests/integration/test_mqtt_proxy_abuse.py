@@ -25,7 +25,7 @@ from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 
-DEAD_LETTERS = "mqtt-proxy.dead-letters"
+DEAD_LETTERS = "mqtt-proxy.dead-records"
 MIB = 1024 * 1024
 ITEMS = 1_000
 # By mosquitto_passwd 2.0.11, password sesame-7.
@@ -112,9 +112,9 @@ def test_a_client_speaks_for_no_other_device(proxy: Proxy, tmp_path: Path) -> No
     found = proxy.topics.readings("thermostat.data", proxy.device)
     assert [(reading["device_id"], reading["value"]) for reading, _ in found] == [(mine, 9.0)] * 2
     assert {headers["mqtt.username"] for _, headers in found} == {"attic"}
-    letters = dead_letters(proxy)
-    assert [value for value, _ in letters] == claims * 2
-    for _, headers in letters[:3]:
+    records = dead_letters(proxy)
+    assert [value for value, _ in records] == claims * 2
+    for _, headers in records[:3]:
         assert f"may speak for '{mine}' only" in headers["__connect.errors.exception.message"]
         assert headers["mqtt.username"] == "attic"
     assert proxy.metric('dead_letters_total{reason="identity"}') >= 6
@@ -150,9 +150,9 @@ def test_a_record_that_kafka_refuses_is_a_dead_letter_and_not_sent_again_for_eve
         wait_until("all of them", lambda: proxy.metric('dead_letters_total{reason="refused"}') == 2)
     readings = proxy.topics.readings("brightness", proxy.device)
     assert [reading["value"] for reading, _ in readings] == [2.0, 3.0]
-    letters = dead_letters(proxy)
-    assert [value for value, _ in letters] == [poison, poison], "the original bytes"
-    assert all("too large" in headers["__connect.errors.exception.message"] for _, headers in letters)
+    records = dead_letters(proxy)
+    assert [value for value, _ in records] == [poison, poison], "the original bytes"
+    assert all("too large" in headers["__connect.errors.exception.message"] for _, headers in records)
     assert proxy.metric("messages_refused_total") == 0
 
 
@@ -191,7 +191,7 @@ def test_at_qos_2_it_is_a_dead_letter_exactly_once_and_harms_nobody(proxy: Proxy
 
 
 def test_dead_letters_are_bounded_and_expire_and_every_publish_is_counted(proxy: Proxy) -> None:
-    topic = f"{proxy.device}.dead-letters"
+    topic = f"{proxy.device}.dead-records"
     proxy.start(dead_letter_topic=topic, dead_letters__rate="5:360000", dead_letters__retention_ms=86_400_000)
     bad = f"devices/{proxy.device}/temperature"
     old, five = Wire(proxy, f"{proxy.device}-4"), Wire(proxy, f"{proxy.device}-5", version=5)
@@ -204,7 +204,7 @@ def test_dead_letters_are_bounded_and_expire_and_every_publish_is_counted(proxy:
     assert len(dead_letters(proxy, topic)) == 5
     assert proxy.metric('dead_letters_total{reason="reading"}') == 5
     assert proxy.metric('dead_letters_unstored_total{reason="reading"}') == 15
-    assert proxy.metric('misfits_refused_total{reason="reading"}') == 2
+    assert proxy.metric('invalid_publishes_refused_total{reason="reading"}') == 2
     admin, resource = clients.admin(proxy.topics.kafka, "test"), ConfigResource(ResourceType.TOPIC, topic)
     settings = admin.describe_configs([resource])[resource].result()
     assert settings["retention.ms"].value == "86400000"

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     ConfigResource,
     ResourceType,
 )
-from mqtt_devices import PUBACK, PUBREC, Fleet, Wire, publish_packet
+from mqtt_devices import PUBACK, PUBREC, DeviceGroup, Wire, publish_packet
 from mqtt_world import ROUTES, WAIT_S, Proxy, opened, wait_until
 
 from isotherm.servicekit import kafka as clients
@@ -83,15 +83,15 @@ def test_a_record_that_its_topic_refuses_harms_only_its_sender(proxy: Proxy) -> 
     )
     admin.incremental_alter_configs([small])[small].result()
     proxy.start(routes=f"{ROUTES}; INSERT INTO temperature SELECT v AS value, note FROM poison")
-    fleet = Fleet(proxy, proxy.device, devices=5, messages=40, qos=2)
+    group = DeviceGroup(proxy, proxy.device, devices=5, messages=40, qos=2)
     try:
         poison = Wire(proxy, f"{proxy.device}-poison")
         payload = json.dumps({"v": 1, "note": secrets.token_hex(4000)}).encode()
         poison.send(publish_packet("poison", payload, 1))
         poison.expect(PUBREC, 1)
-        fleet.finish()
+        group.finish()
     finally:
-        fleet.abandon()
+        group.abandon()
         undo = ConfigResource(
             ResourceType.TOPIC,
             "temperature",
@@ -100,5 +100,5 @@ def test_a_record_that_its_topic_refuses_harms_only_its_sender(proxy: Proxy) -> 
             ],
         )
         admin.incremental_alter_configs([undo])[undo].result()
-    assert proxy.topics.identities(proxy.device) == Counter(fleet.published)
+    assert proxy.topics.identities(proxy.device) == Counter(group.published)
     assert proxy.metric('transactions_total{outcome="aborted"}') >= 1

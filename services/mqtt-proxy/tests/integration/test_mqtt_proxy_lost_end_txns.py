@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     ResourceType,
 )
 from kafka_gate import KafkaGate, Loss
-from mqtt_devices import PUBREC, Fleet, Wire, publish_packet
+from mqtt_devices import PUBREC, DeviceGroup, Wire, publish_packet
 from mqtt_world import ROUTES, Proxy, opened
 
 from isotherm.servicekit import kafka as clients
@@ -66,7 +66,7 @@ def lose_under_load(proxy: Proxy, gate: KafkaGate, *, losses: int) -> None:
         routes = f"{ROUTES}; INSERT INTO {POISON_TOPIC} SELECT v AS value, note FROM poison"
         proxy.start(kafka__bootstrap_servers=gate.bootstrap_servers, routes=routes)
         pid = proxy.pid
-        fleet = Fleet(proxy, proxy.device, devices=8, messages=6 * losses, qos=2)
+        group = DeviceGroup(proxy, proxy.device, devices=8, messages=6 * losses, qos=2)
         try:
             ways = itertools.cycle(itertools.product((False, True), Loss, (False, True)))
             for number, (poisoned, loss, at_once) in zip(range(losses), ways, strict=False):
@@ -82,11 +82,11 @@ def lose_under_load(proxy: Proxy, gate: KafkaGate, *, losses: int) -> None:
                     gate.deliver_delayed_in_the_next_transaction()
                 if poisoned:
                     poison.expect(PUBREC, 1)
-            fleet.finish(600)
+            group.finish(600)
         finally:
-            fleet.abandon()
+            group.abandon()
     assert proxy.pid == pid, "the same process"
-    assert proxy.topics.identities(proxy.device) == Counter(fleet.published)
+    assert proxy.topics.identities(proxy.device) == Counter(group.published)
     assert [key for key, _, _ in proxy.topics.raw(POISON_TOPIC) if key.startswith(proxy.device)] == []
     # The request that librdkafka sends again may be the next one to be lost: one producer for two of them.
     assert proxy.metric("recoveries_total") >= losses / 4

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from kafka_gate import OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaGate
-from mqtt_devices import PUBACK, PUBCOMP, PUBREC, Fleet, Wire, connect_packet, under_load
+from mqtt_devices import PUBACK, PUBCOMP, PUBREC, DeviceGroup, Wire, connect_packet, under_load
 from mqtt_world import WAIT_S, Proxy, opened, wait_until
 
 from isotherm.servicekit import kafka as clients
@@ -58,9 +58,9 @@ def test_kafka_is_killed_for_30_s_under_the_load_of_200_connections(proxy: Proxy
 
 def test_an_outage_longer_than_the_delivery_timeout(proxy: Proxy, kafka: Kafka) -> None:
     proxy.start(delivery_timeout_ms=5000)
-    fleet = Fleet(proxy, f"{proxy.device}-two", devices=5, messages=200, qos=2)
+    group = DeviceGroup(proxy, f"{proxy.device}-two", devices=5, messages=200, qos=2)
     try:
-        wait_until("the load flows", lambda: fleet.progress() >= 0.1)
+        wait_until("the load flows", lambda: group.progress() >= 0.1)
         witness = Wire(proxy, f"{proxy.device}-one")
         kafka.pause()
         try:
@@ -68,10 +68,10 @@ def test_an_outage_longer_than_the_delivery_timeout(proxy: Proxy, kafka: Kafka) 
             assert witness.is_closed_by_the_proxy(), "Kafka did not take it in time: no acknowledgement, but the end"
         finally:
             kafka.resume()
-        fleet.finish()
+        group.finish()
     finally:
-        fleet.abandon()
-    assert proxy.topics.identities(f"{proxy.device}-two") == Counter(fleet.published)
+        group.abandon()
+    assert proxy.topics.identities(f"{proxy.device}-two") == Counter(group.published)
 
 
 def test_a_slow_kafka_stops_the_reading_and_loses_nothing(proxy: Proxy, kafka: Kafka) -> None:

@@ -201,7 +201,7 @@ def test_a_will_goes_with_its_session_to_another_process(proxy: Proxy) -> None:
     wait_until("all are gone", lambda: proxy.metric("connections ") == 0)
     for index in range(12):
         assert plain(proxy, f"p{index:02}", clean=index >= 6).session_present is (index < 6)
-    wait_until("some were handed over", lambda: proxy.metric("sessions_handed_over_total") > 0)
+    wait_until("some migrated", lambda: proxy.metric("sessions_migrated_total") > 0)
     wait_until("those of ended sessions are published", lambda: proxy.metric("wills_total") == 6)
     wait_until("and stored", lambda: proxy.metric("readings_stored_total") == 6)
     assert [published(proxy, f"p{index:02}") for index in range(6)] == [[]] * 6

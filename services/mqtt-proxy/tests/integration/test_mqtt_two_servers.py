@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from mqtt_devices import PUBCOMP, PUBREC, Fleet, Wire
+from mqtt_devices import PUBCOMP, PUBREC, DeviceGroup, Wire
 from mqtt_world import Proxy, Topics, opened, wait_until
 
 from isotherm.connector.state.status import Heartbeat, State
-from isotherm.mqtt_proxy.processes.name_conflicts import LivingServers
+from isotherm.mqtt_proxy.processes.name_conflicts import NameConflicts
 from isotherm.schemas import schema
 from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
@@ -67,20 +67,20 @@ def test_two_names_share_one_kafka_and_no_session(proxy: Proxy, other: Proxy) ->
         wire.publish(server.device, 7.0, 1)
         wire.expect(PUBREC, 1)
         wire.close()
-    fleets = [Fleet(server, f"{server.device}-fleet", devices=5, messages=60, qos=2) for server in servers]
+    groups = [DeviceGroup(server, f"{server.device}-group", devices=5, messages=60, qos=2) for server in servers]
     try:
         for server in servers:
-            wait_until("the load flows", lambda: all(fleet.progress() >= 0.2 for fleet in fleets))
+            wait_until("the load flows", lambda: all(group.progress() >= 0.2 for group in groups))
             server.kill()
             server.start()
-        for fleet in fleets:
-            fleet.finish()
+        for group in groups:
+            group.finish()
     finally:
-        for fleet in fleets:
-            fleet.abandon()
-    stored = fleets[0].published | fleets[1].published
+        for group in groups:
+            group.abandon()
+    stored = groups[0].published | groups[1].published
     identities = proxy.topics.identities(proxy.device)
-    assert {identity: count for identity, count in identities.items() if "-fleet-" in identity[0]} == Counter(stored)
+    assert {identity: count for identity, count in identities.items() if "-group-" in identity[0]} == Counter(stored)
     for server in servers:
         wire = Wire(server, f"{proxy.device}-both")
         assert wire.session_present
@@ -105,7 +105,7 @@ def test_a_process_of_another_host_is_found_by_its_heartbeat(proxy: Proxy) -> No
     beating = threading.Thread(target=_beat, args=(alive, is_over))
     beating.start()
     try:
-        living = LivingServers(
+        living = NameConflicts(
             clients.admin(topics.kafka, name),
             lambda: clients.consumer(topics.kafka, name, name, enable_partition_eof=True),
             Decoder(schemas, schema("TaskStatus", 1)),

@@ -1,4 +1,4 @@
-"""Who is let in, from files that change while we run."""
+"""Who is accepted, by files that change while the proxy runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from isotherm.mqtt_proxy.access.authentication import Access, RefusedError, Rights
+from isotherm.mqtt_proxy.access.authentication import AccessControl, PublishPermissions, Refused
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.settings import LimitSettings, ProxySettings, TlsSettings
@@ -24,19 +24,17 @@ ANNA = (
 )
 
 
-def access(**settings: object) -> Access:
-    return Access(ProxySettings.model_validate({"routes": ROUTES, **settings}), Metrics())
+def access(**settings: object) -> AccessControl:
+    return AccessControl(ProxySettings.model_validate({"routes": ROUTES, **settings}), Metrics())
 
 
 async def outcome(
-    made: Access, username: str | None = None, password: bytes | None = None, common_name: str | None = None
+    made: AccessControl, username: str | None = None, password: bytes | None = None, common_name: str | None = None
 ) -> str | Reason | None:
-    try:
-        return await made.identify(
-            client_id="c", address="10.0.0.1", username=username, password=password, common_name=common_name
-        )
-    except RefusedError as refused:
-        return refused.reason
+    identity = await made.authenticate(
+        client_id="c", address="10.0.0.1", username=username, password=password, common_name=common_name
+    )
+    return identity.reason if isinstance(identity, Refused) else identity.username
 
 
 @pytest.fixture
@@ -136,20 +134,20 @@ def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(password_
     assert logs_in("bert")
 
 
-def test_rights_follow_the_file(tmp_path: Path) -> None:
+def test_permissions_follow_the_file(tmp_path: Path) -> None:
     path = tmp_path / "acl"
     path.write_text("topic write a\n")
     made = access(allow_anonymous=True, acl_file=str(path))
-    rights = Rights("c", None)
+    permissions = PublishPermissions("c", None)
     assert made.acl is not None
-    assert rights.may_write(made.acl, "a")
+    assert permissions.may_publish(made.acl, "a")
     path.write_text("topic write b\n")
     os.utime(path, ns=(1, 1))
     made.refresh()
-    assert not rights.may_write(made.acl, "a")
-    assert rights.may_write(made.acl, "b")
-    assert not any(rights.may_write(made.acl, f"many/{number}") for number in range(1_000))
-    assert len(rights._answers) <= Rights._REMEMBERED + 1
+    assert not permissions.may_publish(made.acl, "a")
+    assert permissions.may_publish(made.acl, "b")
+    assert not any(permissions.may_publish(made.acl, f"many/{number}") for number in range(1_000))
+    assert len(permissions._decisions) <= PublishPermissions._MAX_CACHED + 1
 
 
 @pytest.mark.parametrize("key", ["password_file", "acl_file"])

@@ -56,25 +56,25 @@ pattern deny users/%u/private
     ],
 )
 def test_who_may_publish_where(username: str | None, topic: str, allowed: bool) -> None:
-    assert ACL.may_write(topic, client_id="client", username=username) is allowed
+    assert ACL.may_publish(topic, client_id="client", username=username) is allowed
 
 
 def test_an_empty_file_allows_nothing() -> None:
-    assert not parse_acl([]).may_write("a", client_id="c", username="u")
+    assert not parse_acl([]).may_publish("a", client_id="c", username="u")
 
 
 def test_a_wildcard_at_the_beginning_leaves_the_servers_topics_out() -> None:
     acl = parse_acl(["topic #", "topic +/x"])
-    assert acl.may_write("a/b", client_id="c", username=None)
-    assert not acl.may_write("$SYS/x", client_id="c", username=None)
+    assert acl.may_publish("a/b", client_id="c", username=None)
+    assert not acl.may_publish("$SYS/x", client_id="c", username=None)
 
 
 @given(name=st.text(max_size=12), topic=st.text(alphabet="ab/+#%cu", min_size=1, max_size=12))
 def test_no_name_brings_a_wildcard_or_a_level_of_its_own(name: str, topic: str) -> None:
     acl = parse_acl(["pattern write devices/%c/x", "pattern write users/%u"])
-    if acl.may_write(f"devices/{topic}/x", client_id=name, username=None):
+    if acl.may_publish(f"devices/{topic}/x", client_id=name, username=None):
         assert topic == name
-    if acl.may_write(f"users/{topic}", client_id="c", username=name):
+    if acl.may_publish(f"users/{topic}", client_id="c", username=name):
         assert topic == name
         assert "/" not in name
 
@@ -96,4 +96,4 @@ def test_a_line_that_cannot_be_read_is_named(line: str, says: str) -> None:
 
 
 def test_an_access_word_alone_is_a_topic() -> None:
-    assert parse_acl(["topic write"]).may_write("write", client_id="c", username=None)
+    assert parse_acl(["topic write"]).may_publish("write", client_id="c", username=None)

@@ -6,7 +6,7 @@ import pytest
 
 from isotherm.connector.config.files import parse
 from isotherm.connector.config.validation import InvalidConfigError
-from isotherm.mqtt_proxy.bridge.connector_class import MqttClasses, planned
+from isotherm.mqtt_proxy.bridge.connector_class import MqttClasses, bridge_settings
 from isotherm.mqtt_proxy.settings import ProxySettings
 
 OLD = """
@@ -21,7 +21,7 @@ SETTINGS = ProxySettings(role="worker")
 
 
 def bridge(more: str = "", text: str = OLD) -> ProxySettings:
-    return planned(parse(text + more, form="properties"), SETTINGS)[1]
+    return bridge_settings(parse(text + more, form="properties"), SETTINGS)[1]
 
 
 def test_an_old_file_becomes_a_bridge() -> None:
@@ -50,7 +50,7 @@ def test_tasks_share_a_subscription_or_there_is_one() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("connect.mqtt.hosts=tcp://a:1,tcp://b:1", "one broker"),
+        ("connect.mqtt.hosts=tcp://a:1,tcp://b:1", "expected one address"),
         ("connect.mqtt.hosts=http://a", "expected tcp"),
         ("connect.mqtt.hosts=tcp://me:s,cret@a:1", "belong to connect.mqtt.username and connect.mqtt.password"),
         ("connect.mqtt.hosts=tcp://a:port", "port"),

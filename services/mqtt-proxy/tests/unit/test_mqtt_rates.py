@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from isotherm.mqtt_proxy.access.rates import Meter, meter
 
+from isotherm.mqtt_proxy.access.connection_limits import RateMeter, rate_meters
 from isotherm.servicekit.throttling.rates import Rate
 
 
 def test_two_empty_settings_need_no_meter() -> None:
-    assert meter("", "", 0.0) == ()
+    assert rate_meters("", "", 0.0) == ()
 
 
 @given(
@@ -22,13 +22,13 @@ def test_two_empty_settings_need_no_meter() -> None:
 def test_never_more_than_the_rate_and_one_burst(
     amount: int, seconds: int, pauses: list[float], sizes: list[int]
 ) -> None:
-    """A sender that waits as told sends, in any time, at most the rate times that time, one full bucket and one message."""
-    measured = Meter(Rate(amount, seconds), Rate(100 * amount, seconds), 0.0)
+    """A sender that waits as told never exceeds the rate times the time, plus one full bucket and one message."""
+    measured = RateMeter(Rate(amount, seconds), Rate(100 * amount, seconds), 0.0)
     now_s, messages, payload_bytes = 0.0, 0, 0
     for pause_s, size in zip(pauses, sizes, strict=False):
         now_s += pause_s
         if measured.wait_s(now_s) == 0:
-            measured.took(size)
+            measured.count(size)
             messages += 1
             payload_bytes += size
         assert messages <= amount + now_s * amount / seconds + 1e-6
@@ -36,8 +36,8 @@ def test_never_more_than_the_rate_and_one_burst(
 
 
 @given(amount=st.integers(1, 50), seconds=st.integers(1, 20), size=st.integers(0, 100_000))
-def test_what_it_says_to_wait_is_enough(amount: int, seconds: int, size: int) -> None:
-    measured = Meter(None, Rate(amount, seconds), 0.0)
-    measured.took(size)
+def test_the_wait_is_long_enough(amount: int, seconds: int, size: int) -> None:
+    measured = RateMeter(None, Rate(amount, seconds), 0.0)
+    measured.count(size)
     wait_s = measured.wait_s(0.0)
     assert measured.wait_s(wait_s * (1 + 1e-9) + 1e-6) == 0.0

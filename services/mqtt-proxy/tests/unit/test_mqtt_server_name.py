@@ -1,4 +1,4 @@
-"""Names keep servers on one Kafka apart."""
+"""Names keep servers on one Kafka encode_value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from pydantic import ValidationError
 
-from isotherm.mqtt_proxy.server.server_name import ServerName
+from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.settings import ProxySettings
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9._-]{0,60}\Z")

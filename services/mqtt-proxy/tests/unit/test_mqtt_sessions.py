@@ -11,17 +11,17 @@ import fastavro
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from mqtt_restored import dormant
+from mqtt_dormant import dormant
 
 import isotherm.schemas
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
-from isotherm.mqtt_proxy.processes.link import apart, to_state
-from isotherm.mqtt_proxy.server.server_name import ServerName
+from isotherm.mqtt_proxy.processes.link import decode_state, encode_value
 from isotherm.mqtt_proxy.sessions.records import from_record, newest, to_record
+from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import (
-    OnPublish,
-    OnRelease,
+    PublishKind,
+    ReleaseKind,
     Session,
     SessionStore,
     StoredState,
@@ -41,22 +41,22 @@ def decode(data: bytes) -> Mapping[str, Any]:
 
 def test_what_a_publish_is() -> None:
     session = Session("c", stored=StoredState(committed={7: 70}))
-    assert session.on_publish(1, 10, 3) is OnPublish.NEW
-    assert session.on_publish(1, 10, 3) is OnPublish.IN_FLIGHT
-    assert session.on_publish(1, 11, 3) is OnPublish.CONFLICT
-    assert session.on_publish(7, 70, 3) is OnPublish.COMMITTED
-    assert session.on_publish(7, 71, 3) is OnPublish.REUSED
-    assert session.on_publish(2, 20, 3) is OnPublish.OVER_LIMIT
+    assert session.receive_publish(1, 10, 3) is PublishKind.NEW
+    assert session.receive_publish(1, 10, 3) is PublishKind.IN_FLIGHT
+    assert session.receive_publish(1, 11, 3) is PublishKind.CONFLICT
+    assert session.receive_publish(7, 70, 3) is PublishKind.COMMITTED
+    assert session.receive_publish(7, 71, 3) is PublishKind.REUSED
+    assert session.receive_publish(2, 20, 3) is PublishKind.OVER_LIMIT
 
 
 def test_what_a_release_is() -> None:
     session = Session("c", stored=StoredState(committed={7: 70}))
-    session.on_publish(1, 10, 9)
-    assert session.on_release(1) is OnRelease.CONFLICT
-    assert session.on_release(2) is OnRelease.UNKNOWN
-    assert session.on_release(7) is OnRelease.RELEASE
-    assert session.on_release(7) is OnRelease.REPEATED
-    assert session.on_publish(7, 70, 9) is OnPublish.CONFLICT
+    session.receive_publish(1, 10, 9)
+    assert session.receive_release(1) is ReleaseKind.CONFLICT
+    assert session.receive_release(2) is ReleaseKind.UNKNOWN
+    assert session.receive_release(7) is ReleaseKind.RELEASE
+    assert session.receive_release(7) is ReleaseKind.REPEATED
+    assert session.receive_publish(7, 70, 9) is PublishKind.CONFLICT
 
 
 def test_topic_and_payload_both_count() -> None:
@@ -138,8 +138,8 @@ STATES = st.builds(
 
 
 @given(STATES)
-def test_what_is_handed_over_is_what_arrives(state: StoredState) -> None:
-    assert to_state(json.loads(json.dumps(apart(state)))) == state
+def test_an_encoded_state_is_decoded_unchanged(state: StoredState) -> None:
+    assert decode_state(json.loads(json.dumps(encode_value(state)))) == state
 
 
 def test_a_session_of_version_1_has_no_owner_and_no_will() -> None:

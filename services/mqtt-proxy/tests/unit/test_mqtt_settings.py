@@ -26,14 +26,14 @@ def problems(settings: Mapping[str, str]) -> str:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"routes": ""}, "routes or topic_regex_list"),
+        ({"routes": ""}, "routes and topic_regex_list are empty"),
         ({"topic_regex_list": "temperature:("}, "topic_regex_list:"),
         ({"allow_anonymous": "false"}, "allow_anonymous"),
         ({"listener.prt": "1"}, "did you mean listener.port?"),
         ({"limits.receive_maximum": "0"}, "limits.receive_maximum (--set): '0' is not allowed"),
         ({"limits.messages_total": "many"}, "limits.messages_total (--set): 'many' is not allowed"),
         ({"limits.bytes_per_client": "0:1"}, "expected n:seconds"),
-        ({"misfit": "ignore"}, "'dead-letter' or 'refuse'"),
+        ({"invalid_publish": "ignore"}, "'dead-letter' or 'refuse'"),
         ({"tls.certfile": "/nowhere.pem"}, "tls.certfile"),
     ],
 )

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from isotherm.mqtt_proxy.delivery.transaction_batcher import OutRecord
 from isotherm.mqtt_proxy.delivery.transactional_writer import (
     RETRY_BACKOFF_MS,
     FencedError,
     TransactionalWriter,
-    Written,
+    WriteResult,
 )
+from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.servicekit.kafka import PRODUCER_DEFAULTS
 from isotherm.servicekit.lifecycle import Stop
 
@@ -91,14 +91,14 @@ class World:
             on_replaced=lambda: None,
         )
         self.writer.open(Stop())
-        assert self.write(5) is Written.COMMITTED
+        assert self.write(5) is WriteResult.COMMITTED
 
     def _is_committed(self, topic: str, partition: int, offset: int) -> bool:
         self.asked.append((topic, partition, offset))
         return True
 
-    def write(self, records: int = RECORDS) -> Written:
-        return self.writer.write([OutRecord("t", "k", b"%d" % number, []) for number in range(records)])
+    def write(self, records: int = RECORDS) -> WriteResult:
+        return self.writer.write([ProducerRecord("t", "k", b"%d" % number, []) for number in range(records)])
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,18 @@ class World:
 async def test_an_error_before_the_commit_aborts_and_another_producer_goes_on(request_kind: int, error: int) -> None:
     world = World()
     world.broker.refuse_next(request_kind, error)
-    assert world.write() is Written.ABORTED
+    assert world.write() is WriteResult.ABORTED
     assert world.broker.producers == 2
-    assert world.write() is Written.COMMITTED
+    assert world.write() is WriteResult.COMMITTED
 
 
 @pytest.mark.parametrize("error", [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD])
 async def test_a_record_at_fault_does_not_fail_the_next_transaction_of_its_partition(error: int) -> None:
     world = World()
     world.broker.refuse_next(PRODUCE, error)
-    assert world.write() is Written.ABORTED_RECORD_AT_FAULT
+    assert world.write() is WriteResult.ABORTED_RECORD_AT_FAULT
     assert world.writer.fault == KafkaError(error).str()
-    assert world.write() is Written.COMMITTED
+    assert world.write() is WriteResult.COMMITTED
     assert world.writer.fault == ""
 
 
@@ -132,9 +132,9 @@ async def test_a_record_at_fault_does_not_fail_the_next_transaction_of_its_parti
 async def test_a_commit_that_fails_is_asked_about(error: int) -> None:
     world = World()
     world.broker.refuse_next(END_TXN, error)
-    assert world.write(3) is Written.COMMITTED
+    assert world.write(3) is WriteResult.COMMITTED
     assert len(world.asked) == 1
-    assert world.write(3) is Written.COMMITTED
+    assert world.write(3) is WriteResult.COMMITTED
 
 
 @pytest.mark.parametrize("request_kind", [PRODUCE, ADD_PARTITIONS, END_TXN])

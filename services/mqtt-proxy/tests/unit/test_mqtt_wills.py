@@ -1,4 +1,4 @@
-"""When a will is published: real sessions and grouping, transactions that commit or not as the test says, no Kafka."""
+"""When a will is published: real sessions and batches, transactions whose outcome the test decides, no Kafka."""
 
 from __future__ import annotations
 
@@ -11,15 +11,11 @@ from confluent_kafka import KafkaError
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
-from isotherm.mqtt_proxy.delivery.transaction_batcher import (
-    ClaimUnit,
-    Grouping,
-    Outcome,
-    OutRecord,
-    Unit,
-)
-from isotherm.mqtt_proxy.server.wills import Wills
+from isotherm.mqtt_proxy.delivery.transaction_batcher import TransactionBatcher
+from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
+from isotherm.mqtt_proxy.server.wills import WillScheduler
 from isotherm.mqtt_proxy.sessions.store import Session, SessionStore
+from isotherm.mqtt_proxy.sessions.writes import ClaimWrite, Outcome, SessionWrite
 from isotherm.mqtt_proxy.settings import LimitSettings
 from isotherm.servicekit.producer.delivery import DeliveryFailedError
 
@@ -34,26 +30,23 @@ class Kafka:
         self.too_large: list[bytes] = []
         self.stored: list[bytes] = []
         self.told_of: list[str] = []
-        self.grouping = Grouping(100)
+        self.batcher = TransactionBatcher(100)
         self.sessions = SessionStore(10)
-        self.wills = Wills(
-            limits=LimitSettings(),
-            sessions=self.sessions,
-            translator=cast(Any, self),
-            producer=cast(Any, self),
-            transactions=cast(Any, self),
-            metrics=cast(
-                Any, SimpleNamespace(wills=0, messages_received=[0] * 3, payload_bytes=0, count_stored=_ignore)
-            ),
-            on_refused=lambda _qos, client_id, _reason: self.told_of.append(client_id),
+        pipeline = SimpleNamespace(
+            translator=self,
+            producer=self,
+            transactions=self,
+            metrics=SimpleNamespace(wills=0, messages_received=[0] * 3, payload_bytes=0, count_stored=_ignore),
+            count_refused=lambda _qos, client_id, _reason: self.told_of.append(client_id),
         )
+        self.wills = WillScheduler(limits=LimitSettings(), sessions=self.sessions, pipeline=cast(Any, pipeline))
         self.wills.start()
 
-    def translate(self, will: Publish, _arrival: object) -> Any:
-        return SimpleNamespace(records=[OutRecord("readings", "c", will.payload, [])])
+    def translate(self, will: Publish, _context: object) -> Any:
+        return SimpleNamespace(records=[ProducerRecord("readings", "c", will.payload, [])])
 
-    def refused(self, will: Publish, _arrival: object, _reason: str) -> Any:
-        return SimpleNamespace(records=[OutRecord("dead letters", "c", b"dead letter: " + will.payload, [])])
+    def dead_letter(self, will: Publish, _context: object, _detail: str) -> Any:
+        return SimpleNamespace(records=[ProducerRecord("dead letters", "c", b"dead letter: " + will.payload, [])])
 
     async def send(self, _topic: str, *, key: str, value: bytes, headers: object) -> None:
         if value in self.too_large:
@@ -62,13 +55,13 @@ class Kafka:
             raise DeliveryFailedError(KafkaError(KafkaError._MSG_TIMED_OUT))
         self.stored.append(value)
 
-    def submit(self, unit: Unit) -> None:
-        self.grouping.add(unit)
+    def submit(self, write: SessionWrite) -> None:
+        self.batcher.add(write)
 
-    async def decide(self, unit: Unit) -> Outcome:
+    async def decide(self, write: SessionWrite) -> Outcome:
         outcomes: list[Outcome] = []
-        unit.on_decided = outcomes.append
-        self.submit(unit)
+        write.on_decided = outcomes.append
+        self.submit(write)
         await self.settle(5)
         return outcomes[0]
 
@@ -76,14 +69,14 @@ class Kafka:
         """Decide all transactions."""
         for _ in range(turns):
             await asyncio.sleep(0)
-            while (batch := self.grouping.take()) is not None:
-                records = [record for unit in batch.units for record in unit.records]
+            while (batch := self.batcher.take()) is not None:
+                records = [record for write in batch.writes for record in write.records]
                 if any(record.value in self.too_large for record in records):
-                    self.grouping.refused(batch, "too large")
+                    self.batcher.retry_refused(batch, "too large")
                     continue
                 if self.takes:
                     self.stored += [cast(bytes, record.value) for record in records]
-                self.grouping.decided(batch, Outcome.COMMITTED if self.takes else Outcome.ABORTED)
+                self.batcher.decide(batch, Outcome.COMMITTED if self.takes else Outcome.ABORTED)
 
     async def connected(self, qos: int, *, delay_s: int = 0, expiry_s: int = LATER_S) -> Session:
         """A session whose connection was accepted with a will."""
@@ -91,7 +84,7 @@ class Kafka:
         will = Publish("t", b"will", qos, properties={Property.WILL_DELAY: delay_s} if delay_s else {})
         session.expiry_s, session.durable = expiry_s, expiry_s > 0
         if session.durable:
-            self.submit(ClaimUnit(_ignore, session=session, expiry_s=expiry_s, will=will))
+            self.submit(ClaimWrite(_ignore, session=session, expiry_s=expiry_s, will=will))
             await self.settle()
         self.wills.set(session, will)
         return session

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from isotherm.mqtt_proxy.composition import router_of, rules_of
 from prometheus_client import CollectorRegistry
 
 from isotherm.connector.distributed.publishing import plugin_messages
@@ -23,7 +22,8 @@ from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
 from isotherm.mqtt_proxy.bridge.connector_class import DEFINITION
 from isotherm.mqtt_proxy.codec.packets import Publish
-from isotherm.mqtt_proxy.ingest.translation import Arrival, Translator
+from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
 from isotherm.mqtt_proxy.metrics import PREFIX, Metrics
 from isotherm.mqtt_proxy.service import READING, SESSION
 from isotherm.mqtt_proxy.sessions.records import to_record
@@ -55,14 +55,14 @@ def _settings(file: Path | None = None, overrides: list[str] | None = None) -> P
 
 
 def _translator(harness: Harness, settings: ProxySettings) -> Translator:
-    router = router_of(settings)
+    router = build_router(settings)
     encoders = {topic: harness.registry.encoder(topic, READING) for topic in router.targets}
-    return Translator(router, encoders, rules_of(settings))
+    return Translator(router, encoders, build_rules(settings))
 
 
 def _published(translator: Translator, topic: str, payload: Mapping[str, object]) -> Message:
     publish = Publish(topic, json.dumps(payload).encode(), qos=2)
-    (record,) = translator.translate(publish, Arrival("kitchen", scenario.TAKEN_IN_MS)).records
+    (record,) = translator.translate(publish, IngestContext("kitchen", scenario.TAKEN_IN_MS)).records
     return message(record.topic, record.key, record.value, record.headers)
 
 

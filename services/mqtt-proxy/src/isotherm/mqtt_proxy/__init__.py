@@ -1,1 +1,5 @@
-"""MQTT devices connect to it as to a broker; readings land in Kafka."""
+"""The MQTT proxy: a server to which MQTT devices connect as to a broker, and a bridge to an existing broker.
+
+Both store the readings of devices in Kafka. `service` composes the server, `bridge.service` the bridge; `__main__` is
+the command. A sub-package may import only the layers below it, which `pyproject.toml` lists.
+"""

@@ -1,1 +1,5 @@
-"""TODO."""
+"""Subscribes to an existing broker and stores its messages in Kafka, as a service and as a connector class.
+
+It may import `processes`, `delivery`, `ingest` and the layers below. It must not know the MQTT server, its connections
+or its sessions.
+"""

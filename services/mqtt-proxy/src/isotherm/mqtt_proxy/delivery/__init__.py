@@ -1,1 +1,5 @@
-"""TODO."""
+"""Stores publishes in Kafka: the QoS 0/1 and QoS 2 receivers, the batches of session writes, and the producers.
+
+It may import `sessions`, `ingest`, `protocol` and the layers below. It must not know sockets, the server or
+authentication; it reaches a client only through `AckQueue` and `ClientPort`.
+"""

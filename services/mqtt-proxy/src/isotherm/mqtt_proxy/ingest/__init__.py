@@ -1,1 +1,5 @@
-"""TODO."""
+"""Turns a publish into Kafka records: routes, translation, headers, topic encoders, and the in-flight gate.
+
+It may import `codec`, `protocol`, `settings` and `metrics`. It must not know connections, sessions or transactions; of a
+client it knows only a `ClientPort`.
+"""

@@ -1,1 +1,4 @@
-"""TODO."""
+"""One client's connection without IO: the state machine, ordered acknowledgements, events that wait, and `ClientPort`.
+
+It may import `codec`. It must not know sockets, clocks, users, sessions that outlive the connection, or Kafka.
+"""

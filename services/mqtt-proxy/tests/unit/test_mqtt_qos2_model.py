@@ -1,6 +1,6 @@
 """QoS 2 exactly once, by a model: devices, lost bytes, aborted transactions, a proxy that dies.
 
-Real connections, sessions and grouping run on a real event loop; only the socket and Kafka are modelled: a transaction
+Real connections, sessions and batches run on a real event loop; only the socket and Kafka are modelled: a transaction
 is decided when the test says so, and what was committed (readings and session states) is all that survives a crash.
 """
 
@@ -18,19 +18,22 @@ from typing import Any, cast
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from mqtt_restored import dormant
+from mqtt_dormant import dormant
 
-from isotherm.mqtt_proxy.access.authentication import Access
+from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.codec.packets import Publish
-from isotherm.mqtt_proxy.delivery.transaction_batcher import OutRecord
-from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter, Written
+from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
+from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter, WriteResult
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
-from isotherm.mqtt_proxy.ingest.translation import Arrival, Translated, Translator
+from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
+from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.server.connection import Connection
-from isotherm.mqtt_proxy.server.server import FrontDoor
+from isotherm.mqtt_proxy.server.server import Server
+from isotherm.mqtt_proxy.service import build_server
 from isotherm.mqtt_proxy.sessions.store import SessionStore, StoredState
-from isotherm.mqtt_proxy.settings import LimitSettings, ProxySettings
+from isotherm.mqtt_proxy.settings import LimitSettings, ProxySettings, SessionSettings
 from isotherm.servicekit.producer.delivery import LoopProducer
 
 DEVICES = ("anna", "bert")
@@ -39,12 +42,14 @@ DEVICES = ("anna", "bert")
 class OneRecordTranslator:
     """A publish is one record that names it."""
 
-    def translate(self, publish: Publish, arrival: Arrival) -> Translated:
-        record = OutRecord("readings", arrival.client_id, publish.payload, [])
-        return Translated([record], [("readings", 1)])
+    def translate(self, publish: Publish, context: IngestContext) -> TranslatedPublish:
+        record = ProducerRecord("readings", context.client_id, publish.payload, [])
+        return TranslatedPublish([record], [("readings", 1)])
 
-    def refused(self, publish: Publish, arrival: Arrival, _reason: str) -> Translated:
-        return Translated([OutRecord("dead letters", arrival.client_id, publish.payload, [])], misfits=["refused"])
+    def dead_letter(self, publish: Publish, context: IngestContext, _detail: str) -> TranslatedPublish:
+        return TranslatedPublish(
+            [ProducerRecord("dead letters", context.client_id, publish.payload, [])], dead_letters=["refused"]
+        )
 
 
 class Ledger:
@@ -66,7 +71,7 @@ class WriterThatTheTestDecides:
 
     fault = "too large"
 
-    def write(self, records: list[OutRecord]) -> Written:
+    def write(self, records: list[ProducerRecord]) -> WriteResult:
         raise NotImplementedError
 
 
@@ -75,7 +80,7 @@ class HeldTransactions(Executor):
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._held: tuple[Future[Any], list[OutRecord]] | None = None
+        self._held: tuple[Future[Any], list[ProducerRecord]] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -94,9 +99,9 @@ class HeldTransactions(Executor):
             return None
         future, records = self._held
         self._held = None
-        self.outcome = Written.COMMITTED if commit else Written.ABORTED
+        self.outcome = WriteResult.COMMITTED if commit else WriteResult.ABORTED
         if any(record.topic == "readings" and is_poison(cast(bytes, record.value)) for record in records):
-            self.outcome = Written.ABORTED_RECORD_AT_FAULT
+            self.outcome = WriteResult.ABORTED_RECORD_AT_FAULT
         elif commit:
             for record in records:
                 if record.topic != "sessions":
@@ -108,10 +113,10 @@ class HeldTransactions(Executor):
         return future
 
 
-def state_record(client_id: str, state: StoredState | None) -> OutRecord:
+def state_record(client_id: str, state: StoredState | None) -> ProducerRecord:
     if state is None:
-        return OutRecord("sessions", client_id, None, [])
-    return OutRecord("sessions", client_id, b"state", [cast(Any, state.copy())])
+        return ProducerRecord("sessions", client_id, None, [])
+    return ProducerRecord("sessions", client_id, b"state", [cast(Any, state.copy())])
 
 
 class Wire(asyncio.Transport):
@@ -156,8 +161,8 @@ class Device:
     wire: Wire | None = None
     accepted: bool = False
 
-    def connect(self, door: FrontDoor) -> None:
-        self.wire, self.connection, self.accepted = Wire(), Connection(door), False
+    def connect(self, server: Server) -> None:
+        self.wire, self.connection, self.accepted = Wire(), Connection(server), False
         self.connection.connection_made(self.wire)
         name = self.client_id.encode()
         body = b"\0\4MQTT\4\0\0\0" + struct.pack(">H", len(name)) + name
@@ -221,7 +226,7 @@ class Device:
         self.accepted = False
 
 
-class ExactlyOnce(RuleBasedStateMachine):
+class Qos2Machine(RuleBasedStateMachine):
     """Whatever happens, a message is stored at most once, and once it was promised it is stored."""
 
     @initialize()
@@ -246,7 +251,7 @@ class ExactlyOnce(RuleBasedStateMachine):
             self.loop.close()
 
     def boot(self) -> None:
-        async def build() -> FrontDoor:
+        async def build() -> Server:
             metrics = Metrics()
             self.held = HeldTransactions(self.ledger)
             transactions = Transactions(
@@ -260,20 +265,26 @@ class ExactlyOnce(RuleBasedStateMachine):
                 on_fatal=lambda failure: None,
             )
             sessions = SessionStore(100, dormant(self.ledger.states, int(time.time() * 1000)))
-            door = FrontDoor(
+            settings = ProxySettings(
+                routes="INSERT INTO t SELECT * FROM t",
+                allow_anonymous=True,
                 limits=LimitSettings(receive_maximum=20),
-                session_expiry_s=10**9,
+                session=SessionSettings(expiry_s=10**9),
+            )
+            pipeline = IngestPipeline(
                 translator=cast(Translator, OneRecordTranslator()),
                 producer=LoopProducer(cast(Any, None)),
                 transactions=transactions,
-                sessions=sessions,
+                gate=InflightGate(1_000_000, 10**9, metrics),
                 metrics=metrics,
-                access=Access(ProxySettings(routes="INSERT INTO t SELECT * FROM t", allow_anonymous=True), metrics),
+                clock=self.loop.time,
             )
-            door.open()
-            return door
+            access = AccessControl(settings, metrics)
+            server = build_server(settings, pipeline=pipeline, sessions=sessions, access=access)
+            server.open()
+            return server
 
-        self.door = self.loop.run_until_complete(build())
+        self.server = self.loop.run_until_complete(build())
 
     def turn(self) -> None:
         for _ in range(12):
@@ -285,7 +296,7 @@ class ExactlyOnce(RuleBasedStateMachine):
     def connect(self, name: str) -> None:
         """Also while the old connection still stands: a half-open takeover."""
         device = self.devices[name]
-        self.loop.call_soon(device.connect, self.door)
+        self.loop.call_soon(device.connect, self.server)
         self.turn()
 
     @rule(name=st.sampled_from(DEVICES), packet_id=st.integers(1, 3), burst=st.integers(1, 2), poison=st.integers(0, 9))
@@ -343,7 +354,7 @@ class ExactlyOnce(RuleBasedStateMachine):
     @rule(name=st.sampled_from(DEVICES), commit=st.booleans())
     def proxy_is_paused_and_resumed(self, name: str, commit: bool) -> None:
         """What is in flight is decided first; then nobody gets in until it is resumed."""
-        shutting = self.loop.create_task(self.door.shut())
+        shutting = self.loop.create_task(self.server.shut())
         self.turn()
         for _ in range(40):
             if self.held.is_open:
@@ -351,12 +362,12 @@ class ExactlyOnce(RuleBasedStateMachine):
         assert shutting.done(), "nothing is in flight, and it is not paused"
         shutting.result()
         device = self.devices[name]
-        self.loop.call_soon(device.connect, self.door)
+        self.loop.call_soon(device.connect, self.server)
         self.turn()
         assert device.wire is not None
         assert (bytes(device.wire.received), device.wire.closed) == (b"\x20\2\0\3", True)
         device.drop()
-        self.door.open()
+        self.server.open()
 
     @precondition(lambda self: self.ledger.readings or self.held.is_open)
     @rule(commit=st.booleans())
@@ -399,5 +410,5 @@ class ExactlyOnce(RuleBasedStateMachine):
             assert sorted(mine) == sorted(device.sent)
 
 
-ExactlyOnce.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
-TestExactlyOnce = ExactlyOnce.TestCase
+Qos2Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
+TestQos2 = Qos2Machine.TestCase

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from isotherm.mqtt_proxy.access.login_throttle import LoginLimit, TooManyFailuresError
+from isotherm.mqtt_proxy.access.login_throttle import LoginThrottle, TooManyFailuresError
 from isotherm.servicekit.throttling.rates import Rate
 
 
@@ -16,7 +16,7 @@ class Door:
     def __init__(self, rate: Rate, maximum: int = 10_000) -> None:
         self.now_s = 0.0
         self.checked = 0
-        self._limit = LoginLimit(rate, lambda: self.now_s, maximum)
+        self._limit = LoginThrottle(rate, lambda: self.now_s, maximum)
 
     async def log_in(self, key: str, *, right: bool) -> bool | None:
         """Whether the password was right; None when it was not even looked at."""

@@ -1,4 +1,4 @@
-"""One process' part in handing sessions over: real sessions and grouping, transactions that the test decides."""
+"""The migration of sessions in one process: real sessions and batches, transactions that the test decides."""
 
 from __future__ import annotations
 
@@ -9,57 +9,59 @@ from typing import Any, cast
 import pytest
 
 from isotherm.mqtt_proxy.codec.reasons import Reason
-from isotherm.mqtt_proxy.delivery.transaction_batcher import (
-    Grouping,
-    Outcome,
-    PublishUnit,
-    Unit,
-)
+from isotherm.mqtt_proxy.delivery.transaction_batcher import TransactionBatcher
 from isotherm.mqtt_proxy.metrics import Metrics
-from isotherm.mqtt_proxy.sessions.migration import Handover, NotHandedOverError, NotItsSessionError
+from isotherm.mqtt_proxy.sessions.migration import OtherUsersSessionError, SessionMigration, SessionUnavailableError
 from isotherm.mqtt_proxy.sessions.store import (
     Session,
     SessionStore,
     StoredState,
     TooManySessionsError,
 )
+from isotherm.mqtt_proxy.sessions.writes import Outcome, PublishWrite, SessionWrite
 
 STATE = StoredState(4, 60, 1_000, {7: 70})
 
 
 class Connection:
-    """Whoever owns a session."""
+    """A connection that owns a session."""
 
     def __init__(self) -> None:
         self.lost: Reason | None = None
 
-    def fail(self, reason: Reason, detail: str) -> None:
+    def close(self, reason: Reason, detail: str) -> None:
         self.lost = reason
+
+    def resume(self) -> None:
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        raise NotImplementedError
 
 
 class Process:
-    """A Handover with what it needs; `said` is what the arbiter was told."""
+    """A SessionMigration with its parts; `said` holds the messages to the arbiter."""
 
     def __init__(self, *, maximum: int = 10, max_claims: int = 10, **interrupted: StoredState) -> None:
-        self.grouping = Grouping(100)
+        self.batcher = TransactionBatcher(100)
         self.sessions = SessionStore(maximum)
         self.said: list[tuple[object, ...]] = []
-        self.handover = Handover(
+        self.migration = SessionMigration(
             sessions=self.sessions,
-            transactions=cast(Any, self),
+            writer=cast(Any, self),
             send=lambda *message: self.said.append(message),
             interrupted=interrupted,
             max_claims=max_claims,
             metrics=Metrics(),
         )
 
-    def submit(self, unit: Unit) -> None:
-        self.grouping.add(unit)
+    def submit(self, write: SessionWrite) -> None:
+        self.batcher.add(write)
 
     def decide(self, outcome: Outcome) -> None:
-        batch = self.grouping.take()
+        batch = self.batcher.take()
         assert batch is not None
-        self.grouping.decided(batch, outcome)
+        self.batcher.decide(batch, outcome)
 
     def hold(self, client_id: str) -> Session:
         self.sessions.adopt(client_id, replace(STATE, expires_at_ms=STATE.expires_at_ms or STATE.expiry_s * 1000))
@@ -76,21 +78,21 @@ async def turns() -> None:
 
 async def test_a_session_is_claimed_once_for_all_who_wait_for_it() -> None:
     process = Process()
-    waiting = [asyncio.create_task(process.handover.session_of("c")) for _ in range(2)]
+    waiting = [asyncio.create_task(process.migration.obtain("c")) for _ in range(2)]
     await turns()
     assert process.said == [("claim", "c", None, False)]
-    process.handover.granted("c", STATE)
+    process.migration.granted("c", STATE)
     one, other = await asyncio.gather(*waiting)
     assert one is other
     assert (one.durable, one.expiry_s, one.stored) == (True, 60, STATE)
-    assert await process.handover.session_of("c") is one, "held: nobody has to be asked"
+    assert await process.migration.obtain("c") is one, "held: nobody has to be asked"
 
 
 async def test_a_session_of_which_nothing_is_stored_is_new() -> None:
     process = Process()
-    waiting = asyncio.create_task(process.handover.session_of("c"))
+    waiting = asyncio.create_task(process.migration.obtain("c"))
     await turns()
-    process.handover.granted("c", None)
+    process.migration.granted("c", None)
     session = await waiting
     assert (session.durable, session.stored) == (False, None)
 
@@ -99,9 +101,9 @@ async def test_what_is_asked_for_is_written_over_after_all_that_came_before() ->
     process, connection = Process(), Connection()
     session = process.hold("c")
     session.owner = connection
-    process.submit(PublishUnit(lambda _outcome: None, session=session, packet_id=8, crc32=80))
-    process.handover.give_away("c", claimant=3)
-    returning = asyncio.create_task(process.handover.session_of("c"))
+    process.submit(PublishWrite(lambda _outcome: None, session=session, packet_id=8, crc32=80))
+    process.migration.yield_session("c", claimant=3)
+    returning = asyncio.create_task(process.migration.obtain("c"))
     assert connection.lost is Reason.SESSION_TAKEN_OVER
     await turns()
     assert process.said == []
@@ -122,18 +124,18 @@ async def test_what_is_asked_for_is_written_over_after_all_that_came_before() ->
 async def test_what_kafka_does_not_take_stays() -> None:
     process = Process()
     session = process.hold("c")
-    process.handover.give_away("c", claimant=3)
+    process.migration.yield_session("c", claimant=3)
     await turns()
     process.decide(Outcome.ABORTED)
     assert process.said == [("kept", "c")]
-    assert await process.handover.session_of("c") is session
+    assert await process.migration.obtain("c") is session
     assert session.stored == STATE
 
 
 async def test_a_session_of_a_connection_only_is_forgotten() -> None:
     process = Process()
     process.sessions.get_or_create("c")
-    process.handover.give_away("c", claimant=3)
+    process.migration.yield_session("c", claimant=3)
     await turns()
     assert process.said == [("released", "c", None)]
     assert len(process.sessions) == 0
@@ -141,43 +143,43 @@ async def test_a_session_of_a_connection_only_is_forgotten() -> None:
 
 async def test_what_a_predecessor_wrote_over_is_said_once() -> None:
     process = Process(c=STATE)
-    process.handover.give_away("c", claimant=3)
-    process.handover.give_away("c", claimant=3)
+    process.migration.yield_session("c", claimant=3)
+    process.migration.yield_session("c", claimant=3)
     assert process.said == [("released", "c", STATE), ("released", "c", None)]
 
 
 async def test_a_grant_that_is_asked_for_again_at_once_does_not_stay() -> None:
     process = Process()
-    waiting = asyncio.create_task(process.handover.session_of("c"))
+    waiting = asyncio.create_task(process.migration.obtain("c"))
     await turns()
-    process.handover.granted("c", None)
-    process.handover.give_away("c", claimant=3)
+    process.migration.granted("c", None)
+    process.migration.yield_session("c", claimant=3)
     await turns()
     assert process.said == [("claim", "c", None, False), ("released", "c", None), ("claim", "c", None, False)]
-    process.handover.refused("c")
-    with pytest.raises(NotHandedOverError):
+    process.migration.refused("c")
+    with pytest.raises(SessionUnavailableError):
         await waiting
 
 
 async def test_claims_are_bounded_and_end_with_the_process() -> None:
     process = Process(max_claims=1)
-    waiting = asyncio.create_task(process.handover.session_of("a"))
+    waiting = asyncio.create_task(process.migration.obtain("a"))
     await turns()
-    with pytest.raises(NotHandedOverError):
-        await process.handover.session_of("b")
-    process.handover.close()
-    with pytest.raises(NotHandedOverError):
+    with pytest.raises(SessionUnavailableError):
+        await process.migration.obtain("b")
+    process.migration.close()
+    with pytest.raises(SessionUnavailableError):
         await waiting
     with pytest.raises(TooManySessionsError):
-        await Process(maximum=0).handover.session_of("c")
+        await Process(maximum=0).migration.obtain("c")
 
 
 async def test_nobody_waits_for_ever_for_the_claim_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isotherm.mqtt_proxy.sessions.migration._CLAIM_TIMEOUT_S", 0.01)
     process = Process()
-    first, second = (asyncio.create_task(process.handover.session_of("c", user)) for user in ("one", "two"))
+    first, second = (asyncio.create_task(process.migration.obtain("c", user)) for user in ("one", "two"))
     for waiting in (first, second):
-        with pytest.raises(NotHandedOverError):
+        with pytest.raises(SessionUnavailableError):
             await asyncio.wait_for(waiting, 5)
     assert process.said == [("claim", "c", "one", False)]
 
@@ -187,24 +189,24 @@ async def test_a_session_of_another_user_stays_and_its_connection_is_untouched()
     session = process.hold("c")
     session.owner, session.username = connection, "owner"
     for username in ("thief", None):
-        process.handover.give_away("c", 3, username, is_bound=True)
+        process.migration.yield_session("c", 3, username, is_bound=True)
     assert process.said == [("denied", "c")] * 2
     assert connection.lost is None
-    process.handover.give_away("c", 3, "owner", is_bound=True)
+    process.migration.yield_session("c", 3, "owner", is_bound=True)
     assert connection.lost is Reason.SESSION_TAKEN_OVER
 
 
 async def test_a_denied_claim_denies_nobody_but_its_user() -> None:
     process = Process()
-    thief = asyncio.create_task(process.handover.session_of("c", "thief", is_bound=True))
+    thief = asyncio.create_task(process.migration.obtain("c", "thief", is_bound=True))
     await turns()
-    owner = asyncio.create_task(process.handover.session_of("c", "owner", is_bound=True))
+    owner = asyncio.create_task(process.migration.obtain("c", "owner", is_bound=True))
     await turns()
     assert process.said == [("claim", "c", "thief", True)]
-    process.handover.refused("c", is_denied=True)
-    with pytest.raises(NotItsSessionError):
+    process.migration.refused("c", is_denied=True)
+    with pytest.raises(OtherUsersSessionError):
         await thief
     await turns()
     assert process.said[1:] == [("claim", "c", "owner", True)]
-    process.handover.granted("c", STATE)
+    process.migration.granted("c", STATE)
     assert (await owner).stored == STATE

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isotherm import kcql
-from isotherm.mqtt_proxy.codec.errors import RouteError
-from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes, regex_routes
+from isotherm.mqtt_proxy.ingest.routes import RouteError, Router, kcql_routes, regex_routes
 
 METRICS = frozenset(("temperature", "brightness"))
 

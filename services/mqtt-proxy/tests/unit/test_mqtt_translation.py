@@ -1,4 +1,4 @@
-"""A publish to records: readings with their defaults and headers, or a dead letter with the original bytes."""
+"""A publish to records: readings with their defaults and headers, or a dead dead with the original bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import given
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.codec.reasons import Reason
-from isotherm.mqtt_proxy.delivery.transaction_batcher import OutRecord
+from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.routes import (
     Route,
     Router,
@@ -23,11 +23,11 @@ from isotherm.mqtt_proxy.ingest.routes import (
     regex_routes,
 )
 from isotherm.mqtt_proxy.ingest.translation import (
-    Arrival,
-    Rules,
-    Translated,
+    IngestContext,
+    IngestRules,
+    TranslatedPublish,
     Translator,
-    reason_of,
+    refusal_reason,
 )
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.schemas import schema
@@ -51,7 +51,7 @@ def translator(routes: list[Route], **rules: Any) -> Translator:
         "readings_per_publish": 5,
     }
     encoders = dict.fromkeys(("thermostat.data", "temperature", "brightness", "a_b"), encode)
-    return Translator(Router(routes, first_match_only=False), encoders, Rules(**(defaults | rules)))
+    return Translator(Router(routes, first_match_only=False), encoders, IngestRules(**(defaults | rules)))
 
 
 def kcql(text: str, **rules: Any) -> Translator:
@@ -60,13 +60,13 @@ def kcql(text: str, **rules: Any) -> Translator:
 
 def translate(
     of: Translator, topic: str, payload: object, *, username: str | None = None, now_ms: int = NOW_MS, **publish: Any
-) -> Translated:
+) -> TranslatedPublish:
     data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    arrival = Arrival("client", now_ms, username)
-    return of.translate(Publish(topic, data, publish.pop("qos", 1), **publish), arrival)
+    context = IngestContext("client", now_ms, username)
+    return of.translate(Publish(topic, data, publish.pop("qos", 1), **publish), context)
 
 
-def decoded(record: OutRecord) -> Mapping[str, Any]:
+def decoded(record: ProducerRecord) -> Mapping[str, Any]:
     assert record.value is not None
     assert record.value[:5] == b"\0\0\0\0\7"
     found = fastavro.schemaless_reader(io.BytesIO(record.value[5:]), parse(READING), None)
@@ -92,7 +92,7 @@ def test_a_reading() -> None:
         ("mqtt.retain", "true"),
         ("mqtt.dup", "true"),
     ]
-    assert (result.readings, result.misfits) == ([("thermostat.data", 1)], [])
+    assert (result.readings, result.dead_letters) == ([("thermostat.data", 1)], [])
 
 
 def test_the_payload_names_the_device() -> None:
@@ -115,18 +115,18 @@ def test_the_client_is_the_device_of_a_regex_route() -> None:
 
 def test_items_of_an_array_keep_different_identities_also_of_the_next_publish_in_the_same_millisecond() -> None:
     of = kcql("INSERT INTO thermostat.data SELECT * FROM devices/+/temperature")
-    arrival = Arrival("client", NOW_MS)
+    context = IngestContext("client", NOW_MS)
     publish = Publish("devices/d/temperature", b'[{"value":1},{"value":2}]', 0)
-    records = [*of.translate(publish, arrival).records, *of.translate(publish, arrival).records]
-    arrival.at(NOW_MS + 1)
-    records += of.translate(publish, arrival).records
+    records = [*of.translate(publish, context).records, *of.translate(publish, context).records]
+    context.ingest_ms = NOW_MS + 1
+    records += of.translate(publish, context).records
     assert [decoded(record)["sequence"] for record in records] == [0, 1, 2, 3, 0, 1]
 
 
 def test_two_connections_of_one_device_have_different_identities_in_one_millisecond() -> None:
     of = kcql("INSERT INTO thermostat.data SELECT * FROM devices/+/temperature")
     publish = Publish("devices/d/temperature", b"21.5", 1)
-    records = [record for _ in range(3) for record in of.translate(publish, Arrival("d", NOW_MS)).records]
+    records = [record for _ in range(3) for record in of.translate(publish, IngestContext("d", NOW_MS)).records]
     assert [decoded(record)["sequence"] for record in records] == [0, 1, 2]
 
 
@@ -137,11 +137,10 @@ def test_every_matching_route_gets_the_publish() -> None:
     assert result.readings == [("thermostat.data", 2), ("temperature", 2)]
 
 
-def dead_letter(result: Translated, payload: bytes) -> dict[str, str]:
-    letters = [record for record in result.records if record.topic == "dead"]
-    (letter,) = letters
-    assert letter.value == payload, "the original bytes"
-    return {name: value.decode() if isinstance(value, bytes) else str(value) for name, value in letter.headers}
+def dead_letter(result: TranslatedPublish, payload: bytes) -> dict[str, str]:
+    (dead,) = [record for record in result.records if record.topic == "dead"]
+    assert dead.value == payload, "the original bytes"
+    return {name: value.decode() if isinstance(value, bytes) else str(value) for name, value in dead.headers}
 
 
 @pytest.mark.parametrize(
@@ -167,8 +166,8 @@ def dead_letter(result: Translated, payload: bytes) -> dict[str, str]:
 def test_what_does_not_fit_is_a_dead_letter(topic: str, payload: bytes, reason: str, message: str) -> None:
     result = translate(kcql(DOCUMENTED), topic, payload)
     headers = dead_letter(result, payload)
-    assert len(result.records) == 1, "nothing of the payload is stored beside its dead letter"
-    assert result.misfits == [reason]
+    assert len(result.records) == 1, "nothing of the payload is stored beside its dead dead"
+    assert result.dead_letters == [reason]
     assert headers["__connect.errors.topic"] == topic
     assert headers["__connect.errors.connector.name"] == "mqtt-proxy"
     assert headers["__connect.errors.task.id"] == "3"
@@ -197,7 +196,7 @@ def test_a_target_named_by_the_topic_must_exist() -> None:
     good = translate(of, "a/b", {"v": 1, "u": "Cel"})
     assert [(record.topic, decoded(record)["metric"]) for record in good.records] == [("a_b", "b")]
     assert good.readings == [("a_b", 1)]
-    assert translate(of, "a/c", {"v": 1, "u": "Cel"}).misfits == ["no topic"]
+    assert translate(of, "a/c", {"v": 1, "u": "Cel"}).dead_letters == ["no topic"]
 
 
 def test_properties_of_mqtt5_become_headers() -> None:
@@ -217,7 +216,7 @@ def test_properties_of_mqtt5_become_headers() -> None:
     ]
 
 
-def size(record: OutRecord) -> int:
+def size(record: ProducerRecord) -> int:
     """The bytes of a record itself, without what anybody needs beside it."""
     headers = sum(len(name) + len(value or "") for name, value in record.headers)
     return len(record.key or "") + len(record.value or b"") + headers
@@ -248,8 +247,8 @@ def test_too_many_properties_are_a_dead_letter_with_as_many_as_may_be(
     of = kcql(DOCUMENTED, user_properties=4, property_bytes=100)
     result = translate(of, "devices/d/temperature", {"t": 1}, properties=properties)
     headers = dead_letter(result, b'{"t": 1}')
-    assert result.misfits == ["properties"]
-    assert reason_of("properties") is Reason.QUOTA_EXCEEDED
+    assert result.dead_letters == ["properties"]
+    assert refusal_reason("properties") is Reason.QUOTA_EXCEEDED
     assert headers["__connect.errors.exception.message"] == f"{detail} are allowed"
     kept = [(name, value) for name, value in result.records[0].headers if name.startswith("mqtt.user.")]
     given = properties.get(Property.USER_PROPERTY, [])
@@ -264,7 +263,7 @@ ANY = "INSERT INTO thermostat.data SELECT * FROM devices/+/temperature"
 SENML = b'[{"bn":"victim:","n":"temperature","u":"Cel","v":1}]'
 
 
-def keys(result: Translated) -> list[object]:
+def keys(result: TranslatedPublish) -> list[object]:
     return [record.key for record in result.records if record.topic != "dead"]
 
 
@@ -283,18 +282,18 @@ def keys(result: Translated) -> list[object]:
 def test_nobody_speaks_for_another_device(policy: str, username: str | None, payload: object) -> None:
     result = translate(kcql(ANY, device_id=policy), "devices/a/temperature", payload, username=username)
     assert keys(result) == []
-    assert result.misfits == ["identity"]
+    assert result.dead_letters == ["identity"]
     headers = dead_letter(result, json.dumps(payload).encode())
     assert headers.get("mqtt.username") == username
     message = headers["__connect.errors.exception.message"]
     assert "speak for 'a' only" in message or "identity.device_id=user" in message
-    assert reason_of("identity") is Reason.NOT_AUTHORIZED
+    assert refusal_reason("identity") is Reason.NOT_AUTHORIZED
 
 
 def test_base_name_of_senml_speaks_for_no_other_device() -> None:
     senml = {Property.CONTENT_TYPE: "application/senml+json"}
     result = translate(kcql(ANY, device_id="topic"), "devices/a/temperature", SENML, properties=senml)
-    assert (keys(result), result.misfits) == ([], ["identity"])
+    assert (keys(result), result.dead_letters) == ([], ["identity"])
     result = translate(kcql(ANY, device_id="topic"), "devices/victim/temperature", SENML, properties=senml)
     assert keys(result) == ["victim"]
 
@@ -321,11 +320,11 @@ def test_device_by_policy(policy: str, route: str, topic: str, username: str, pa
 def test_a_client_without_a_name_is_no_device_where_the_route_names_none() -> None:
     of = kcql("INSERT INTO temperature SELECT * FROM #", device_id="topic")
     result = translate(of, "x/y", {"value": 1})
-    assert (keys(result), result.misfits) == ([], ["identity"])
+    assert (keys(result), result.dead_letters) == ([], ["identity"])
     assert "nor does the route name" in dead_letter(result, b'{"value": 1}')["__connect.errors.exception.message"]
 
 
-# -- many that do not fit
+# -- many invalid publishes
 
 
 def test_dead_letters_beyond_the_rate_are_counted() -> None:
@@ -334,12 +333,12 @@ def test_dead_letters_beyond_the_rate_are_counted() -> None:
     for _ in range(1_000):
         result = translate(of, "devices/d/temperature", b'{"t": "warm"}')
         records += len(result.records)
-        assert result.misfit == "reading"
+        assert result.invalid_reason == "reading"
         metrics.count_stored(result, 1, 0.0)
     assert records == 10
     assert (metrics.dead_letters, metrics.dead_letters_unstored) == ({"reading": 10}, {"reading": 990})
     later = translate(of, "devices/d/temperature", b"{", now_ms=NOW_MS + 10_000)
-    assert later.misfits == ["payload"], "one more after a tenth of the time"
+    assert later.dead_letters == ["payload"], "one more after a tenth of the time"
 
 
 def test_dead_letter_is_small() -> None:
@@ -367,11 +366,11 @@ JSON = st.recursive(
     st.binary(max_size=40) | JSON.map(lambda value: json.dumps(value).encode()),
 )
 def test_every_publish_becomes_records_for_every_route_and_nothing_raises(topic: str, payload: bytes) -> None:
-    result = EVERYTHING.translate(Publish(topic, payload, 1), Arrival("c", NOW_MS))
+    result = EVERYTHING.translate(Publish(topic, payload, 1), IngestContext("c", NOW_MS))
     assert result.bytes >= sum(map(size, result.records))
     assert result.records, "nothing is silent"
     dead = [record for record in result.records if record.topic == "dead"]
-    assert len(dead) == len(result.misfits)
+    assert len(dead) == len(result.dead_letters)
     assert all(record.value == payload for record in dead)
     assert sum(count for _topic, count in result.readings) == len(result.records) - len(dead)
 
@@ -388,5 +387,5 @@ def test_whatever_the_payload_says_the_device_is_the_topic_s_or_the_user(
     topic: str, payload: bytes, said: dict[str, object]
 ) -> None:
     for data in (payload, json.dumps({"t": 1, "value": 1, **said}).encode()):
-        result = BOUND.translate(Publish(topic, data, 1), Arrival("c", NOW_MS, "anna"))
+        result = BOUND.translate(Publish(topic, data, 1), IngestContext("c", NOW_MS, "anna"))
         assert set(keys(result)) <= {topic.split("/")[1], "anna"} if topic.startswith("devices") else {"anna", "a", "x"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from isotherm.mqtt_proxy.ingest.translation import Translated
+from isotherm.mqtt_proxy.ingest.translation import TranslatedPublish
 from isotherm.mqtt_proxy.metrics import Metrics
-from isotherm.mqtt_proxy.processes.metric_totals import Totals
+from isotherm.mqtt_proxy.processes.metric_totals import MetricTotals
 
 
-def page(collector: Metrics | Totals) -> str:
+def page(collector: Metrics | MetricTotals) -> str:
     registry = CollectorRegistry()
     registry.register(collector)
     return generate_latest(registry).decode()
@@ -21,7 +21,7 @@ def process(messages: int, connections: int) -> str:
     metrics.messages_received[1] = messages
     metrics.gauges["connections"] = lambda: connections
     for _ in range(messages):
-        metrics.count_stored(Translated(readings=[("thermostat.data", 2)]), 1, 0.004)
+        metrics.count_stored(TranslatedPublish(readings=[("thermostat.data", 2)]), 1, 0.004)
     return page(metrics)
 
 
@@ -31,7 +31,7 @@ def value(text: str, sample: str) -> float:
 
 
 def test_sums_over_processes() -> None:
-    totals = Totals()
+    totals = MetricTotals()
     assert page(totals) == ""
     totals.report(0, process(3, 5))
     totals.report(1, process(4, 7))
@@ -46,7 +46,7 @@ def test_sums_over_processes() -> None:
 
 
 def test_what_was_counted_stays_when_a_process_ends() -> None:
-    totals = Totals()
+    totals = MetricTotals()
     totals.report(0, process(3, 5))
     totals.report(1, process(4, 7))
     totals.ended(0)

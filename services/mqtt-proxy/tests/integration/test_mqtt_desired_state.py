@@ -1,4 +1,4 @@
-"""The front door and the bridge as connectors: paused, resumed and restarted from Kafka, with nothing lost."""
+"""The server and the bridge as connectors: paused, resumed and restarted from Kafka, with nothing lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from control_world import Control
 from mosquitto_broker import PASSWORD, USER, Broker
-from mqtt_devices import PUBCOMP, PUBREC, Fleet, Wire
+from mqtt_devices import PUBCOMP, PUBREC, DeviceGroup, Wire
 from mqtt_world import Proxy, opened, wait_until
 
 from isotherm.stack.servers.kafka import Kafka
@@ -55,23 +55,23 @@ def _state(control: Control, name: str, task: int) -> str | None:
     return None if said is None else said.state
 
 
-def test_a_paused_front_door_takes_nothing_and_loses_nothing(proxy: Proxy) -> None:
+def test_a_paused_server_accepts_nothing_and_loses_nothing(proxy: Proxy) -> None:
     with connector(proxy, "mqtt-proxy") as control:
         proxy.start(processes=2)
-        before, meanwhile = fleets(proxy, "before"), []
+        before, meanwhile = groups(proxy, "before"), []
         old = Wire(proxy, proxy.device)
         try:
             old.publish(proxy.device, 1.5, 1)
             old.expect(PUBREC, 1)
-            wait_until("the load flows", lambda: all(fleet.progress() > 0.1 for fleet in before))
+            wait_until("the load flows", lambda: all(group.progress() > 0.1 for group in before))
             control.change("mqtt-proxy", target_state="PAUSED")
             until_halted(proxy, control, "mqtt-proxy", 2, "PAUSED")
             assert old.is_closed_by_the_proxy()
             assert proxy.metric(ADMINISTRATIVE) >= 1
             stored = proxy.topics.identities(proxy.device)
-            assert {identity for fleet in before for identity in fleet.acknowledged} <= set(stored)
+            assert {identity for group in before for identity in group.acknowledged} <= set(stored)
 
-            meanwhile = fleets(proxy, "meanwhile")
+            meanwhile = groups(proxy, "meanwhile")
             assert [Wire(proxy, "late", version=version).reason for version in (4, 5)] == [3, 0x88]
             proxy.kill()
             proxy.launch()
@@ -86,14 +86,14 @@ def test_a_paused_front_door_takes_nothing_and_loses_nothing(proxy: Proxy) -> No
             assert new.session_present
             new.release(1)
             new.expect(PUBCOMP, 1)
-            wait_until("the load flows again", lambda: all(fleet.progress() > 0.1 for fleet in meanwhile))
+            wait_until("the load flows again", lambda: all(group.progress() > 0.1 for group in meanwhile))
             control.change("mqtt-proxy", restart_count=1)
             assert new.is_closed_by_the_proxy()
-            for fleet in (*before, *meanwhile):
-                fleet.finish()
+            for group in (*before, *meanwhile):
+                group.finish()
         finally:
-            for fleet in (*before, *meanwhile):
-                fleet.abandon()
+            for group in (*before, *meanwhile):
+                group.abandon()
         stored = proxy.topics.identities(f"{proxy.device}-")
         for at_least_once, exactly_once in (before, meanwhile):
             assert at_least_once.published <= set(stored)
@@ -104,9 +104,9 @@ def test_a_paused_front_door_takes_nothing_and_loses_nothing(proxy: Proxy) -> No
         assert proxy.signal(signal.SIGTERM) == 0
 
 
-def fleets(proxy: Proxy, name: str) -> list[Fleet]:
+def groups(proxy: Proxy, name: str) -> list[DeviceGroup]:
     """Devices at QoS 1, and at QoS 2."""
-    return [Fleet(proxy, f"{proxy.device}-{name}-{qos}", devices=5, messages=200, qos=qos) for qos in (1, 2)]
+    return [DeviceGroup(proxy, f"{proxy.device}-{name}-{qos}", devices=5, messages=200, qos=qos) for qos in (1, 2)]
 
 
 def test_a_paused_bridge_leaves_its_messages_at_the_broker(proxy: Proxy, mosquitto: Broker) -> None:
