@@ -31,11 +31,11 @@ from hazelcast.proxy.ringbuffer import OVERFLOW_POLICY_OVERWRITE
 
 import workload
 from isotherm import kcql
+from isotherm.persisters.api.row import Row
 from isotherm.persisters.records.decoding import AvroDecoder, key_decoder
 from isotherm.persisters.records.documents import to_json
 from isotherm.persisters.records.projection import Projector
 from isotherm.persisters.sinks.cassandra.binding import write_time_us
-from isotherm.persisters.sinks.sink import Row
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 

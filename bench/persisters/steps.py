@@ -14,11 +14,12 @@ import isotherm.schemas
 import workload
 from isotherm import kcql
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.persisters.api.record import Record
+from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
 from isotherm.persisters.records.decoding import AvroDecoder, key_decoder
 from isotherm.persisters.records.documents import to_json
 from isotherm.persisters.records.projection import Projector
 from isotherm.persisters.sinks.hazelcast import items
-from isotherm.persisters.task.in_flight_batch import Record, Work
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.settings import RegistrySettings
 
@@ -47,9 +48,9 @@ def measure(registry: RegistrySettings, chosen: workload.Workload, records: Sequ
             BARE: lambda: (fastavro.schemaless_reader(io.BytesIO(body), schema, None) for body in bodies),
             "decoded": lambda: map(decode, values),
             PROJECTED: lambda: map(project, records),
-            "made batches, one by one": lambda: (Work.prepare(batch, policy, project) for batch in batches),
+            "made batches, one by one": lambda: (InFlightBatch.prepare(batch, policy, project) for batch in batches),
             "made batches, each at once": lambda: (
-                Work.prepare(one, policy, project, project.usual) for one in batches
+                InFlightBatch.prepare(one, policy, project, project.try_project_batch) for one in batches
             ),
             "rows to JSON, alone": lambda: (to_json(row.values) for row in rows),
             "rows to Hazelcast's JSON items, alone": lambda: map(as_item, rows),

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, TopicPartition
 import isotherm.schemas
 from isotherm.cli.apply import apply, declared_subjects, declared_topics
 from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
+from isotherm.persisters.api.record import Record
 from isotherm.persisters.consuming.consumed_records import records_of
-from isotherm.persisters.task.in_flight_batch import Record
 from isotherm.servicekit import kafka
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings

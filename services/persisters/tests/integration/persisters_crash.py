@@ -12,14 +12,14 @@ from typing import Any, cast
 from hazelcast.client import HazelcastClient
 from hazelcast.core import HazelcastJsonValue
 
-from isotherm.persisters.sinks.hazelcast.append_writer import AppendingWriter
+from isotherm.persisters.api.row import Row
+from isotherm.persisters.sinks.hazelcast.append_writer import AppendWriter
 from isotherm.persisters.sinks.hazelcast.structures import (
     APPENDED,
     Entry,
     Source,
     TransactionalWriter,
 )
-from isotherm.persisters.sinks.sink import Row
 
 CALLS = {
     "QUEUE": "commit",
@@ -41,7 +41,7 @@ def write(
 
     Their items are `partition * apart + offset`: with 0 those of all partitions are equal.
     """
-    appending = AppendingWriter(client)
+    appending = AppendWriter(client)
 
     def write_partition(partition: int) -> None:
         source = Source("crash", "topic", partition)

@@ -12,14 +12,15 @@ from elasticsearch import Elasticsearch
 from persisters_relay import Relay
 
 from isotherm.connector.config.files import from_mapping
-from isotherm.persisters.records.decoding import AvroDecoder, WriterSchema
-from isotherm.persisters.service import projector
-from isotherm.persisters.sinks.catalog import KINDS, check
-from isotherm.persisters.sinks.sink import Batch, Rejected
-from isotherm.persisters.task.in_flight_batch import Prepared, Record
+from isotherm.persisters.api.record import ProjectedRecord, Record
+from isotherm.persisters.api.row import Batch, FailedRow
+from isotherm.persisters.configuration import check, projector
+from isotherm.persisters.records.decoding import AvroDecoder
+from isotherm.persisters.sinks.catalog import KINDS
 from isotherm.servicekit.avro import (
     SchemaRegistry,
     UnknownSchemaError,
+    WriterSchema,
     encoder,
     parse,
 )
@@ -57,7 +58,7 @@ class Writing:
         self._topic = topic
         self._offset = 0
 
-    def prepare(self, value: Mapping[str, Any] | None, key: str | None = None, **headers: str) -> Prepared:
+    def prepare(self, value: Mapping[str, Any] | None, key: str | None = None, **headers: str) -> ProjectedRecord:
         """The next record of the topic, as the loop prepares it."""
         data = None if value is None else self._encode(value)
         written = tuple((name, text.encode()) for name, text in headers.items())
@@ -66,10 +67,10 @@ class Writing:
         self._offset += 1
         return self._project(record)
 
-    def write(self, *prepared: Prepared) -> Sequence[Rejected]:
+    def write(self, *prepared: ProjectedRecord) -> Sequence[FailedRow]:
         """Write the rows of these records in one batch; what the server refused of them."""
         rows = [row for one in prepared for row in one.rows]
-        assert rows, [one.refusal or one.filtered for one in prepared]
+        assert rows, [one.failed or one.filtered for one in prepared]
         self.sink.open()
         return self.sink.write(Batch(self._topic, 0, rows))
 

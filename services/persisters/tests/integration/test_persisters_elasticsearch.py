@@ -17,11 +17,12 @@ from sink_world import TIMESTAMP_MS, Writing, behind_tls, documents
 
 import isotherm.schemas
 from isotherm.connector.config.files import from_mapping
-from isotherm.persisters.sinks.catalog import KINDS, check
+from isotherm.persisters.api.sink import SinkConfigError
+from isotherm.persisters.configuration import check
+from isotherm.persisters.sinks.catalog import KINDS
 from isotherm.persisters.sinks.elasticsearch.client import connect
-from isotherm.persisters.sinks.elasticsearch.retention import Retirement
-from isotherm.persisters.sinks.elasticsearch.retention_job import Retention, running
-from isotherm.persisters.sinks.sink import SinkConfigError
+from isotherm.persisters.sinks.elasticsearch.retention import ExpiredIndices
+from isotherm.persisters.sinks.elasticsearch.retention_job import RetentionJob, running
 
 pytest_plugins = ("elasticsearch_fixtures",)
 pytestmark = pytest.mark.integration
@@ -121,7 +122,7 @@ def test_upserts_tombstones_and_external_versions(elasticsearch: Any, client: El
     failing = writing(
         elasticsearch.url, f"INSERT INTO {index} SELECT * FROM t PROPERTIES('behavior.on.null.values'='FAIL')"
     )
-    refusal = failing.prepare(None, "k2").refusal
+    refusal = failing.prepare(None, "k2").failed
     assert refusal is not None
     assert refusal.reason == "tombstone"
 
@@ -160,19 +161,19 @@ def test_retention_tells_closes_and_deletes_exactly_the_old_indices(
         client.indices.create(index=name, settings={"number_of_replicas": 0})
 
     config = retention(elasticsearch.url, index, retention__dry__run="true")
-    only_telling = Retention(config, client, CollectorRegistry(), now_ms)
+    only_telling = RetentionJob(config, client, CollectorRegistry(), now_ms)
     for _ in range(3):
-        assert only_telling.sweep() == Retirement(old, [])
+        assert only_telling.sweep() == ExpiredIndices(old, [])
 
     metrics = CollectorRegistry()
-    working = Retention(retention(elasticsearch.url, index), client, metrics, now_ms)
-    assert working.sweep() == Retirement(old, [])
+    working = RetentionJob(retention(elasticsearch.url, index), client, metrics, now_ms)
+    assert working.sweep() == ExpiredIndices(old, [])
     assert existing(client, index) == {*old, *others}, "the first pass only tells"
-    assert working.sweep() == Retirement(old, [])
+    assert working.sweep() == ExpiredIndices(old, [])
     assert existing(client, index) == {*old, *others}, "closed, and still there"
-    assert working.sweep() == Retirement([], old)
+    assert working.sweep() == ExpiredIndices([], old)
     assert existing(client, index) == set(others)
-    assert working.sweep() == Retirement([], [])
+    assert working.sweep() == ExpiredIndices([], [])
     done = {"connector": f"r-{index}"}
     for action in ("closed", "deleted"):
         name = "isotherm_persisters_retention_actions_total"
@@ -183,9 +184,11 @@ def test_a_clock_that_is_ahead_retires_nothing(elasticsearch: Any, client: Elast
     today = f"{index}-{datetime.now(UTC):%Y.%m.%d}"
     client.indices.create(index=today, settings={"number_of_replicas": 0})
     metrics, ten_years_ms = CollectorRegistry(), 3_650 * 86_400_000
-    ahead = Retention(retention(elasticsearch.url, index), client, metrics, lambda: time.time() * 1000 + ten_years_ms)
+    ahead = RetentionJob(
+        retention(elasticsearch.url, index), client, metrics, lambda: time.time() * 1000 + ten_years_ms
+    )
     for _ in range(3):
-        assert ahead.sweep() == Retirement([], [])
+        assert ahead.sweep() == ExpiredIndices([], [])
     assert existing(client, index) == {today}
 
 

@@ -18,8 +18,8 @@ from hazelcast.predicate import sql
 from sink_world import TIMESTAMP_MS, Writing, behind_tls
 
 import isotherm.schemas
-from isotherm.persisters.records.plan import compile_plan
-from isotherm.persisters.sinks.sink import Batch
+from isotherm.persisters.api.plan import compile_plan
+from isotherm.persisters.api.row import Batch
 from isotherm.servicekit.avro import parse
 
 pytestmark = pytest.mark.integration

@@ -8,7 +8,7 @@ import pytest
 from elasticsearch import Elasticsearch
 from sink_world import Writing, documents
 
-from isotherm.persisters.sinks.sink import Unavailable
+from isotherm.persisters.api.sink import Unavailable
 
 pytest_plugins = ("elasticsearch_fixtures",)
 pytestmark = pytest.mark.integration

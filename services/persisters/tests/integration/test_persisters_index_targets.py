@@ -9,15 +9,10 @@ import pytest
 from elasticsearch import Elasticsearch
 from sink_world import TIMESTAMP_MS, Writing, documents
 
-from isotherm.persisters.records.decoding import WriterSchema
-from isotherm.persisters.records.plan import Plan, compile_plan
-from isotherm.persisters.sinks.sink import (
-    Batch,
-    Rejected,
-    Row,
-    SinkConfigError,
-)
-from isotherm.servicekit.avro import parse
+from isotherm.persisters.api.plan import Plan, compile_plan
+from isotherm.persisters.api.row import Batch, FailedRow, Row
+from isotherm.persisters.api.sink import SinkConfigError
+from isotherm.servicekit.avro import WriterSchema, parse
 
 pytest_plugins = ("elasticsearch_fixtures",)
 pytestmark = pytest.mark.integration
@@ -201,7 +196,7 @@ class Evolving:
         self._plans: dict[str, Plan] = {}
         self._offset = 0
 
-    def write(self, day: str, *rows: tuple[Any, dict[str, Any]]) -> list[Rejected]:
+    def write(self, day: str, *rows: tuple[Any, dict[str, Any]]) -> list[FailedRow]:
         """Write rows, each with its schema, into the index of `day`."""
         made = []
         for schema, values in rows:

@@ -13,14 +13,14 @@ from persisters_world import BASE_MS, Broker, Persisters, until
 
 from isotherm import kcql
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
-from isotherm.persisters.consuming.fetching import NothingReadError
-from isotherm.persisters.records.plan import compile_plan
-from isotherm.persisters.sinks.sink import Batch, Rejected, Row
-from isotherm.persisters.task.accounting import Counts
-from isotherm.persisters.task.in_flight_batch import Prepared, Record, Refusal
+from isotherm.persisters.api.plan import compile_plan
+from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
+from isotherm.persisters.api.row import Batch, FailedRow, Row
+from isotherm.persisters.buffers.accounting import Counts
+from isotherm.persisters.buffers.partition_buffer import Partition
+from isotherm.persisters.consuming.fetch_positions import NothingReadError
 from isotherm.persisters.task.loop import Loop
 from isotherm.persisters.task.loop_settings import LoopSettings
-from isotherm.persisters.task.partition_buffers import Partition
 from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.lifecycle import Stop
@@ -83,7 +83,7 @@ class Store:
 
     def close(self) -> None: ...
 
-    def write(self, batch: Batch) -> Sequence[Rejected]:
+    def write(self, batch: Batch) -> Sequence[FailedRow]:
         self.offsets += [row.offset for row in batch.rows]
         return []
 
@@ -108,7 +108,7 @@ class Silent:
 
     def retried(self, rows: int) -> None: ...
 
-    def refused(self, refusals: Sequence[Refusal]) -> None: ...
+    def failed(self, records: Sequence[FailedRecord]) -> None: ...
 
     def settled(self, partition: Partition, counts: Counts) -> None: ...
 
@@ -122,8 +122,8 @@ class Stalling:
         (statement,) = kcql.parse("INSERT INTO i SELECT * FROM t")
         plan = compile_plan(statement, None, "-")
 
-        def project(one: Record) -> Prepared:
-            return Prepared([Row(one.offset, "i", str(one.offset), {}, 0, None, plan)])
+        def project(one: Record) -> ProjectedRecord:
+            return ProjectedRecord([Row(one.offset, "i", str(one.offset), {}, 0, None, plan)])
 
         self.store, self.health, self.failure = Store(), Health(), None
         self.failures: list[BaseException] = []
@@ -140,12 +140,12 @@ class Stalling:
             consumer=self.consumer,
             sink=self.store,
             project=project,
-            usual=lambda _records: None,
+            try_project_batch=lambda _records: None,
             policy=ErrorPolicy(Policy.THROW),
             send_dead_letters=lambda _refusals: None,
             health=self.health,
             observer=Silent(),
-            on_turn=self._turn,
+            on_iteration=self._turn,
         )
         self._stalls = threading.Event()
         self._broker = broker

@@ -11,14 +11,14 @@ from persisters_world import BASE_MS, Broker, Persisters, until
 
 from isotherm.cli.apply import apply
 from isotherm.cli.plan import DeclaredTopic
-from isotherm.persisters.sinks.hazelcast.append_writer import AppendingWriter
+from isotherm.persisters.api.row import Row
+from isotherm.persisters.sinks.hazelcast.append_writer import AppendWriter
 from isotherm.persisters.sinks.hazelcast.structures import (
     APPENDED,
     Entry,
     Source,
     TransactionalWriter,
 )
-from isotherm.persisters.sinks.sink import Row
 from isotherm.servicekit import kafka as clients
 
 pytest_plugins = ("persisters_fixtures",)
@@ -38,7 +38,7 @@ def write(store: HazelcastStore, kind: str, topic_id: str, numbers: range) -> No
         for offset, number in enumerate(numbers)
     ]
     if kind in APPENDED:
-        AppendingWriter(store.client).write(kind, store.name(kind), source, entries)
+        AppendWriter(store.client).write(kind, store.name(kind), source, entries)
     else:
         TransactionalWriter(store.client, 500, 20.0).write(kind, store.name(kind), source, entries)
 

@@ -16,8 +16,9 @@ from cassandra.policies import RoundRobinPolicy
 from cassandra.query import dict_factory
 from sink_world import TIMESTAMP_MS, Writing, behind_tls
 
-from isotherm.persisters.records.plan import compile_plan
-from isotherm.persisters.sinks.sink import Batch, SinkConfigError, Unavailable
+from isotherm.persisters.api.plan import compile_plan
+from isotherm.persisters.api.row import Batch
+from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 

@@ -13,7 +13,7 @@ from cassandra.query import dict_factory
 from persisters_world import until
 from sink_world import Writing
 
-from isotherm.persisters.sinks.sink import SinkConfigError, Unavailable
+from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.persisters.task.accounting import Counts
+from isotherm.persisters.buffers.accounting import Counts
 
 REASONS = st.dictionaries(st.text("abc_", min_size=1, max_size=8), st.integers(1, 10**12), max_size=4).map(Counter)
 NUMBERS = st.integers(0, 10**12)

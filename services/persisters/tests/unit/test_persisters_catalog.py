@@ -16,10 +16,10 @@ from isotherm.connector.config.validation import InvalidConfigError, Validated
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
 from isotherm.persisters.__main__ import main
 from isotherm.persisters.api.sink import SinkConfigError
-from isotherm.persisters.service import dead_letter_topic, error_policy
+from isotherm.persisters.configuration import check, dead_letter_topic, error_policy, subscription
 from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.cassandra.sink import load_balancing
-from isotherm.persisters.sinks.catalog import KINDS, check, subscription
+from isotherm.persisters.sinks.catalog import KINDS
 from isotherm.persisters.sinks.elasticsearch.client import connect, nodes
 from isotherm.persisters.sinks.hazelcast.sink import structure_of
 
@@ -55,7 +55,7 @@ kcql = "INSERT INTO temperature SELECT * FROM temperature AUTOCREATE PK device_i
 "contact.points" = ["s1", "s2", "s3"]
 "key.space" = "isotherm"
 "error.policy" = "RETRY"
-"dead.letters" = true
+"dead.dead_letters" = true
 """
 
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.connector.config.files import from_mapping
+from isotherm.persisters.api.record import ProjectedRecord, Record
+from isotherm.persisters.configuration import check, projector
 from isotherm.persisters.records.connect_json import EnvelopeReader
-from isotherm.persisters.service import projector
-from isotherm.persisters.sinks.catalog import KINDS, check
-from isotherm.persisters.task.in_flight_batch import Prepared, Record
+from isotherm.persisters.sinks.catalog import KINDS
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.settings import RegistrySettings
 
@@ -117,7 +117,7 @@ def test_whatever_the_schema_says_the_reader_answers_or_refuses(schema: Any, pay
         return
 
 
-def prepared(data: bytes, **config: str) -> Prepared:
+def prepared(data: bytes, **config: str) -> ProjectedRecord:
     """What a connector makes of a value."""
     kcql = "INSERT INTO a SELECT * FROM t"
     given = {"name": "n", "connector.class": "elasticsearch", "topics": "t", "kcql": kcql, "url": "http://h:1"}
@@ -145,4 +145,4 @@ def test_connects_converter_expects_envelopes_unless_told_otherwise(config: dict
     (row,) = prepared(ENVELOPE, **config).rows
     assert row.values == ({"a": 1} if unwrapped else orjson.loads(ENVELOPE))
     plain = prepared(b'{"a": 1}', **config)
-    assert (plain.refusal is not None) == unwrapped
+    assert (plain.failed is not None) == unwrapped

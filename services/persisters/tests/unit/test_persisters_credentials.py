@@ -10,7 +10,8 @@ from isotherm.connector.config.validation import InvalidConfigError
 from isotherm.connector.distributed.controller import Controller, TaskPlan
 from isotherm.connector.state.desired_state import PARTITIONS, DesiredState
 from isotherm.connector.state.target_follower import Target
-from isotherm.persisters.sinks.catalog import KINDS, check
+from isotherm.persisters.configuration import check
+from isotherm.persisters.sinks.catalog import KINDS
 
 GIVEN = {"connector.class": "elasticsearch", "topics": "t", "connect.elastic.kcql": "INSERT INTO a SELECT * FROM t"}
 ADDRESSES = (

@@ -10,11 +10,11 @@ import pytest
 from elasticsearch import Elasticsearch
 
 from isotherm import kcql
-from isotherm.persisters.consuming.ownership import Ownership
-from isotherm.persisters.records.plan import compile_plan
+from isotherm.persisters.api.ownership import Ownership
+from isotherm.persisters.api.plan import compile_plan
+from isotherm.persisters.api.row import Row
 from isotherm.persisters.sinks.elasticsearch.ordered_writer import OrderedWriter
-from isotherm.persisters.sinks.repeated_ids import Effect, Kind, fold
-from isotherm.persisters.sinks.sink import Row
+from isotherm.persisters.sinks.repeated_ids import Effect, EffectKind, fold
 
 (STATEMENT,) = kcql.parse("INSERT INTO _value.room SELECT * FROM t PK id")
 PLAN = compile_plan(STATEMENT, None, "-")
@@ -76,7 +76,7 @@ class Server:
 
 
 def written(
-    writer: OrderedWriter, documents: Sequence[tuple[str, str, dict[str, Any]]], kind: Kind = Kind.PUT
+    writer: OrderedWriter, documents: Sequence[tuple[str, str, dict[str, Any]]], kind: EffectKind = EffectKind.PUT
 ) -> list[tuple[int, bool]]:
     """The rows that were refused, and whether only for now."""
     rows = [Row(number, index, id_, {}, 0, None, PLAN) for number, (index, id_, _) in enumerate(documents)]
@@ -103,18 +103,18 @@ def test_a_batch_of_many_indices_takes_no_request_for_each() -> None:
     assert len(server.documents) == 200
 
 
-@pytest.mark.parametrize("kind", [Kind.PUT, Kind.MERGE])
+@pytest.mark.parametrize("kind", [EffectKind.PUT, EffectKind.MERGE])
 @pytest.mark.parametrize("bad", [0, 500, 999])
-def test_one_row_of_many_with_one_id_is_found_in_few_requests(kind: Kind, bad: int) -> None:
+def test_one_row_of_many_with_one_id_is_found_in_few_requests(kind: EffectKind, bad: int) -> None:
     server = Server()
     documents = [("i", "a", {"n": number, f"f{number}": 1}) for number in range(1_000)]
     documents[bad][2]["bad"] = True
     refused = written(writer_of(server), documents, kind)
     # A row that another one replaces right behind it is not sent.
-    assert refused == ([] if kind is Kind.PUT and bad < 999 else [(bad, False)])
+    assert refused == ([] if kind is EffectKind.PUT and bad < 999 else [(bad, False)])
     (document,) = (document for _, document in server.documents.values())
     assert document["n"] == (998 if bad == 999 else 999)
-    assert len(document) == (1_000 if kind is Kind.MERGE else 2)
+    assert len(document) == (1_000 if kind is EffectKind.MERGE else 2)
     assert len(server.requests) <= 50
 
 

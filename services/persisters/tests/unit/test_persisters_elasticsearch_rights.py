@@ -10,14 +10,14 @@ import pytest
 from elasticsearch import Elasticsearch
 
 from isotherm import kcql
-from isotherm.persisters.records.decoding import WriterSchema
-from isotherm.persisters.records.plan import compile_plan
-from isotherm.persisters.sinks.elasticsearch.index_targets import Targets
-from isotherm.persisters.sinks.sink import RefusedRowError, Row, SinkConfigError
-from isotherm.servicekit.avro import parse
+from isotherm.persisters.api.plan import compile_plan
+from isotherm.persisters.api.row import Row
+from isotherm.persisters.api.sink import RowError, SinkConfigError
+from isotherm.persisters.sinks.elasticsearch.index_targets import IndexTargets
+from isotherm.servicekit.avro import WriterSchema, parse
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}
-Serve = Callable[[str], Targets]
+Serve = Callable[[str], IndexTargets]
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def forbidding() -> Iterator[Serve]:
         thread.start()
         with Elasticsearch(f"http://127.0.0.1:{server.server_port}", max_retries=0) as client:
 
-            def serve(path: str) -> Targets:
+            def serve(path: str) -> IndexTargets:
                 forbidden.append(path)
-                return Targets(client, "", auto_create=True)
+                return IndexTargets(client, "", auto_create=True)
 
             yield serve
         server.shutdown()
@@ -63,14 +63,14 @@ def row(statement: str) -> Row:
 
 def test_an_index_that_only_a_record_names_is_the_records_fault(forbidding: Serve) -> None:
     targets = forbidding("/secret")
-    refusal = targets.refusal(row("INSERT INTO _value.a SELECT * FROM t"))
-    assert isinstance(refusal, RefusedRowError)
+    refusal = targets.prepare(row("INSERT INTO _value.a SELECT * FROM t"))
+    assert isinstance(refusal, RowError)
     assert (refusal.reason, "403" in str(refusal)) == ("target", True)
     with pytest.raises(SinkConfigError, match="403"):
-        targets.refusal(row("INSERT INTO secret SELECT * FROM t"))
+        targets.prepare(row("INSERT INTO secret SELECT * FROM t"))
 
 
 def test_templates_that_may_not_be_put_are_nobodys_record(forbidding: Serve) -> None:
     targets = forbidding("/_index_template")
     with pytest.raises(SinkConfigError, match="403"):
-        targets.refusal(row("INSERT INTO _value.a SELECT * FROM t"))
+        targets.prepare(row("INSERT INTO _value.a SELECT * FROM t"))

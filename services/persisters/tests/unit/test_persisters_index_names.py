@@ -10,7 +10,7 @@ from isotherm import kcql
 from isotherm.kcql.dates import format_suffix
 from isotherm.persisters.sinks.elasticsearch.index_names import (
     BadIndexNameError,
-    dated_family,
+    dated_series,
     example,
     index_name,
     pattern,
@@ -71,7 +71,7 @@ def test_what_is_taken_names_one_index(text: str) -> None:
 def test_a_dated_index_is_of_its_family_and_its_pattern(base: str, suffix: str, time_ms: int) -> None:
     (statement,) = kcql.parse(f"INSERT INTO `{base}` SELECT * FROM t WITHINDEXSUFFIX={suffix}")
     name = index_name("P-" + base + format_suffix(suffix, time_ms))
-    family = dated_family("P-", statement)
+    family = dated_series("P-", statement)
     assert family is not None
     assert family.end_ms(name) is not None
     before, after = pattern("P-", statement, name).split("*", 1)
@@ -81,6 +81,6 @@ def test_a_dated_index_is_of_its_family_and_its_pattern(base: str, suffix: str, 
 
 def test_a_name_of_a_record_is_its_own_pattern() -> None:
     (statement,) = kcql.parse("INSERT INTO _header.place SELECT * FROM t WITHINDEXSUFFIX=-{YYYY}")
-    assert dated_family("", statement) is None
+    assert dated_series("", statement) is None
     assert pattern("", statement, "kitchen-2026") == "kitchen-2026"
     assert example("Home-", statement) == "Home-x-1970"

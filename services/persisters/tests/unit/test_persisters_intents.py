@@ -89,7 +89,7 @@ def test_nothing_that_can_be_seen_whole_is_added_twice(
 ) -> None:
     """Whichever of them arrived, in whatever order, with somebody else's items between: a whole one is found."""
     numbers = iter(range(100))
-    appends = [Append(f"t|{lane}", 1, [next(numbers) for _ in range(size)]) for lane, size in enumerate(sizes)]
+    appends = [Append(f"t|{buffer}", 1, [next(numbers) for _ in range(size)]) for buffer, size in enumerate(sizes)]
     done = [one for one in appends if arrived.random() < 0.5]
     arrived.shuffle(done)
     ring: list[int] = []
@@ -124,7 +124,7 @@ def test_after_the_repair_the_structure_holds_every_item_as_often_as_it_was_writ
     contents: list[list[int]], arrived: random.Random
 ) -> None:
     """Whatever the items are, equal ones of several partitions among them."""
-    appends = [Append(f"t|{lane}", 1, items) for lane, items in enumerate(contents)]
+    appends = [Append(f"t|{buffer}", 1, items) for buffer, items in enumerate(contents)]
     done = [one for one in appends if arrived.random() < 0.5]
     arrived.shuffle(done)
     ring = [item for one in done for item in one.checksums]
@@ -134,7 +134,7 @@ def test_after_the_repair_the_structure_holds_every_item_as_often_as_it_was_writ
 
 
 def test_thousands_of_items_of_somebody_else_are_passed_over() -> None:
-    ours = [Append(f"t|{lane}", 1, [lane % 3, *range(1_000)]) for lane in range(12)]
+    ours = [Append(f"t|{buffer}", 1, [buffer % 3, *range(1_000)]) for buffer in range(12)]
     ring = [*range(5_000, 9_000), *ours[3].checksums, *range(5_000, 9_000), *ours[7].checksums]
     assert len(landed(Intent(9, ours), 10, ring)) == 2
     assert landed(Intent(9, ours), 10, [0] * 10_000) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from hazelcast.config import Config
@@ -10,7 +11,6 @@ from hazelcast.serialization.service import SerializationServiceV1
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.persisters.sinks.hazelcast import map_keys
 from isotherm.persisters.sinks.hazelcast.map_keys import MapKey, murmur3
 
 CLIENT: Any = SerializationServiceV1(Config())  # type: ignore[no-untyped-call]  # the client leaves it untyped
@@ -36,8 +36,9 @@ def test_hashes_of_payloads_that_begin_alike(beginning: bytes, endings: list[byt
         assert murmur3(payload) == expected
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    for number in range(3 * map_keys._MOST_REMEMBERED):
-        text = f"{number:040d}"
-        assert MapKey(text).get_partition_hash() == CLIENT.to_data(text).get_partition_hash()
-    assert max(len(map_keys._prefixes), len(map_keys._mixed)) <= map_keys._MOST_REMEMBERED
+def test_hashes_of_random_payloads_are_the_clients() -> None:
+    chance = random.Random(20261122)
+    for _ in range(5_000):
+        payload = chance.randbytes(chance.randrange(300))
+        expected: int = Data(HEAP_DATA + payload).hash_code()  # type: ignore[no-untyped-call]  # as above
+        assert murmur3(payload) == expected

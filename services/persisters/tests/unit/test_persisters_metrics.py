@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from isotherm.persisters.task.accounting import Counts
+from isotherm.persisters.buffers.accounting import Counts
+from isotherm.persisters.buffers.partition_buffer import PartitionBuffer
 from isotherm.persisters.task.metrics import TaskMetrics
-from isotherm.persisters.task.partition_buffers import Lane
-from isotherm.persisters.task.recent import Recent
+from isotherm.persisters.task.sampled_stat import SampledStat
 from isotherm.servicekit.backoff import Backoff
 
 
 def test_recent_values_are_forgotten_after_two_windows() -> None:
     now = [0.0]
-    recent = Recent(10.0, lambda: now[0])
+    recent = SampledStat(10.0, lambda: now[0])
     assert (recent.highest, recent.average) == (0.0, 0.0)
     recent.observe(4.0)
     now[0] = 12.0
@@ -57,13 +57,13 @@ def test_connects_names(name: str, expected: float) -> None:
     counts.dead_lettered["decode"] += 2
     counts.skipped["decode"] += 1
     counts.filtered["expired"] += 1
-    lane = Lane(("t", 0), counts, Backoff(), position=10, committed=10, high_watermark=15)
-    metrics.follow(lambda: {("t", 0): lane})
+    buffer = PartitionBuffer(("t", 0), counts, Backoff(), position=10, committed=10, high_watermark=15)
+    metrics.follow(lambda: {("t", 0): buffer})
     metrics.wrote(8, 0.5)
     metrics.wrote(4, 0.1)
     metrics.retried(2)
     metrics.committed(0.01, False)
     metrics.committed(0.03, True)
     metrics.logged()
-    metrics.letters_failed(4)
+    metrics.dead_letters_failed(4)
     assert registry.get_sample_value(name, {"connector": "c", "task": "0"}) == pytest.approx(expected)

@@ -11,39 +11,39 @@ from hypothesis import strategies as st
 
 import isotherm.schemas
 from isotherm import kcql
-from isotherm.persisters.records.decoding import WriterSchema
-from isotherm.persisters.records.plan import compile_plan
+from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.sinks.repeated_ids import (
     Effect,
-    Kind,
-    comes_again,
+    EffectKind,
     fold,
+    may_repeat_ids,
     merged,
 )
+from isotherm.servicekit.avro import WriterSchema
 
 VALUES = st.recursive(
     st.integers(0, 3) | st.none(), lambda inner: st.dictionaries(st.sampled_from("ab"), inner, max_size=2)
 )
 DOCUMENTS = st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3)
 ROWS = st.lists(
-    st.tuples(st.sampled_from("xy"), st.sampled_from(Kind), DOCUMENTS, st.sampled_from([None, "p"])), max_size=12
+    st.tuples(st.sampled_from("xy"), st.sampled_from(EffectKind), DOCUMENTS, st.sampled_from([None, "p"])), max_size=12
 )
 
 
 def apply(store: dict[str, Any], id_: str, effect: Effect) -> None:
-    if effect.kind is Kind.DELETE:
+    if effect.kind is EffectKind.DELETE:
         store.pop(id_, None)
         return
     document = orjson.loads(effect.document)
-    if effect.pipeline is not None and effect.kind is Kind.PUT:
+    if effect.pipeline is not None and effect.kind is EffectKind.PUT:
         document = {**document, "by": effect.pipeline}
-    store[id_] = merged(store[id_], document) if effect.kind is Kind.MERGE and id_ in store else document
+    store[id_] = merged(store[id_], document) if effect.kind is EffectKind.MERGE and id_ in store else document
 
 
 @given(ROWS, DOCUMENTS)
 def test_folded_effects_leave_what_the_rows_would_leave(rows: list[Any], before: dict[str, Any]) -> None:
     effects = [
-        (id_, Effect(kind, orjson.dumps(document), pipeline if kind is Kind.PUT else None, [place]))
+        (id_, Effect(kind, orjson.dumps(document), pipeline if kind is EffectKind.PUT else None, [place]))
         for place, (id_, kind, document, pipeline) in enumerate(rows)
     ]
     one_by_one, folded, parts, halved = {"x": before}, {"x": before}, {"x": before}, {"x": before}
@@ -80,4 +80,4 @@ def test_ids_that_come_again(kcql_text: str, record: str | None, expected: bool)
     """A reading happened once; a device is described again and again."""
     (statement,) = kcql.parse(kcql_text)
     writer = None if record is None else WriterSchema(1, isotherm.schemas.schema(record, 1), None)
-    assert comes_again(compile_plan(statement, writer, "-")) is expected
+    assert may_repeat_ids(compile_plan(statement, writer, "-")) is expected

@@ -9,17 +9,14 @@ import pytest
 
 from isotherm import kcql
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
-from isotherm.persisters.consuming.ownership import Lease, Ownership, OwnershipLostError
-from isotherm.persisters.records.plan import compile_plan
-from isotherm.persisters.sinks.sink import Batch, Rejected, Row
-from isotherm.persisters.task.accounting import Counts
-from isotherm.persisters.task.in_flight_batch import (
-    Prepared,
-    Record,
-    Refusal,
-    Work,
-)
-from isotherm.persisters.task.partition_buffers import Lanes, Limits
+from isotherm.persisters.api.ownership import Lease, Ownership, OwnershipLostError
+from isotherm.persisters.api.plan import compile_plan
+from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
+from isotherm.persisters.api.row import Batch, FailedRow, Row
+from isotherm.persisters.buffers.accounting import Counts
+from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
+from isotherm.persisters.buffers.limits import BufferLimits
+from isotherm.persisters.buffers.partition_buffers import PartitionBuffers
 from isotherm.persisters.task.writers import Writers
 from isotherm.servicekit.backoff import Backoff
 
@@ -40,74 +37,74 @@ class Held:
 
     def close(self) -> None: ...
 
-    def write(self, batch: Batch) -> Sequence[Rejected]:
+    def write(self, batch: Batch) -> Sequence[FailedRow]:
         self.entered.set()
         assert self.go_on.wait(WAIT_S)
         self.written.append(batch.partition)
         at = [index for index, row in enumerate(batch.rows) if row.offset == 1]
-        return [Rejected(index, "mapping", ValueError("never")) for index in at]
+        return [FailedRow(index, "mapping", ValueError("never")) for index in at]
 
 
 class Told:
     def __init__(self) -> None:
-        self.letters: list[tuple[int, int]] = []
+        self.dead_letters: list[tuple[int, int]] = []
 
-    def send(self, letters: Sequence[Refusal]) -> None:
-        self.letters += [(one.record.partition, one.record.offset) for one in letters]
+    def send(self, letters: Sequence[FailedRecord]) -> None:
+        self.dead_letters += [(one.record.partition, one.record.offset) for one in letters]
 
     def wrote(self, rows: int, seconds: float) -> None: ...
 
     def retried(self, rows: int) -> None: ...
 
-    def refused(self, refusals: Sequence[Refusal]) -> None: ...
+    def failed(self, records: Sequence[FailedRecord]) -> None: ...
 
 
-def work(partition: int) -> Work:
+def work(partition: int) -> InFlightBatch:
     records = [Record("t", partition, offset, 0, None, b"", ()) for offset in range(2)]
     rows = [Row(one.offset, "target", str(one.offset), {}, 0, None, PLAN) for one in records]
-    return Work.prepare(records, NOOP, lambda one: Prepared([rows[one.offset]]))
+    return InFlightBatch.prepare(records, NOOP, lambda one: ProjectedRecord([rows[one.offset]]))
 
 
 def test_a_queued_write_and_the_dead_letters_of_one_under_way_are_not_begun_for_a_partition_that_is_gone() -> None:
-    """With one thread the second lane's write waits behind the first one's."""
-    sink, told, lanes = Held(), Told(), Lanes(Limits(), Backoff)
+    """With one thread the second buffer's write waits behind the first one's."""
+    sink, told, buffers = Held(), Told(), PartitionBuffers(BufferLimits(), Backoff)
     writers = Writers(1, sink, NOOP, told.send, told)
     works = {}
     for partition in range(3):
-        lanes.assign(("t", partition), None, Counts())
+        buffers.assign(("t", partition), None, Counts())
         works[partition] = work(partition)
-        writers.start(lanes.by_partition["t", partition], works[partition])
+        writers.start(buffers.by_partition["t", partition], works[partition])
     assert sink.entered.wait(WAIT_S)
-    lanes.forget(("t", 0))
-    lanes.forget(("t", 1))
+    buffers.remove(("t", 0))
+    buffers.remove(("t", 1))
     sink.go_on.set()
     answers: list[tuple[int, BaseException | None]] = []
     while len(answers) < 3:
-        answers += [(answer.lane.partition[1], answer.fatal) for answer in writers.answers(WAIT_S)]
+        answers += [(answer.buffer.partition[1], answer.fatal) for answer in writers.answers(WAIT_S)]
     writers.close()
     assert sink.written == [0, 2], "the write that waited was not begun"
-    assert told.letters == [(2, 1)], "the next owner writes the others"
+    assert told.dead_letters == [(2, 1)], "the next owner writes the others"
     assert answers == [(0, None), (1, None), (2, None)]
     assert [one.offset for one in works[1].rows] == [0, 1]
 
 
 def test_a_write_that_was_not_begun_counts_no_attempt_and_waits_where_the_partition_stays() -> None:
     now_s = [0.0]
-    lanes = Lanes(Limits(), Backoff, Lease(10_000, lambda: now_s[0]))
-    lanes.assign(("t", 0), None, Counts())
-    lane = lanes.by_partition["t", 0]
+    buffers = PartitionBuffers(BufferLimits(), Backoff, Lease(10_000, lambda: now_s[0]))
+    buffers.assign(("t", 0), None, Counts())
+    buffer = buffers.by_partition["t", 0]
     sink, told = Held(), Told()
     sink.go_on.set()
     writers = Writers(1, sink, NOOP, told.send, told)
-    lane.prepared = work(0)
-    begun = lane.start(0.0)
+    buffer.prepared = work(0)
+    begun = buffer.start(0.0)
     assert begun is not None
     now_s[0] = 60.0
-    writers.start(lane, begun)
+    writers.start(buffer, begun)
     (answer,) = writers.answers(WAIT_S)
     writers.close()
-    assert lane.finished(answer.trouble, 0.0) is None
-    assert (sink.written, begun.attempts, lane.retrying) == ([], 0, begun)
+    assert buffer.finish(answer.retry_reason, 0.0) is None
+    assert (sink.written, begun.attempts, buffer.retrying) == ([], 0, begun)
 
 
 def test_a_process_that_stood_still_writes_only_after_its_consumer_had_time_to_be_told() -> None:

@@ -21,17 +21,18 @@ from hypothesis import strategies as st
 
 import isotherm.schemas
 from isotherm import kcql
-from isotherm.persisters.records.decoding import Decoded, WriterSchema
+from isotherm.persisters.api.plan import Plan, compile_plan
+from isotherm.persisters.api.row import Row
+from isotherm.persisters.api.sink import RowError
+from isotherm.persisters.records.decoding import DecodedValue
 from isotherm.persisters.records.documents import NotADocumentError, to_json
-from isotherm.persisters.records.plan import Plan, compile_plan
 from isotherm.persisters.sinks.cassandra import cql
 from isotherm.persisters.sinks.cassandra.binding import ttl_s, write_time_us
 from isotherm.persisters.sinks.cassandra.tables import primary_key_columns
 from isotherm.persisters.sinks.elasticsearch import mapping
 from isotherm.persisters.sinks.elasticsearch.sink import quoted_id
 from isotherm.persisters.sinks.hazelcast import items
-from isotherm.persisters.sinks.sink import RefusedRowError, Row
-from isotherm.servicekit.avro import parse
+from isotherm.servicekit.avro import WriterSchema, parse
 
 AGGREGATE = isotherm.schemas.schema("TemperatureAggregate", 1)
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
@@ -208,7 +209,7 @@ def test_avro_of_a_part_carries_its_schema() -> None:
     part = row("INSERT INTO a SELECT mean, revision AS r, device_id FROM t", {"mean": 1.5, "r": 9, "device_id": None})
     item = items.encoder("AVRO")(part)
     assert list(fastavro.reader(io.BytesIO(bytes(items.content(item))))) == [{"mean": 1.5, "r": 9, "device_id": None}]
-    with pytest.raises(RefusedRowError, match="WITHFORMAT AVRO needs values with an Avro schema"):
+    with pytest.raises(RowError, match="WITHFORMAT AVRO needs values with an Avro schema"):
         items.encoder("AVRO")(row("INSERT INTO a SELECT * FROM t", {}, schema=None))
 
 
@@ -266,13 +267,13 @@ def test_columns_for_references_are_those_of_what_they_refer_to() -> None:
 @pytest.mark.parametrize("format_", ["JSON", "TEXT", "AVRO"])
 def test_revisions_are_read_back_from_stored_items(format_: str) -> None:
     part = row("INSERT INTO a SELECT mean, revision AS r FROM t", {"mean": 1.5, "r": 9})
-    assert items.revision_of(items.encoder(format_)(part), part.plan, lambda _data: Decoded({})) == 9
+    assert items.revision_of(items.encoder(format_)(part), part.plan, lambda _data: DecodedValue({})) == 9
 
 
 def test_revisions_of_whole_records_and_of_strangers() -> None:
     whole = plan("INSERT INTO a SELECT * FROM t")
-    assert items.revision_of(bytearray(b"\x00..."), whole, lambda _data: Decoded({"revision": 4})) == 4
-    assert items.revision_of("somebody's text", whole, lambda _data: Decoded({})) is None
+    assert items.revision_of(bytearray(b"\x00..."), whole, lambda _data: DecodedValue({"revision": 4})) == 4
+    assert items.revision_of("somebody's text", whole, lambda _data: DecodedValue({})) is None
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from isotherm.connector.config import files
 from isotherm.connector.config.validation import InvalidConfigError, Validated
 from isotherm.kcql.dates import format_suffix
-from isotherm.persisters.sinks.catalog import KINDS, check
+from isotherm.persisters.configuration import check
+from isotherm.persisters.sinks.catalog import KINDS
 from isotherm.persisters.sinks.elasticsearch.retention import (
-    Family,
-    Index,
-    Retirement,
-    retire,
+    ExpiredIndices,
+    IndexSeries,
+    ListedIndex,
+    expired_indices,
 )
-from isotherm.persisters.sinks.elasticsearch.retention_job import families, retention_ms
+from isotherm.persisters.sinks.elasticsearch.retention_job import index_series, retention_ms
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -35,13 +36,13 @@ bases = st.text(st.sampled_from("abz09-._"), min_size=1, max_size=6)
 times = st.integers(0, NOW_MS + 400 * DAY_MS)
 
 
-def family(suffix: str = "-{YYYY.MM.DD}", base: str = "temperatures") -> Family:
-    return Family(base, suffix)
+def family(suffix: str = "-{YYYY.MM.DD}", base: str = "temperatures") -> IndexSeries:
+    return IndexSeries(base, suffix)
 
 
 @given(bases, st.sampled_from(SUFFIXES), times)
 def test_every_record_is_in_the_period_of_its_index(base: str, suffix: str, event_time_ms: int) -> None:
-    end = Family(base, suffix).end_ms(base + format_suffix(suffix, event_time_ms))
+    end = IndexSeries(base, suffix).end_ms(base + format_suffix(suffix, event_time_ms))
     assert end is not None
     assert end > event_time_ms
     next_index = format_suffix(suffix, end)
@@ -53,7 +54,9 @@ def test_nothing_else_than_old_indices_of_the_family_is_ever_taken(
     base: str, other: str, suffix: str, event_time_ms: int, days: int
 ) -> None:
     name = other + format_suffix(suffix, event_time_ms)
-    found = retire([Family(base, suffix)], [Index(name, True)], now_ms=NOW_MS, retention_ms=days * DAY_MS)
+    found = expired_indices(
+        [IndexSeries(base, suffix)], [ListedIndex(name, True)], now_ms=NOW_MS, retention_ms=days * DAY_MS
+    )
     if found.expired:
         assert name == base + format_suffix(suffix, event_time_ms)
         assert event_time_ms + days * DAY_MS < NOW_MS
@@ -61,7 +64,7 @@ def test_nothing_else_than_old_indices_of_the_family_is_ever_taken(
 
 @given(st.text(max_size=30), st.sampled_from(SUFFIXES))
 def test_any_name_is_looked_at_safely(name: str, suffix: str) -> None:
-    end = Family("a", suffix).end_ms(name)
+    end = IndexSeries("a", suffix).end_ms(name)
     if end is not None:
         assert name == "a" + format_suffix(suffix, end - 1)
 
@@ -81,22 +84,28 @@ def test_any_name_is_looked_at_safely(name: str, suffix: str) -> None:
     ],
 )
 def test_names_that_only_look_alike(name: str) -> None:
-    assert retire([family()], [Index(name, True)], now_ms=NOW_MS, retention_ms=DAY_MS) == Retirement([], [])
+    assert expired_indices([family()], [ListedIndex(name, True)], now_ms=NOW_MS, retention_ms=DAY_MS) == ExpiredIndices(
+        [], []
+    )
 
 
 def test_seven_days_are_kept_whole() -> None:
     names = ["temperatures-" + format_suffix("{YYYY.MM.DD}", NOW_MS - days * DAY_MS) for days in range(12)]
     kept = 7 * DAY_MS
-    at_midnight = retire([family()], [Index(one, True) for one in names], now_ms=NOW_MS, retention_ms=kept)
+    at_midnight = expired_indices(
+        [family()], [ListedIndex(one, True) for one in names], now_ms=NOW_MS, retention_ms=kept
+    )
     assert at_midnight.close == sorted(names[9:]), "records on their way still find their index"
-    later = retire([family()], [Index(one, True) for one in names], now_ms=NOW_MS + HOUR_MS, retention_ms=kept)
+    later = expired_indices(
+        [family()], [ListedIndex(one, True) for one in names], now_ms=NOW_MS + HOUR_MS, retention_ms=kept
+    )
     assert later.close == sorted(names[8:])
 
 
 def test_open_ones_are_closed_and_closed_ones_deleted() -> None:
-    indices = [Index("temperatures-2020.01.01", True), Index("temperatures-2020.01.02", False)]
-    found = retire([family()], indices, now_ms=NOW_MS, retention_ms=DAY_MS)
-    assert found == Retirement(["temperatures-2020.01.01"], ["temperatures-2020.01.02"])
+    indices = [ListedIndex("temperatures-2020.01.01", True), ListedIndex("temperatures-2020.01.02", False)]
+    found = expired_indices([family()], indices, now_ms=NOW_MS, retention_ms=DAY_MS)
+    assert found == ExpiredIndices(["temperatures-2020.01.01"], ["temperatures-2020.01.02"])
 
 
 @pytest.mark.parametrize("suffix", ["-x", "-{MM.DD}", "-{YYYY.DD}", "-{YYYY.MM.DD.ss}"])
@@ -113,12 +122,12 @@ def elastic(kcql: str, **more: str) -> Validated:
 def test_the_keys_of_retention() -> None:
     dated = "INSERT INTO a SELECT * FROM t WITHINDEXSUFFIX -{YYYY.MM.DD}; INSERT INTO b SELECT * FROM t"
     found = elastic(dated, retention__days="7", connect__elastic__tableprefix="p_")
-    assert families(found) == [Family("p_a", "-{YYYY.MM.DD}")]
+    assert index_series(found) == [IndexSeries("p_a", "-{YYYY.MM.DD}")]
     assert retention_ms(found) == 7 * DAY_MS
     assert retention_ms(elastic(dated)) is None
     capitals = "INSERT INTO indexA SELECT * FROM t WITHINDEXSUFFIX -Day-{YYYY-MM-dd}-Z"
-    (lowered,) = families(elastic(capitals, connect__elastic__tableprefix="P_"))
-    assert lowered == Family("p_indexa", "-day-{YYYY-MM-dd}-z"), "as the sink names them"
+    (lowered,) = index_series(elastic(capitals, connect__elastic__tableprefix="P_"))
+    assert lowered == IndexSeries("p_indexa", "-day-{YYYY-MM-dd}-z"), "as the sink names them"
     only_reports = elastic(dated, retention__days="7", retention__dry__run="true")
     assert retention_ms(only_reports) is None, "what is not deleted is not filtered either"
 

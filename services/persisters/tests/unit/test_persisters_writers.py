@@ -6,16 +6,12 @@ from collections.abc import Sequence
 
 from isotherm import kcql
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
-from isotherm.persisters.records.plan import compile_plan
-from isotherm.persisters.sinks.sink import Batch, Rejected, Row
-from isotherm.persisters.task.accounting import Counts
-from isotherm.persisters.task.in_flight_batch import (
-    Prepared,
-    Record,
-    Refusal,
-    Work,
-)
-from isotherm.persisters.task.partition_buffers import Lane
+from isotherm.persisters.api.plan import compile_plan
+from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
+from isotherm.persisters.api.row import Batch, FailedRow, Row
+from isotherm.persisters.buffers.accounting import Counts
+from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
+from isotherm.persisters.buffers.partition_buffer import PartitionBuffer
 from isotherm.persisters.task.writers import Writers
 from isotherm.servicekit.backoff import Backoff
 
@@ -35,45 +31,45 @@ class Overloaded:
 
     def close(self) -> None: ...
 
-    def write(self, batch: Batch) -> Sequence[Rejected]:
+    def write(self, batch: Batch) -> Sequence[FailedRow]:
         self.busy -= 1
         at = {row.offset: index for index, row in enumerate(batch.rows)}
-        later = [Rejected(at[0], "overloaded", OVERLOADED, transient=True)] if self.busy >= 0 and 0 in at else []
-        return [*later, *([Rejected(at[2], "mapping", REFUSED)] if 2 in at else [])]
+        later = [FailedRow(at[0], "overloaded", OVERLOADED, transient=True)] if self.busy >= 0 and 0 in at else []
+        return [*later, *([FailedRow(at[2], "mapping", REFUSED)] if 2 in at else [])]
 
 
 class Told:
     """What the writers tell, and the dead letters that they send."""
 
     def __init__(self) -> None:
-        self.letters: list[int] = []
-        self.refusals: list[int] = []
+        self.dead_letters: list[int] = []
+        self.failed_offsets: list[int] = []
 
-    def send(self, letters: Sequence[Refusal]) -> None:
-        self.letters += [letter.record.offset for letter in letters]
+    def send(self, letters: Sequence[FailedRecord]) -> None:
+        self.dead_letters += [letter.record.offset for letter in letters]
 
     def wrote(self, rows: int, seconds: float) -> None: ...
 
     def retried(self, rows: int) -> None: ...
 
-    def refused(self, refusals: Sequence[Refusal]) -> None:
-        self.refusals += [refusal.record.offset for refusal in refusals]
+    def failed(self, records: Sequence[FailedRecord]) -> None:
+        self.failed_offsets += [one.record.offset for one in records]
 
 
-def attempts(busy: int, max_retries: int) -> tuple[Told, list[list[int]], Work]:
+def attempts(busy: int, max_retries: int) -> tuple[Told, list[list[int]], InFlightBatch]:
     """Attempts at a batch of three until none is asked for; the letters that were sent after each."""
     policy = ErrorPolicy(Policy.RETRY, max_retries=max_retries, dead_letters=True)
     records = [Record("t", 0, offset, 0, None, b"", ()) for offset in range(3)]
     rows = [Row(one.offset, "target", str(one.offset), {}, 0, None, PLAN) for one in records]
-    work = Work.prepare(records, policy, lambda one: Prepared([rows[one.offset]]))
-    told, lane = Told(), Lane(("t", 0), Counts(), Backoff())
+    work = InFlightBatch.prepare(records, policy, lambda one: ProjectedRecord([rows[one.offset]]))
+    told, buffer = Told(), PartitionBuffer(("t", 0), Counts(), Backoff())
     writers = Writers(1, Overloaded(busy), policy, told.send, told)
     sent = []
     while True:
-        writers.start(lane, work)
+        writers.start(buffer, work)
         (answer,) = writers.answers(WAIT_S)
         assert answer.fatal is None
-        sent.append(list(told.letters))
+        sent.append(list(told.dead_letters))
         if not work.rows:
             writers.close()
             return told, sent, work
@@ -82,13 +78,13 @@ def attempts(busy: int, max_retries: int) -> tuple[Told, list[list[int]], Work]:
 def test_a_dead_letter_is_sent_once_its_batch_has_no_row_that_waits() -> None:
     told, sent, work = attempts(busy=2, max_retries=5)
     assert sent == [[], [], [2]]
-    assert told.refusals == [2]
-    assert work.settle().dead_lettered == {"mapping": 1}
+    assert told.failed_offsets == [2]
+    assert work.count_outcomes().dead_lettered == {"mapping": 1}
 
 
 def test_a_record_behind_the_one_that_stops_the_task_is_no_dead_letter_of_this_run() -> None:
     told, sent, work = attempts(busy=100, max_retries=2)
-    assert work.stop is not None
-    assert (work.stop.record.offset, work.end) == (0, 0)
+    assert work.stopped_at is not None
+    assert (work.stopped_at.record.offset, work.end) == (0, 0)
     assert sent[-1] == []
-    assert told.refusals == []
+    assert told.failed_offsets == []

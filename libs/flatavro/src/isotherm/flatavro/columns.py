@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from isotherm.flatavro.reading import INTEGERS, UnusualError, double_run
+from isotherm.flatavro.reading import INTEGERS, FallbackError, double_run
 
 Records = list[dict[str, Any]]
 ReadBatch = Callable[[Sequence[bytes]], tuple[Records, Mapping[str, list[Any]]]]
@@ -68,7 +68,7 @@ def flat_batch_reader(schema: Mapping[str, Any], start: int) -> ReadBatch | None
             columns += values
         # Places only grow: one that ends where its record does never was in another.
         if not np.array_equal(at, ends):
-            raise UnusualError
+            raise FallbackError
         return records_of(columns), dict(zip(names, columns, strict=True))
 
     return read
@@ -111,7 +111,7 @@ def _texts(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
     first = batch.octets[at]
     # As for one record: lengths of one byte.
     if (first & 129).any():
-        raise UnusualError
+        raise FallbackError
     starts = at + 1
     ends = starts + (first >> 1)
     same = _same_bytes(batch, starts, ends)
@@ -147,7 +147,7 @@ def _integers(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
         shift += 7
         octets = batch.octets[ends[longer]]
         if shift > _VARINT_BITS or (shift == _VARINT_BITS and (octets > 1).any()):
-            raise UnusualError
+            raise FallbackError
         bits[longer] |= (octets & 127).astype(np.uint64) << np.uint64(shift)
         ends[longer] += 1
         longer = longer[octets > 127]
@@ -162,7 +162,7 @@ def _doubles(run: int) -> _Read:
     def read(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
         # With nothing after the last record a place may be too far for a window, which is an IndexError.
         if batch.octets.size < width:
-            raise UnusualError
+            raise FallbackError
         values = sliding_window_view(batch.octets, width)[at].view("<f8")
         return values.T.tolist(), at + width
 
@@ -172,7 +172,7 @@ def _doubles(run: int) -> _Read:
 def _booleans(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
     octets = batch.octets[at]
     if (octets > 1).any():
-        raise UnusualError
+        raise FallbackError
     return [(octets == 1).tolist()], at + 1
 
 
@@ -186,7 +186,7 @@ def _text_maps(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
         counts = batch.octets[ends[counted]]
         # As for one record: counts of one byte, and none that is negative.
         if (counts & 129).any():
-            raise UnusualError
+            raise FallbackError
         left[counted] = counts >> 1
         ends[counted] += 1
         places = counted[counts > 0]
@@ -214,7 +214,7 @@ def _nullable(branches: Sequence[Any]) -> _Read | None:
         branch = batch.octets[at]
         is_value = branch == value_byte
         if not (is_value | (branch == null_byte)).all():
-            raise UnusualError
+            raise FallbackError
         ends = at + 1
         places = np.flatnonzero(is_value)
         values: list[Any] = [None] * at.size

@@ -15,11 +15,11 @@ from typing import Any
 Read = Callable[[bytes], dict[str, Any]]
 
 
-class UnusualError(Exception):
+class FallbackError(Exception):
     """Bytes that are not the usual case."""
 
 
-UNUSUAL = (UnusualError, IndexError, UnicodeDecodeError, struct.error)
+FALLBACK_ERRORS = (FallbackError, IndexError, UnicodeDecodeError, struct.error)
 """What a compiled function raises for bytes that it does not read."""
 
 _TIME_BYTES = 6
@@ -38,7 +38,7 @@ def flat_reader(schema: Mapping[str, Any], start: int) -> Read | None:
     if not fields:
         return None
     names: dict[str, Any] = {
-        "UnusualError": UnusualError,
+        "UnusualError": FallbackError,
         "read_long": _read_long,
         "read_texts": read_texts,
         "times": {},
@@ -54,7 +54,7 @@ def flat_reader(schema: Mapping[str, Any], start: int) -> Read | None:
             f"at = {start}",
             *lines,
             "if at != len(data):",
-            "    raise UnusualError",
+            "    raise FallbackError",
             f"return {{{record}}}",
         ]
     )
@@ -104,7 +104,7 @@ def _lines(type_: Any, value: str, names: dict[str, Any]) -> list[str] | None:
             "at += 1",
             # Odd is negative, and from 128 on the length has a second byte.
             "if first & 129:",
-            "    raise UnusualError",
+            "    raise FallbackError",
             "end = at + (first >> 1)",
             f"{value} = data[at:end].decode()",
             "at = end",
@@ -125,7 +125,7 @@ def _lines(type_: Any, value: str, names: dict[str, Any]) -> list[str] | None:
             f"        {value}, at = read_long(data, at, times)",
         ]
     if type_ == "boolean":
-        return ["first = data[at]", "if first > 1:", "    raise UnusualError", f"{value} = first == 1", "at += 1"]
+        return ["first = data[at]", "if first > 1:", "    raise FallbackError", f"{value} = first == 1", "at += 1"]
     if type_ == "double":
         names["unpack"] = struct.Struct("<d").unpack_from
         return [f"({value},) = unpack(data, at)", "at += 8"]
@@ -147,7 +147,7 @@ def _nullable_lines(branches: Sequence[Any], value: str, names: dict[str, Any]) 
         f"elif branch == {2 - 2 * null}:",
         *[f"    {line}" for line in lines],
         "else:",
-        "    raise UnusualError",
+        "    raise FallbackError",
     ]
 
 
@@ -162,7 +162,7 @@ def _read_long(data: bytes, at: int, times: dict[bytes, int]) -> tuple[int, int]
             break
         shift += 7
     if shift > 63 or bits >> 64:
-        raise UnusualError
+        raise FallbackError
     if at - start == _TIME_BYTES:
         if len(times) >= _REMEMBERED:
             times.clear()
@@ -176,13 +176,13 @@ def read_texts(data: bytes, at: int) -> tuple[dict[str, str], int]:
     while count := data[at]:
         at += 1
         if count & 129:
-            raise UnusualError
+            raise FallbackError
         for _ in range(count >> 1):
             length = data[at]
             end = at + 1 + (length >> 1)
             next_length = data[end]
             if (length | next_length) & 129:
-                raise UnusualError
+                raise FallbackError
             next_end = end + 1 + (next_length >> 1)
             texts[data[at + 1 : end].decode()] = data[end + 1 : next_end].decode()
             at = next_end

@@ -1,4 +1,4 @@
-"""`isotherm-persisters run|validate|offsets|replay [FILE]`: one file is one connector; without a file, be a worker."""
+"""`isotherm-persisters run|validate|offsets|replay [FILE]`: a file is one connector; without a file, run a worker."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from isotherm.connector.config.validation import InvalidConfigError
 from isotherm.connector.distributed.hosting import TASK_FLAG, run_worker
 from isotherm.connector.standalone.task_processes import stop_with_supervisor, supervise
 from isotherm.persisters import distributed, offset_commands
-from isotherm.persisters.service import Assignment, run_task
+from isotherm.persisters.configuration import load
+from isotherm.persisters.service import TaskAssignment, run_task
 from isotherm.persisters.settings import PersistersSettings
-from isotherm.persisters.sinks.catalog import MissingExtraError, load
+from isotherm.persisters.sinks.catalog import MissingExtraError
 from isotherm.servicekit import lifecycle
 from isotherm.servicekit.command import ServiceCommand
 from isotherm.servicekit.lifecycle import Exit, Stop
 from isotherm.servicekit.settings import SettingsError
 
-SERVICE = "persisters"
+SERVICE, MODULE = "persisters", "isotherm.persisters"
 
 _SWITCH_INTERVAL_S = 0.001
-"""So long a writer's thread waits at most for the interpreter after each answer of its server, while others decode.
+"""Longest wait of a writer's thread for the interpreter, after each answer of its server, while other threads decode.
 
-With Python's usual 5 ms a task that decodes all the time gets through 180 requests a second, with 1 ms through 950.
+With Python's default of 5 ms a task that decodes all the time handles 180 requests a second, with 1 ms 950.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point: returns the exit code."""
+    """Run the command and return its exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     if given[:1] == ["validate"]:
         return _validate(given[1:])
     command = ServiceCommand(
         SERVICE,
-        "Topics into Elasticsearch, Cassandra or Scylla, and Hazelcast, as KCQL says.",
+        "Topics into Elasticsearch, Cassandra or Scylla, and Hazelcast, routed by KCQL.",
         PersistersSettings,
         lambda settings, arguments: _run(settings, arguments, given),
         _add_arguments,
@@ -46,14 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     offset_commands.add_file_arguments(parser, needs_file=False)
-    # Only our own processes give these to theirs.
+    # Only the supervisor and the worker pass these, to the processes of tasks.
     parser.add_argument("--task", type=int, help=argparse.SUPPRESS)
     parser.add_argument(TASK_FLAG, action="store_true", help=argparse.SUPPRESS)
 
 
 def _run(settings: PersistersSettings, arguments: argparse.Namespace, given: list[str]) -> int:
     if arguments.launched_task:
-        return distributed.run_task(settings, _prepare)
+        return distributed.run_worker_task(settings, _prepare)
     if arguments.file is not None:
         return _run_file(settings, arguments, given)
     try:
@@ -81,7 +82,7 @@ def _run_file(settings: PersistersSettings, arguments: argparse.Namespace, given
                 stop,
                 stop_timeout_ms=settings.shutdown_timeout_ms,
             ),
-            # The tasks have their own limit, and the supervisor has to outlive it.
+            # The tasks have their own limit, and the supervisor has to outlive them.
             shutdown_timeout_ms=settings.shutdown_timeout_ms + 5_000,
         )
 
@@ -89,15 +90,15 @@ def _run_file(settings: PersistersSettings, arguments: argparse.Namespace, given
         _prepare()
         if arguments.task is not None:
             stop_with_supervisor(stop)
-        return run_task(settings, Assignment(kind, written, validated, arguments.task or 0), stop)
+        return run_task(settings, TaskAssignment(kind, written, validated, arguments.task or 0), stop)
 
     return lifecycle.run(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)
 
 
 def _command(settings: PersistersSettings, given: list[str], task: int) -> list[str]:
-    # Port 0 is a free one for each task; any other port is the first task's, and the next ones follow it.
+    # Port 0 is a free port for each task. Any other port is the first task's, and the others take the next ones.
     port = ["--set", f"http.port={settings.http.port + task}"] if settings.http.port else []
-    return [sys.executable, "-m", SERVICE, *given, "--task", str(task), *port]
+    return [sys.executable, "-m", MODULE, *given, "--task", str(task), *port]
 
 
 def _validate(argv: Sequence[str]) -> int:

@@ -9,28 +9,24 @@ from isotherm.connector.config.definitions import Definition
 from isotherm.connector.config.files import ConfigError, ConnectorConfig
 from isotherm.connector.distributed.controller import TaskPlan, task_plan
 from isotherm.connector.distributed.task_launch import TaskLaunch, run_launched_task
-from isotherm.persisters.service import VERSION, Assignment, run_task
+from isotherm.persisters.configuration import check
+from isotherm.persisters.service import VERSION, TaskAssignment, run_task
 from isotherm.persisters.settings import PersistersSettings
-from isotherm.persisters.sinks.catalog import (
-    KINDS,
-    MissingExtraError,
-    SinkKind,
-    check,
-)
+from isotherm.persisters.sinks.catalog import KINDS, MissingExtraError, SinkKind
 from isotherm.servicekit.lifecycle import Stop
 
 
 class SinkClasses:
-    """The sinks whose clients are installed, or the one of them that was asked for."""
+    """The sinks whose clients are installed, or only the one that the command line names."""
 
     version = VERSION
 
     def __init__(self, sink: str | None) -> None:
-        """Raises MissingExtraError when no sink can be run."""
-        wanted = [KINDS[sink]] if sink else list(KINDS.values())
+        """Raises MissingExtraError if no sink can run."""
+        candidates = [KINDS[sink]] if sink else list(KINDS.values())
         missing: list[str] = []
         self._kinds: list[SinkKind] = []
-        for kind in wanted:
+        for kind in candidates:
             try:
                 kind.load()
                 self._kinds.append(kind)
@@ -41,7 +37,7 @@ class SinkClasses:
         self.definitions: Sequence[Definition] = [kind.definition for kind in self._kinds]
 
     def check(self, config: ConnectorConfig) -> TaskPlan:
-        """Everything that can be said without asking a server. Raises ConfigError."""
+        """Check everything about a configuration that needs no server. Raises ConfigError."""
         validated = check(_kind_of(config, self._kinds), config.resolved(os.environ))
         return task_plan(validated, validated.integer("tasks.max"))
 
@@ -55,13 +51,13 @@ def _kind_of(config: ConnectorConfig, kinds: Iterable[SinkKind]) -> SinkKind:
     raise ConfigError([f"connector.class: {config.klass!r} is none of this worker's classes ({known})"])
 
 
-def run_task(settings: PersistersSettings, prepare: Callable[[], None]) -> int:
-    """In a task's process: run what the worker hands over, after `prepare`."""
+def run_worker_task(settings: PersistersSettings, prepare: Callable[[], None]) -> int:
+    """Run, in the task's own process, the task that the worker sends; `prepare` sets the process up first."""
 
-    def work(handover: TaskLaunch, stop: Stop) -> int:
+    def work(launch: TaskLaunch, stop: Stop) -> int:
         prepare()
-        kind = _kind_of(handover.config, KINDS.values())
-        validated = check(kind, handover.config.resolved(os.environ))
-        return run_task(settings, Assignment(kind, handover.config, validated, handover.task, handover), stop)
+        kind = _kind_of(launch.config, KINDS.values())
+        validated = check(kind, launch.config.resolved(os.environ))
+        return run_task(settings, TaskAssignment(kind, launch.config, validated, launch.task, launch), stop)
 
     return run_launched_task(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)

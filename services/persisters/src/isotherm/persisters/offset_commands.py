@@ -18,13 +18,9 @@ from isotherm.connector.offsets.replay import (
     reset_offsets,
 )
 from isotherm.persisters.buffers.accounting import Counts
+from isotherm.persisters.configuration import load, subscription
 from isotherm.persisters.settings import PersistersSettings
-from isotherm.persisters.sinks.catalog import (
-    KINDS,
-    MissingExtraError,
-    load,
-    subscription,
-)
+from isotherm.persisters.sinks.catalog import KINDS, MissingExtraError
 from isotherm.servicekit import kafka
 from isotherm.servicekit.command import Job
 from isotherm.servicekit.lifecycle import Exit
@@ -32,7 +28,7 @@ from isotherm.servicekit.settings import SettingsError
 
 
 def add_file_arguments(parser: argparse.ArgumentParser, *, needs_file: bool = True) -> None:
-    """The arguments that name a connector."""
+    """Add the arguments that name a connector."""
     parser.add_argument("--sink", choices=sorted(KINDS), help="kind of the sink; must fit the file's connector.class")
     parser.add_argument(
         "file", type=Path, nargs=None if needs_file else "?", help="the connector's file: properties, JSON or TOML"
@@ -42,9 +38,9 @@ def add_file_arguments(parser: argparse.ArgumentParser, *, needs_file: bool = Tr
 def _add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     add_file_arguments(parser)
     parser.add_argument("--to", required=True, metavar="POSITION", help=EXPECTED)
-    parser.add_argument("--topic", help="of the connector's topics only this one")
+    parser.add_argument("--topic", help="only this one of the connector's topics")
     parser.add_argument("--partition", type=int, help="only this partition")
-    parser.add_argument("--dry-run", action="store_true", help="only tell what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be done")
 
 
 def _offsets(settings: PersistersSettings, arguments: argparse.Namespace) -> int:
@@ -81,12 +77,12 @@ def _replay(settings: PersistersSettings, arguments: argparse.Namespace) -> int:
     for move in moves:
         before = "none" if move.before is None else move.before
         sys.stdout.write(f"{move.topic}-{move.partition} {before} -> {move.after} end={move.high}\n")
-    sys.stderr.write("dry run: nothing was changed\n" if arguments.dry_run else f"group {group} was moved\n")
+    sys.stderr.write("dry run: nothing was changed\n" if arguments.dry_run else f"group {group} has new positions\n")
     return Exit.OK
 
 
 def _connector(arguments: argparse.Namespace) -> tuple[str, list[str]]:
-    """Name and topics of the connector. Raises SettingsError with every problem of its file or of `--topic`."""
+    """Return name and topics of the connector. Raises SettingsError with every problem of its file or of `--topic`."""
     try:
         _, _, config = load(arguments.sink, arguments.file, resolve=False)
     except (ConfigError, MissingExtraError) as error:
@@ -94,7 +90,7 @@ def _connector(arguments: argparse.Namespace) -> tuple[str, list[str]]:
     topics = subscription(config)
     unresolved = [key for key in ("topics", "topics.regex") if not config.is_resolved(key)]
     if unresolved:
-        raise SettingsError([f"{unresolved[0]}: holds a reference; which topics it means is not known here"])
+        raise SettingsError([f"{unresolved[0]}: holds a reference, so its topics are not known here"])
     chosen = getattr(arguments, "topic", None)
     is_matched = chosen and matching(config.text("topics.regex"), [chosen])
     if chosen and chosen not in topics and not is_matched:
@@ -109,7 +105,7 @@ def _refused(error: Exception) -> int:
 
 
 JOBS = (
-    Job("offsets", "tell where a connector stands", _offsets, add_file_arguments),
-    Job("replay", "set a stopped connector to another position", _replay, _add_replay_arguments),
+    Job("offsets", "show a connector's positions and counts", _offsets, add_file_arguments),
+    Job("replay", "set the positions of a stopped connector", _replay, _add_replay_arguments),
 )
-"""For the service's command line."""
+"""The sub-commands for the service's command line."""

@@ -1,90 +1,84 @@
-"""One task of one connector, with everything it needs round its loop."""
+"""The composition root: one task of one connector, with everything that its loop needs.
+
+It reconciles the task with the connector's target state, builds consumer, sink, projection and dead-letter queue, and
+publishes the task's status. `distributed` runs the same task in a process of a distributed worker.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 
-from isotherm.connector.config.converters import PARTS, is_enveloped, registry_settings
+from isotherm.connector.config.converters import PARTS, registry_settings
 from isotherm.connector.config.files import ConnectorConfig
 from isotherm.connector.config.masking import mask_of
 from isotherm.connector.config.validation import Validated
 from isotherm.connector.distributed.generations import Generation
 from isotherm.connector.distributed.publishing import announcements
 from isotherm.connector.distributed.task_launch import TaskLaunch, report_to_worker
-from isotherm.connector.errors.dead_letters import (
-    DeadLetterQueue,
-    DeadLetterRecord,
-    DeadLettersUnavailableError,
-    dead_letter_headers,
-    ensure_topic,
-    producer_overrides,
-)
+from isotherm.connector.errors.dead_letters import DeadLetterQueue, producer_overrides
 from isotherm.connector.errors.failure_limits import FailureLimitError, FailureWatch, failure_limits
-from isotherm.connector.errors.policies import ErrorPolicy, Policy
 from isotherm.connector.standalone.reconcile import reconcile
 from isotherm.connector.state.status import DeferredHeartbeat, Heartbeat, State
 from isotherm.connector.state.target_follower import Target, TargetFollower
-from isotherm.persisters.api.record import FailedRecord
 from isotherm.persisters.api.sink import SinkConfigError
-from isotherm.persisters.buffers.partition_buffers import Limits
+from isotherm.persisters.buffers.limits import BufferLimits
+from isotherm.persisters.configuration import dead_letter_topic, error_policy, projector, start_offset
 from isotherm.persisters.consuming.membership import Membership
 from isotherm.persisters.consuming.topic_follower import TopicFollower
 from isotherm.persisters.consuming.topic_ids import TopicIds
-from isotherm.persisters.records.decoding import AvroDecoder, key_decoder, value_decoder
-from isotherm.persisters.records.projection import Conventions, Projector
+from isotherm.persisters.records.decoding import AvroDecoder
 from isotherm.persisters.settings import PersistersSettings
 from isotherm.persisters.sinks.catalog import SinkKind
+from isotherm.persisters.task.dead_letter_sender import DeadLetterSender, ensure_dead_letter_topic
 from isotherm.persisters.task.loop import Loop, TaskFailedError
 from isotherm.persisters.task.loop_settings import LoopSettings
 from isotherm.persisters.task.metrics import TaskMetrics
-from isotherm.persisters.task.observers import Observers, RefusalLog
+from isotherm.persisters.task.task_observer import FailedRecordLog, TaskObserver
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.avro import SchemaRegistry
-from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.lifecycle import Exit, Stop
 
 _log = logs.logger(__name__)
 
-_CHATTY = ("elastic_transport", "elasticsearch", "cassandra", "hazelcast")
-"""Clients that tell every request and reconnection; what matters of it is told by the loop."""
+_NOISY_LOGGERS = ("elastic_transport", "elasticsearch", "cassandra", "hazelcast")
+"""Clients that log every request and reconnection; the loop logs what matters of it."""
 _LIST_TIMEOUT_S = 10.0
-_RESET = "consumer.override.auto.offset.reset"
-_ANNOUNCING_S = 5.0
+_ANNOUNCE_TIMEOUT_S = 5.0
 _DRAIN_SHARE = 0.6
-"""Of the time that the shutdown has, so much at most waits for writes in flight."""
+"""Largest part of the shutdown's time that waits for writes in flight."""
 VERSION = version("isotherm-persisters")
 
 
 @dataclass(frozen=True)
-class Assignment:
-    """One task of a connector, and who gave it to this process."""
+class TaskAssignment:
+    """One task of a connector, and who assigned it to this process."""
 
     kind: SinkKind
     written: ConnectorConfig
-    """As its file or its record has it."""
+    """The configuration as its file or its record has it."""
     config: Validated
-    """With its references to secrets resolved."""
+    """The same with its references to secrets resolved."""
     task: int
-    handover: TaskLaunch | None = None
-    """From a distributed worker, which answers for the connector; None where its file owns it."""
+    launch: TaskLaunch | None = None
+    """What a distributed worker launched, which publishes the connector; None if a file owns the connector."""
 
 
-def run_task(settings: PersistersSettings, assignment: Assignment, stop: Stop) -> int:
-    """Run the task until `stop`, as it is wanted on `isotherm.connectors`; the exit code."""
+def run_task(settings: PersistersSettings, assignment: TaskAssignment, stop: Stop) -> int:
+    """Run the task until `stop`, following its connector's target state, and return the exit code."""
     config, task = assignment.config, assignment.task
-    for chatty in _CHATTY:
-        logging.getLogger(chatty).setLevel(logging.ERROR)
+    for name in _NOISY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.ERROR)
     for notice in config.notices:
         _log.warning("configuration", key=notice.key, notice=notice.message)
     health = Health()
@@ -94,7 +88,7 @@ def run_task(settings: PersistersSettings, assignment: Assignment, stop: Stop) -
     monitoring.start()
     _log.info("task", connector=config.name, task=task, sink=assignment.kind.name, http_port=monitoring.port)
     try:
-        if assignment.handover is not None:
+        if assignment.launch is not None:
             report_to_worker(http_port=monitoring.port)
             return _Task(settings, assignment, health, metrics, registry, None).run(stop)
         follower = TargetFollower(settings.kafka, settings.registry, config.name)
@@ -107,55 +101,37 @@ def run_task(settings: PersistersSettings, assignment: Assignment, stop: Stop) -
         monitoring.stop()
 
 
-def error_policy(kind: SinkKind, config: Validated) -> ErrorPolicy:
-    """The error keys of a configuration."""
-    return ErrorPolicy(
-        policy=Policy(config.text(f"{kind.prefix}.error.policy").upper()),
-        max_retries=config.integer(f"{kind.prefix}.max.retries"),
-        retry_interval_ms=config.integer(f"{kind.prefix}.retry.interval"),
-        tolerate_all=config.text("errors.tolerance").lower() == "all",
-        dead_letters=dead_letter_topic(config) is not None,
-    )
-
-
-def dead_letter_topic(config: Validated) -> str | None:
-    """The dead-letter topic, or None when dead letters are not enabled."""
-    named = config.text("errors.deadletterqueue.topic.name")
-    return named or (f"{config.name}.dead-letters" if config.flag("errors.deadletterqueue.enable") else None)
-
-
 class _Task:
     def __init__(
         self,
         settings: PersistersSettings,
-        assignment: Assignment,
+        assignment: TaskAssignment,
         health: Health,
         metrics: TaskMetrics,
         registry: CollectorRegistry,
-        follower: TargetFollower | None,
+        target_follower: TargetFollower | None,
     ) -> None:
-        self._settings, self._assignment, self._follower = settings, assignment, follower
+        self._settings, self._assignment, self._target_follower = settings, assignment, target_follower
         self._kind, self._config, self._number = assignment.kind, assignment.config, assignment.task
-        handover, written = assignment.handover, assignment.written
-        self._generation = None if handover is None else Generation.made(handover.generation, written.config)
+        launch, written = assignment.launch, assignment.written
+        self._generation = None if launch is None else Generation.made(launch.generation, written.config)
         self._registry = registry
         self._health, self._metrics = health, metrics
         self._schemas = SchemaRegistry(settings.registry)
         self._topic_ids = TopicIds(lambda: kafka.admin(settings.kafka, f"{self._config.name}-topic-ids"))
-        self._of_values, self._of_keys = (self._registry_of(part) for part in PARTS)
+        self._value_schemas, self._key_schemas = (self._registry_of(part) for part in PARTS)
         self._status = DeferredHeartbeat(self._heartbeat)
-        self._refusals = RefusalLog(self._config, metrics.logged)
+        self._failed_record_log = FailedRecordLog(self._config, metrics.logged)
         self._failures = FailureWatch(failure_limits(self._config))
-        self._followed: TopicFollower | None = None
         self._is_drained = True
 
     def _registry_of(self, part: str) -> SchemaRegistry:
-        """The registry of keys or values; the process's own unless the connector names another one."""
+        """Return the schema registry of keys or values: the process's own unless the connector names another one."""
         settings = registry_settings(self._config, part, self._settings.registry)
         return self._schemas if settings == self._settings.registry else SchemaRegistry(settings)
 
     def run(self, stop: Stop) -> int:
-        """The exit code; every failure is logged and told in the status with its trace."""
+        """Run until `stop` and return the exit code; every failure is logged, and its trace is in the status."""
         try:
             reconcile(self._target, self._number, stop, self._work, self._idle)
         except TaskFailedError as failure:
@@ -171,19 +147,23 @@ class _Task:
         return Exit.OK if self._is_drained else Exit.DEADLINE
 
     def _target(self) -> Target | None:
-        if self._follower is None:
+        if self._target_follower is None:
             return Target()
-        return self._follower.target if self._follower.is_current() else None
+        return self._target_follower.target if self._target_follower.is_current() else None
 
     def _known(self) -> Mapping[str, Any] | None:
-        return None if self._follower is None else self._follower.record
+        return None if self._target_follower is None else self._target_follower.record
 
     def _work(self, stop: Stop) -> int:
         self._health.ready("target")
         self._status.beat(State.RUNNING, self._metrics.totals, self._metrics.lag)
-        loop = self._loop(stop)
-        if loop is not None:
-            with self._upkeep(), self._following():
+        dead_letters = self._dead_letter_sender(stop)
+        if stop.is_set():
+            return Exit.OK
+        with self._topics() as topic_follower:
+            loop = self._loop(dead_letters, topic_follower)
+            self._metrics.follow(lambda: dict(loop.buffers.by_partition))
+            with self._background_job():
                 loop.run(stop)
             self._is_drained = loop.is_drained
         return Exit.OK
@@ -193,7 +173,7 @@ class _Task:
         if state is None:
             self._health.not_ready("target", "not known yet whether the connector is to run")
             return
-        # It does what it was told; and nothing waits for a paused sink, nor for what a pause left behind.
+        # A paused task is ready: it waits for no sink, and writes that a pause left behind do not matter any more.
         self._is_drained = True
         for part in ("start", "target", "kafka", "sink", "registry"):
             self._health.ready(part)
@@ -204,117 +184,102 @@ class _Task:
         trace = mask("".join(traceback.format_exception(failure)))
         _log.error(what, connector=self._config.name, task=self._number, reason=mask(str(failure)), trace=trace)
         self._status.publish_final_state(State.FAILED, self._metrics.totals(), trace)
-        if self._assignment.handover is not None:
+        if self._assignment.launch is not None:
             report_to_worker(trace=trace)
         return code
 
-    def _upkeep(self) -> AbstractContextManager[None]:
-        # The connector's first task does it for all.
-        return nullcontext() if self._number else self._kind.load().upkeep(self._config, self._registry)
+    def _background_job(self) -> AbstractContextManager[None]:
+        # The connector's first task does it for all tasks.
+        return nullcontext() if self._number else self._kind.load().background_job(self._config, self._registry)
 
-    def _loop(self, stop: Stop) -> Loop | None:
+    def _loop(self, dead_letters: DeadLetterSender, topic_follower: TopicFollower | None) -> Loop:
         kind, config, settings = self._kind, self._config, self._settings
         build = kind.load().build
-        policy = error_policy(kind, config)
-        project = projector(kind, config, self._of_values, self._of_keys)
-        letters = self._dead_letters(stop)
-        if stop.is_set():
-            return None
-        self._followed = self._follower_of_topics()
+        project = projector(kind, config, self._value_schemas, self._key_schemas)
         member = Membership(settings, config, self._number, self._generation)
-        consumer = member.consumer()
-        loop = Loop(
-            LoopSettings(
-                config.items("topics"),
-                Limits(
-                    batch_records=config.integer(f"{kind.prefix}.batch.size"),
-                    batch_bytes=config.integer(f"{kind.prefix}.batch.bytes"),
-                    linger_ms=config.integer(f"{kind.prefix}.linger.ms"),
-                    waiting_records=settings.waiting_records,
-                    waiting_bytes=settings.waiting_bytes,
-                    writing_bytes=2 * settings.writers * config.integer(f"{kind.prefix}.batch.bytes"),
-                ),
-                start=config.text(_RESET) or "earliest",
-                stops_at_gap=settings.offset_gap == "stop",
-                writers=settings.writers,
-                commit_interval_ms=settings.commit_interval_ms,
-                # The rest is for leaving the group and the last word.
-                drain_timeout_ms=min(settings.drain_timeout_ms, settings.shutdown_timeout_ms * _DRAIN_SHARE),
-                session_timeout_ms=member.session_timeout_ms,
-            ),
-            consumer=consumer,
-            sink=build(config, AvroDecoder(self._of_values), settings.writers, self._topic_ids),
+        return Loop(
+            self._loop_settings(member),
+            consumer=member.consumer(),
+            sink=build(config, AvroDecoder(self._value_schemas), settings.writers, self._topic_ids),
             project=project,
-            usual=project.usual,
-            policy=policy,
-            send_dead_letters=lambda refusals: self._send(letters, refusals),
+            try_project_batch=project.try_project_batch,
+            policy=error_policy(kind, config),
+            send_dead_letters=dead_letters.send,
             health=self._health,
-            observer=Observers(self._metrics, self._refusals, self._failures),
-            on_turn=self._turn_over,
-            followed=self._followed,
+            observer=TaskObserver(self._metrics, self._failed_record_log, self._failures),
+            on_iteration=self._on_iteration,
+            topic_follower=topic_follower,
             fence=member.fence(),
         )
-        self._metrics.follow(lambda: dict(loop.lanes.by_partition))
-        return loop
 
-    def _follower_of_topics(self) -> TopicFollower | None:
-        pattern = self._config.text("topics.regex")
-        if not pattern:
-            return None
-        admin = kafka.admin(self._settings.kafka, f"{self._config.name}-{self._number}-topics")
-        own = dead_letter_topic(self._config)
-        return TopicFollower(
-            pattern, lambda: admin.list_topics(timeout=_LIST_TIMEOUT_S).topics, () if own is None else (own,)
+    def _loop_settings(self, member: Membership) -> LoopSettings:
+        config, settings, prefix = self._config, self._settings, self._kind.prefix
+        batch_bytes = config.integer(f"{prefix}.batch.bytes")
+        return LoopSettings(
+            config.items("topics"),
+            BufferLimits(
+                batch_records=config.integer(f"{prefix}.batch.size"),
+                batch_bytes=batch_bytes,
+                linger_ms=config.integer(f"{prefix}.linger.ms"),
+                waiting_records=settings.waiting_records,
+                waiting_bytes=settings.waiting_bytes,
+                writing_bytes=2 * settings.writers * batch_bytes,
+            ),
+            start=start_offset(config),
+            stops_at_gap=settings.offset_gap == "stop",
+            writers=settings.writers,
+            commit_interval_ms=settings.commit_interval_ms,
+            # The rest of the time is for leaving the group and for the last heartbeat.
+            drain_timeout_ms=min(settings.drain_timeout_ms, settings.shutdown_timeout_ms * _DRAIN_SHARE),
+            session_timeout_ms=member.session_timeout_ms,
         )
 
     @contextmanager
-    def _following(self) -> Iterator[None]:
-        followed = self._followed
-        if followed is not None:
-            followed.start()
-        try:
-            yield
-        finally:
-            if followed is not None:
-                followed.close()
-
-    def _send(self, letters: DeadLetterQueue | None, refusals: Sequence[FailedRecord]) -> None:
-        if letters is None:
+    def _topics(self) -> Iterator[TopicFollower | None]:
+        """Follow the topics of `topics.regex`; None without this key."""
+        pattern = self._config.text("topics.regex")
+        if not pattern:
+            yield None
             return
+        admin = kafka.admin(self._settings.kafka, f"{self._config.name}-{self._number}-topics")
+        own = dead_letter_topic(self._config)
+        follower = TopicFollower(
+            pattern, lambda: admin.list_topics(timeout=_LIST_TIMEOUT_S).topics, () if own is None else (own,)
+        )
+        follower.start()
         try:
-            letters.send([self._letter(one) for one in refusals])
-        except DeadLettersUnavailableError:
-            self._metrics.letters_failed(len(refusals))
-            raise
+            yield follower
+        finally:
+            follower.close()
 
-    def _turn_over(self) -> None:
+    def _on_iteration(self) -> None:
         self._status.beat(State.RUNNING, self._metrics.totals, self._metrics.lag)
         self._failures.check()
 
     def _heartbeat(self) -> Heartbeat:
-        handover = self._assignment.handover
+        launch = self._assignment.launch
         return Heartbeat(
             self._status_producer,
             self._schemas,
             connector=self._config.name,
             task=self._number,
-            worker_group=self._settings.worker_group if handover is None else handover.worker_group,
-            worker=None if handover is None else handover.worker,
+            worker_group=self._settings.worker_group if launch is None else launch.worker_group,
+            worker=None if launch is None else launch.worker,
         )
 
     def _status_producer(self) -> Producer:
-        # Before the producer: one that is thrown away again, because a schema is missing, takes half a minute to end.
+        # The announcements come first: a producer that is dropped because a schema is missing takes 30 s to end.
         messages = self._announcements()
         producer = kafka.producer(self._settings.kafka, f"{self._config.name}-{self._number}-status")
         for topic, key, value in messages:
             producer.produce(topic, key=key, value=value)
-        # Before there is anything that somebody could want to pause.
-        producer.flush(_ANNOUNCING_S)
+        # The connector is known before its first heartbeat, so that users can pause what they see.
+        producer.flush(_ANNOUNCE_TIMEOUT_S)
         return producer
 
     def _announcements(self) -> list[tuple[str, str, bytes]]:
-        # The first task does it for all; a distributed worker's connectors are the console's to write.
-        if self._number or self._assignment.handover is not None:
+        # The first task announces for all tasks. The console writes the connectors of distributed workers.
+        if self._number or self._assignment.launch is not None:
             return []
         return announcements(
             self._schemas,
@@ -325,55 +290,15 @@ class _Task:
             known=self._known(),
         )
 
-    def _dead_letters(self, stop: Stop) -> DeadLetterQueue | None:
-        topic = dead_letter_topic(self._config)
-        if topic is None:
-            return None
-        admin = kafka.admin(self._settings.kafka, f"{self._config.name}-dead-letters")
-        factor = self._config.integer("errors.deadletterqueue.topic.replication.factor")
-        backoff = Backoff()
-        while not stop.is_set():
-            self._health.beat()
-            try:
-                ensure_topic(admin, topic, replication_factor=factor)
-                break
-            except KafkaException as error:
-                known = kafka.error_of(error)
-                if known is None or not known.retriable():
-                    raise
-                self._health.not_ready("kafka", known.str())
-                stop.wait(backoff.next_ms() / 1000)
-        producer = kafka.producer(
-            self._settings.kafka, f"{self._config.name}-{self._number}-dead-letters", **producer_overrides()
-        )
-        return DeadLetterQueue(producer, topic)
-
-    def _letter(self, refusal: FailedRecord) -> DeadLetterRecord:
-        record = refusal.record
-        headers = dead_letter_headers(
-            refusal.error,
-            stage=refusal.stage,
-            connector=self._config.name,
-            class_name=self._config.definition.klass,
-            task=self._number,
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            original=record.headers,
-        )
-        return DeadLetterRecord(record.key, record.value, headers, record.timestamp_ms)
-
-
-def projector(
-    kind: SinkKind, config: Validated, schemas: SchemaRegistry, of_keys: SchemaRegistry | None = None
-) -> Projector:
-    """The projection that a configuration asks for; `schemas` are those of values, and of keys where there are none."""
-    prefix = kind.prefix
-    separator = config.text(f"{prefix}.pk.separator") or kind.conventions.pk_separator
-    is_value, is_key = (is_enveloped(config, part) for part in PARTS)
-    return Projector(
-        config.statements,
-        value_decoder(config.text("value.converter"), schemas, envelope=is_value),
-        key_decoder(config.text("key.converter"), schemas if of_keys is None else of_keys, envelope=is_key),
-        Conventions(separator, kind.conventions.ttl_unit_ms, kind.load().retention_ms(config)),
-    )
+    def _dead_letter_sender(self, stop: Stop) -> DeadLetterSender:
+        topic, name = dead_letter_topic(self._config), self._config.name
+        queue = None
+        if topic is not None:
+            admin = kafka.admin(self._settings.kafka, f"{name}-dead-letters")
+            factor = self._config.integer("errors.deadletterqueue.topic.replication.factor")
+            ensure_dead_letter_topic(admin, topic, factor, self._health, stop)
+            producer = kafka.producer(
+                self._settings.kafka, f"{name}-{self._number}-dead-letters", **producer_overrides()
+            )
+            queue = DeadLetterQueue(producer, topic)
+        return DeadLetterSender(queue, self._config, self._number, self._metrics.dead_letters_failed)

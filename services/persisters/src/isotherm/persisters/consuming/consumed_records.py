@@ -1,4 +1,4 @@
-"""Kafka's messages as the records that the loop passes round."""
+"""Kafka's messages as records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from isotherm.persisters.task.in_flight_batch import Record
+from isotherm.persisters.api.record import Record
 
 _make: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
 _topic, _partition, _offset = Message.topic, Message.partition, Message.offset
@@ -16,8 +16,8 @@ _timestamp, _key, _value, _headers_of = Message.timestamp, Message.key, Message.
 
 
 def records_of(messages: Sequence[Message]) -> list[Record]:
-    """Kafka messages, none of them an error, as the loop passes them round."""
-    # By columns: a function for each message would take twice the time.
+    """Convert Kafka messages, none of them an error, to records."""
+    # Column by column: calling a function for each message takes twice the time.
     return list(
         map(
             _make,

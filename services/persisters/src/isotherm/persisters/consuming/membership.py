@@ -1,4 +1,4 @@
-"""A task as a member of its connector's consumer group: its consumer, its name there, and when it may join."""
+"""A task as a member of its connector's consumer group: its consumer, its client id, and when it may join."""
 
 from __future__ import annotations
 
@@ -10,49 +10,52 @@ from confluent_kafka import Consumer, KafkaException
 from isotherm.connector.config.files import group_of
 from isotherm.connector.config.validation import Validated
 from isotherm.connector.distributed.generations import Fence, Generation
+from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.settings import PersistersSettings
-from isotherm.persisters.sinks.sink import SinkConfigError
 from isotherm.servicekit import kafka
 
 _SESSION = "session.timeout.ms"
 _FETCH_BACKOFF_MS = 20
-"""So long the client waits before it looks whether its full queue has room again."""
+"""How long the client waits before it checks whether its full queue has room again."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """Of one task."""
+    """The membership of one task."""
 
     settings: PersistersSettings
     config: Validated
     task: int
     generation: Generation | None
-    """Of the configuration; None for a task whose file owns it."""
+    """The generation of the configuration; None for a task whose configuration is a file."""
 
     @property
     def client_id(self) -> str:
-        """Says which configuration the task runs with."""
+        """Kafka's client id; it names the generation of the configuration that the task runs with."""
         name = f"{self.config.name}-{self.task}"
         return name if self.generation is None else self.generation.client_id(name)
 
     @property
     def session_timeout_ms(self) -> float:
-        """Of the consumer, as it has it: once `consumer` has made one, it is known to be a number."""
+        """The consumer's session timeout in milliseconds. `consumer` has checked that it is a number."""
         override = self.config.text(f"consumer.override.{_SESSION}")
         return float(self.settings.kafka.properties.get(_SESSION) or override or self.settings.session_timeout_ms)
 
     def consumer(self) -> Consumer:
-        """A consumer of the group, not subscribed yet. Raises SinkConfigError for overrides that Kafka refuses."""
+        """Make a consumer of the group, not subscribed yet.
+
+        Raises SinkConfigError for overrides that Kafka refuses.
+        """
         overrides: dict[str, Any] = {
             "enable_partition_eof": True,
             "queued_max_messages_kbytes": self.settings.fetch_queue_kilobytes,
-            # Of the client's own a whole second, in which a task writes more than that queue holds.
+            # The client's default is 1 s, in which a task writes more than the queue holds.
             "fetch_queue_backoff_ms": _FETCH_BACKOFF_MS,
-            # Short runs of one partition after another, so that the lanes fill evenly and none has to be paused.
+            # Small fetches of one partition after another fill all buffers evenly, so that none has to be paused.
             "max_partition_fetch_bytes": 256 * 1024,
             "session_timeout_ms": self.settings.session_timeout_ms,
             **{key.replace(".", "_"): value for key, value in self.config.under("consumer.override.").items()},
-            # The loop chooses positions itself, so that none is skipped unseen.
+            # The loop chooses positions itself and counts the offsets that it skips.
             "auto_offset_reset": "error",
         }
         try:
@@ -61,7 +64,7 @@ class Membership:
             raise SinkConfigError(f"consumer.override: {error.args[0].str()}") from error
 
     def fence(self) -> Fence | None:
-        """What keeps tasks of two configurations apart; None where there is one configuration, the file's."""
+        """Return what keeps tasks of two configurations apart; None if the only configuration is a file."""
         if self.generation is None:
             return None
         admin = kafka.admin(self.settings.kafka, f"{self.config.name}-{self.task}-fence")

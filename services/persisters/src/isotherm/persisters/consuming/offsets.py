@@ -1,4 +1,4 @@
-"""Committed offsets, with the counts that travel in their metadata. See docs/adr/0042."""
+"""Committed offsets, with the counts in their metadata, and the ends of partitions. See docs/adr/0042."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from isotherm.persisters.task.partition_buffers import Lane
+from isotherm.persisters.buffers.partition_buffer import PartitionBuffer
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
@@ -18,7 +18,7 @@ _log = logs.logger(__name__)
 
 _TIMEOUT_S = 10.0
 _WATERMARK_TIMEOUT_S = 1.0
-_ASKING_INTERVAL_S = 5.0
+_QUERY_INTERVAL_S = 5.0
 RETRIABLE = frozenset(
     (
         KafkaError._NO_OFFSET,
@@ -36,47 +36,48 @@ RETRIABLE = frozenset(
         KafkaError.UNSTABLE_OFFSET_COMMIT,
     )
 )
-"""Offsets are asked for again, and committed again at the next interval, by us or by the partition's next owner."""
+"""After these errors this task asks for offsets again. The next commit, of this task or the next owner, succeeds."""
 
 
-def position_of(lane: Lane) -> TopicPartition:
-    """What is committed of a lane: everything before its position is settled, and these are the counts of it."""
-    topic, partition = lane.partition
-    return TopicPartition(topic, partition, lane.position or 0, metadata=lane.counts.to_metadata())
+def position_of(buffer: PartitionBuffer) -> TopicPartition:
+    """Return what to commit of a buffer: its position, before which everything is settled, and its counts."""
+    topic, partition = buffer.partition
+    return TopicPartition(topic, partition, buffer.position or 0, metadata=buffer.counts.to_metadata())
 
 
 class CommitObserver(Protocol):
-    """What wants to know of commits."""
+    """Is told of commits."""
 
     def committed(self, seconds: float, failed: bool) -> None:
-        """Offsets were committed, or not."""
+        """A commit of offsets took `seconds` seconds, and failed or not."""
 
 
 def commit(
-    consumer: Consumer, lanes: Sequence[Lane], health: Health, observer: CommitObserver
+    consumer: Consumer, buffers: Sequence[PartitionBuffer], health: Health, observer: CommitObserver
 ) -> KafkaException | None:
-    """Commit the lanes' positions with their counts; why Kafka refuses for good, if it does.
+    """Commit the buffers' positions with their counts; return the error if Kafka refuses for good.
 
-    What cannot be committed now is committed the next time, by us or by the partition's next owner.
+    The next commit, of this task or of the partition's next owner, includes what cannot be committed now.
     """
-    if not lanes:
+    if not buffers:
         return None
     refused: KafkaException | None = None
     started = time.perf_counter()
     try:
-        answers = consumer.commit(offsets=[position_of(lane) for lane in lanes], asynchronous=False) or []
+        answers = consumer.commit(offsets=[position_of(buffer) for buffer in buffers], asynchronous=False) or []
     except KafkaException as failure:
         observer.committed(time.perf_counter() - started, True)
         return _refused(kafka.error_of(failure), failure, health)
-    by_partition = {lane.partition: lane for lane in lanes}
+    by_partition = {buffer.partition: buffer for buffer in buffers}
     for answer in answers:
         if answer.error is None:
             by_partition[(answer.topic, answer.partition)].committed = answer.offset
         else:
             refused = refused or _refused(answer.error, KafkaException(answer.error), health)
-    if not any(answer.error for answer in answers):
+    has_errors = any(answer.error for answer in answers)
+    if not has_errors:
         health.ready("kafka")
-    observer.committed(time.perf_counter() - started, any(answer.error for answer in answers))
+    observer.committed(time.perf_counter() - started, has_errors)
     return refused
 
 
@@ -89,36 +90,37 @@ def _refused(error: KafkaError | None, failure: KafkaException, health: Health) 
 
 
 class Watermarks:
-    """Where the partitions end: as the fetches tell, and for paused ones, which are not fetched, as Kafka says."""
+    """The ends of partitions: from the fetches, or by asking Kafka for paused partitions, which are not fetched."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._next_asking_s = 0.0
+        self._next_query_s = 0.0
 
-    def look(self, lanes: Iterable[Lane]) -> None:
-        """Bring the lanes' high watermarks up to date; only in the thread that polls."""
-        asks = time.monotonic() >= self._next_asking_s
-        for lane in lanes:
-            where = TopicPartition(*lane.partition)
+    def refresh(self, buffers: Iterable[PartitionBuffer]) -> None:
+        """Update the buffers' high watermarks; only in the thread that polls."""
+        is_query_due = time.monotonic() >= self._next_query_s
+        for buffer in buffers:
+            where = TopicPartition(*buffer.partition)
             _, high = self._consumer.get_watermark_offsets(where, cached=True)
-            if lane.paused:
-                high = max(high, -1 if lane.high_watermark is None else lane.high_watermark)
-                if asks:
-                    self._next_asking_s = time.monotonic() + _ASKING_INTERVAL_S
+            if buffer.paused:
+                high = max(high, -1 if buffer.high_watermark is None else buffer.high_watermark)
+                if is_query_due:
+                    self._next_query_s = time.monotonic() + _QUERY_INTERVAL_S
                     try:
                         _, high = self._consumer.get_watermark_offsets(where, timeout=_WATERMARK_TIMEOUT_S)
                     except KafkaException:
-                        # Kafka is away; what is known stays, and the others are not worth a wait each.
-                        asks = False
-            lane.high_watermark = high if high >= 0 else None
+                        # Kafka does not answer: keep what is known, and do not wait for every other partition too.
+                        is_query_due = False
+            buffer.high_watermark = high if high >= 0 else None
 
 
 def committed(
     consumer: Consumer, partitions: list[TopicPartition], backoff: Backoff, health: Health, stop: Stop
 ) -> Sequence[TopicPartition]:
-    """What was committed of each partition; asked until Kafka answers, since counts begun anew would stay wrong.
+    """Return the committed offset and metadata of each partition; nothing if `stop` comes first.
 
-    Raises KafkaException when Kafka refuses for good. Nothing when the task has to stop meanwhile.
+    It asks until Kafka answers, because counts that start at zero would stay wrong for ever. Raises KafkaException if
+    Kafka refuses for good.
     """
     while not stop.is_set():
         health.beat()

@@ -1,4 +1,4 @@
-"""The topics of a connector with `topics.regex`, followed in a thread: topics come and go while a task runs."""
+"""Follows the topics of a connector with `topics.regex` in a thread: topics are created and deleted while it runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from isotherm.servicekit import logs
 _log = logs.logger(__name__)
 
 _INTERVAL_S = 10.0
-"""A new topic is read within 30 s: this long until it is seen, and a rebalance."""
+"""A new topic is read within 30 s: this interval and a rebalance."""
 _RETRY_S = 1.0
 _JOIN_S = 2.0
 
 
 class TopicFollower:
-    """Knows which topics the pattern means by now."""
+    """Knows which topics match the pattern now."""
 
     def __init__(
         self,
@@ -28,12 +28,19 @@ class TopicFollower:
         excluded: Collection[str] = (),
         interval_s: float = _INTERVAL_S,
     ) -> None:
-        """`list_topics` may take its time, and may raise KafkaException; `excluded` are never meant."""
+        """Take the pattern.
+
+        Args:
+            pattern: the regular expression of `topics.regex`.
+            list_topics: returns all topics; it may block, and may raise KafkaException.
+            excluded: topics that never match.
+            interval_s: seconds between two queries.
+        """
         self.pattern = pattern
         self.topics: Sequence[str] = ()
-        """As they were last seen; a Kafka that does not answer changes nothing."""
-        self.trouble: str | None = None
-        """Why it is not known which topics there are."""
+        """The topics of the last successful query."""
+        self.error: str | None = None
+        """Why the last query failed; None if it did not."""
         self._list_topics = list_topics
         self._excluded = excluded
         self._interval_s = interval_s
@@ -41,27 +48,27 @@ class TopicFollower:
         self._thread = threading.Thread(target=self._run, name="topics", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Follow no more."""
+        """End the thread."""
         self._ended.set()
         self._thread.join(_JOIN_S)
 
-    def look(self) -> None:
+    def query(self) -> None:
         """Ask once which topics there are."""
         try:
             found = matching(self.pattern, self._list_topics(), self._excluded)
         except KafkaException as error:
-            self.trouble = str(error)
+            self.error = str(error)
             return
-        self.trouble = None
+        self.error = None
         if found != self.topics:
             _log.info("topics of the pattern", pattern=self.pattern, topics=found)
             self.topics = found
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            self.look()
+            self.query()
             self._ended.wait(self._interval_s if self.topics else _RETRY_S)

@@ -1,4 +1,4 @@
-"""The ids of topics (KIP-516): a topic that is deleted and made anew has another one, and its offsets begin anew."""
+"""The ids of topics (KIP-516). A topic that is deleted and created again has another id, and its offsets start at 0."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from isotherm.persisters.sinks.sink import Unavailable
+from isotherm.persisters.api.sink import Unavailable
 
 _TIMEOUT_S = 10.0
 
 
 class TopicIds:
-    """Asks Kafka each time; for several threads."""
+    """Asks Kafka for the id of a topic at every call; safe for several threads."""
 
     def __init__(self, admin: Callable[[], AdminClient]) -> None:
-        """`admin` makes the client, with the first question."""
+        """`admin` makes the client; it is called with the first query."""
         self._make = admin
         self._admin: AdminClient | None = None
         self._lock = threading.Lock()
 
     def __call__(self, topic: str) -> str:
-        """The id that the topic has now. Raises Unavailable when Kafka does not tell."""
+        """Return the topic's current id. Raises Unavailable if Kafka does not answer."""
         with self._lock:
             self._admin = self._admin or self._make()
             admin: Any = self._admin

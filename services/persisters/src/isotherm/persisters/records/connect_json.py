@@ -1,9 +1,9 @@
-"""JSON with Kafka Connect's schema envelope, read as Connect's JsonConverter reads it (`schemas.enable=true`).
+"""JSON with Kafka Connect's schema envelope (`schemas.enable=true`), read as Connect's JsonConverter reads it.
 
-The payload is taken by its schema: fields that the schema does not have are left out, absent ones get their default,
-bytes and decimals come from base64, dates and times of day from their numbers. Times of day and dates become Python's;
-timestamps stay epoch milliseconds, as everywhere here. Where JsonConverter turns a value of another type into 0, it is
-a bad record here. Source: `JsonConverter.toConnectData` and `JsonSchema` of Apache Kafka.
+The schema decides how the payload is read: fields that the schema lacks are left out, absent fields get their default,
+bytes and decimals are base64, dates and times of day are numbers. Dates and times of day become Python's; timestamps
+stay epoch milliseconds, as everywhere in this package. A value of another type than its schema says is a bad record,
+while JsonConverter turns it into 0. Source: `JsonConverter.toConnectData` and `JsonSchema` of Apache Kafka.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _SCALARS: Mapping[str, tuple[type, ...]] = {
 
 
 class EnvelopeError(ValueError):
-    """The value is no envelope, its schema is none, or the payload does not fit it."""
+    """The value is no envelope, its schema is invalid, or the payload does not fit it."""
 
 
 class EnvelopeReader:
-    """Reads values; the function for each schema is made once."""
+    """Reads values; compiles a function for each schema once."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Convert] = {}
 
     def __call__(self, data: bytes) -> Any:
-        """The payload of one value. Raises ValueError (EnvelopeError, or of the JSON reader)."""
+        """Return the payload of one value. Raises ValueError (EnvelopeError, or orjson's)."""
         document = orjson.loads(data)
         if not isinstance(document, dict) or document.keys() != {"schema", "payload"}:
             raise EnvelopeError(
@@ -118,7 +118,7 @@ def _map(schema: Mapping[str, Any], where: str) -> Convert:
     element = _converter(schema.get("values"), f"a value of {where}")
 
     def convert(value: Any) -> Any:
-        # Keys that are no texts come as pairs.
+        # A map whose keys are no texts is an array of pairs.
         pairs = value.items() if isinstance(value, dict) else _checked(value, (list,), where, "an object or pairs")
         return {key(name): element(inner) for name, inner in pairs}
 
@@ -136,7 +136,7 @@ def _logical(name: str, schema: Mapping[str, Any], where: str) -> Convert | None
         return lambda value: (
             _MIDNIGHT + timedelta(milliseconds=_checked(value, (int,), where, "a number of milliseconds"))
         ).time()
-    # A timestamp is the number of milliseconds that it is written as.
+    # A timestamp is written as its number of milliseconds, which is the form used here.
     return None
 
 

@@ -1,4 +1,4 @@
-"""Rows as JSON documents: times as epoch milliseconds, times of day as ISO 8601, bytes as base64, exact decimals."""
+"""Rows as JSON documents: times as epoch milliseconds, dates and times of day as ISO 8601, bytes as base64."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME
 
 
 class NotADocumentError(ValueError):
-    """A value has no form in JSON: a number beyond 64 bits, text that is not Unicode."""
+    """A value cannot be written as JSON: a number beyond 64 bits, text that is not Unicode."""
 
 
 def to_json(value: Any) -> bytes:
-    """The value as compact JSON, UTF-8.
-
-    Not-a-number and the infinities, which JSON does not have, become null.
+    """Return the value as compact JSON in UTF-8; not-a-number and the infinities, which JSON lacks, become null.
 
     Raises NotADocumentError.
     """
     try:
         return orjson.dumps(value, default=_other, option=_OPTIONS)
     except (orjson.JSONEncodeError, RecursionError) as error:
-        raise NotADocumentError(f"no JSON document can be made of the row: {error}") from error
+        raise NotADocumentError(f"the row cannot be written as JSON: {error}") from error
 
 
 def _other(value: Any) -> Any:
@@ -42,4 +40,4 @@ def _other(value: Any) -> Any:
         return str(value)
     if isinstance(value, tuple):
         return list(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

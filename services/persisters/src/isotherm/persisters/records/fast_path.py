@@ -1,30 +1,33 @@
-"""Batches of records that are their own rows, made at once: `SELECT *` of flat records that declare what they are.
+"""The fast path: rows that are the records themselves, `SELECT *` of a schema that declares identity and event time.
 
-That is what most connectors ask for. Nothing of the statement is evaluated for a record, and what is the same for all
-rows is done once; a batch with anything else in it goes the way of single records (`project`).
+Most connectors ask for nothing else. No part of the statement is evaluated for a record; the id, the event time and the
+revision come from declared fields. Everything that is not this case takes the general path (`row_projection`), which
+gives the same rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
-from operator import attrgetter, eq, itemgetter
+from operator import attrgetter
 from typing import Any
 
 from isotherm import kcql
-from isotherm.kcql.model import Statement
-from isotherm.kcql.projection.ids import EMPTY, nullable_first, part_encoder
+from isotherm.persisters.api.plan import Plan
+from isotherm.persisters.api.record import Record
+from isotherm.persisters.api.row import Row
+from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.decoding import FlatBatch
-from isotherm.persisters.records.plan import Plan
-from isotherm.persisters.sinks.sink import Row
-from isotherm.persisters.task.in_flight_batch import Record
+from isotherm.persisters.records.identity import batch_ids, has_batch_ids, record_id
 
-MakeRows = Callable[[Sequence[Record], FlatBatch], list[Row] | None]
-"""From the records of a batch and their values to the rows; None where one of them is not the usual case."""
+ProjectRecord = Callable[[Record, Any, Any], Row | None]
+"""From a record as it came, its key and its value to its row; None if the statement makes no row of it."""
+ProjectBatch = Callable[[Sequence[Record], FlatBatch], list[Row] | None]
+"""From the records of a batch and their values to the rows; None if one of the records needs the general path."""
 
-UNREAD = kcql.Record()
-"""Of the record a fixed target reads nothing."""
+_UNREAD = kcql.Record()
+"""Stands for a record whose target is fixed, so that no part of the record is read."""
 
 _row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
 _offset_of: Callable[[Record], int] = attrgetter("offset")
@@ -32,45 +35,62 @@ _value_of: Callable[[Record], bytes | None] = attrgetter("value")
 
 
 def raw_values(records: Sequence[Record]) -> list[bytes | None]:
-    """The records' values as they came."""
+    """Return the records' values as they came."""
     return list(map(_value_of, records))
 
 
-def is_its_own_row(plan: Plan) -> bool:
-    """Whether a record is its row, in the target that the statement names, with the id that its schema declares."""
-    statement = plan.statement
-    is_named = statement.target_from is None and statement.dynamic_target is None
-    is_declared = plan.identity and plan.event_time and not statement.primary_key and statement.timestamp is None
-    return bool(plan.is_whole and is_named and is_declared)
+def project_whole_records(
+    plan: Plan, general: ProjectRecord, conventions: Conventions, clock_ms: Callable[[], float]
+) -> ProjectRecord:
+    """Return the fast projection of single records, which passes what it cannot do to `general`.
+
+    Returns `general` itself if the plan has no fast path.
+    """
+    if not _has_fast_path(plan):
+        return general
+    revision, event_time = plan.revision, plan.event_time
+    identify = record_id(plan.identity, plan.fields, conventions.pk_separator)
+    target, lifetime_ms = plan.projection.target, conventions.lifetime_ms(plan.statement)
+
+    def project(record: Record, key: Any, value: Any) -> Row | None:
+        try:
+            time_ms = value[event_time]
+            if type(time_ms) is int and (lifetime_ms is None or time_ms + lifetime_ms > clock_ms()):
+                number = None if revision is None else int(value[revision])
+                name = target(_UNREAD, time_ms)
+                return Row(record.offset, name, identify(value), value, time_ms, number, plan, record.value)
+        except (TypeError, KeyError, ValueError, OverflowError):
+            # `general` reports what is wrong.
+            pass
+        return general(record, key, value)
+
+    return project
 
 
-def rows_maker(
-    plan: Plan, lifetime_ms: Callable[[Statement], int | None], separator: str, clock_ms: Callable[[], float]
-) -> MakeRows | None:
-    """The function that makes rows of batches for a plan; None when it takes single records."""
-    fields = plan.fields
+def project_whole_batches(plan: Plan, conventions: Conventions, clock_ms: Callable[[], float]) -> ProjectBatch | None:
+    """Return the fast projection of batches; None if the plan has none."""
     event_time = plan.event_time
-    # A declared field that may be null is looked at in every record.
-    if not is_its_own_row(plan) or event_time is None or not all(_is_text_or_number(fields[n]) for n in plan.identity):
+    if not _has_fast_path(plan) or event_time is None or not has_batch_ids(plan.identity, plan.fields):
         return None
-    target, most_ms = plan.projection.target, lifetime_ms(plan.statement)
+    target, lifetime_ms = plan.projection.target, conventions.lifetime_ms(plan.statement)
+    separator = conventions.pk_separator
 
-    def make(records: Sequence[Record], batch: FlatBatch) -> list[Row] | None:
+    def project(records: Sequence[Record], batch: FlatBatch) -> list[Row] | None:
         times = batch.column(event_time)
         revisions = None if plan.revision is None else batch.column(plan.revision)
         if set(map(type, times)) != {int} or (revisions is not None and set(map(type, revisions)) != {int}):
             return None
-        if most_ms is not None and min(times) + most_ms <= clock_ms():
+        if lifetime_ms is not None and min(times) + lifetime_ms <= clock_ms():
             return None
         try:
-            places = {time_ms: target(UNREAD, time_ms) for time_ms in set(times)}
+            targets = {time_ms: target(_UNREAD, time_ms) for time_ms in set(times)}
         except kcql.ProjectionError:
             return None
-        ids = _ids([batch.column(name) for name in plan.identity], separator)
-        # By columns: a call for each row would take three times as long.
+        ids = batch_ids([batch.column(name) for name in plan.identity], separator)
+        # Column by column: a call for each row takes three times as long.
         columns = (
             map(_offset_of, records),
-            map(places.__getitem__, times),
+            map(targets.__getitem__, times),
             ids,
             batch.values,
             times,
@@ -81,78 +101,12 @@ def rows_maker(
         )
         return list(map(_row, zip(*columns, strict=False)))
 
-    return make
+    return project
 
 
-def identifier(names: Sequence[str], fields: Mapping[str, Any], separator: str) -> Callable[[Any], str]:
-    """The function that makes the id of a record from the fields that its schema declares as identity.
-
-    A field that may be absent (a polled response has no Observe) is part of the identity all the same: a null stands
-    as nothing, a text of nothing as `%`. See `isotherm.kcql.projection.ids`.
-
-    Args:
-        names: the fields, one or more.
-        fields: the Avro type of each field of the schema.
-        separator: stands between the parts.
-    """
-    encode = part_encoder(separator)
-    nullable = [_may_be_null(fields[name]) for name in names]
-    if any(nullable):
-        first_of = nullable_first if nullable[0] else str
-        first, later = names[0], list(zip(names[1:], nullable[1:], strict=True))
-
-        def of_nullable(value: Any) -> str:
-            head = value[first]
-            parts = [first_of(None if head is None else str(head))]
-            for name, may_be_null in later:
-                part = value[name]
-                parts.append("" if part is None else encode(str(part)) or (EMPTY if may_be_null else ""))
-            return separator.join(parts)
-
-        return of_nullable
-    first = names[0]
-    if len(names) == 1:
-        return lambda value: str(value[first])
-    # Of one name alone itemgetter would give the bare value.
-    take = itemgetter(*names[1:]) if len(names) > 2 else lambda value: (value[names[1]],)
-    text, most = _id_text(len(names) - 1, separator), len(names) - 2
-    is_single = len(separator) == 1
-
-    def identify(value: Any) -> str:
-        parts = take(value)
-        tail = text % parts
-        # As `isotherm.kcql.projection.ids.joiner`: counting takes less time than looking at each part.
-        if not is_single or tail.count(separator) > most or "%" in tail:
-            tail = text % tuple([encode(str(part)) for part in parts])
-        return f"{value[first]}{separator}{tail}"
-
-    return identify
-
-
-def _id_text(parts: int, separator: str) -> str:
-    return separator.join(["%s"] * parts)
-
-
-def _ids(columns: Sequence[Sequence[Any]], separator: str) -> Iterator[str]:
-    """The ids of records of which each column holds one field of the identity, a text or a whole number."""
-    encode = part_encoder(separator)
-    columns = [columns[0], *[_encoded(column, encode) for column in columns[1:]]]
-    return map(_id_text(len(columns), separator).__mod__, zip(*columns, strict=True))
-
-
-def _encoded(column: Sequence[Any], encode: Callable[[str], str]) -> Sequence[Any]:
-    if type(column[0]) is str:
-        texts = set(column)
-        encoded = {text: encode(text) for text in texts}
-        return column if all(map(eq, encoded, encoded.values())) else [encoded[text] for text in column]
-    # Of a number only the sign may have to be encoded.
-    return column if min(column) >= 0 else [encode(str(number)) for number in column]
-
-
-def _may_be_null(avro: Any) -> bool:
-    return avro == "null" or (isinstance(avro, list) and "null" in avro)
-
-
-def _is_text_or_number(avro: Any) -> bool:
-    kind = avro["type"] if isinstance(avro, dict) else avro
-    return kind in ("string", "int", "long")
+def _has_fast_path(plan: Plan) -> bool:
+    """Whether a row is its record, in the target that the statement names, with the id that the schema declares."""
+    statement = plan.statement
+    is_named = statement.target_from is None and statement.dynamic_target is None
+    is_declared = plan.identity and plan.event_time and not statement.primary_key and statement.timestamp is None
+    return bool(plan.selects_whole_record and is_named and is_declared)

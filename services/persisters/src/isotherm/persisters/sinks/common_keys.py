@@ -1,4 +1,4 @@
-"""How sinks write down their configuration keys, and those keys that all of them have."""
+"""How sinks declare their configuration keys, and the keys that all of them have."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from isotherm.connector.config.definitions import Importance, Key, Type
 _LOW = Importance.LOW
 
 
-class KeysUnder:
-    """Makes keys under `prefix` (`connect.elastic`) that are also accepted under `old_prefixes`."""
+class SinkKeys:
+    """Makes keys under a prefix (`connect.elastic`) that are also accepted under older prefixes."""
 
     def __init__(self, prefix: str, *old_prefixes: str) -> None:
         self._prefix = prefix
@@ -28,7 +28,7 @@ class KeysUnder:
         aliases: tuple[str, ...] = (),
         without_effect: str | None = None,
     ) -> Key:
-        """The key `name` under the prefix; `aliases` are whole names."""
+        """Make the key `name` under the prefix; `aliases` are complete names."""
         return Key(
             f"{self._prefix}.{name}",
             type_,
@@ -43,19 +43,19 @@ class KeysUnder:
         )
 
     def kcql(self) -> Key:
-        """The statements."""
+        """Make the key of the statements."""
         return self.key("kcql", Type.STRING, None, "Statements, separated by `;`.", Importance.HIGH, required=True)
 
     def batches(self, records: int) -> tuple[Key, ...]:
-        """The bounds of a batch, of so many records unless told otherwise."""
+        """Make the keys of a batch's limits; `records` is the default number of records."""
         return (
-            self.key("batch.size", Type.INT, str(records), "Most records handed over at once.", minimum=1),
-            self.key("batch.bytes", Type.INT, "4194304", "Most bytes of records handed over at once.", _LOW, minimum=1),
+            self.key("batch.size", Type.INT, str(records), "Most records in one write.", minimum=1),
+            self.key("batch.bytes", Type.INT, "4194304", "Most bytes of records in one write.", _LOW, minimum=1),
             self.key("linger.ms", Type.INT, "0", "How long records may wait for a batch to fill.", _LOW, minimum=0),
         )
 
     def pem_files(self) -> tuple[Key, ...]:
-        """The files of TLS; see `tls`."""
+        """Make the keys of TLS; see `tls`."""
         return (
             self.key("ssl.certificate.authorities", Type.STRING, "", "PEM file of the authorities to trust."),
             self.key("ssl.certificate", Type.STRING, "", "PEM file of the client's certificate."),
@@ -63,6 +63,6 @@ class KeysUnder:
         )
 
     def accepted(self, *names: str, why: str) -> tuple[Key, ...]:
-        """Old keys that do nothing."""
-        doc = "Accepted for the old connector's sake."
+        """Make keys of the old connector that have no effect; `why` says the reason."""
+        doc = "Accepted because the old connector has it."
         return tuple(self.key(name, Type.STRING, None, doc, _LOW, without_effect=why) for name in names)

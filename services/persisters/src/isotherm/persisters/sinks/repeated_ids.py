@@ -1,7 +1,7 @@
-"""Rows whose ids come again with other contents, and what a batch does to each id. Pure. See docs/adr/0047.
+"""Rows whose ids occur again with other contents, and what a batch does to each id. Pure. See docs/adr/0047.
 
-Where a revision says which row is newer, the store compares it. Everywhere else the later row of a key wins, and a
-request that arrives late must not make an earlier one win: an id is changed only from what it was when it was read.
+If a revision says which row is newer, the store compares revisions. Otherwise the later row of a key wins, and a
+request that arrives late must not make an earlier row win: an id is changed only from the state in which it was read.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any, TypeVar
 
 import orjson
 
-from isotherm.persisters.records.plan import Plan
+from isotherm.persisters.api.plan import Plan
 
 Key = TypeVar("Key", bound=Hashable)
 
 
-def comes_again(plan: Plan) -> bool:
-    """Whether several records may make rows of one id that differ.
+def may_repeat_ids(plan: Plan) -> bool:
+    """Whether several records may make different rows of one id.
 
-    Without PK the id is the record's place in its topic, which has one record, or the identity that its schema
-    declares. An identity with the event time in it names something that happened once: its rows are equal.
+    Without PK the id is the record's topic, partition and offset, which only one record has, or the identity that its
+    schema declares. An identity that contains the event time names something that happened once, so its rows are equal.
     """
     if plan.statement.primary_key or plan.statement.mode == "UPSERT":
         return True
     return bool(plan.identity) and plan.event_time not in plan.identity
 
 
-class Kind(Enum):
-    """What is done to an id."""
+class EffectKind(Enum):
+    """What an effect does to an id."""
 
     PUT = auto()
     MERGE = auto()
@@ -41,35 +41,35 @@ class Kind(Enum):
 class Effect:
     """What one request does to one id."""
 
-    kind: Kind
+    kind: EffectKind
     document: bytes = b""
     pipeline: str | None = None
     rows: list[int] = field(default_factory=list)
-    """The places in the batch of the rows that it stands for, in order."""
+    """The indices in the batch of the rows that the effect stands for, in order."""
     parts: list[Effect] = field(default_factory=list)
-    """What each of several rows does by itself, to find the one that the store refuses; empty for a single row."""
+    """The effect of each of several rows by itself, to find the row that the store refuses; empty for a single row."""
 
-    def takes(self, later: Effect) -> bool:
-        """Whether this effect can do what `later` does as well, right behind it; it has then taken that over."""
-        if later.kind is Kind.MERGE and self.kind is Kind.PUT and self.pipeline is not None:
-            # The pipeline is for the first document alone.
+    def absorb(self, later: Effect) -> bool:
+        """Add `later`, which directly follows, to this effect if one request can do both; returns whether it did."""
+        if later.kind is EffectKind.MERGE and self.kind is EffectKind.PUT and self.pipeline is not None:
+            # The pipeline is for the first document only.
             return False
-        if later.kind is self.kind is Kind.MERGE and not _composes(
+        if later.kind is self.kind is EffectKind.MERGE and not _composes(
             orjson.loads(self.document), orjson.loads(later.document)
         ):
             return False
         self.parts = [*(self.parts or [self._alone()]), *(later.parts or [later])]
-        if later.kind is not Kind.MERGE:
+        if later.kind is not EffectKind.MERGE:
             self.kind, self.document, self.pipeline = later.kind, later.document, later.pipeline
-        elif self.kind is Kind.DELETE:
-            self.kind, self.document = Kind.PUT, later.document
+        elif self.kind is EffectKind.DELETE:
+            self.kind, self.document = EffectKind.PUT, later.document
         else:
             self.document = orjson.dumps(merged(orjson.loads(self.document), orjson.loads(later.document)))
         self.rows = [*self.rows, *later.rows]
         return True
 
     def halves(self) -> list[Effect]:
-        """What the first half of several rows does, and the second, in as few effects as possible."""
+        """Return the effects of the first half of the rows and of the second half, as few effects as possible."""
         middle = len(self.parts) // 2
         return [
             effect
@@ -83,17 +83,17 @@ class Effect:
 
 
 def fold(effects: Iterable[tuple[Key, Effect]]) -> dict[Key, list[Effect]]:
-    """What the rows of a batch do to each id, in as few effects as possible, which are to happen in their order."""
+    """Return what the rows of a batch do to each id, in as few effects as possible, to be applied in order."""
     found: dict[Key, list[Effect]] = {}
     for id_, effect in effects:
         known = found.setdefault(id_, [])
-        if not known or not known[-1].takes(effect):
+        if not known or not known[-1].absorb(effect):
             known.append(effect)
     return found
 
 
 def _composes(change: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
-    """Whether two partial documents can be one: an object behind a null or a value replaces what was there before."""
+    """Whether two partial documents can be merged into one: an object after a null or a value replaces it."""
     for name, value in later.items():
         if isinstance(value, Mapping) and name in change:
             before = change[name]
@@ -103,7 +103,7 @@ def _composes(change: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
 
 
 def merged(document: Any, change: Any) -> Any:
-    """A document with a partial one merged into it, as Elasticsearch's update API does: objects recursively."""
+    """Merge a partial document into a document as Elasticsearch's update API does: objects recursively."""
     if not isinstance(document, Mapping) or not isinstance(change, Mapping):
         return change
     return {**document, **{name: merged(document.get(name), value) for name, value in change.items()}}

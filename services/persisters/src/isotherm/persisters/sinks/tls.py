@@ -1,4 +1,4 @@
-"""The keys of TLS, which every sink has: authorities to trust, the client's certificate and its key, as PEM files."""
+"""The keys of TLS that every sink has: authorities to trust, client certificate and its key, as PEM files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from isotherm.connector.config.validation import Problem, Validated
-from isotherm.persisters.sinks.sink import SinkConfigError
+from isotherm.persisters.api.sink import SinkConfigError
 
 
 class PemFiles(NamedTuple):
-    """Paths; empty where a key is not given."""
+    """Paths of PEM files; empty if a key is not set."""
 
     authorities: str
     certificate: str
@@ -19,12 +19,12 @@ class PemFiles(NamedTuple):
 
 
 def keys(prefix: str) -> PemFiles:
-    """The names of the keys under `prefix` (`connect.elastic`)."""
+    """Return the names of the keys under `prefix` (`connect.elastic`)."""
     return PemFiles(f"{prefix}.ssl.certificate.authorities", f"{prefix}.ssl.certificate", f"{prefix}.ssl.key")
 
 
 def files(config: Validated, prefix: str) -> PemFiles:
-    """The files that a configuration names. Raises SinkConfigError for one that is not there."""
+    """Return the files that a configuration names. Raises SinkConfigError if one does not exist."""
     for key in keys(prefix):
         if config.text(key) and not Path(config.text(key)).is_file():
             raise SinkConfigError(f"{key}: there is no file {config.text(key)!r}")
@@ -32,7 +32,7 @@ def files(config: Validated, prefix: str) -> PemFiles:
 
 
 def problems(config: Validated, prefix: str) -> list[Problem]:
-    """What is wrong with the keys, without looking at the files."""
+    """Return what is wrong with the keys, without reading the files."""
     names = keys(prefix)
     if config.text(names.key) and not config.text(names.certificate):
         return [Problem(names.key, f"{names.certificate} is missing")]
@@ -40,9 +40,9 @@ def problems(config: Validated, prefix: str) -> list[Problem]:
 
 
 def context(config: Validated, prefix: str) -> ssl.SSLContext:
-    """A client's context that checks the server's certificate and its name.
+    """Return a client's context that checks the server's certificate and its name.
 
-    Raises SinkConfigError for a file that is not there or holds something else.
+    Raises SinkConfigError for a file that does not exist or holds something else.
     """
     given = files(config, prefix)
     try:
@@ -50,6 +50,6 @@ def context(config: Validated, prefix: str) -> ssl.SSLContext:
         if given.certificate:
             made.load_cert_chain(given.certificate, given.key or None)
     except OSError as error:
-        # ssl.SSLError is one of them.
+        # ssl.SSLError is an OSError.
         raise SinkConfigError(f"{prefix}.ssl: {error}") from error
     return made

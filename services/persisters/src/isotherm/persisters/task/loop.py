@@ -1,4 +1,4 @@
-"""The loop of a task: reads, prepares, writes, commits. The only place where Kafka, the lanes and the sink meet."""
+"""The loop of a task: read, prepare, write, commit. The only place where Kafka, the buffers and the sink meet."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from isotherm.connector.distributed.generations import Fence, StaleConfigurationError
 from isotherm.connector.errors.policies import ErrorPolicy
+from isotherm.persisters.api.ownership import Lease
+from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
+from isotherm.persisters.api.row import Row
+from isotherm.persisters.api.sink import Sink
+from isotherm.persisters.buffers.accounting import Counts
+from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
+from isotherm.persisters.buffers.partition_buffer import Partition, PartitionBuffer
+from isotherm.persisters.buffers.partition_buffers import PartitionBuffers
 from isotherm.persisters.consuming import offsets
 from isotherm.persisters.consuming.consumed_records import records_of
-from isotherm.persisters.consuming.fetching import (
-    Fetching,
+from isotherm.persisters.consuming.fetch_positions import (
+    FetchPositions,
     NoCommittedOffsetError,
     NothingReadError,
     OffsetGapError,
 )
-from isotherm.persisters.consuming.ownership import Lease
 from isotherm.persisters.consuming.topic_follower import TopicFollower
-from isotherm.persisters.sinks.sink import Row, Sink, Unavailable
-from isotherm.persisters.task.accounting import Counts
-from isotherm.persisters.task.in_flight_batch import (
-    Prepared,
-    Record,
-    Refusal,
-    Work,
-)
 from isotherm.persisters.task.loop_settings import LoopSettings
-from isotherm.persisters.task.partition_buffers import Lane, Lanes, Partition
+from isotherm.persisters.task.opening import open_sink
 from isotherm.persisters.task.writers import Attempt, WriteObserver, Writers
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError
@@ -43,28 +42,26 @@ _log = logs.logger(__name__)
 
 _IDLE_WAIT_S = 0.2
 _BUSY_WAIT_S = 0.005
-_OPENING_TURN_S = 1.0
-_CLOSING_S = 2.0
-"""So long the end waits for the sink's client; one whose server does not answer is left to the end of the process."""
-_CONTENT_MS = 2_000.0
-"""So long after a write nothing is read, and no partition is paused, while all lanes have enough: the client throws
-away what it has fetched of a partition that is paused."""
+_CLOSE_TIMEOUT_S = 2.0
+"""How long the end of the task waits for the sink's client. The end of the process ends a client that hangs."""
+_READ_PAUSE_MS = 2_000.0
+"""How long polling stops after a write while all partition buffers are above their low mark.
+
+The loop does not pause the partitions for that: the client discards what it has fetched of a paused partition."""
 
 
 class TaskFailedError(Exception):
-    """The task cannot go on at `refusal` (THROW, or attempts used up); its cause is the record's error."""
+    """The task cannot continue after `failed` (THROW, or no attempt is left); the cause is the record's error."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        record = refusal.record
-        super().__init__(
-            f"{record.topic}-{record.partition} at offset {record.offset}: {refusal.stage}: {refusal.error}"
-        )
-        self.refusal = refusal
-        self.__cause__ = refusal.error
+    def __init__(self, failed: FailedRecord) -> None:
+        record = failed.record
+        super().__init__(f"{record.topic}-{record.partition} at offset {record.offset}: {failed.stage}: {failed.error}")
+        self.failed = failed
+        self.__cause__ = failed.error
 
 
 class Observer(WriteObserver, offsets.CommitObserver, Protocol):
-    """What wants to know how the loop is doing; called from the loop's and the writers' threads."""
+    """Is told of the loop's progress, by the loop's thread and by the writers' threads."""
 
     def settled(self, partition: Partition, counts: Counts) -> None:
         """Records got their outcome."""
@@ -79,42 +76,57 @@ class Loop:
         *,
         consumer: Consumer,
         sink: Sink,
-        project: Callable[[Record], Prepared],
-        usual: Callable[[Sequence[Record]], list[Row] | None],
+        project: Callable[[Record], ProjectedRecord],
+        try_project_batch: Callable[[Sequence[Record]], list[Row] | None],
         policy: ErrorPolicy,
-        send_dead_letters: Callable[[Sequence[Refusal]], None],
+        send_dead_letters: Callable[[Sequence[FailedRecord]], None],
         health: Health,
         observer: Observer,
-        on_turn: Callable[[], None] = lambda: None,
-        followed: TopicFollower | None = None,
+        on_iteration: Callable[[], None] = lambda: None,
+        topic_follower: TopicFollower | None = None,
         fence: Fence | None = None,
     ) -> None:
-        """`followed` knows the topics of a pattern, and is closed by its owner; `fence` says when the group is free."""
+        """Take the parts of the task.
+
+        Args:
+            settings: how the task runs.
+            consumer: not subscribed yet.
+            sink: not open yet.
+            project: projects one record.
+            try_project_batch: the fast path for records of one partition; None if `project` has to look at each.
+            policy: decides about failed records.
+            send_dead_letters: returns once the dead-letter topic has all of them.
+            health: gets the loop's heartbeat and its reasons for not being ready.
+            observer: is told of writes, commits and outcomes.
+            on_iteration: is called once in every iteration.
+            topic_follower: finds the topics of a pattern; its owner starts and closes it.
+            fence: tells when no task of another configuration is in the group any more.
+        """
         self._settings = settings
         self._consumer = consumer
         self._sink = sink
         self._project = project
-        self._usual = usual
+        self._try_project_batch = try_project_batch
         self._policy = policy
         self._health = health
         self._observer = observer
-        self._on_turn = on_turn
-        self._followed, self._fence = followed, fence
+        self._on_iteration = on_iteration
+        self._topic_follower, self._fence = topic_follower, fence
         self._subscribed: Sequence[str] = ()
         self._lease = Lease(settings.session_timeout_ms)
-        self.lanes = Lanes(settings.limits, self._new_backoff, self._lease)
+        self.buffers = PartitionBuffers(settings.limits, self._new_backoff, self._lease)
         self.is_drained = True
-        """Whether, at the end, no write was left whose answer had not come: else its records are read again."""
+        """False if a write had no answer when the task ended: its records are read again."""
         self._writers = Writers(settings.writers, sink, policy, send_dead_letters, observer)
         self._next_commit_ms = 0.0
         self._read_again_ms = 0.0
         self._failure: BaseException | None = None
         self._is_ending = False
-        self._drained_by_ms = 0.0
-        """When the end gives up waiting for writes: one limit for all of it."""
+        self._drain_deadline_ms = 0.0
+        """When the end of the task stops waiting for writes: one limit for all partitions."""
         self._stop = Stop()
         self._watermarks = offsets.Watermarks(consumer)
-        self._fetching = Fetching(
+        self._positions = FetchPositions(
             consumer,
             health,
             start=settings.start,
@@ -122,80 +134,59 @@ class Loop:
             stall_ms=settings.stall_ms,
         )
         self._without_schema: set[Partition] = set()
-        """Partitions that wait for the registry."""
+        """Partitions that wait for the schema registry."""
 
     def run(self, stop: Stop) -> None:
-        """Work until `stop`; everything settled is committed on return and on failure.
+        """Work until `stop`; every settled record is committed on return and on failure.
 
-        Raises TaskFailedError when the policy stops the task, SinkConfigError, DeadLettersUnavailableError, or
-        KafkaException when Kafka refuses for good.
+        Raises TaskFailedError if the policy stops the task, SinkConfigError, DeadLettersUnavailableError, or
+        KafkaException if Kafka refuses for good.
         """
         self._stop = stop
         try:
-            if not self._open(stop):
+            if not open_sink(self._sink, stop, self._health, self._new_backoff(), self._on_iteration):
                 return
             collect_rarely()
             while not stop.is_set() and self._failure is None:
-                self._turn()
+                self._iterate()
         finally:
             self._end()
         if self._failure is not None:
             raise self._failure
 
-    def _open(self, stop: Stop) -> bool:
-        backoff = self._new_backoff()
-        while not stop.is_set():
-            try:
-                self._sink.open()
-            except Unavailable as away:
-                self._health.beat()
-                self._health.not_ready("sink", str(away))
-                wait_ms = max(backoff.next_ms(), away.retry_after_ms or 0.0)
-                _log.warning("sink not available, trying again", reason=str(away), wait_ms=round(wait_ms))
-                until_ms = _now_ms() + wait_ms
-                # Alive, and said to be, also in a wait that is longer than a heartbeat is waited for.
-                while not stop.wait(min(wait_ms / 1000, _OPENING_TURN_S)) and _now_ms() < until_ms:
-                    self._health.beat()
-                    self._on_turn()
-            else:
-                self._health.ready("sink")
-                return True
-        return False
-
-    def _turn(self) -> None:
+    def _iterate(self) -> None:
         self._health.beat()
         self._lease.renew()
         self._subscribe()
-        # Only a finished write makes room; reading now would only keep the processor busy.
-        is_content = self.lanes.is_sated and _now_ms() < self._read_again_ms
-        if is_content or self.lanes.all_full:
+        # Only a finished write makes room. Reading before that would only take processor time.
+        is_read_paused = self.buffers.are_all_above_low_mark and _now_ms() < self._read_again_ms
+        if is_read_paused or self.buffers.are_all_paused:
             self._collect(wait_s=_IDLE_WAIT_S / 4)
-        if not is_content:
-            is_idle = not (self.lanes.in_flight or self.lanes.is_waiting)
-            self._read(0.0 if self.lanes.all_full else _IDLE_WAIT_S if is_idle else _BUSY_WAIT_S)
+        if not is_read_paused:
+            is_idle = not (self.buffers.in_flight or self.buffers.has_pending)
+            self._read(0.0 if self.buffers.are_all_paused else _IDLE_WAIT_S if is_idle else _BUSY_WAIT_S)
             self._collect()
         self._prepare_and_start()
-        if not is_content:
+        if not is_read_paused:
             self._pause_and_resume()
         if _now_ms() >= self._next_commit_ms:
-            self._commit(self.lanes.to_commit())
-            # Here and not where they are asked for: a call from another thread waits for a gap between our polls.
-            self._watermarks.look(self.lanes.by_partition.values())
+            self._commit(self.buffers.uncommitted())
+            # Not when they are asked for: a call from another thread waits for a gap between two polls.
+            self._watermarks.refresh(self.buffers.by_partition.values())
             self._next_commit_ms = _now_ms() + self._settings.commit_interval_ms
-            self._look_after_reading()
-        self._on_turn()
+            self._check_positions()
+        self._on_iteration()
 
     def _subscribe(self) -> None:
-        """Read the topics that there are; a pattern may mean others by now."""
-        followed = self._followed
-        topics = self._settings.topics if followed is None else followed.topics
+        """Subscribe to the topics that exist now, if they changed."""
+        follower = self._topic_follower
+        topics = self._settings.topics if follower is None else follower.topics
         if topics == self._subscribed:
             return
-        if followed is not None and not topics:
-            # What was read before goes on: a topic that is gone ends by itself.
+        if follower is not None and not topics:
+            # A subscription from before stays: the partitions of a deleted topic end by themselves.
             if not self._subscribed:
-                why = followed.trouble or f"there is no topic that {followed.pattern!r} means"
-                self._health.not_ready("topics", why)
+                self._health.not_ready("topics", follower.error or f"no topic matches {follower.pattern!r}")
             return
         closed = None if self._fence is None or self._subscribed else self._fence.closed()
         if closed is not None:
@@ -210,175 +201,177 @@ class Loop:
         first = self._consumer.poll(timeout_s)
         if first is None:
             return
-        messages = [first, *self._consumer.consume(self.lanes.most_read, 0)]
+        messages = [first, *self._consumer.consume(self.buffers.max_records_per_read, 0)]
         if any(map(Message.error, messages)):
             for message in messages:
-                self._note(message)
+                self._handle_event(message)
             messages = [message for message in messages if message.error() is None]
-        self.lanes.offer(records_of(messages), _now_ms())
+        self.buffers.append(records_of(messages), _now_ms())
 
-    def _note(self, message: Message) -> None:
-        """Take note of a message that is an event: the end of a partition, an error."""
+    def _handle_event(self, message: Message) -> None:
+        """Handle a message that is an event: the end of a partition, an error."""
         error = message.error()
         if error is None:
             return
         if error.code() == KafkaError._PARTITION_EOF:
-            lane = self.lanes.by_partition.get((str(message.topic()), int(message.partition() or 0)))
-            if lane is not None:
-                lane.end_of_partition, lane.read_ms = message.offset(), _now_ms()
+            buffer = self._buffer_of(message)
+            if buffer is not None:
+                buffer.end_of_partition, buffer.read_ms = message.offset(), _now_ms()
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-            lane = self.lanes.by_partition.get((str(message.topic()), int(message.partition() or 0)))
-            if lane is not None:
-                self._fetching.out_of_range(lane)
+            buffer = self._buffer_of(message)
+            if buffer is not None:
+                self._positions.mark_out_of_range(buffer)
         elif error.fatal() or not error.retriable():
-            self._kafka_error(error)
+            self._handle_kafka_error(error)
 
-    def _kafka_error(self, error: KafkaError) -> None:
+    def _buffer_of(self, message: Message) -> PartitionBuffer | None:
+        return self.buffers.by_partition.get((str(message.topic()), int(message.partition() or 0)))
+
+    def _handle_kafka_error(self, error: KafkaError) -> None:
         if error.fatal():
             self._failure = self._failure or KafkaException(error)
             return
-        # A topic that does not exist yet, a broker that is away: librdkafka keeps trying, and so we say.
+        # A topic that does not exist yet, a broker that is away: librdkafka tries again by itself.
         self._health.not_ready("kafka", error.str())
         _log.warning("kafka", reason=error.str())
 
-    def _look_after_reading(self) -> None:
+    def _check_positions(self) -> None:
         try:
-            self._fetching.look(self.lanes.by_partition, _now_ms())
+            self._positions.check(self.buffers.by_partition, _now_ms())
         except (OffsetGapError, NothingReadError) as failure:
             self._failure = self._failure or failure
 
     def _prepare_and_start(self) -> None:
         now_ms = _now_ms()
-        for lane in self.lanes.by_partition.values():
-            self._start(lane, now_ms)
-            if lane.wants_preparing(self._settings.limits, now_ms) and self._prepare(lane, now_ms):
-                self._start(lane, now_ms)
+        for buffer in self.buffers.by_partition.values():
+            self._start(buffer, now_ms)
+            if buffer.is_batch_due(self._settings.limits, now_ms) and self._prepare(buffer, now_ms):
+                self._start(buffer, now_ms)
 
-    def _prepare(self, lane: Lane, now_ms: float) -> bool:
+    def _prepare(self, buffer: PartitionBuffer, now_ms: float) -> bool:
         try:
-            work = Work.prepare(self.lanes.next_batch(lane), self._policy, self._project, self._usual)
+            batch = InFlightBatch.prepare(
+                self.buffers.next_batch(buffer), self._policy, self._project, self._try_project_batch
+            )
         except RegistryUnavailableError as away:
-            self._without_schema.add(lane.partition)
+            self._without_schema.add(buffer.partition)
             self._health.not_ready("registry", str(away))
-            lane.wait(f"schema registry: {away}", now_ms)
+            buffer.back_off(f"schema registry: {away}", now_ms)
             return False
-        self._without_schema.discard(lane.partition)
-        if self._without_schema.isdisjoint(self.lanes.by_partition):
+        self._without_schema.discard(buffer.partition)
+        if self._without_schema.isdisjoint(self.buffers.by_partition):
             self._health.ready("registry")
-        lane.accept(work, now_ms)
+        buffer.accept(batch, now_ms)
         return True
 
-    def _start(self, lane: Lane, now_ms: float) -> None:
-        work = lane.start(now_ms)
-        if work is not None:
-            self._writers.start(lane, work)
+    def _start(self, buffer: PartitionBuffer, now_ms: float) -> None:
+        batch = buffer.start(now_ms)
+        if batch is not None:
+            self._writers.start(buffer, batch)
 
     def _collect(self, wait_s: float = 0.0) -> None:
         for attempt in self._writers.answers(wait_s):
-            self._finished(attempt)
+            self._finish(attempt)
 
-    def _finished(self, attempt: Attempt) -> None:
-        lane = attempt.lane
+    def _finish(self, attempt: Attempt) -> None:
+        buffer = attempt.buffer
         if attempt.fatal is not None:
             self._failure = self._failure or attempt.fatal
-            lane.halt()
+            buffer.halt()
             return
-        if self.lanes.by_partition.get(lane.partition) is not lane:
+        if self.buffers.by_partition.get(buffer.partition) is not buffer:
             return
-        work = lane.in_flight
-        settled = lane.finished(attempt.trouble, _now_ms(), attempt.retry_after_ms)
+        batch = buffer.in_flight
+        settled = buffer.finish(attempt.retry_reason, _now_ms(), attempt.retry_after_ms)
         if settled is None:
-            self._health.not_ready("sink", attempt.trouble or "rows refused for now")
-            _log.warning("sink not available, trying again", partition=lane.partition, reason=attempt.trouble)
-            # A failed attempt leaves tracebacks that may hold a whole batch: they are not left to the rare collections.
+            self._health.not_ready("sink", attempt.retry_reason or "rows failed for now")
+            _log.warning("sink not available, trying again", partition=buffer.partition, reason=attempt.retry_reason)
+            # The tracebacks of a failed attempt may hold a whole batch: collect them now, not at the rare collections.
             gc.collect(0)
         else:
-            waiting = {partition for partition, other in self.lanes.by_partition.items() if other.trouble is not None}
+            waiting = {each.partition for each in self.buffers.by_partition.values() if each.retry_reason is not None}
             if waiting <= self._without_schema:
                 self._health.ready("sink")
-            self._observer.settled(lane.partition, settled)
-            self._read_again_ms = _now_ms() + _CONTENT_MS
-        if work is not None and work.stop is not None and settled is not None:
-            self._failure = self._failure or TaskFailedError(work.stop)
+            self._observer.settled(buffer.partition, settled)
+            self._read_again_ms = _now_ms() + _READ_PAUSE_MS
+        if batch is not None and batch.stopped_at is not None and settled is not None:
+            self._failure = self._failure or TaskFailedError(batch.stopped_at)
 
     def _pause_and_resume(self) -> None:
-        full, free = self.lanes.to_pause(), self.lanes.to_resume()
+        full, drained = self.buffers.pause_full(), self.buffers.resume_drained()
         if full:
-            self._consumer.pause([TopicPartition(*lane.partition) for lane in full])
-        if free:
-            self._consumer.resume([TopicPartition(*lane.partition) for lane in free])
+            self._consumer.pause([TopicPartition(*buffer.partition) for buffer in full])
+        if drained:
+            self._consumer.resume([TopicPartition(*buffer.partition) for buffer in drained])
 
-    def _commit(self, lanes: Sequence[Lane]) -> None:
-        refused = offsets.commit(self._consumer, lanes, self._health, self._observer)
+    def _commit(self, buffers: Sequence[PartitionBuffer]) -> None:
+        refused = offsets.commit(self._consumer, buffers, self._health, self._observer)
         self._failure = self._failure or refused
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         try:
             if self._fence is not None:
-                # Also where there is nothing new for this task: another one has joined.
+                # Also without new partitions for this task: another task has joined the group.
                 self._fence.check()
             if not partitions:
                 return
             committed_of_all = offsets.committed(consumer, partitions, self._new_backoff(), self._health, self._stop)
             if not committed_of_all:
                 return
-            self._fetching.assign(committed_of_all)
+            self._positions.assign(committed_of_all)
         except (NoCommittedOffsetError, StaleConfigurationError) as failure:
             self._failure = self._failure or failure
             return
         for found in committed_of_all:
             counts = Counts.from_metadata(found.metadata)
             committed = found.offset if found.offset >= 0 else None
-            self.lanes.assign((found.topic, found.partition), committed, counts, _now_ms())
+            self.buffers.assign((found.topic, found.partition), committed, counts, _now_ms())
         self._health.ready("kafka")
         self._health.ready()
         _log.info("partitions assigned", partitions=_names(partitions))
 
     def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        lanes = [
-            lane
-            for partition in partitions
-            if (lane := self.lanes.by_partition.get((partition.topic, partition.partition))) is not None
-        ]
-        self._drain(lanes)
+        found = (self.buffers.by_partition.get((each.topic, each.partition)) for each in partitions)
+        revoked = [buffer for buffer in found if buffer is not None]
+        self._drain(revoked)
         if self._is_ending:
-            # Nothing follows: the counts stay to be told.
+            # The last heartbeat still reports the counts of these buffers.
             return
-        for lane in lanes:
-            self.lanes.forget(lane.partition)
+        for buffer in revoked:
+            self.buffers.remove(buffer.partition)
         _log.info("partitions revoked", partitions=_names(partitions))
 
     def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
-            self.lanes.forget((partition.topic, partition.partition))
+            self.buffers.remove((partition.topic, partition.partition))
         _log.warning("partitions lost to another member", partitions=_names(partitions))
 
-    def _drain(self, lanes: Sequence[Lane]) -> None:
+    def _drain(self, buffers: Sequence[PartitionBuffer]) -> None:
         """Wait for the writes in flight, within the limit, and commit what is settled."""
-        deadline_ms = self._drained_by_ms if self._is_ending else _now_ms() + self._settings.drain_timeout_ms
-        while any(lane.in_flight for lane in lanes) and _now_ms() < deadline_ms:
+        deadline_ms = self._drain_deadline_ms if self._is_ending else _now_ms() + self._settings.drain_timeout_ms
+        while any(buffer.in_flight for buffer in buffers) and _now_ms() < deadline_ms:
             self._health.beat()
             self._lease.renew()
             self._collect(wait_s=0.05)
-        self._commit([lane for lane in lanes if lane in self.lanes.to_commit()])
+        self._commit([buffer for buffer in buffers if buffer in self.buffers.uncommitted()])
 
     def _end(self) -> None:
         self._is_ending = True
-        self._drained_by_ms = _now_ms() + self._settings.drain_timeout_ms
-        lanes = list(self.lanes.by_partition.values())
-        self._drain(lanes)
-        for lane in lanes:
-            lane.ownership.release()
+        self._drain_deadline_ms = _now_ms() + self._settings.drain_timeout_ms
+        buffers = list(self.buffers.by_partition.values())
+        self._drain(buffers)
+        for buffer in buffers:
+            buffer.ownership.release()
         self._writers.close()
-        left = [lane.partition for lane in lanes if lane.in_flight is not None]
-        if left:
+        unanswered = [buffer.partition for buffer in buffers if buffer.in_flight is not None]
+        if unanswered:
             self.is_drained = False
-            _log.warning("ending without the answers to these writes: their records are read again", partitions=left)
-        # Before the sink, whose client may wait for a frozen server: the partitions are free for others at once.
+            _log.warning("ending with unanswered writes: their records are read again", partitions=unanswered)
+        # Before the sink, whose client may wait for a frozen server: other tasks get the partitions at once.
         self._consumer.close()
         closing = threading.Thread(target=self._sink.close, name="sink-close", daemon=True)
         closing.start()
-        closing.join(_CLOSING_S)
+        closing.join(_CLOSE_TIMEOUT_S)
 
     def _new_backoff(self) -> Backoff:
         return Backoff(base_ms=self._settings.backoff_base_ms, cap_ms=float(self._policy.retry_interval_ms))

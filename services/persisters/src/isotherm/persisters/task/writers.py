@@ -1,4 +1,4 @@
-"""Attempts to write a batch to the sink, in threads of their own; every one of them is answered."""
+"""The threads that write batches to the sink; every attempt gets an answer."""
 
 from __future__ import annotations
 
@@ -9,64 +9,67 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from isotherm.connector.errors.policies import ErrorPolicy
-from isotherm.persisters.consuming.ownership import OwnershipLostError
-from isotherm.persisters.sinks.sink import Batch, Sink, Unavailable
-from isotherm.persisters.task.in_flight_batch import Refusal, Work
-from isotherm.persisters.task.partition_buffers import Lane
+from isotherm.persisters.api.ownership import OwnershipLostError
+from isotherm.persisters.api.record import FailedRecord
+from isotherm.persisters.api.row import Batch
+from isotherm.persisters.api.sink import Sink, Unavailable
+from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
+from isotherm.persisters.buffers.partition_buffer import PartitionBuffer
 
 
 class WriteObserver(Protocol):
-    """What wants to know of writes; called from the writers' threads."""
+    """Is told of writes; the writers' threads call it."""
 
     def wrote(self, rows: int, seconds: float) -> None:
-        """One write to the sink is over, well or not."""
+        """One write of `rows` rows to the sink ended, successful or not."""
 
     def retried(self, rows: int) -> None:
         """`rows` rows wait for another attempt."""
 
-    def refused(self, refusals: Sequence[Refusal]) -> None:
+    def failed(self, records: Sequence[FailedRecord]) -> None:
         """Records were skipped or dead-lettered."""
 
 
 class Attempt(NamedTuple):
-    """The answer to one attempt at a lane's batch."""
+    """The answer to one attempt at a partition's batch."""
 
-    lane: Lane
-    trouble: str | None = None
-    """Why rows wait for another attempt; None when all of them have their outcome."""
+    buffer: PartitionBuffer
+    retry_reason: str | None = None
+    """Why rows wait for another attempt; None if all of them have their outcome."""
     retry_after_ms: float | None = None
     fatal: BaseException | None = None
-    """Why the task cannot go on."""
+    """Why the task cannot continue."""
 
 
 class Writers:
-    """The threads."""
+    """A fixed number of threads that write batches of different partitions at the same time."""
 
     def __init__(
         self,
         threads: int,
         sink: Sink,
         policy: ErrorPolicy,
-        send_dead_letters: Callable[[Sequence[Refusal]], None],
+        send_dead_letters: Callable[[Sequence[FailedRecord]], None],
         observer: WriteObserver,
     ) -> None:
+        """`send_dead_letters` returns once the dead-letter topic has all of them."""
         self._sink, self._policy, self._observer = sink, policy, observer
         self._send_dead_letters = send_dead_letters
         self._answers: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
-        self._attempts: queue.SimpleQueue[tuple[Lane, Work] | None] = queue.SimpleQueue()
-        # Daemons: the end of the process does not wait for a server that does not answer.
+        self._attempts: queue.SimpleQueue[tuple[PartitionBuffer, InFlightBatch] | None] = queue.SimpleQueue()
+        # Daemon threads, so that the end of the process does not wait for a server that does not answer.
         self._threads = [
             threading.Thread(target=self._run, name=f"writer-{number}", daemon=True) for number in range(threads)
         ]
         for thread in self._threads:
             thread.start()
 
-    def start(self, lane: Lane, work: Work) -> None:
-        """Begin an attempt; `answers` gives its answer."""
-        self._attempts.put((lane, work))
+    def start(self, buffer: PartitionBuffer, batch: InFlightBatch) -> None:
+        """Queue an attempt at writing `batch`; `answers` returns its answer."""
+        self._attempts.put((buffer, batch))
 
     def answers(self, wait_s: float = 0.0) -> Iterator[Attempt]:
-        """The answers that are there; waits up to `wait_s` for the first one."""
+        """Return the answers that have come in, after waiting up to `wait_s` seconds for the first one."""
         try:
             yield self._answers.get(timeout=wait_s) if wait_s else self._answers.get_nowait()
             while True:
@@ -75,7 +78,7 @@ class Writers:
             return
 
     def close(self) -> None:
-        """Begin no more attempts; what is under way is not waited for."""
+        """Drop queued attempts and end the threads, without waiting for attempts that have begun."""
         while True:
             try:
                 self._attempts.get_nowait()
@@ -88,46 +91,51 @@ class Writers:
         while (attempt := self._attempts.get()) is not None:
             self._attempt(*attempt)
 
-    def _attempt(self, lane: Lane, work: Work) -> None:
-        answer = Attempt(lane)
+    def _attempt(self, buffer: PartitionBuffer, batch: InFlightBatch) -> None:
+        answer = Attempt(buffer)
         try:
-            answer = self._write(lane, work)
+            answer = self._write(buffer, batch)
         except OwnershipLostError as lost:
-            # What was begun is not repeated here, and no attempt is counted: its rows are the next owner's, or wait.
-            answer = Attempt(lane, str(lost))
+            # The attempt does not count, and this task does not repeat it: the next owner writes these rows, or they
+            # wait until the lease is valid again.
+            answer = Attempt(buffer, str(lost))
         except BaseException as fatal:
-            answer = Attempt(lane, fatal=fatal)
+            answer = Attempt(buffer, fatal=fatal)
         finally:
             self._answers.put(answer)
 
-    def _write(self, lane: Lane, work: Work) -> Attempt:
-        topic, partition = lane.partition
-        # It may have waited for a thread while the partition went to another task.
-        lane.ownership.check()
-        answer = Attempt(lane)
+    def _write(self, buffer: PartitionBuffer, batch: InFlightBatch) -> Attempt:
+        topic, partition = buffer.partition
+        # The partition may have gone to another task while the batch waited for a thread.
+        buffer.ownership.check()
+        answer = Attempt(buffer)
         started = time.perf_counter()
-        rows = len(work.rows)
+        rows = len(batch.rows)
         try:
-            rejected = self._sink.write(Batch(topic, partition, work.rows, lane.ownership)) if work.rows else ()
+            failed = self._sink.write(Batch(topic, partition, batch.rows, buffer.ownership)) if batch.rows else ()
         except Unavailable as away:
-            work.unavailable(away, self._policy)
-            answer = Attempt(lane, str(away), away.retry_after_ms)
+            batch.apply_unavailable(away, self._policy)
+            answer = Attempt(buffer, str(away), away.retry_after_ms)
         else:
-            work.judge(rejected, self._policy)
-            if work.rows:
-                example = next(one for one in rejected if one.transient)
-                answer = Attempt(lane, f"{len(work.rows)} rows refused for now: {example.error}")
+            batch.apply_result(failed, self._policy)
+            if batch.rows:
+                example = next(one for one in failed if one.transient)
+                answer = Attempt(buffer, f"{len(batch.rows)} rows failed for now: {example.error}")
         if rows:
             self._observer.wrote(rows, time.perf_counter() - started)
-        if work.rows:
-            # Refusals wait for the rows: a row that at last stops the task would have every restart send them again.
-            self._observer.retried(len(work.rows))
+        if batch.rows:
+            # Dead letters wait until no row is left: if a row stopped the task at last, every restart would send them
+            # again.
+            self._observer.retried(len(batch.rows))
             return answer
-        if work.letters:
-            lane.ownership.check()
-            self._send_dead_letters(work.letters)
-        refused = [*work.letters, *work.skipped]
-        work.letters, work.skipped = [], []
-        if refused:
-            self._observer.refused(refused)
+        self._settle_failed(buffer, batch)
         return answer
+
+    def _settle_failed(self, buffer: PartitionBuffer, batch: InFlightBatch) -> None:
+        if batch.dead_letters:
+            buffer.ownership.check()
+            self._send_dead_letters(batch.dead_letters)
+        failed = [*batch.dead_letters, *batch.skipped]
+        batch.dead_letters, batch.skipped = [], []
+        if failed:
+            self._observer.failed(failed)

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 from cassandra.query import UNSET_VALUE, BoundStatement, PreparedStatement
 
 from isotherm.kcql.model import Statement
+from isotherm.persisters.api.plan import Plan
+from isotherm.persisters.api.row import Row
+from isotherm.persisters.api.sink import SinkConfigError
+from isotherm.persisters.api.statements import null_behaviour
 from isotherm.persisters.records.decoding import BAD_RECORD
-from isotherm.persisters.records.plan import Plan
-from isotherm.persisters.records.projection import null_behaviour
 from isotherm.persisters.sinks.cassandra import cells, cql
 from isotherm.persisters.sinks.cassandra.write_times import WriteTimes
-from isotherm.persisters.sinks.sink import Row, SinkConfigError
 
 TTL_FIELD, WRITE_TIME_FIELD = "message_internal_ttl", "message_internal_timestamp"
 NO_COLUMNS = (TTL_FIELD, WRITE_TIME_FIELD)
@@ -22,20 +23,20 @@ NO_COLUMNS = (TTL_FIELD, WRITE_TIME_FIELD)
 
 _US_PER_MS = 1_000
 _HEADER_BYTES = 100
-"""About what a statement costs in a batch besides its values."""
+"""About how many bytes a statement takes in a batch beside its values."""
 _MOST_LAYOUTS = 1_000
 
 
 class Write(NamedTuple):
-    """One row, bound, and its place in the batch."""
+    """One bound row and its index in the batch."""
 
     place: int
     statement: BoundStatement
     partition: tuple[Any, ...]
-    """The statement and the cells of the partition key: what has the same may go together."""
+    """The statement and the cells of the partition key: rows with equal ones may go into one request."""
     size_bytes: int
     binder: Binder
-    """What bound it: what is known of its table."""
+    """What bound the row: it knows the row's table."""
 
 
 class Binder:
@@ -50,7 +51,7 @@ class Binder:
         delete: PreparedStatement,
         times: WriteTimes,
     ) -> None:
-        """The statements as `cql.insert` and `cql.delete` word them."""
+        """The statements are prepared from the texts of `cql.insert` and `cql.delete`."""
         self.table = table
         self._name = table.qualified
         self._insert = insert
@@ -69,7 +70,7 @@ class Binder:
         self._key_orders: dict[Plan, Sequence[int]] = {}
 
     def check(self, statement: Statement) -> None:
-        """Raise SinkConfigError when rows cannot be deleted as the statement wants it."""
+        """Raise SinkConfigError if the statement's deletes cannot name a row of the table."""
         if statement.primary_key and null_behaviour(statement) == "DELETE":
             try:
                 key_order(self.table, statement)
@@ -77,15 +78,15 @@ class Binder:
                 raise SinkConfigError(f"{error} (in {statement.text!r})") from error
 
     def bind(self, place: int, row: Row, source: Hashable = None) -> Write:
-        """Bind a row that comes from the partition `source`.
+        """Bind a row that comes from the partition `source`; `place` is its index in the batch.
 
-        Raises cql.NotAColumnError and, for values of other types, ValueError, TypeError, OverflowError.
+        Raises cql.NotAColumnError and, for values of wrong types, ValueError, TypeError, OverflowError.
         """
         values, time_us = row.values, write_time_us(row)
         partition: Sequence[int]
         if values is None:
             statement = self._deletion(row, time_us)
-            # Behind the write time comes the primary key, which begins with the partition's.
+            # The primary key, which begins with the partition key, follows the write time.
             time_place, partition = 0, range(1, 1 + len(self._partition))
         else:
             statement = self._serialized(row, values, time_us) or self._bound(row, values, time_us)
@@ -117,7 +118,7 @@ class Binder:
         return value if value is None or convert is None else convert(value)
 
     def _serialized(self, row: Row, values: dict[str, Any], time_us: int) -> BoundStatement | None:
-        """The row with its values serialized here; None when the driver has to do that."""
+        """Return the row with its values serialized by `cells`; None if the driver has to do that."""
         names = tuple(values)
         if names not in self._layouts:
             if len(self._layouts) >= _MOST_LAYOUTS:
@@ -134,7 +135,7 @@ class Binder:
                 return cells.Serialized(self._insert, found)
             found.append(cells.pack_int(left_s))
             return cells.Serialized(self._insert_with_ttl, found)
-        except cells.UNUSUAL:
+        except cells.FALLBACK_ERRORS:
             return None
 
     def _layout(self, names: tuple[str, ...]) -> cells.Layout | None:
@@ -165,7 +166,7 @@ class Binder:
 
 
 def pk_names(statement: Statement) -> list[str]:
-    """The names of the PK paths in a row: the alias that a field gives them, else their last segment."""
+    """Return the names of the PK paths in a row: the alias of the field, else the last segment."""
     aliases = {field.path: field.alias for field in statement.fields if field.alias is not None}
     return [
         aliases.get(path, path.segments[-1] if path.segments else path.part.value) for path in statement.primary_key
@@ -173,11 +174,12 @@ def pk_names(statement: Statement) -> list[str]:
 
 
 def key_order(table: cql.Table, statement: Statement) -> Sequence[int]:
-    """For each column of the primary key, which PK path holds its value in a record that deletes a row.
+    """Return for each column of the primary key the index of the PK path that holds its value in a delete.
 
-    The one of its name, also in lower case; by position only where no path has the name of any key column.
+    It is the path with the column's name, in lower case if necessary; by position only if no path has the name of any
+    key column.
 
-    Raises cql.NotAColumnError when there are more or fewer paths than columns, or only some have a column's name.
+    Raises cql.NotAColumnError if there are more or fewer paths than columns, or only some have a column's name.
     """
     names, key = pk_names(statement), table.primary_key
     if len(names) != len(key):
@@ -200,20 +202,20 @@ def _by_driver(prepared: PreparedStatement, values: Sequence[Any]) -> BoundState
     except (ValueError, TypeError, OverflowError):
         raise
     except BAD_RECORD as error:
-        # The driver trusts some values to be what their columns take.
+        # The driver does not check the types of some values.
         raise TypeError(f"a value does not fit its column: {error}") from error
 
 
 def _absent(row: Row) -> Any:
-    # A null of a revisioned record is data: it must hide what a lower revision wrote there.
+    # A null of a record with a revision is data: it must hide what a lower revision wrote there.
     return UNSET_VALUE if row.revision is None else None
 
 
 def write_time_us(row: Row) -> int:
-    """CQL's write time as far as the record alone says it, for inserts and deletes alike: the field for it, else the
-    revision, else the event time with the last three digits of the offset as its microseconds.
+    """Return CQL's write time as far as the record alone decides it, for inserts and deletes alike, in microseconds.
 
-    Raises ValueError for a field that holds no whole number.
+    It is the field for it, else the revision, else the event time with the last three digits of the offset as
+    microseconds. Raises ValueError if the field holds no whole number.
     """
     given = _number(row, WRITE_TIME_FIELD)
     if given is not None:
@@ -224,9 +226,9 @@ def write_time_us(row: Row) -> int:
 
 
 def ttl_s(row: Row) -> int | None:
-    """How long the row lives from its event time on: as its field says, else as TTL does; None for ever.
+    """Return how long the row lives after its event time, in seconds: as its field says, else TTL; None for ever.
 
-    Raises ValueError for a field that holds no whole number from 1 on.
+    Raises ValueError if the field holds no whole number from 1 on.
     """
     given = _number(row, TTL_FIELD)
     if given is not None and given < 1:

@@ -1,7 +1,7 @@
-"""A row's values in CQL's binary form, without the driver's look at each column: a tenth of its time.
+"""A row's values in CQL's binary form, without the driver's check of each column: a tenth of its time.
 
-Only the usual case is serialized here. For whatever else a row may hold the driver binds the values, or says what is
-wrong with them. Source: CQL binary protocol v4, section 6 (data types).
+Only plain values are serialized here. The driver binds all others, or reports what is wrong with them. Source: CQL
+binary protocol v4, section 6 (data types).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ pack_int: Callable[[int], bytes] = struct.Struct(">i").pack
 
 
 def _pack_time(time_ms: Any) -> bytes:
-    # The driver takes no truth value for a time, although it does for a number.
+    # The driver accepts a boolean as a number, but not as a time.
     if type(time_ms) is not int:
         raise TypeError(f"{type(time_ms).__name__} is no time")
     return pack_long(time_ms)
 
 
-UNUSUAL = (struct.error, TypeError, ValueError, OverflowError)
-"""What `Layout.cells` raises for values that it does not serialize."""
+FALLBACK_ERRORS = (struct.error, TypeError, ValueError, OverflowError)
+"""What `Layout.cells` raises for values that the driver has to bind."""
 
 _SERIALIZERS: Mapping[str, Callable[[Any], bytes]] = {
     "text": str.encode,
@@ -45,14 +45,14 @@ class Layout(NamedTuple):
     take: Callable[[Mapping[str, Any]], Sequence[Any]]
     serializers: Sequence[Callable[[Any], bytes]]
     key: Callable[[Sequence[Any]], Sequence[Any]]
-    """From what `take` gives, the values of the primary key."""
+    """From the result of `take`, the values of the primary key."""
     unset: Sequence[int]
-    """Places of columns that the rows have no field for."""
+    """Indices of columns that the rows have no field for."""
 
     def cells(self, values: Mapping[str, Any], absent: Cell) -> list[Any]:
-        """The cells of a row, with `absent` for nulls.
+        """Return the cells of a row, with `absent` for nulls.
 
-        Raises one of UNUSUAL for values that are for the driver to bind or to refuse.
+        Raises one of FALLBACK_ERRORS for values that the driver has to bind or to refuse.
         """
         taken = self.take(values)
         if None in taken:
@@ -70,7 +70,7 @@ class Layout(NamedTuple):
 
 
 class Serialized(BoundStatement):  # type: ignore[misc]  # the driver is untyped
-    """A prepared statement with cells as its values."""
+    """A prepared statement with serialized cells as its values."""
 
     def __init__(self, prepared: PreparedStatement, cells: list[Any]) -> None:
         super().__init__(prepared)
@@ -78,9 +78,10 @@ class Serialized(BoundStatement):  # type: ignore[misc]  # the driver is untyped
 
 
 def layout(columns: Mapping[str, str], primary_key: Sequence[str], fields: Mapping[str, str]) -> Layout | None:
-    """How to lay out rows with `fields` (by column) in a table with `columns` (CQL types); None for the driver to do.
+    """Return the layout of rows with `fields` (by column) in a table with `columns` (CQL types).
 
-    That is a row with types that are not serialized here, or without a part of the primary key.
+    Returns None if the driver has to bind the rows: a type is not serialized here, or a part of the primary key is
+    missing.
     """
     places = [column for column in columns if column in fields]
     if not set(primary_key) <= fields.keys() or any(columns[column] not in _SERIALIZERS for column in places):
@@ -94,11 +95,11 @@ def layout(columns: Mapping[str, str], primary_key: Sequence[str], fields: Mappi
 
 
 def size_bytes(cells: Sequence[Any]) -> int:
-    """Bytes of the cells with the length before each."""
+    """Return the size of the cells, with the length before each, in bytes."""
     return 4 * len(cells) + sum([len(cell) for cell in cells if isinstance(cell, bytes)])
 
 
 def all_of(names: Sequence[Any]) -> Callable[[Any], Sequence[Any]]:
-    """The function that takes what stands at all these names, or places."""
-    # Of one name alone itemgetter would give the bare value.
+    """Return the function that takes the values under all these names, or indices."""
+    # With a single name itemgetter returns the bare value.
     return itemgetter(*names) if len(names) > 1 else lambda values: (values[names[0]],)

@@ -1,4 +1,4 @@
-"""What the Cassandra and Scylla connector understands."""
+"""The configuration keys of the Cassandra and Scylla connector."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from isotherm.connector.config.definitions import (
     error_keys,
     with_short_names,
 )
-from isotherm.persisters.sinks.common_keys import KeysUnder
+from isotherm.persisters.sinks.common_keys import SinkKeys
 
 PREFIX = "connect.cassandra"
 _CLASS = "isotherm.persisters.ScyllaSink"
 _LOW = Importance.LOW
-_of_sink = KeysUnder(PREFIX)
+_of_sink = SinkKeys(PREFIX)
 _key = _of_sink.key
 _LEVELS = ("ANY", "ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "EACH_QUORUM", "LOCAL_ONE")
 
 _OF_OLD_CONNECTOR = (
-    ("threadpool.size", "partitions are written in parallel and each in order; tasks.max adds processes"),
+    ("threadpool.size", "partitions are written in parallel, each in order; tasks.max adds processes"),
     ("default.value", "a null is left unset; with a revision it is written"),
     ("delete.enabled", "a statement says it: PROPERTIES('behavior.on.null.values'='DELETE')"),
     ("delete.statement", "rows are deleted by their primary key, the statement's PK"),
@@ -31,14 +31,14 @@ _OF_OLD_CONNECTOR = (
 
 _OWN = (
     _of_sink.kcql(),
-    _key("contact.points", Type.LIST, "localhost", "Hosts to begin with.", Importance.HIGH),
+    _key("contact.points", Type.LIST, "localhost", "Hosts to connect to first.", Importance.HIGH),
     _key("port", Type.INT, "9042", "CQL port.", minimum=1),
     _key("key.space", Type.STRING, "", "Keyspace of targets that name none.", Importance.HIGH),
     _key(
         "key.space.replication.factor",
         Type.INT,
         "0",
-        "With more than 0, create a missing keyspace with as many replicas in every data centre.",
+        "If above 0, create a missing keyspace with so many replicas in every data centre.",
         minimum=0,
     ),
     _key("username", Type.STRING, "", "User."),
@@ -51,16 +51,16 @@ _OWN = (
         "load.balancing.policy",
         Type.STRING,
         "TOKEN_AWARE",
-        "Which server gets a row: TOKEN_AWARE a replica of it in the data centre, DC_AWARE any in it, ROUND_ROBIN any.",
+        "Which server gets a row: TOKEN_AWARE a local replica, DC_AWARE any local server, ROUND_ROBIN any server.",
         _LOW,
         allowed=("TOKEN_AWARE", "DC_AWARE", "ROUND_ROBIN"),
     ),
-    _key("connect.timeout.ms", Type.INT, "10000", "How long to wait for a connection.", _LOW, minimum=1),
+    _key("connect.timeout.ms", Type.INT, "10000", "How long to wait for a connection, ms.", _LOW, minimum=1),
     _key(
         "query.timeout.ms",
         Type.INT,
         "20000",
-        "How long one write may take.",
+        "How long one write may take, ms.",
         minimum=1,
         aliases=(f"{PREFIX}.read.timeout.ms",),
     ),

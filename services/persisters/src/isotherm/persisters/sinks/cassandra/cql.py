@@ -1,4 +1,4 @@
-"""CQL from Avro types and table descriptions: what the Cassandra sink says, without saying it."""
+"""CQL from Avro types and table descriptions. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TYPES: Mapping[str, str] = {
     "bytes": "blob",
     "enum": "text",
     "fixed": "blob",
-    # Nested records are kept as JSON text: a user-defined type would tie the table to one schema version.
+    # A nested record is stored as JSON text: a user-defined type would tie the table to one schema version.
     "record": "text",
 }
 _LOGICAL: Mapping[str, str] = {
@@ -65,12 +65,12 @@ class Table:
 
 
 def quoted(name: str) -> str:
-    """A name in CQL; quoted unless it is plain lower case."""
+    """Return a name in CQL, quoted unless it is plain lower case."""
     return name if _PLAIN_NAME.fullmatch(name) and name not in _RESERVED else '"' + name.replace('"', '""') + '"'
 
 
 def cql_type(avro: Any) -> str:
-    """The CQL type of a column for values of this Avro type."""
+    """Return the CQL type of a column for values of this Avro type."""
     if isinstance(avro, list):
         branches = [branch for branch in avro if branch != "null"]
         return cql_type(branches[0]) if len(branches) == 1 else "text"
@@ -92,9 +92,9 @@ def _frozen(inner: str) -> str:
 
 
 def create_table(keyspace: str, table: str, columns: Mapping[str, Any], primary_key: Sequence[str]) -> str:
-    """CREATE TABLE IF NOT EXISTS for fields of these Avro types: the first key column is the partition key.
+    """Return CREATE TABLE IF NOT EXISTS for fields of these Avro types; the first key column is the partition key.
 
-    Raises NotAColumnError when a key column is not among the fields.
+    Raises NotAColumnError if a key column is not among the fields.
     """
     for name in primary_key:
         if name not in columns:
@@ -105,13 +105,15 @@ def create_table(keyspace: str, table: str, columns: Mapping[str, Any], primary_
 
 
 def create_keyspace(keyspace: str, replication_factor: int) -> str:
-    """CREATE KEYSPACE IF NOT EXISTS with as many replicas in every data centre."""
+    """Return CREATE KEYSPACE IF NOT EXISTS with so many replicas in every data centre."""
     replication = f"{{'class': 'NetworkTopologyStrategy', 'replication_factor': {replication_factor}}}"
     return f"CREATE KEYSPACE IF NOT EXISTS {quoted(keyspace)} WITH replication = {replication}"
 
 
 def insert(table: Table, *, ttl: bool) -> str:
-    """INSERT of all columns with a write time, and a TTL when asked for; values in the order of the columns."""
+    """Return the INSERT of all columns with a write time, and with a TTL if `ttl`; values in the order of
+    the columns.
+    """
     names = ", ".join(quoted(name) for name in table.columns)
     marks = ", ".join("?" for _ in table.columns)
     using = "USING TIMESTAMP ? AND TTL ?" if ttl else "USING TIMESTAMP ?"
@@ -119,19 +121,19 @@ def insert(table: Table, *, ttl: bool) -> str:
 
 
 def delete(table: Table) -> str:
-    """DELETE of one row by its whole primary key, with a write time first."""
+    """Return the DELETE of one row by its whole primary key; the write time is the first value."""
     where = " AND ".join(f"{quoted(name)} = ?" for name in table.primary_key)
     return f"DELETE FROM {table.qualified} USING TIMESTAMP ? WHERE {where}"  # noqa: S608 -- names are quoted
 
 
 def split_target(target: str, keyspace: str) -> tuple[str, str]:
-    """Keyspace and table of a statement's target: `ks.table`, else the table in the connector's keyspace."""
+    """Return keyspace and table of a statement's target: `ks.table`, else the table in the connector's keyspace."""
     before, dot, table = target.partition(".")
     return (before, table) if dot else (keyspace, target)
 
 
 def column_of(table: Table, field: str) -> str:
-    """The column that takes a field: of the same name, else of its name in lower case.
+    """Return the column that takes a field: of the same name, else of its name in lower case.
 
     Raises NotAColumnError naming the nearest column.
     """
@@ -144,9 +146,9 @@ def column_of(table: Table, field: str) -> str:
 
 
 def converter(type_: str) -> Callable[[Any], Any] | None:
-    """How a value that is not null becomes one that the driver takes for a column; None when as it is.
+    """Return how a value that is not null becomes one that the driver accepts; None if it is as it is.
 
-    It raises TypeError or ValueError for a value that is none of a collection, or that has no form as text.
+    The function raises TypeError or ValueError for a value that is no collection, or cannot be written as text.
     """
     if type_ in _TEXTS:
         return _text
@@ -163,7 +165,7 @@ def converter(type_: str) -> Callable[[Any], Any] | None:
 
 
 def _text(value: Any) -> str:
-    """A value of a union, or of a nested record, in a column of texts: as in JSON, a scalar without quotes."""
+    """Return a value of a union, or of a nested record, as text: as in JSON, a scalar without quotes."""
     if isinstance(value, str):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -174,7 +176,7 @@ def _text(value: Any) -> str:
 
 def _each(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
     def converted(values: Any) -> Any:
-        # Of a text the driver would take the characters, of a map the keys.
+        # The driver would take the characters of a text, and the keys of a map.
         if not isinstance(values, (list, tuple, set, frozenset)):
             raise TypeError(f"expected a list for a column of several values, not {type(values).__name__}")
         return values if convert is None else [None if value is None else convert(value) for value in values]
@@ -194,7 +196,7 @@ def _each_value(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
 
 
 def _after_comma(types: str) -> str:
-    """The second of two types; the first one may hold commas of its own."""
+    """Return the second of two types; the first one may contain commas."""
     depth = 0
     for at, character in enumerate(types):
         depth += (character == "<") - (character == ">")

@@ -1,4 +1,4 @@
-"""The Cassandra and Scylla sink: prepared statements, grouped by partition, bounded in flight."""
+"""The Cassandra and Scylla sink: prepared statements, grouped by partition, a limited number in flight."""
 
 from __future__ import annotations
 
@@ -28,27 +28,20 @@ from cassandra.query import BatchStatement, BatchType
 
 from isotherm.connector.config.validation import Problem, Validated
 from isotherm.kcql.model import Statement
-from isotherm.persisters.records.projection import null_behaviour
+from isotherm.persisters.api.row import Batch, FailedRow, Row
+from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
 from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.cassandra import cql
 from isotherm.persisters.sinks.cassandra.binding import Write
 from isotherm.persisters.sinks.cassandra.connector_keys import PREFIX
-from isotherm.persisters.sinks.cassandra.tables import Tables, told
-from isotherm.persisters.sinks.sink import (
-    Batch,
-    RefusedRowError,
-    Rejected,
-    Row,
-    SinkConfigError,
-    Unavailable,
-)
+from isotherm.persisters.sinks.cassandra.tables import Tables, driver_message
 
 _BATCH_BYTES = 32 * 1024
 """Cassandra refuses batches above 50 KiB (batch_size_fail_threshold) by default."""
 
 
 class CassandraSink:
-    """Rows by primary key; the write time makes the highest revision, else the latest event, win."""
+    """Rows by primary key; the write time makes the highest revision win, else the latest event."""
 
     def __init__(self, config: Validated) -> None:
         self._config = config
@@ -59,26 +52,26 @@ class CassandraSink:
         self._tables = Tables(config)
 
     def open(self) -> None:
-        """Connect, and check that the tables of static targets are there or may be created."""
+        """Connect, and check that the tables of fixed targets exist or may be created."""
         if self._session is None:
             self._connect()
         for statement in self._config.statements:
             if statement.target_from is None and statement.target is not None and not statement.autocreate:
                 self._tables.binder(self._session, statement.target, None).check(statement)
 
-    def write(self, batch: Batch) -> Sequence[Rejected]:
+    def write(self, batch: Batch) -> Sequence[FailedRow]:
         """Write the rows, those of one partition together."""
-        rejected: list[Rejected] = []
-        writes = self._all_bound(range(len(batch.rows)), batch, self._bound, rejected)
+        failed: list[FailedRow] = []
+        writes = self._all_bound(range(len(batch.rows)), batch, self._bound, failed)
         for group, failure in self._execute(self._groups(writes)):
             if isinstance(failure, InvalidRequest) and not _is_transient(failure):
                 try:
-                    rejected += self._refused(group, failure, batch)
-                except RefusedRowError as error:
-                    rejected += [Rejected(write.place, error.reason, error) for write in group]
+                    failed += self._refused(group, failure, batch)
+                except RowError as error:
+                    failed += [FailedRow(write.place, error.reason, error) for write in group]
             else:
-                rejected += [_rejected(write.place, failure) for write in group]
-        return rejected
+                failed += [_failed_row(write.place, failure) for write in group]
+        return failed
 
     def close(self) -> None:
         """Close the connections."""
@@ -102,7 +95,7 @@ class CassandraSink:
             ssl_context=tls.context(config, PREFIX) if config.flag(f"{PREFIX}.ssl.enabled") else None,
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
             connect_timeout=config.integer(f"{PREFIX}.connect.timeout.ms") / 1000,
-            # A restarted server is met again within a second, not after the driver's minutes.
+            # The client reaches a restarted server within a second, not after the driver's default of minutes.
             reconnection_policy=ConstantReconnectionPolicy(1.0, None),
         )
         try:
@@ -110,8 +103,8 @@ class CassandraSink:
         except NoHostAvailable as error:
             cluster.shutdown()
             if any(isinstance(one, AuthenticationFailed) for one in error.errors.values()):
-                raise SinkConfigError(f"Cassandra: {told(error)}") from error
-            raise Unavailable(f"Cassandra: {told(error)}") from error
+                raise SinkConfigError(f"Cassandra: {driver_message(error)}") from error
+            raise Unavailable(f"Cassandra: {driver_message(error)}") from error
         except (OSError, OperationTimedOut, ConnectionException) as error:
             cluster.shutdown()
             raise Unavailable(f"Cassandra: {error}") from error
@@ -122,46 +115,46 @@ class CassandraSink:
         try:
             return binder.bind(index, row, source)
         except cql.NotAColumnError:
-            # The table may have got the column since it was looked up.
+            # The table may have got the column after it was looked up.
             newer = self._tables.newer(self._session, row, binder)
             if newer is None:
                 raise
             return newer.bind(index, row, source)
 
     def _all_bound(
-        self, places: Iterable[int], batch: Batch, bind: Callable[[int, Row, Hashable], Write], rejected: list[Rejected]
+        self, places: Iterable[int], batch: Batch, bind: Callable[[int, Row, Hashable], Write], failed: list[FailedRow]
     ) -> list[Write]:
-        """The rows at these places that can be bound; the others are added to `rejected`."""
+        """Bind the rows at these indices; those that cannot be bound are added to `failed`."""
         rows, source = batch.rows, (batch.topic, batch.partition)
         writes: list[Write] = []
         for index in places:
             try:
                 writes.append(bind(index, rows[index], source))
-            except RefusedRowError as error:
-                rejected.append(Rejected(index, error.reason, error))
+            except RowError as error:
+                failed.append(FailedRow(index, error.reason, error))
             except (ValueError, TypeError, OverflowError) as error:
                 reason = "column" if isinstance(error, cql.NotAColumnError) else "type"
-                rejected.append(Rejected(index, reason, error))
+                failed.append(FailedRow(index, reason, error))
         return writes
 
-    def _refused(self, group: Sequence[Write], why: InvalidRequest, batch: Batch) -> list[Rejected]:
-        """What to do with rows of one partition that the server does not take: their table may have changed.
+    def _refused(self, group: Sequence[Write], why: InvalidRequest, batch: Batch) -> list[FailedRow]:
+        """Handle rows of one partition that the server refused: their table may have changed.
 
-        Where it has not, one of them is to blame: each is asked for alone.
+        If it has not, one of the rows is to blame, and each is written by itself.
         """
         places = [write.place for write in group]
-        rejected: list[Rejected] = []
+        failed: list[FailedRow] = []
         newer = self._tables.newer(self._session, batch.rows[places[0]], group[0].binder, why)
         writes: Sequence[Write] = group
         if newer is not None:
-            writes = self._all_bound(places, batch, newer.bind, rejected)
+            writes = self._all_bound(places, batch, newer.bind, failed)
         elif len(group) == 1:
-            return [_rejected(places[0], why)]
+            return [_failed_row(places[0], why)]
         alone = [[write] for write in writes]
-        return rejected + [_rejected(one[0].place, failure) for one, failure in self._execute(alone)]
+        return failed + [_failed_row(one[0].place, failure) for one, failure in self._execute(alone)]
 
     def _groups(self, writes: Sequence[Write]) -> list[list[Write]]:
-        """Rows that go together: of one partition, as many as one batch may hold."""
+        """Group rows of one partition, as many as one batch may hold."""
         open_groups: dict[tuple[Any, ...], list[Write]] = {}
         sizes: dict[tuple[Any, ...], int] = {}
         groups: list[list[Write]] = []
@@ -180,9 +173,9 @@ class CassandraSink:
         return groups
 
     def _execute(self, groups: Sequence[list[Write]]) -> list[tuple[list[Write], Exception]]:
-        """Write all groups, a bounded number at once; those that failed with their errors.
+        """Write all groups, a limited number at once; return those that failed with their errors.
 
-        Raises Unavailable when no server could be asked.
+        Raises Unavailable if no server answers, SinkConfigError for a missing right.
         """
         session = self._session
         if session is None:
@@ -195,7 +188,7 @@ class CassandraSink:
         failed = answers.wait()
         for _, failure in failed:
             if isinstance(failure, NoHostAvailable):
-                raise Unavailable(f"Cassandra: {told(failure)}") from failure
+                raise Unavailable(f"Cassandra: {driver_message(failure)}") from failure
             if isinstance(failure, Unauthorized):
                 raise SinkConfigError(f"Cassandra: {failure}") from failure
             if not isinstance(failure, (*_TRANSIENT, InvalidRequest)):
@@ -204,9 +197,9 @@ class CassandraSink:
 
 
 class _Answers:
-    """Waits for the answers to some requests; each of them frees a slot.
+    """Waits for the answers to some requests; each answer frees a slot.
 
-    Counted in the driver's thread: whoever waits for one future after the other is woken up for each of them.
+    The driver's thread counts the answers: waiting for one future after another would wake the waiting thread for each.
     """
 
     def __init__(self, groups: Sequence[list[Write]], slots: threading.BoundedSemaphore) -> None:
@@ -218,10 +211,10 @@ class _Answers:
         self._all_there = threading.Event()
 
     def done(self, _answer: object, number: int) -> None:
-        """The request for a group is over."""
+        """Note that the request for a group ended."""
         with self._lock:
             if number not in self._waiting:
-                # Known already: nothing may be counted twice.
+                # The driver may call back twice; each answer counts once.
                 return
             self._waiting.remove(number)
             is_last = not self._waiting
@@ -230,12 +223,12 @@ class _Answers:
             self._all_there.set()
 
     def failed(self, error: Exception, number: int) -> None:
-        """The request for a group has failed."""
+        """Note that the request for a group failed."""
         self._failures.append((self._groups[number], error))
         self.done(error, number)
 
     def wait(self) -> list[tuple[list[Write], Exception]]:
-        """Block until all are answered; what failed and why."""
+        """Block until all requests are answered; return those that failed and why."""
         if self._groups:
             self._all_there.wait()
         return self._failures
@@ -245,12 +238,12 @@ _TRANSIENT = (OperationTimedOut, ConnectionException, RequestExecutionException)
 
 
 def _is_transient(error: Exception) -> bool:
-    """Whether the same row may be taken later. Cassandra's guardrail of full disks calls the request invalid."""
+    """Whether the server may accept the same row later. Cassandra's guardrail of full disks calls a request invalid."""
     return isinstance(error, _TRANSIENT) or "disk usage exceeds" in str(error)
 
 
 def load_balancing(config: Validated) -> LoadBalancingPolicy:
-    """The driver's policy for `load.balancing.policy`."""
+    """Return the driver's policy for `load.balancing.policy`."""
     by_data_centre = DCAwareRoundRobinPolicy(config.text(f"{PREFIX}.load.balancing.local.dc"))
     named = config.text(f"{PREFIX}.load.balancing.policy").upper()
     if named == "ROUND_ROBIN":
@@ -258,23 +251,22 @@ def load_balancing(config: Validated) -> LoadBalancingPolicy:
     return by_data_centre if named == "DC_AWARE" else TokenAwarePolicy(by_data_centre)
 
 
-def check(config: Validated) -> list[Problem]:
-    """What only this sink knows to be wrong in a configuration."""
-    problems = tls.problems(config, PREFIX)
-    for statement in config.statements:
-        wrong = _wrong(statement, config.text(f"{PREFIX}.key.space"))
-        problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in wrong]
-    return problems
+def problems(config: Validated) -> list[Problem]:
+    """Return what only this sink knows to be wrong in a configuration."""
+    why = f"no keyspace: set {PREFIX}.key.space or write `keyspace.table`"
+    keyspace = config.text(f"{PREFIX}.key.space")
+    return [
+        *tls.problems(config, PREFIX),
+        *[
+            Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})")
+            for statement in config.statements
+            if not keyspace and _lacks_keyspace(statement)
+        ],
+    ]
 
 
-def _wrong(statement: Statement, keyspace: str) -> list[str]:
-    wrong = []
-    if not keyspace and statement.target_from is None and "." not in (statement.target or ""):
-        wrong.append(f"no keyspace: set {PREFIX}.key.space or write `keyspace.table`")
-    behaviour = null_behaviour(statement)
-    if behaviour not in ("IGNORE", "DELETE", "FAIL"):
-        wrong.append(f"behavior.on.null.values={behaviour} is not allowed; expected IGNORE, DELETE or FAIL")
-    return wrong
+def _lacks_keyspace(statement: Statement) -> bool:
+    return statement.target_from is None and "." not in (statement.target or "")
 
 
 def _statement(group: Sequence[Write]) -> Any:
@@ -287,6 +279,6 @@ def _statement(group: Sequence[Write]) -> Any:
     return batch
 
 
-def _rejected(index: int, error: Exception) -> Rejected:
+def _failed_row(index: int, error: Exception) -> FailedRow:
     is_transient = _is_transient(error)
-    return Rejected(index, "overloaded" if is_transient else "rejected", error, transient=is_transient)
+    return FailedRow(index, "overloaded" if is_transient else "rejected", error, transient=is_transient)

@@ -14,31 +14,27 @@ from cassandra.connection import ConnectionException
 from cassandra.protocol import ConfigurationException, SyntaxException
 
 from isotherm.connector.config.validation import Validated
+from isotherm.persisters.api.row import Row
+from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
+from isotherm.persisters.api.statements import has_target_per_record
 from isotherm.persisters.sinks.cassandra import cql
 from isotherm.persisters.sinks.cassandra.binding import NO_COLUMNS, Binder, pk_names
 from isotherm.persisters.sinks.cassandra.connector_keys import PREFIX
 from isotherm.persisters.sinks.cassandra.write_times import WriteTimes
-from isotherm.persisters.sinks.sink import (
-    RefusedRowError,
-    Row,
-    SinkConfigError,
-    Unavailable,
-    is_derived,
-)
 
 _LOOK_AGAIN_S = 1.0
-"""Rows that fit no column ask the server for their table at most so often, however many of them a topic holds."""
+"""Shortest time between two queries for a table whose rows fit no column, however many of them a topic holds."""
 _OF_THE_TABLE = re.compile(
     r"unconfigured table|(table|keyspace) \S+ does not exist|unknown (keyspace|table)|can't find a column family",
     re.IGNORECASE,
 )
-"""In what Cassandra and Scylla say of a request when the table or its keyspace is gone."""
+"""What Cassandra and Scylla say of a request if the table or its keyspace is gone."""
 
 T = TypeVar("T")
 
 
 class Tables:
-    """Safe to share between the writers' threads."""
+    """The binders of a connector's tables; safe to share between the writers' threads."""
 
     def __init__(self, config: Validated) -> None:
         self._config = config
@@ -50,10 +46,10 @@ class Tables:
         self._lock = threading.Lock()
 
     def binder(self, session: Session | None, target: str, row: Row | None) -> Binder:
-        """What binds the rows of a target; its table is looked up, or made, with the first of them.
+        """Return the binder of a target's rows; the first call looks the table up or creates it.
 
-        Raises RefusedRowError when there is no table and the row alone names it, SinkConfigError when the statement
-        names it, Unavailable.
+        Raises RowError if there is no table and only the row names it, SinkConfigError if the statement names it,
+        Unavailable.
         """
         known = self._binders.get(target)
         if known is not None:
@@ -66,15 +62,15 @@ class Tables:
     def newer(
         self, session: Session | None, row: Row, outdated: Binder, refused: InvalidRequest | None = None
     ) -> Binder | None:
-        """What binds the row now, if its table is another one than `outdated` knows; None when it is still the same.
+        """Return what binds the row now, if its table differs from what `outdated` knows; None if it is the same.
 
         Args:
             session: to ask with.
-            row: what did not fit, or was refused.
-            outdated: what bound it, or tried to.
+            row: did not fit, or was refused.
+            outdated: bound the row, or tried to.
             refused: the server's answer to the bound row.
 
-        Raises what `binder` raises: when the table is gone, no row is to blame.
+        Raises what `binder` raises: if the table is gone, no row is to blame.
         """
         target = row.target
         is_gone = refused is not None and _OF_THE_TABLE.search(str(refused)) is not None
@@ -85,14 +81,14 @@ class Tables:
             now_s = time.monotonic()
             if known is not None and not is_gone and now_s - self._looked_s.get(target, -_LOOK_AGAIN_S) < _LOOK_AGAIN_S:
                 return None
-            # Taken out first: while the table cannot be had, every row of it has to ask.
+            # Removed first: while the table cannot be read, every row of it has to ask.
             self._binders.pop(target, None)
             found = self._asked(session, target, row, again=True)
             self._looked_s[target] = time.monotonic()
             is_same = found.table == outdated.table
             self._binders[target] = outdated if is_same else found
             if is_same and is_gone:
-                # A server that lags behind the schema, or a table that was made anew: the next attempt tells.
+                # The server lags behind the schema, or the table was created again: the next attempt shows which.
                 raise Unavailable(f"Cassandra: {refused}")
             return None if is_same else found
 
@@ -100,11 +96,11 @@ class Tables:
         if session is None:
             raise Unavailable("Cassandra: not connected")
         try:
-            return asked(lambda: self._look_up(session, target, row, again=again))
+            return ask(lambda: self._look_up(session, target, row, again=again))
         except SinkConfigError as error:
-            if row is None or not is_derived(row.plan.statement):
+            if row is None or not has_target_per_record(row.plan.statement):
                 raise
-            raise RefusedRowError("target", str(error)) from error
+            raise RowError("target", str(error)) from error
 
     def _look_up(self, session: Session, target: str, row: Row | None, *, again: bool) -> Binder:
         keyspace, name = cql.split_target(target, self._keyspace)
@@ -130,7 +126,7 @@ class Tables:
 
     def _create(self, session: Session, keyspace: str, name: str, row: Row) -> None:
         if not row.plan.columns:
-            raise RefusedRowError("document", f"AUTOCREATE of {keyspace}.{name} needs a value with an Avro schema")
+            raise RowError("document", f"AUTOCREATE of {keyspace}.{name} needs a value with an Avro schema")
         if session.cluster.metadata.keyspaces.get(keyspace) is None:
             factor = self._config.integer(f"{PREFIX}.key.space.replication.factor")
             if not factor:
@@ -146,20 +142,20 @@ class Tables:
         session.cluster.refresh_table_metadata(keyspace, name)
 
 
-def asked(request: Callable[[], T]) -> T:
-    """The answer to a request about tables. Raises Unavailable, SinkConfigError for what is missing or not allowed."""
+def ask(request: Callable[[], T]) -> T:
+    """Make a request about tables. Raises Unavailable, SinkConfigError for what is missing or not allowed."""
     try:
         return request()
     except (NoHostAvailable, OperationTimedOut, ConnectionException) as error:
-        raise Unavailable(f"Cassandra: {told(error)}") from error
+        raise Unavailable(f"Cassandra: {driver_message(error)}") from error
     except (InvalidRequest, Unauthorized, ConfigurationException, SyntaxException) as error:
         raise SinkConfigError(f"Cassandra: {error}") from error
     except (RequestExecutionException, DriverException) as error:
         raise Unavailable(f"Cassandra: {error}") from error
 
 
-def told(error: Exception) -> str:
-    """The driver's text without its addresses of objects."""
+def driver_message(error: Exception) -> str:
+    """Return the driver's message without its object addresses."""
     inner = getattr(error, "errors", None)
     if isinstance(inner, dict) and inner:
         return "; ".join(f"{host}: {why}" for host, why in inner.items())
@@ -167,7 +163,9 @@ def told(error: Exception) -> str:
 
 
 def primary_key_columns(row: Row) -> list[str]:
-    """The columns of a table to be created: those of PK under the names that the row gives them, else the identity."""
+    """Return the key columns of a table to be created: PK under the names that the row gives them, else the
+    identity.
+    """
     statement = row.plan.statement
     if not statement.primary_key:
         return list(row.plan.identity)

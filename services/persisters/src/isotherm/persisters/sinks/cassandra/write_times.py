@@ -1,8 +1,8 @@
-"""Write times that keep the order of a key's records where their event times and offsets alone do not.
+"""Write times that keep the order of a key's records if event times and offsets alone do not.
 
-CQL's write times are microseconds. Of two records of one key and one millisecond the later one gets the later write
-time from its offset, of which a millisecond has room for the last three digits: behind every thousandth offset the
-order would be turned round. What was written last is therefore remembered.
+CQL's write times are microseconds. The later of two records of one key and one millisecond gets the later write time
+from its offset. A millisecond has room for the last three digits of the offset only, so every thousandth offset would
+turn the order round. Therefore the last write of each key is remembered.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _Last = tuple[int, int, int]
 
 
 class WriteTimes:
-    """The write times of the keys written last; for several threads that do not write one key at once."""
+    """The last write times of recent keys; for several threads that do not write one key at once."""
 
     def __init__(self, most_keys: int = _MOST_KEYS) -> None:
-        """Up to twice `most_keys` keys are remembered."""
+        """It remembers up to twice `most_keys` keys."""
         self._most_keys = most_keys
         self._last: dict[Hashable, _Last] = {}
         self._last_before: dict[Hashable, _Last] = {}
@@ -31,10 +31,11 @@ class WriteTimes:
         self._lock = threading.Lock()
 
     def behind_earlier(self, key: Hashable, event_ms: int, offset: int, own_us: int) -> int:
-        """The write time (us) of a record, behind those of the key's earlier records that happened not after it.
+        """Return the write time (us) of a record, after those of the key's earlier records that did not happen after
+        it.
 
-        `key` names a row and the partition that the record comes from; `own_us` is the record's write time as far as
-        it alone says. A record that is written again gets the write time that it had.
+        `key` names a row and the partition that the record comes from; `own_us` is the write time as far as the record
+        alone decides it. A record that is written again gets the same write time.
         """
         last = self._last.get(key) or self._last_before.get(key)
         time_us = own_us

@@ -6,13 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from isotherm.persisters.api.row import FailedRow, Row
+from isotherm.persisters.api.sink import SinkConfigError
+from isotherm.persisters.api.statements import has_target_per_record
 from isotherm.persisters.sinks.elasticsearch.index_names import is_of_record
-from isotherm.persisters.sinks.sink import (
-    Rejected,
-    Row,
-    SinkConfigError,
-    is_derived,
-)
 
 _NOT_FOUND, _CONFLICT, _TOO_LARGE, _INTERNAL = 404, 409, 413, 500
 _TRANSIENT = frozenset((429, 502, 503, 504))
@@ -20,33 +17,34 @@ _OF_THE_SERVER = re.compile(
     r"transport|connect|node|cluster|master|shard|replica|primary|recovery|engine|translog|lucene|corrupt|snapshot"
     r"|closed|rejected|unavailable|timeout|timed_out|interrupted|circuit|memory|disk|file|lock|(^|_)(i_?o|e_?o_?f)_"
 )
-"""In the types of errors behind a 500 that are the server's own: a node that leaves, a disk that fails."""
+"""In the types of errors that a 500 carries and that are the server's own: a node that leaves, a disk that fails."""
 BLOCKED = "cluster_block_exception"
-"""An index, or the whole cluster, that takes no writes now: read-only, out of disk space, without a master."""
+"""An index, or the whole cluster, takes no writes now: read-only, out of disk space, without a master."""
 _CLOSED, _MISSING = "index_closed_exception", "index_not_found_exception"
 _FORBIDDEN = frozenset((401, 403))
 _MAPPING = ("document_parsing_exception", "mapper_parsing_exception")
 
 
 class RefusedByElasticsearchError(Exception):
-    """An item of a bulk request that was refused; the text is the server's."""
+    """Elasticsearch refused an item of a bulk request; the text is the server's."""
 
 
-def rejected_item(index: int, row: Row, outcome: Mapping[str, Any]) -> Rejected | None:
-    """Why `row`, at place `index` of its batch, was not written; None when what it asks for is the case.
+def failed_item(index: int, row: Row, outcome: Mapping[str, Any]) -> FailedRow | None:
+    """Return why `row`, at `index` of its batch, was not written; None if the store is as the row asks.
 
     Args:
-        index: the place.
-        row: what was asked for.
-        outcome: `status` and `error` of the item in the answer (Elasticsearch's bulk API, "Response body").
+        index: the row's index in the batch.
+        row: the row.
+        outcome: `status` and `error` of the item in the response (Elasticsearch's bulk API, "Response body").
 
-    Raises SinkConfigError when the index that the statement names is missing or not for this user: no row is to blame.
+    Raises SinkConfigError if the index that the statement names is missing or this user may not write it: no row is to
+    blame.
     """
     status, error = int(outcome["status"]), outcome.get("error")
     if error is None or (status == _NOT_FOUND and row.values is None):
         return None
     if status == _CONFLICT and row.revision is not None:
-        # A higher revision is there already.
+        # The index holds a higher revision already.
         return None
     text = f"{status} {error.get('type')}: {error.get('reason')}"
     cause = error.get("caused_by", {}).get("reason")
@@ -55,25 +53,25 @@ def rejected_item(index: int, row: Row, outcome: Mapping[str, Any]) -> Rejected 
     if of_index is not None:
         return of_index
     transient = status == _CONFLICT or _is_transient(status, error)
-    return Rejected(index, reason(status, error), full, transient=transient)
+    return FailedRow(index, reason(status, error), full, transient=transient)
 
 
 def _of_the_index(
     index: int, row: Row, status: int, error: Mapping[str, Any], full: RefusedByElasticsearchError
-) -> Rejected | None:
-    """What an answer means that says something about the index and nothing about the row; None for any other."""
+) -> FailedRow | None:
+    """Return what a response means that concerns the index and not the row; None for any other response."""
     kind, statement = error.get("type"), row.plan.statement
     if kind == _MISSING or (status in _FORBIDDEN and kind != BLOCKED):
-        if is_of_record(statement) if kind == _MISSING else is_derived(statement):
-            return Rejected(index, "target", full)
+        if is_of_record(statement) if kind == _MISSING else has_target_per_record(statement):
+            return FailedRow(index, "target", full)
         raise SinkConfigError(f"Elasticsearch: {full}")
     if kind == _CLOSED and is_of_record(statement):
-        return Rejected(index, "target", full)
-    return Rejected(index, "blocked", full, transient=True) if kind in (BLOCKED, _CLOSED) else None
+        return FailedRow(index, "target", full)
+    return FailedRow(index, "blocked", full, transient=True) if kind in (BLOCKED, _CLOSED) else None
 
 
 def reason(status: int, error: Mapping[str, Any]) -> str:
-    """A word for counting, for a status and the error with it."""
+    """Return the word under which a row with this status and error is counted."""
     if _is_transient(status, error):
         return "overloaded"
     if status == _TOO_LARGE:
@@ -83,10 +81,10 @@ def reason(status: int, error: Mapping[str, Any]) -> str:
 
 
 def _is_transient(status: int, error: Mapping[str, Any]) -> bool:
-    """Whether the same item may be taken later.
+    """Whether Elasticsearch may accept the same item later.
 
-    500 is what Elasticsearch says of every exception that it has no status for. A processor of a pipeline that fails
-    for a document ends so, and would fail for ever; so do a lost connection and a full disk, which pass.
+    Elasticsearch answers 500 for every exception that it has no status for. A pipeline's processor that fails for a
+    document ends so, and fails again each time; a lost connection or a full disk also ends so, and passes.
     """
     if status != _INTERNAL:
         return status in _TRANSIENT

@@ -1,4 +1,4 @@
-"""How to reach Elasticsearch: addresses, credentials, TLS."""
+"""The Elasticsearch client: addresses, credentials, TLS, and what failed requests mean."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch, OrjsonSerializer
 
 from isotherm.connector.config.validation import Problem, Validated
+from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.elasticsearch.bulk_responses import BLOCKED
 from isotherm.persisters.sinks.elasticsearch.connector_keys import PREFIX
-from isotherm.persisters.sinks.sink import SinkConfigError, Unavailable
 
 _USER, _PASSWORD, _API_KEY = (f"{PREFIX}.{name}" for name in ("use.http.username", "use.http.password", "api.key"))
 _LOGIN = f"{_USER} and {_PASSWORD}"
 _EXPECTED = "elasticsearch://host:port, http://.. or https://.."
 
 _TRANSIENT = frozenset((429, 500, 502, 503, 504))
-"""Statuses of a whole request that say something about the server, and nothing about what was asked."""
+"""Statuses of a whole request that concern the server and not the request."""
 
 T = TypeVar("T")
 
 
 class NotAllowedError(SinkConfigError):
-    """The server says that the connector's user may not do this."""
+    """The connector's user may not do this."""
 
 
 def connect(config: Validated, connections: int) -> Elasticsearch:
-    """A client that retries nothing by itself; it connects with its first request.
+    """Make a client that retries nothing by itself; it connects with its first request.
 
-    Raises SinkConfigError for a file of the TLS configuration that cannot be used.
+    `connections` is the number of connections to each node. Raises SinkConfigError for a TLS file that cannot be used.
     """
     options = {**_credentials(config), **_tls(config)}
     try:
@@ -46,15 +46,15 @@ def connect(config: Validated, connections: int) -> Elasticsearch:
             **options,
         )
     except OSError as error:
-        # ssl.SSLError is one of them: a file that holds no certificate or key.
+        # ssl.SSLError is an OSError: a file holds no certificate or key.
         raise SinkConfigError(f"{PREFIX}.ssl: {error}") from error
 
 
 def problems(config: Validated) -> list[Problem]:
-    """What is wrong with the keys of the connection; keys that hold references are not looked at."""
+    """Return what is wrong with the connection's keys; keys with unresolved references are skipped."""
     found = tls.problems(config, PREFIX)
     if config.text(_USER) and config.text(_API_KEY):
-        found.append(Problem(_API_KEY, f"not together with {_USER}: a request carries one of the two"))
+        found.append(Problem(_API_KEY, f"not allowed together with {_USER}: a request carries one of the two"))
     if config.text(_PASSWORD) and not config.text(_USER):
         found.append(Problem(_PASSWORD, f"{_USER} is missing"))
     if not all(config.is_resolved(f"{PREFIX}.{key}") for key in ("url", "hosts", "port", "protocol")):
@@ -71,9 +71,9 @@ def problems(config: Validated) -> list[Problem]:
 
 
 def ask(request: Callable[[], T]) -> T:
-    """Make a request, and say what its failure means.
+    """Make a request and translate its failure.
 
-    Raises Unavailable, SinkConfigError (NotAllowedError among them), or ApiError when this request was refused.
+    Raises Unavailable, SinkConfigError (NotAllowedError among them), or ApiError if the server refused this request.
     """
     try:
         return request()
@@ -93,7 +93,7 @@ def ask(request: Callable[[], T]) -> T:
 
 
 def distrust(error: BaseException) -> ssl.SSLCertVerificationError | None:
-    """The refusal of the server's certificate behind `error`; None when TLS failed in a way that may pass."""
+    """Return the refusal of the server's certificate behind `error`; None if TLS failed in a way that may pass."""
     seen: set[int] = set()
     behind: BaseException | None = error
     while behind is not None and id(behind) not in seen:
@@ -106,13 +106,13 @@ def distrust(error: BaseException) -> ssl.SSLCertVerificationError | None:
 
 
 def nodes(config: Validated) -> list[str]:
-    """The addresses of the cluster from `url`, else from `hosts`, `port` and `protocol`.
+    """Return the addresses of the cluster from `url`, else from `hosts`, `port` and `protocol`.
 
-    Raises ValueError for an address that is none, or that holds a user or a password; the text does not repeat these.
+    Raises ValueError for an invalid address, or one with a user or password; the message does not repeat these.
     """
-    # A password may hold the comma that parts the addresses, or a slash: nothing of such a value is looked at.
+    # A password may contain the comma that separates addresses, or a slash: such a value is not parsed at all.
     if any("@" in config.text(f"{PREFIX}.{key}") for key in ("url", "hosts")):
-        raise ValueError(f"holds a user or a password before '@'; expected {_EXPECTED}; these belong to {_LOGIN}")
+        raise ValueError(f"contains a user or a password before '@'; expected {_EXPECTED}; set {_LOGIN} instead")
     protocol, port = config.text(f"{PREFIX}.protocol"), config.text(f"{PREFIX}.port")
     urls = config.items(f"{PREFIX}.url") or [
         f"{protocol}://{host}" if ":" in host else f"{protocol}://{host}:{port}"

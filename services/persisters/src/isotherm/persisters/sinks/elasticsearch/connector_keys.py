@@ -1,4 +1,4 @@
-"""What the Elasticsearch connector understands."""
+"""The configuration keys of the Elasticsearch connector."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from isotherm.connector.config.definitions import (
     error_keys,
     with_short_names,
 )
-from isotherm.persisters.sinks.common_keys import KeysUnder
+from isotherm.persisters.sinks.common_keys import SinkKeys
 
 PREFIX = "connect.elastic"
 _CLASS = "isotherm.persisters.ElasticsearchSink"
 _LOW = Importance.LOW
-_of_sink = KeysUnder(PREFIX)
+_of_sink = SinkKeys(PREFIX)
 _key = _of_sink.key
 
 _OWN = (
@@ -26,30 +26,32 @@ _OWN = (
         "url",
         Type.LIST,
         "",
-        "`elasticsearch://host:port`, `http://..` or `https://..`; a user has keys of its own.",
+        "`elasticsearch://host:port`, `http://..` or `https://..`, without a user.",
         Importance.HIGH,
     ),
-    _key("hosts", Type.LIST, "localhost", "Hosts, where there is no url.", Importance.HIGH),
+    _key("hosts", Type.LIST, "localhost", "Hosts, if there is no url.", Importance.HIGH),
     _key("port", Type.INT, "9200", "HTTP port of the hosts.", minimum=1),
     _key("protocol", Type.STRING, "http", "http or https, for the hosts.", allowed=("http", "https")),
-    _key("cluster.name", Type.STRING, "", "When given, the cluster must say that this is its name."),
-    _key("index.auto.create", Type.BOOLEAN, "true", "Create what is missing, mapped by the topic's Avro schema."),
+    _key("cluster.name", Type.STRING, "", "If set, the cluster must have this name."),
+    _key("index.auto.create", Type.BOOLEAN, "true", "Create missing indices, mapped by the topic's Avro schema."),
     _key("use.http.username", Type.STRING, "", "User of basic authentication."),
     _key("use.http.password", Type.PASSWORD, "", "Password of basic authentication."),
-    _key("api.key", Type.PASSWORD, "", "API key, in place of user and password."),
+    _key("api.key", Type.PASSWORD, "", "API key, instead of user and password."),
     *_of_sink.pem_files(),
     *_of_sink.batches(2_000),
     _key("write.timeout", Type.INT, "30000", "How long one request may take, ms.", minimum=1),
-    _key("pk.separator", Type.STRING, "-", "Between the values of a PK in a document's id.", _LOW),
+    _key("pk.separator", Type.STRING, "-", "Separator of a PK's values in a document's id.", _LOW),
     _key(
         "retention.days",
         Type.INT,
         "0",
-        "Retire indices of WITHINDEXSUFFIX that are older; 0: never.",
+        "Close, then delete indices of WITHINDEXSUFFIX that are older; 0: never.",
         minimum=0,
     ),
-    _key("retention.dry.run", Type.BOOLEAN, "false", "Only tell which indices are past their time; close none.", _LOW),
-    _key("retention.interval.ms", Type.INT, "3600000", "Between two looks at the indices.", _LOW, minimum=100),
+    _key("retention.dry.run", Type.BOOLEAN, "false", "Only report which indices are expired; close none.", _LOW),
+    _key(
+        "retention.interval.ms", Type.INT, "3600000", "Time between two checks of the indices, ms.", _LOW, minimum=100
+    ),
     _key("tableprefix", Type.STRING, "", "Prefix of every index.", _LOW),
 )
 

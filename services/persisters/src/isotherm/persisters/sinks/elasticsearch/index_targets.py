@@ -1,4 +1,4 @@
-"""Before the first row of a schema goes into an index: its name, its template, the schema's fields in its mapping."""
+"""Prepares indices before the first row of a schema: the name, the template, the schema's fields in the mapping."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from typing import Any
 
 from elasticsearch import BadRequestError, Elasticsearch
 
-from isotherm.persisters.records.plan import Plan
+from isotherm.persisters.api.plan import Plan
+from isotherm.persisters.api.row import Row
+from isotherm.persisters.api.sink import RowError, SinkConfigError
+from isotherm.persisters.api.statements import has_target_per_record
 from isotherm.persisters.sinks.elasticsearch import index_names
 from isotherm.persisters.sinks.elasticsearch.client import NotAllowedError, ask
 from isotherm.persisters.sinks.elasticsearch.connector_keys import PREFIX
 from isotherm.persisters.sinks.elasticsearch.index_names import BadIndexNameError
 from isotherm.persisters.sinks.elasticsearch.mapping import index_template, properties
 from isotherm.persisters.sinks.elasticsearch.mapping_union import Properties, additions, union
-from isotherm.persisters.sinks.sink import (
-    RefusedRowError,
-    Row,
-    SinkConfigError,
-    is_derived,
-)
 from isotherm.servicekit import logs
 
 _log = logs.logger(__name__)
@@ -27,8 +24,8 @@ _log = logs.logger(__name__)
 _EXISTS = "resource_already_exists_exception"
 
 
-class Targets:
-    """The indices of a connector; what was prepared once is not looked at again."""
+class IndexTargets:
+    """The indices of a connector; each is prepared once for each plan."""
 
     def __init__(self, client: Elasticsearch, prefix: str, auto_create: bool) -> None:
         self._client = client
@@ -36,22 +33,22 @@ class Targets:
         self._auto_create = auto_create
         self._prepared: set[tuple[str, Plan]] = set()
         self._fields: dict[str, Properties] = {}
-        """By index pattern, the fields of all schemas so far: rows of an old schema come among those of a new one."""
+        """By index pattern, the fields of all schemas so far: records of several schemas come mixed."""
         self._lock = threading.Lock()
 
     def index(self, target: str) -> str:
-        """The index of rows for `target`. Raises BadIndexNameError."""
+        """Return the index of rows for `target`. Raises BadIndexNameError."""
         return index_names.index_name(self._prefix + target)
 
-    def refusal(self, row: Row) -> RefusedRowError | None:
-        """Make the index of `row` ready; why it takes none of the rows for this target, if that is the row's doing.
+    def prepare(self, row: Row) -> RowError | None:
+        """Prepare the index of `row`; return why it takes no row for this target, if the row is to blame.
 
         Raises Unavailable, SinkConfigError.
         """
         try:
             index = self.index(row.target)
         except BadIndexNameError as error:
-            return RefusedRowError("target", str(error))
+            return RowError("target", str(error))
         place = (index, row.plan)
         if place in self._prepared:
             return None
@@ -60,12 +57,12 @@ class Targets:
                 return None
             try:
                 self._prepare(row.plan, index)
-            except RefusedRowError as refusal:
-                return refusal
+            except RowError as error:
+                return error
             except NotAllowedError as error:
-                if not is_derived(row.plan.statement):
+                if not has_target_per_record(row.plan.statement):
                     raise
-                return RefusedRowError("target", str(error))
+                return RowError("target", str(error))
             self._prepared.add(place)
             return None
 
@@ -74,11 +71,7 @@ class Targets:
         if not (self._auto_create or statement.autocreate):
             if not self._is_there(index):
                 missing = f"there is no index {index}, and {PREFIX}.index.auto.create is false"
-                raise (
-                    RefusedRowError("target", missing)
-                    if index_names.is_of_record(statement)
-                    else SinkConfigError(missing)
-                )
+                raise (RowError("target", missing) if index_names.is_of_record(statement) else SinkConfigError(missing))
             return
         if not plan.columns:
             return
@@ -99,14 +92,14 @@ class Targets:
         except BadRequestError as error:
             _log.warning("index template refused", pattern=pattern, reason=str(error))
         except NotAllowedError as error:
-            # The right to put templates is for the whole cluster: no record is to blame.
+            # The right to put templates is cluster-wide, so no record is to blame.
             raise SinkConfigError(str(error)) from error
 
     def _put_mapping(self, index: str, fields: Properties) -> None:
-        """Give the index of these rows, and no other one of its pattern, the fields that it does not have.
+        """Add the missing fields to the index of these rows, and to no other index of its pattern.
 
-        An index that is not there is created with them: another task, which knows other schemas, may have put its
-        template last.
+        An index that does not exist is created with them, because another task, which knows other schemas, may have put
+        its template last.
         """
         try:
             if not self._is_there(index) and self._create(index, fields):
@@ -121,7 +114,7 @@ class Targets:
         return bool(ask(lambda: self._client.indices.exists(index=index)))
 
     def _create(self, index: str, fields: Properties) -> bool:
-        """Create the index with these fields; False when another task was faster."""
+        """Create the index with these fields; return False if another task was faster."""
         try:
             ask(lambda: self._client.indices.create(index=index, mappings={"properties": fields}))
         except BadRequestError as error:

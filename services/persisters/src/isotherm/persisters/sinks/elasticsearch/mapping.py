@@ -8,7 +8,7 @@ from typing import Any
 
 _DATE_FORMAT = "epoch_millis||strict_date_optional_time"
 _LONGEST_KEYWORD = 8191
-"""Lucene refuses terms above 32,766 bytes; a longer text is kept, but not indexed."""
+"""Lucene refuses terms above 32,766 bytes. A longer text is stored, but not indexed."""
 
 _KEYWORD = {"type": "keyword", "ignore_above": _LONGEST_KEYWORD}
 _PRIMITIVES: Mapping[str, Mapping[str, Any]] = {
@@ -34,7 +34,9 @@ _LOGICAL: Mapping[str, Mapping[str, Any]] = {
 
 
 def properties(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The `properties` of a mapping for fields of these Avro types; a field whose type says too little is left out."""
+    """Return the `properties` of a mapping for fields of these Avro types, without fields whose type is not
+    specific.
+    """
     return {name: dict(found) for name, avro in columns.items() if (found := _field(avro)) is not None}
 
 
@@ -51,7 +53,7 @@ def _field(avro: Any) -> Mapping[str, Any] | None:
     if kind == "array":
         return _field(avro["items"])
     if kind == "map":
-        # One field whatever the keys are: keys come from devices and must not become fields of the mapping.
+        # A single field: the keys come from devices and must not become fields of the mapping.
         return {"type": "flattened", "ignore_above": _LONGEST_KEYWORD}
     if kind == "record":
         return {"type": "object", "properties": properties({one["name"]: one["type"] for one in avro["fields"]})}
@@ -63,14 +65,14 @@ def _field(avro: Any) -> Mapping[str, Any] | None:
 
 
 def index_pattern(target: str, suffix: str | None) -> str:
-    """The pattern of the indices of a target: every date group of the suffix is any text."""
+    """Return the pattern of the indices of a target: `*` stands for each date group of the suffix."""
     return target + re.sub(r"\{[^}]*\}", "*", suffix or "")
 
 
 def index_template(pattern: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The index template that gives the indices of `pattern` these `properties`.
+    """Return the index template that gives the indices of `pattern` these `properties`.
 
-    Of two templates that match an index the one with the longer pattern wins.
+    If two templates match an index, the one with the longer pattern wins.
     """
     return {
         "index_patterns": [pattern],

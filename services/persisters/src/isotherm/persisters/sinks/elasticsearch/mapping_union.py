@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 Properties = Mapping[str, Any]
-"""The `properties` of a mapping: by name of the field."""
+"""The `properties` of a mapping, by the name of the field."""
 
 
-def additions(known: Properties, wanted: Properties) -> dict[str, Any]:
-    """The fields of `wanted` that `known` does not have, also those inside objects.
+def additions(known: Properties, required: Properties) -> dict[str, Any]:
+    """Return the fields of `required` that `known` lacks, including those inside objects.
 
-    A field that both have stays as it is, whatever its types: an index cannot change a type, and a request with one
-    change of a type in it would be refused as a whole.
+    A field that both have stays as it is, whatever its types: an index cannot change a type, and Elasticsearch refuses
+    a whole request with one changed type in it.
     """
     found: dict[str, Any] = {}
-    for name, field in wanted.items():
+    for name, field in required.items():
         if name not in known:
             found[name] = field
         elif "properties" in field and "properties" in known[name]:
@@ -26,10 +26,10 @@ def additions(known: Properties, wanted: Properties) -> dict[str, Any]:
     return found
 
 
-def union(known: Properties, wanted: Properties) -> dict[str, Any]:
-    """All fields of both; where they differ about a field's type, that of `known`."""
+def union(known: Properties, required: Properties) -> dict[str, Any]:
+    """Return all fields of both; if they differ in a field's type, the type of `known`."""
     merged = dict(known)
-    for name, field in additions(known, wanted).items():
+    for name, field in additions(known, required).items():
         if name in known:
             merged[name] = {**known[name], "properties": union(known[name]["properties"], field["properties"])}
         else:

@@ -1,4 +1,4 @@
-"""Which dated indices are past their time. Pure; see docs/adr/0043."""
+"""Which dated indices are expired. Pure; see docs/adr/0043."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from isotherm.kcql.dates import compile_pattern, epoch_ms
 _UNITS = ("year", "month", "day", "hour", "minute", "second")
 _STEPS = {unit: timedelta(**{f"{unit}s": 1}) for unit in _UNITS[2:]}
 _ON_THEIR_WAY_MS = 3_600_000
-"""Records that were read just before they expired may still wait for the server: their index stays this much longer."""
+"""Extra time of an index: records that were read just before they expired may still wait for the server."""
 
 
-class Index(NamedTuple):
+class ListedIndex(NamedTuple):
     """An index as the server lists it."""
 
     name: str
     is_open: bool
 
 
-class Retirement(NamedTuple):
-    """What is to be done in one pass; an index is closed in one and deleted in a later one."""
+class ExpiredIndices(NamedTuple):
+    """What one pass has to do; an index is closed in one pass and deleted in a later one."""
 
     close: list[str]
     delete: list[str]
 
     @property
     def expired(self) -> list[str]:
-        """All indices that are past their time."""
+        """All expired indices."""
         return sorted([*self.close, *self.delete])
 
 
 @dataclass(frozen=True)
-class Family:
-    """The dated indices of one statement: `base` and then `suffix` (`-{YYYY.MM.DD}`) filled with a time in UTC."""
+class IndexSeries:
+    """The dated indices of one statement: `base`, then `suffix` (`-{YYYY.MM.DD}`) filled with a time in UTC."""
 
     base: str
     suffix: str
 
     @property
     def unsuitable(self) -> str | None:
-        """Why the age of an index cannot be told from its name; None when it can."""
+        """Why the age of an index cannot be read from its name; None if it can."""
         units = self._units
         if not units:
             return f"the suffix {self.suffix!r} has no date in it"
@@ -55,9 +55,9 @@ class Family:
         return None
 
     def end_ms(self, index: str) -> int | None:
-        """The end of the period that `index` holds, epoch milliseconds.
+        """Return the end of the period that `index` holds, in epoch milliseconds.
 
-        None for an index of any other name, one whose date does not exist among them.
+        Returns None for any other name, including one whose date does not exist.
         """
         found = self._regex.fullmatch(index)
         if found is None or self.unsuitable is not None:
@@ -68,7 +68,7 @@ class Family:
             end = self._after(start)
         except (ValueError, OverflowError):
             return None
-        # A unit may stand twice in a suffix: then both must say the same.
+        # A unit may occur twice in a suffix: both must say the same.
         return epoch_ms(end) if self.base + self._template.format(start) == index else None
 
     def _after(self, start: datetime) -> datetime:
@@ -97,11 +97,15 @@ class Family:
         return re.compile("".join(pieces))
 
 
-def retire(families: Sequence[Family], indices: Iterable[Index], *, now_ms: float, retention_ms: int) -> Retirement:
-    """The indices of `families` whose whole period is older than `retention_ms`: open ones close, closed ones go."""
-    retirement = Retirement([], [])
+def expired_indices(
+    series: Sequence[IndexSeries], indices: Iterable[ListedIndex], *, now_ms: float, retention_ms: int
+) -> ExpiredIndices:
+    """Return the indices of `series` whose whole period is older than `retention_ms`: to close if open,
+    else to delete.
+    """
+    expired = ExpiredIndices([], [])
     for index in sorted(indices):
-        ends = [end for family in families if (end := family.end_ms(index.name)) is not None]
+        ends = [end for each in series if (end := each.end_ms(index.name)) is not None]
         if ends and max(ends) + retention_ms + _ON_THEIR_WAY_MS <= now_ms:
-            (retirement.close if index.is_open else retirement.delete).append(index.name)
-    return retirement
+            (expired.close if index.is_open else expired.delete).append(index.name)
+    return expired

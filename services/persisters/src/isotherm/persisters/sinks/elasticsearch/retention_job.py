@@ -1,4 +1,6 @@
-"""Retires the dated indices of a connector's statements: told first, closed then, deleted last. See docs/adr/0043."""
+"""Expires the dated indices of a connector's statements: first reports, then closes, then deletes. See
+docs/adr/0043.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from isotherm.connector.config.validation import Problem, Validated
 from isotherm.persisters.sinks.elasticsearch.client import connect
 from isotherm.persisters.sinks.elasticsearch.connector_keys import PREFIX
-from isotherm.persisters.sinks.elasticsearch.index_names import dated_family
+from isotherm.persisters.sinks.elasticsearch.index_names import dated_series
 from isotherm.persisters.sinks.elasticsearch.retention import (
-    Family,
-    Index,
-    Retirement,
-    retire,
+    ExpiredIndices,
+    IndexSeries,
+    ListedIndex,
+    expired_indices,
 )
 from isotherm.servicekit import logs
 from isotherm.servicekit.backoff import Backoff
@@ -35,35 +37,35 @@ _CLOCKS_APART_MS = 300_000
 
 
 def retention_ms(config: Validated) -> int | None:
-    """How long records are kept; None for ever, and while retention only reports."""
+    """Return how long records are kept, in milliseconds; None for ever, also while retention only reports."""
     days = config.integer(DAYS)
     return days * _DAY_MS if days and not config.flag(DRY_RUN) else None
 
 
-def families(config: Validated) -> list[Family]:
-    """The dated indices of the statements, those whose age can be told from their names."""
-    return [family for family in _dated(config) if family.unsuitable is None]
+def index_series(config: Validated) -> list[IndexSeries]:
+    """Return the dated indices of the statements, as far as their names tell their age."""
+    return [series for series in _dated(config) if series.unsuitable is None]
 
 
 def problems(config: Validated) -> list[Problem]:
-    """What is wrong with the keys of retention."""
+    """Return what is wrong with the keys of retention."""
     if not config.is_resolved(DAYS) or not config.statements or not config.integer(DAYS):
         return []
-    found = [Problem(DAYS, family.unsuitable) for family in _dated(config) if family.unsuitable is not None]
-    if not found and not families(config):
+    found = [Problem(DAYS, series.unsuitable) for series in _dated(config) if series.unsuitable is not None]
+    if not found and not index_series(config):
         found.append(Problem(DAYS, "no statement has a fixed target and WITHINDEXSUFFIX: there are no dated indices"))
     return found
 
 
 @contextmanager
 def running(config: Validated, registry: CollectorRegistry) -> Iterator[None]:
-    """Retire indices in a thread of its own, as long as the task runs; without `retention.days` nothing runs."""
+    """Expire indices in a thread of its own while the task runs; without `retention.days` nothing runs."""
     if not config.integer(DAYS):
         yield
         return
     stop = threading.Event()
     client = connect(config, 1)
-    retention = Retention(config, client, registry)
+    retention = RetentionJob(config, client, registry)
     thread = threading.Thread(target=retention.run, args=(stop,), name="retention", daemon=True)
     thread.start()
     try:
@@ -74,17 +76,17 @@ def running(config: Validated, registry: CollectorRegistry) -> Iterator[None]:
         client.close()
 
 
-def meters(registry: CollectorRegistry) -> tuple[Gauge, Counter]:
-    """What retention counts: expired indices by connector, actions by connector and action.
+def retention_metrics(registry: CollectorRegistry) -> tuple[Gauge, Counter]:
+    """Return the metrics of retention: expired indices by connector, actions by connector and action.
 
-    A task that is paused and resumed goes on with the meters that its process registered first.
+    A task that is paused and resumed continues with the metrics that its process registered first.
     """
     known = _registered.get(registry)
     if known is not None:
         return known
     expired = Gauge(
         "isotherm_persisters_retention_expired_indices",
-        "Indices that the last pass found past their time.",
+        "Indices that the last pass found expired.",
         ["connector"],
         registry=registry,
     )
@@ -101,8 +103,8 @@ def meters(registry: CollectorRegistry) -> tuple[Gauge, Counter]:
 _registered: WeakKeyDictionary[CollectorRegistry, tuple[Gauge, Counter]] = WeakKeyDictionary()
 
 
-class Retention:
-    """One pass after the other; the first one of a task only tells what is past its time."""
+class RetentionJob:
+    """Makes one pass after another; the first pass of a task only reports."""
 
     def __init__(
         self,
@@ -111,21 +113,21 @@ class Retention:
         registry: CollectorRegistry,
         clock_ms: Callable[[], float] = lambda: time.time() * 1000,
     ) -> None:
-        self._families = families(config)
+        self._series = index_series(config)
         self._retention_ms = config.integer(DAYS) * _DAY_MS
         self._only_reports = config.flag(DRY_RUN)
         self._interval_s = config.integer(INTERVAL) / 1000
         self._client = client
         self._clock_ms = clock_ms
-        self._has_told = False
-        expired, self._actions = meters(registry)
+        self._has_reported = False
+        expired, self._actions = retention_metrics(registry)
         self._expired = expired.labels(config.name)
         self._closed, self._deleted, self._failed = (
             self._actions.labels(config.name, action) for action in ("closed", "deleted", "failed")
         )
 
     def run(self, stop: threading.Event) -> None:
-        """Make passes until `stop`; a server that is away or refuses is asked again."""
+        """Make passes until `stop`; a pass that fails is repeated with back-off."""
         backoff = Backoff(base_ms=1_000, cap_ms=max(1_000.0, self._interval_s * 1000))
         while not stop.is_set():
             try:
@@ -138,16 +140,16 @@ class Retention:
                 backoff.reset()
                 stop.wait(self._interval_s)
 
-    def sweep(self) -> Retirement:
-        """One pass. Raises ApiError, TransportError of the client."""
+    def sweep(self) -> ExpiredIndices:
+        """Make one pass. Raises ApiError, TransportError of the client."""
         indices, now_ms = self._indices(), self._now_ms()
-        found = retire(self._families, indices, now_ms=now_ms, retention_ms=self._retention_ms)
+        found = expired_indices(self._series, indices, now_ms=now_ms, retention_ms=self._retention_ms)
         self._expired.set(len(found.expired))
-        if self._only_reports or not self._has_told:
-            self._has_told = True
+        if self._only_reports or not self._has_reported:
+            self._has_reported = True
             if found.expired:
                 then = "nothing: retention.dry.run" if self._only_reports else "closed in the next pass, then deleted"
-                _log.warning("retention: indices past their time", indices=found.expired, what_happens=then)
+                _log.warning("retention: indices expired", indices=found.expired, next=then)
             return found
         for name in found.close:
             self._client.indices.close(index=name, ignore_unavailable=True)
@@ -160,7 +162,9 @@ class Retention:
         return found
 
     def _now_ms(self) -> float:
-        """The earlier one of the server's clock and this machine's: a clock that is ahead must not delete anything."""
+        """Return the earlier time of the server's clock and this machine's: a clock that is ahead must not delete
+        anything.
+        """
         row: Any = self._client.cat.health(h="epoch", format="json").body[0]
         server_ms, local_ms = int(row["epoch"]) * 1000, self._clock_ms()
         if abs(server_ms - local_ms) > _CLOCKS_APART_MS:
@@ -170,20 +174,20 @@ class Retention:
             )
         return min(server_ms, local_ms)
 
-    def _indices(self) -> list[Index]:
-        """What the server has that may belong to the families; `retire` looks at the names again, exactly."""
-        rows: dict[str, Index] = {}
-        for base in sorted({family.base for family in self._families}):
+    def _indices(self) -> list[ListedIndex]:
+        """Return the indices that may belong to the series; `expired_indices` compares their names exactly."""
+        rows: dict[str, ListedIndex] = {}
+        for base in sorted({series.base for series in self._series}):
             answer = self._client.cat.indices(
                 index=f"{base}*", h="index,status", format="json", expand_wildcards=["open", "closed"]
             )
             for row in answer.body:
                 assert isinstance(row, dict)
-                rows[row["index"]] = Index(row["index"], row["status"] == "open")
+                rows[row["index"]] = ListedIndex(row["index"], row["status"] == "open")
         return list(rows.values())
 
 
-def _dated(config: Validated) -> list[Family]:
+def _dated(config: Validated) -> list[IndexSeries]:
     prefix = config.text(f"{PREFIX}.tableprefix")
-    found = [dated_family(prefix, statement) for statement in config.statements]
+    found = [dated_series(prefix, statement) for statement in config.statements]
     return [one for one in found if one is not None]

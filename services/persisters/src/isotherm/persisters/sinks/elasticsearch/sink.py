@@ -12,117 +12,113 @@ import isotherm.schemas
 from isotherm.connector.config.validation import Problem, Validated
 from isotherm.kcql import ProjectionError
 from isotherm.kcql.model import Statement
-from isotherm.persisters.records.decoding import WriterSchema
+from isotherm.persisters.api.plan import Plan, compile_plan
+from isotherm.persisters.api.row import Batch, FailedRow, Row
+from isotherm.persisters.api.sink import RowError, SinkConfigError
+from isotherm.persisters.api.statements import has_target_per_record, null_behaviour
 from isotherm.persisters.records.documents import NotADocumentError, to_json
-from isotherm.persisters.records.plan import Plan, compile_plan
-from isotherm.persisters.records.projection import null_behaviour
 from isotherm.persisters.sinks.elasticsearch import client, index_names, retention_job
-from isotherm.persisters.sinks.elasticsearch.bulk_responses import reason, rejected_item
+from isotherm.persisters.sinks.elasticsearch.bulk_responses import failed_item, reason
 from isotherm.persisters.sinks.elasticsearch.client import ask
 from isotherm.persisters.sinks.elasticsearch.connector_keys import PREFIX
 from isotherm.persisters.sinks.elasticsearch.index_names import BadIndexNameError
-from isotherm.persisters.sinks.elasticsearch.index_targets import Targets
+from isotherm.persisters.sinks.elasticsearch.index_targets import IndexTargets
 from isotherm.persisters.sinks.elasticsearch.ordered_writer import OrderedWriter
 from isotherm.persisters.sinks.repeated_ids import (
     Effect,
-    Kind,
-    comes_again,
+    EffectKind,
     fold,
+    may_repeat_ids,
 )
-from isotherm.persisters.sinks.sink import (
-    Batch,
-    RefusedRowError,
-    Rejected,
-    Row,
-    SinkConfigError,
-    is_derived,
-)
+from isotherm.servicekit.avro import WriterSchema
 
 _TABLE_PREFIX = f"{PREFIX}.tableprefix"
 _LONGEST_ID_BYTES = 512
-_WANTED = "errors,items.*.status,items.*.error"
+_BULK_RESPONSE = "errors,items.*.status,items.*.error"
 _SPLIT = frozenset((400, 413))
 """Statuses of a whole bulk request that one bad row may have caused."""
 
 
 class ElasticsearchSink:
-    """INSERT indexes, UPSERT merges; ids make every write repeatable, revisions make the highest one win.
+    """INSERT indexes, UPSERT merges. Ids make every write repeatable, revisions make the highest one win.
 
-    Without a revision the later row of an id wins, also over a request that the server executes late (docs/adr/0047).
+    Without a revision the later row of an id wins, even over a request that the server executes late (docs/adr/0047).
     """
 
     def __init__(self, config: Validated, writers: int) -> None:
         self._config = config
         self._client = client.connect(config, writers)
-        self._targets = Targets(self._client, config.text(_TABLE_PREFIX), config.flag(f"{PREFIX}.index.auto.create"))
+        self._targets = IndexTargets(
+            self._client, config.text(_TABLE_PREFIX), config.flag(f"{PREFIX}.index.auto.create")
+        )
         self._ordered = OrderedWriter(self._client)
 
     def open(self) -> None:
-        """Ask for the cluster's health."""
+        """Ask for the cluster's health and check its name."""
         health = ask(lambda: self._client.cluster.health(timeout="5s"))
-        wanted = self._config.text(f"{PREFIX}.cluster.name")
-        if wanted and health["cluster_name"] != wanted:
+        name = self._config.text(f"{PREFIX}.cluster.name")
+        if name and health["cluster_name"] != name:
             raise SinkConfigError(
-                f"{PREFIX}.cluster.name: the cluster is called {health['cluster_name']!r}, not {wanted!r}"
+                f"{PREFIX}.cluster.name: the cluster is called {health['cluster_name']!r}, not {name!r}"
             )
 
-    def write(self, batch: Batch) -> Sequence[Rejected]:
-        """One bulk request, and one for ids that come again; only what the server refused is rejected."""
+    def write(self, batch: Batch) -> Sequence[FailedRow]:
+        """Send one bulk request, and one for repeated ids; return the rows that the server refused."""
         operations: list[bytes] = []
         indices: list[int] = []
-        rejected: list[Rejected] = []
-        refusals: dict[tuple[str, Plan], RefusedRowError | None] = {}
-        target, plan, refusal, again = None, None, None, False
+        failed: list[FailedRow] = []
+        target_errors: dict[tuple[str, Plan], RowError | None] = {}
+        target, plan, target_error, again = None, None, None, False
         ordered: list[tuple[tuple[str, str], Effect]] = []
-        usual = _fixed_target(batch.rows[0])
+        common_target = _fixed_target(batch.rows[0])
         for index, row in enumerate(batch.rows):
             if row.target != target or row.plan is not plan:
                 target, plan = row.target, row.plan
-                if (target, plan) not in refusals:
-                    refusals[target, plan] = self._refusal(row)
-                refusal = refusals[target, plan]
-                again = plan.revision is None and comes_again(plan)
-            if refusal is not None:
-                rejected.append(Rejected(index, refusal.reason, refusal))
+                if (target, plan) not in target_errors:
+                    target_errors[target, plan] = self._prepare(row)
+                target_error = target_errors[target, plan]
+                again = plan.revision is None and may_repeat_ids(plan)
+            if target_error is not None:
+                failed.append(FailedRow(index, target_error.reason, target_error))
                 continue
             try:
                 if again:
                     effect = self._effect(row, index)
                     ordered.append(((self._targets.index(row.target), row.id), effect))
                     continue
-                operations.append(self._operation(row, usual))
+                operations.append(self._operation(row, common_target))
                 indices.append(index)
             except NotADocumentError as error:
-                rejected.append(Rejected(index, "document", error))
-        rejected += self._bulk(usual, operations, indices, batch)
+                failed.append(FailedRow(index, "document", error))
+        failed += self._bulk(common_target, operations, indices, batch)
         if ordered:
-            rejected += self._ordered.write(fold(ordered), batch.rows, batch.ownership)
-        return rejected
+            failed += self._ordered.write(fold(ordered), batch.rows, batch.ownership)
+        return failed
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
-    def _refusal(self, row: Row) -> RefusedRowError | None:
+    def _prepare(self, row: Row) -> RowError | None:
         check_revision(row.plan)
-        return self._targets.refusal(row)
+        return self._targets.prepare(row)
 
     def _effect(self, row: Row, index: int) -> Effect:
         quoted_id(row.id)
         statement = row.plan.statement
         if row.values is None:
-            return Effect(Kind.DELETE, rows=[index])
-        kind = Kind.MERGE if statement.mode == "UPSERT" else Kind.PUT
+            return Effect(EffectKind.DELETE, rows=[index])
+        kind = EffectKind.MERGE if statement.mode == "UPSERT" else EffectKind.PUT
         return Effect(kind, to_json(row.values), statement.pipeline, [index])
 
-    def _operation(self, row: Row, usual: str | None) -> bytes:
-        """The lines of one row in the body of a bulk request, whose address names the target `usual`.
+    def _operation(self, row: Row, common_target: str | None) -> bytes:
+        """Return the lines of one row in a bulk request whose address names the target `common_target`.
 
-        Put together as text: a dictionary for each row would cost more than the rest of it. The index is said only
-        where it is another one, so that the server need not read it in every row.
+        They are put together as text: a dictionary for each row would cost more than everything else. The index is
+        written only if it is another one, so that the server need not parse it in every row.
         """
         place = b'"_id":' + quoted_id(row.id)
-        if row.target != usual:
+        if row.target != common_target:
             place += b',"_index":%b' % orjson.dumps(self._targets.index(row.target))
         if row.values is None:
             return b'{"delete":{%b}}\n' % place
@@ -135,46 +131,46 @@ class ElasticsearchSink:
         return b'{"index":{%b}}\n%b\n' % (place, document)
 
     def _bulk(
-        self, usual: str | None, operations: Sequence[bytes], indices: Sequence[int], batch: Batch
-    ) -> list[Rejected]:
+        self, common_target: str | None, operations: Sequence[bytes], indices: Sequence[int], batch: Batch
+    ) -> list[FailedRow]:
         if not indices:
             return []
         batch.ownership.check()
         body: Any = b"".join(operations)
-        address = None if usual is None else self._targets.index(usual)
+        address = None if common_target is None else self._targets.index(common_target)
         try:
-            answer = ask(lambda: self._client.bulk(index=address, operations=body, filter_path=_WANTED))
+            answer = ask(lambda: self._client.bulk(index=address, operations=body, filter_path=_BULK_RESPONSE))
         except ApiError as error:
             if error.status_code not in _SPLIT:
                 raise
             if len(indices) == 1:
-                return [Rejected(indices[0], reason(error.status_code, {}), error)]
+                return [FailedRow(indices[0], reason(error.status_code, {}), error)]
             middle = len(indices) // 2
-            return self._bulk(usual, operations[:middle], indices[:middle], batch) + self._bulk(
-                usual, operations[middle:], indices[middle:], batch
+            return self._bulk(common_target, operations[:middle], indices[:middle], batch) + self._bulk(
+                common_target, operations[middle:], indices[middle:], batch
             )
         if not answer["errors"]:
             return []
         outcomes = [next(iter(item.values())) for item in answer["items"]]
         return [
-            failed
+            failure
             for index, outcome in zip(indices, outcomes, strict=True)
-            if (failed := rejected_item(index, batch.rows[index], outcome)) is not None
+            if (failure := failed_item(index, batch.rows[index], outcome)) is not None
         ]
 
 
-def check(config: Validated) -> list[Problem]:
-    """What only this sink knows to be wrong in a configuration."""
-    problems = []
+def problems(config: Validated) -> list[Problem]:
+    """Return what only this sink knows to be wrong in a configuration."""
+    found = []
     for statement in config.statements:
         wrong = _wrong(statement) + _wrong_name(config, statement)
-        problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in wrong]
-        problems += _mixed_revisions(statement)
-    return [*problems, *client.problems(config), *retention_job.problems(config)]
+        found += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in wrong]
+        found += _mixed_revisions(statement)
+    return [*found, *client.problems(config), *retention_job.problems(config)]
 
 
 def notices(config: Validated) -> list[Problem]:
-    """What this sink changes and should say so."""
+    """Return what this sink changes in a configuration's meaning."""
     prefix = config.text(_TABLE_PREFIX)
     named = [(statement, index_names.example(prefix, statement)) for statement in config.statements]
     return [
@@ -199,7 +195,7 @@ def _wrong_name(config: Validated, statement: Statement) -> list[str]:
 
 
 def _mixed_revisions(statement: Statement) -> list[Problem]:
-    """A partial UPSERT of a topic of which the suite's own schemas say that it has revisions."""
+    """Return the problem of a partial UPSERT of a topic with revisions, as far as the suite's own schemas tell."""
     try:
         topic = isotherm.schemas.topic(statement.source)
         if topic.record is not None and topic.version is not None:
@@ -208,7 +204,7 @@ def _mixed_revisions(statement: Statement) -> list[Problem]:
     except SinkConfigError as mixed:
         return [Problem(f"{PREFIX}.kcql", str(mixed))]
     except (LookupError, ProjectionError):
-        # A topic of somebody else's: its schema is looked at when its first record comes.
+        # The suite does not declare this topic: its schema is checked with its first record.
         return []
     return []
 
@@ -219,20 +215,17 @@ def _wrong(statement: Statement) -> list[str]:
         wrong.append("UPSERT needs PK, the id of the document to merge into")
     if statement.mode == "UPSERT" and statement.pipeline is not None:
         wrong.append("WITHPIPELINE has no effect on UPSERT: Elasticsearch runs no pipeline for updates")
-    behaviour = null_behaviour(statement)
-    if behaviour not in ("IGNORE", "DELETE", "FAIL"):
-        wrong.append(f"behavior.on.null.values={behaviour} is not allowed; expected IGNORE, DELETE or FAIL")
-    if behaviour == "DELETE" and statement.index_suffix is not None:
+    if null_behaviour(statement) == "DELETE" and statement.index_suffix is not None:
         wrong.append("behavior.on.null.values=DELETE does not go with WITHINDEXSUFFIX: a tombstone has no event time")
     return wrong
 
 
 def check_revision(plan: Plan) -> None:
-    """Refuse a partial UPSERT of a topic with revisions: parts of two revisions would mix.
+    """Refuse a partial UPSERT of a topic with revisions: it would mix fields of two revisions.
 
     Raises SinkConfigError.
     """
-    if plan.revision is not None and plan.statement.mode == "UPSERT" and not plan.is_whole:
+    if plan.revision is not None and plan.statement.mode == "UPSERT" and not plan.selects_whole_record:
         raise SinkConfigError(
             f"{plan.statement.text!r}: the topic's schema declares revisions; a partial UPSERT would mix fields of "
             "several revisions. Use INSERT, or SELECT *"
@@ -240,17 +233,19 @@ def check_revision(plan: Plan) -> None:
 
 
 def quoted_id(id_: str) -> bytes:
-    """The id as JSON. Raises NotADocumentError for one that Elasticsearch does not take."""
+    """Return the id as JSON. Raises NotADocumentError for one that Elasticsearch refuses."""
     try:
         quoted = orjson.dumps(id_)
     except orjson.JSONEncodeError as error:
         raise NotADocumentError(f"the id is not Unicode: {error}") from error
-    # Quoted it has two bytes more, or more than that: the usual id need not be looked at any closer.
+    # Quotes add two bytes and escapes add more, so the short ids need no exact count.
     if not 2 < len(quoted) <= _LONGEST_ID_BYTES and not 0 < (size := len(id_.encode())) <= _LONGEST_ID_BYTES:
         raise NotADocumentError(f"an id has 1 to {_LONGEST_ID_BYTES} bytes, this one has {size}")
     return quoted
 
 
 def _fixed_target(row: Row) -> str | None:
-    """The target of a row whose statement says it; None where data say it, which could be no name in an address."""
-    return None if is_derived(row.plan.statement) else row.target
+    """Return the target of a row if its statement names it; None if data name it, which may be invalid in
+    an address.
+    """
+    return None if has_target_per_record(row.plan.statement) else row.target

@@ -1,4 +1,4 @@
-"""Ring buffers and reliable topics, which know no transactions: each record once, by an intent. See docs/adr/0041."""
+"""Ring buffers and reliable topics, which have no transactions: each record once, by an intent. See docs/adr/0041."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hazelcast.proxy.map import Map
 from hazelcast.proxy.reliable_topic import ReliableTopic
 from hazelcast.proxy.ringbuffer import MAX_BATCH_SIZE, OVERFLOW_POLICY_OVERWRITE
 
+from isotherm.persisters.api.sink import Unavailable
 from isotherm.persisters.sinks.hazelcast.intents import (
     Append,
     Intent,
@@ -21,61 +22,60 @@ from isotherm.persisters.sinks.hazelcast.intents import (
 )
 from isotherm.persisters.sinks.hazelcast.items import checksum
 from isotherm.persisters.sinks.hazelcast.structures import (
-    REFUSED,
+    REFUSED_ITEM_ERRORS,
     Entry,
     Source,
     chunks,
 )
-from isotherm.persisters.sinks.sink import Unavailable
 
 INTENTS = "isotherm.intents"
 """Map: connector and structure -> `intents.State` as JSON."""
 
 _MOST_READ = 999
 _SETTLE_S = 1.0
-"""So long a member that answers again may still be at what a broken connection had left with it."""
+"""How long a member that answers again may still apply what a broken connection had sent it."""
 
 
-class AppendingWriter:
-    """Appends to any number of structures, to each of them one intent at a time."""
+class AppendWriter:
+    """Appends to any number of structures, one intent at a time for each."""
 
     def __init__(self, client: HazelcastClient) -> None:
         self._client = client
         self._structures: dict[str, _Structure] = {}
-        self._guard = threading.Lock()
+        self._structures_lock = threading.Lock()
 
     def write(self, kind: str, target: str, source: Source, entries: Sequence[Entry]) -> None:
-        """Append what the structure does not hold yet; batches of several partitions that wait share an intent."""
+        """Append what the structure does not hold yet; waiting batches of several partitions share an intent."""
         key = f"{source.connector}|{kind}|{target}"
-        with self._guard:
+        with self._structures_lock:
             structure = self._structures.get(key)
             if structure is None:
                 structure = self._structures[key] = _Structure(self._client, key, kind, target)
         for chunk in chunks(entries, MAX_BATCH_SIZE):
-            structure.append(_Part(source, chunk))
+            structure.append(_PendingAppend(source, chunk))
 
 
-class _Part:
+class _PendingAppend:
     """Entries of one partition, as many as one call takes, until they are appended."""
 
     def __init__(self, source: Source, entries: Sequence[Entry]) -> None:
-        self.lane = source.lane
-        self.former_lane = source.former_lane
+        self.partition = source.partition_key
+        self.former_partition = source.former_partition_key
         self.entries = entries
         self.is_done = False
         self.is_alone = False
         self.failure: BaseException | None = None
 
     def missing(self, state: State) -> Sequence[Entry]:
-        """The entries that the structure does not hold."""
-        last = state.markers.get(self.lane, -1)
+        """Return the entries that the structure does not hold."""
+        last = state.markers.get(self.partition, -1)
         if self.entries[0].row.offset > last:
             return self.entries
         return [entry for entry in self.entries if entry.row.offset > last]
 
 
 class _Structure:
-    """One structure. Whoever gets its lock appends what waits for all; the others find theirs done."""
+    """One structure. The thread that gets its lock appends everything that waits; the others find theirs done."""
 
     def __init__(self, client: HazelcastClient, key: str, kind: str, target: str) -> None:
         self._client = client
@@ -83,8 +83,8 @@ class _Structure:
         self._kind = kind
         self._target = target
         self._lock = threading.Lock()
-        self._waiting: list[_Part] = []
-        self._guard = threading.Lock()
+        self._waiting: list[_PendingAppend] = []
+        self._waiting_lock = threading.Lock()
         self._state: State | None = None
         """As it is by now; None while it is not known."""
         self._saved: str | None = None
@@ -92,49 +92,50 @@ class _Structure:
         self._tail: Future[int] | None = None
         """As it was behind the last append; others may have appended since."""
 
-    def append(self, part: _Part) -> None:
-        """Append the part. Raises what went wrong with it, or with the connection on which it went."""
-        with self._guard:
+    def append(self, part: _PendingAppend) -> None:
+        """Append the part. Raises what failed for it, or for the connection that it used."""
+        with self._waiting_lock:
             self._waiting.append(part)
         with self._lock:
             if not part.is_done and part.failure is None:
-                with self._guard:
+                with self._waiting_lock:
                     parts, self._waiting = self._waiting, []
                 self._append_together(parts)
-            if isinstance(part.failure, tuple(REFUSED)) and not part.is_alone:
-                # One item of them all is to blame: each goes alone, so that nobody else is refused for it.
+            if isinstance(part.failure, tuple(REFUSED_ITEM_ERRORS)) and not part.is_alone:
+                # One item of all parts is to blame: append each part by itself, so that no other part fails because of
+                # it.
                 self._append_together([part])
             if part.failure is not None:
                 raise part.failure
 
-    def _append_together(self, parts: Sequence[_Part]) -> None:
+    def _append_together(self, parts: Sequence[_PendingAppend]) -> None:
         failure: BaseException | None = None
         try:
             self._append(parts)
         except BaseException as error:
-            # What the cluster holds is not known any more: the next write reads it.
+            # The state of the cluster is unknown now: the next write reads it.
             self._state = self._tail = None
             failure = error
         for part in parts:
             part.is_done, part.is_alone, part.failure = failure is None, len(parts) == 1, failure
 
-    def _append(self, parts: Sequence[_Part]) -> None:
+    def _append(self, parts: Sequence[_PendingAppend]) -> None:
         state = self._known_state()
         for part in parts:
-            state = state.adopting(part.lane, part.former_lane)
-        missing = [(part.lane, entries) for part in parts if (entries := part.missing(state))]
+            state = state.adopting(part.partition, part.former_partition)
+        missing = [(part.partition, entries) for part in parts if (entries := part.missing(state))]
         if not missing:
             return
         tail = (self._tail or self._ring().tail_sequence()).result()
         items = [[entry.item for entry in entries] for _, entries in missing]
         appends = [
-            Append(lane, entries[-1].row.offset, [checksum(item) for item in each])
-            for (lane, entries), each in zip(missing, items, strict=True)
+            Append(partition, entries[-1].row.offset, [checksum(item) for item in each])
+            for (partition, entries), each in zip(missing, items, strict=True)
         ]
         state = self._save(state.intending(Intent(tail, appends)))
-        # In which order those of different partitions arrive does not matter.
+        # The order of different partitions does not matter.
         self._tail = self._wait([self._add(each) for each in items])
-        # Saved with the next intent: until then the structure itself tells that this one is done.
+        # The next intent saves this; until then the structure itself shows that the intent is done.
         self._state = state.settled(appends)
 
     def _add(self, items: Sequence[Any]) -> Future[Any]:
@@ -145,9 +146,9 @@ class _Structure:
         return topic.publish_all(items)
 
     def _wait(self, calls: Sequence[Future[Any]]) -> Future[int]:
-        """Wait for every call, also behind one that fails: what is still under way could not be looked for.
+        """Wait for every call, also for those after a failed one: a call under way could not be looked for.
 
-        Returns the structure's tail behind them.
+        Returns the structure's tail after them.
         """
         answers: list[Any] = []
         failure: Exception | None = None
@@ -172,7 +173,7 @@ class _Structure:
         if state.intent is None:
             self._state = state
             return state
-        # The last writer did not come to its end: which of its items did?
+        # The last writer did not finish: find out which of its items arrived.
         done = self._landed(state.intent)
         if len(done) < len(state.intent.appends):
             time.sleep(_SETTLE_S)
@@ -188,7 +189,7 @@ class _Structure:
         else:
             was_saved = bool(states.replace_if_same(self._key, self._saved, after).result())
         if not was_saved:
-            raise Unavailable(f"{self._key}: another task is writing to the same structure")
+            raise Unavailable(f"{self._key}: another task writes to the same structure")
         self._saved, self._state = after, state
         return state
 
@@ -200,10 +201,10 @@ class _Structure:
         return landed(intent, first, seen)
 
     def _seen_after(self, tail: int) -> tuple[int, list[int]]:
-        """The first sequence after `tail` that is still there, and the checksums from it on."""
+        """Return the first sequence after `tail` that the structure still holds, and the checksums from it on."""
         ring = self._ring()
         last = int(ring.tail_sequence().result())
-        # Behind its former tail the structure was begun anew.
+        # If the tail is lower than before, the structure was created again.
         first = max(int(ring.head_sequence().result()), tail + 1 if tail <= last else 0)
         seen: list[int] = []
         at = first

@@ -1,4 +1,4 @@
-"""What the Hazelcast connector understands."""
+"""The configuration keys of the Hazelcast connector."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from isotherm.connector.config.definitions import (
     error_keys,
     with_short_names,
 )
-from isotherm.persisters.sinks.common_keys import KeysUnder
+from isotherm.persisters.sinks.common_keys import SinkKeys
 
 PREFIX = "connect.hazelcast"
 OLD_PREFIX = "connect.hazelcast.sink"
 _CLASS = "isotherm.persisters.HazelcastSink"
 _LOW = Importance.LOW
-_of_sink = KeysUnder(PREFIX, OLD_PREFIX)
+_of_sink = SinkKeys(PREFIX, OLD_PREFIX)
 _key = _of_sink.key
 _OF_JAVA_CLIENT = "a socket option of the Java client of Hazelcast 3"
 
@@ -30,7 +30,7 @@ _OWN = (
         "group.name",
         Type.STRING,
         "dev",
-        "Name of the cluster (the group name of Hazelcast 3).",
+        "Name of the cluster (group name in Hazelcast 3).",
         Importance.HIGH,
         aliases=(f"{PREFIX}.cluster.name", "cluster.name"),
     ),
@@ -42,29 +42,29 @@ _OWN = (
         _LOW,
         without_effect="since Hazelcast 4 a cluster has no group password; see username and password",
     ),
-    _key("username", Type.STRING, "", "User, where the cluster has security enabled."),
+    _key("username", Type.STRING, "", "User, if the cluster has security enabled."),
     _key("password", Type.PASSWORD, "", "Password of that user."),
     _key("ssl.enabled", Type.BOOLEAN, "false", "Use TLS."),
     *_of_sink.pem_files(),
     _key("timeout", Type.INT, "5000", "How long to wait for a connection, ms.", minimum=1),
     _key("write.timeout", Type.INT, "20000", "How long one operation may take, ms.", minimum=1000),
-    _key("transaction.size", Type.INT, "500", "Most items in one transaction.", _LOW, minimum=1),
+    _key("transaction.size", Type.INT, "500", "Limit of the items in one transaction.", _LOW, minimum=1),
     _key(
         "queue.full",
         Type.STRING,
         "BLOCK",
-        "What a full bounded queue does: BLOCK waits and slows the reader, POLICY refuses the record.",
+        "What happens if a bounded queue is full: BLOCK waits and slows the reader, POLICY fails the record.",
         allowed=("BLOCK", "POLICY"),
     ),
     *_of_sink.batches(1_000),
-    _key("pk.separator", Type.STRING, "-", "Between the values of a PK in a key.", _LOW),
+    _key("pk.separator", Type.STRING, "-", "Separator of a PK's values in a key.", _LOW),
     *_of_sink.accepted(
         "retries", "keep.alive", "tcp.no.delay", "reuse.address", "linger.seconds", "buffer.size", why=_OF_JAVA_CLIENT
     ),
     *_of_sink.accepted(
         "parallel.write",
         "threadpool.size",
-        why="partitions are written in parallel and each in order; tasks.max adds processes",
+        why="partitions are written in parallel, each in order; tasks.max adds processes",
     ),
 )
 
@@ -93,6 +93,6 @@ DEFINITION = Definition(
             "PROPERTIES",
         )
     ),
-    clause_reasons=(("AUTOCREATE", "Hazelcast makes every structure on first use"),),
+    clause_reasons=(("AUTOCREATE", "Hazelcast creates every structure on first use"),),
     open_prefixes=("consumer.override.",),
 )

@@ -1,8 +1,8 @@
-"""What a writer of an append-only structure is about to do, so that a crash in between can be made good. Pure.
+"""What a writer of an append-only structure is about to do, so that the next writer can repair a crash. Pure.
 
-Before items are appended, the intent says which: for each partition its last offset and a checksum of each item, and
-the structure's tail before them. After a crash the structure itself tells which of them arrived: each `add_all`
-appends all or none.
+Before items are appended, the intent says which: for each partition its last offset, a checksum of each item, and the
+structure's tail before them. After a crash the structure itself shows which of them arrived: each `add_all` appends all
+of its items or none.
 """
 
 from __future__ import annotations
@@ -13,23 +13,27 @@ from typing import Any, NamedTuple
 
 import orjson
 
+_PARTITION = "lane"
+"""The stored name of an append's partition, which must stay as the cluster holds it."""
+
 
 @dataclass(frozen=True)
 class Append:
-    """Items of one partition that are added by one call."""
+    """Items of one partition that one call adds."""
 
-    lane: str
+    partition: str
+    """The partition's name, see `structures.Source.partition_key`."""
     offset: int
-    """Of the last record in it."""
+    """Offset of the last record in it."""
     checksums: Sequence[int]
 
 
 @dataclass(frozen=True)
 class Intent:
-    """Appends of different partitions, sent together: each of them may or may not have happened."""
+    """Appends of different partitions that are sent together: each may or may not have happened."""
 
     tail: int
-    """Sequence of the structure's last item before them; -1 for an empty one."""
+    """Sequence of the structure's last item before them; -1 for an empty structure."""
     appends: Sequence[Append]
 
 
@@ -40,47 +44,57 @@ class State:
     markers: dict[str, int] = field(default_factory=dict)
     intent: Intent | None = None
 
-    def adopting(self, lane: str, former: str) -> State:
-        """What was known of a partition under the name `former` is known of `lane`, if nothing is yet."""
-        if lane in self.markers or former not in self.markers:
+    def adopting(self, partition: str, former: str) -> State:
+        """Return the state with the marker of the partition name `former` under `partition`, unless that
+        has a marker.
+        """
+        if partition in self.markers or former not in self.markers:
             return self
         markers = dict(self.markers)
-        markers[lane] = markers.pop(former)
+        markers[partition] = markers.pop(former)
         return replace(self, markers=markers)
 
     def intending(self, intent: Intent) -> State:
-        """About to append."""
+        """Return the state with an intent in progress."""
         return replace(self, intent=intent)
 
     def settled(self, landed: Iterable[Append]) -> State:
-        """Of the intent in progress, these appends happened and no others."""
-        return State({**self.markers, **{one.lane: one.offset for one in landed}})
+        """Return the state after the intent: of its appends, exactly these happened."""
+        return State({**self.markers, **{one.partition: one.offset for one in landed}})
 
     def to_json(self) -> str:
-        """As text that `from_json` reads back."""
-        return orjson.dumps(self).decode()
+        """Return the state as text that `from_json` reads."""
+        intent = None
+        if self.intent is not None:
+            appends = [
+                {_PARTITION: one.partition, "offset": one.offset, "checksums": one.checksums}
+                for one in self.intent.appends
+            ]
+            intent = {"tail": self.intent.tail, "appends": appends}
+        return orjson.dumps({"markers": self.markers, "intent": intent}).decode()
 
     @classmethod
     def from_json(cls, text: str | None) -> State:
-        """The state in `text`; a fresh one for None."""
+        """Read the state from text; None gives an empty state."""
         if text is None:
             return cls()
         document: dict[str, Any] = orjson.loads(text)
         found = document["intent"]
         if found is None:
             return cls(document["markers"])
-        return cls(document["markers"], Intent(found["tail"], [Append(**one) for one in found["appends"]]))
+        appends = [Append(one[_PARTITION], one["offset"], one["checksums"]) for one in found["appends"]]
+        return cls(document["markers"], Intent(found["tail"], appends))
 
 
 def landed(intent: Intent, first: int, seen: Sequence[int]) -> list[Append]:
-    """The appends whose items are in a structure with items of checksums `seen` from sequence `first` on.
+    """Return the appends whose items a structure holds, which shows items of checksums `seen` from sequence `first` on.
 
-    Each item stands for one append at most: of two appends with equal items, one of which happened, one is found. What
-    the structure holds behind the tail is taken apart into the appends, in whatever order they came, and items of
-    others between them, so that as many items as possible are accounted for.
+    Each item stands for one append at most: of two appends with equal items, one of which happened, one is found. The
+    items after the tail are divided among the appends, in whatever order they came, with items of others between them,
+    so that as many items as possible belong to an append.
 
-    Items that are overwritten already cannot be seen. An append of which nothing is left counts as not done, since
-    repeating it adds nothing twice, unless the ones behind it stand in their places: then it must have come before.
+    Items that are overwritten already cannot be seen. An append of which nothing is left counts as not done, because
+    repeating it adds nothing twice, unless later appends stand in its position: then it must have come before them.
     """
     lost = max(0, first - intent.tail - 1)
     kinds: dict[tuple[int, ...], list[Append]] = {}
@@ -100,12 +114,12 @@ _Counts = tuple[int, ...]
 
 
 class _Parse(NamedTuple):
-    """One way to take the items apart, from some place on."""
+    """One way to divide the items, from some index on."""
 
     visible: int
     """Items that can be seen and belong to appends."""
     skipped: int
-    """Items that cannot be seen any more and belong to no append, in front of the last append."""
+    """Items before the last append that cannot be seen any more and belong to no append."""
     counts: _Counts
     """Appends of which something can be seen."""
     unseen: _Counts
@@ -113,7 +127,7 @@ class _Parse(NamedTuple):
 
 
 class _Search:
-    """Finds the way that accounts for most items. Kinds are appends with the same items."""
+    """Finds the division that gives most items to appends. Kinds are appends with the same items."""
 
     def __init__(self, kinds: Sequence[tuple[int, ...]], items: Sequence[int | None], lost: int) -> None:
         self._kinds, self._items, self._lost = kinds, items, lost
@@ -121,7 +135,7 @@ class _Search:
         self._known: dict[tuple[int, _Counts], _Parse] = {}
 
     def best(self, at: int, left: _Counts) -> _Parse:
-        """The best way from `at` on with the appends that are `left`."""
+        """Return the best division from `at` on with the appends that are `left`."""
         known = self._known.get((at, left))
         if known is None:
             known = self._known[at, left] = self._find(at, left)
@@ -156,7 +170,7 @@ class _Search:
         if visible > 0:
             return _Parse(rest.visible + visible, skipped, _changed(rest.counts, number, 1), rest.unseen)
         if not rest.visible:
-            # Nothing behind it says that it was here.
+            # No item after it shows that it happened.
             return rest
         return _Parse(rest.visible, skipped, rest.counts, _changed(rest.unseen, number, 1))
 

@@ -1,4 +1,4 @@
-"""Rows as items of Hazelcast structures: JSON that it can query, Avro bytes, text."""
+"""Rows as items of Hazelcast structures: JSON that Hazelcast can query, Avro bytes, text."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from hazelcast.core import HazelcastJsonValue
 from hazelcast.serialization.data import DATA_OFFSET, Data
 from hazelcast.serialization.serialization_const import JAVASCRIPT_JSON_SERIALIZATION_TYPE
 
+from isotherm.persisters.api.plan import Plan
+from isotherm.persisters.api.row import Row
+from isotherm.persisters.api.sink import RowError
 from isotherm.persisters.records.decoding import Decode
 from isotherm.persisters.records.documents import to_json
-from isotherm.persisters.records.plan import Plan
-from isotherm.persisters.sinks.sink import RefusedRowError, Row
 
 FORMATS = ("JSON", "AVRO", "TEXT")
 _CONTAINER = b"Obj\x01"
-"""The first bytes of an Avro object container (Avro specification, Object Container Files)."""
+"""The first bytes of an Avro object container (Avro specification, "Object Container Files")."""
 
 _NO_PARTITION_HASH = 0
 _LENGTH_BYTES = 4
@@ -34,12 +35,12 @@ Encode = Callable[[Row], Item]
 
 
 def encoder(format_: str) -> Encode:
-    """The function that makes items of a WITHFORMAT (one of FORMATS). It raises ValueError for a bad row."""
+    """Return the function that makes items of a WITHFORMAT (one of FORMATS). It raises ValueError for a bad row."""
     return {"JSON": _json, "AVRO": _avro, "TEXT": _text}[format_]
 
 
 def content(item: Any) -> bytes:
-    """The bytes of an item, to tell items apart, whether it is still to be written or was read."""
+    """Return the bytes of an item, to compare items, whether the item is to be written or was read."""
     if isinstance(item, Data):
         return bytes(item.buffer[_CONTENT_OFFSET:])
     if isinstance(item, HazelcastJsonValue):
@@ -50,13 +51,13 @@ def content(item: Any) -> bytes:
 
 
 def checksum(item: Any) -> int:
-    """CRC-32 of an item's bytes."""
-    # What is to be written is nearly always this, and thousands at once.
+    """Return the CRC-32 of an item's bytes."""
+    # Nearly every item is such a value, and thousands come at once.
     return zlib.crc32(item.buffer[_CONTENT_OFFSET:] if type(item) is Data else content(item))
 
 
 def revision_of(item: Any, plan: Plan, decode: Decode) -> int | None:
-    """The revision in an item that is stored already; None when it holds none that can be read."""
+    """Return the revision in a stored item; None if it holds none that can be read."""
     try:
         if isinstance(item, (Data, HazelcastJsonValue, str)):
             found = orjson.loads(content(item))[plan.revision_column]
@@ -71,7 +72,7 @@ def revision_of(item: Any, plan: Plan, decode: Decode) -> int | None:
 
 
 def _json(row: Row) -> Item:
-    """A JSON value, serialized: the client's serializer would take nine times as long over the same bytes."""
+    """Return a serialized JSON value: the client's serializer takes nine times as long for the same bytes."""
     text = to_json(row.values)
     header = _json_header(_NO_PARTITION_HASH, JAVASCRIPT_JSON_SERIALIZATION_TYPE, len(text))
     return Data(header + text)  # type: ignore[no-untyped-call]  # the client leaves its constructor untyped
@@ -82,13 +83,13 @@ def _text(row: Row) -> Item:
 
 
 def _avro(row: Row) -> Item:
-    """The record's own bytes when all of it is selected; else an Avro object container, which carries its schema.
+    """Return the record's own bytes if all of it is selected, else an Avro object container, which carries its schema.
 
-    A bytearray: the client pickles `bytes`, and no other client could read them.
+    The item is a bytearray: the client pickles `bytes`, which no other client can read.
     """
     if row.plan.writer is None:
-        raise RefusedRowError("document", "WITHFORMAT AVRO needs values with an Avro schema, this one has none")
-    if row.plan.is_whole and row.raw is not None:
+        raise RowError("document", "WITHFORMAT AVRO needs values with an Avro schema, this one has none")
+    if row.plan.selects_whole_record and row.raw is not None:
         return bytearray(row.raw)
     buffer = io.BytesIO()
     fastavro.writer(buffer, container_schema(row.plan.columns), [row.values or {}])
@@ -96,14 +97,16 @@ def _avro(row: Row) -> Item:
 
 
 def container_schema(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The Avro schema of a row with fields of these types."""
+    """Return the Avro schema of a row with fields of these types."""
     numbers = iter(range(1_000_000))
     fields = [{"name": name, "type": _nullable(_renamed(avro, numbers))} for name, avro in columns.items()]
     return {"type": "record", "name": "row", "fields": fields}
 
 
 def _renamed(avro: Any, numbers: Any) -> Any:
-    """The type with a name of its own for every nested record, enum and fixed: one may stand at several places."""
+    """Return the type with a name of its own for every nested record, enum and fixed: a type may occur in several
+    fields.
+    """
     if isinstance(avro, list):
         return [_renamed(branch, numbers) for branch in avro]
     if not isinstance(avro, dict):

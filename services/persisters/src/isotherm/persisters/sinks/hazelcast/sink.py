@@ -1,4 +1,4 @@
-"""The Hazelcast sink: which structure each statement means, and its items."""
+"""The Hazelcast sink: the structure that each statement writes to, and its items."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from hazelcast.errors import (
 
 from isotherm.connector.config.validation import Problem, Validated
 from isotherm.kcql.model import Statement
-from isotherm.persisters.consuming.ownership import Ownership
+from isotherm.persisters.api.ownership import Ownership
+from isotherm.persisters.api.plan import Plan
+from isotherm.persisters.api.row import Batch, FailedRow
+from isotherm.persisters.api.sink import SinkConfigError, Unavailable
+from isotherm.persisters.api.statements import null_behaviour
 from isotherm.persisters.records.decoding import BAD_RECORD, Decode
-from isotherm.persisters.records.plan import Plan
-from isotherm.persisters.records.projection import null_behaviour
 from isotherm.persisters.sinks import tls
-from isotherm.persisters.sinks.hazelcast.append_writer import AppendingWriter
+from isotherm.persisters.sinks.hazelcast.append_writer import AppendWriter
 from isotherm.persisters.sinks.hazelcast.connector_keys import PREFIX
 from isotherm.persisters.sinks.hazelcast.items import FORMATS, encoder
 from isotherm.persisters.sinks.hazelcast.structures import (
     APPENDED,
-    REFUSED,
+    REFUSED_ITEM_ERRORS,
     TRANSACTIONAL,
     TYPES,
     Entry,
@@ -36,12 +38,6 @@ from isotherm.persisters.sinks.hazelcast.structures import (
     QueueFullError,
     Source,
     TransactionalWriter,
-)
-from isotherm.persisters.sinks.sink import (
-    Batch,
-    Rejected,
-    SinkConfigError,
-    Unavailable,
 )
 from isotherm.servicekit import logs
 
@@ -59,24 +55,24 @@ class HazelcastSink:
     """INSERT and UPSERT into the structure that STOREAS names; a ring buffer without it."""
 
     def __init__(self, config: Validated, decode: Decode, topic_id: Callable[[str], str]) -> None:
-        """`topic_id` tells the id that a topic has now, or raises Unavailable."""
+        """`topic_id` returns a topic's current id, or raises Unavailable."""
         self._config = config
         self._decode = decode
         self._topic_id = topic_id
         self._counts_offsets = any(structure_of(statement) != "IMAP" for statement in config.statements)
-        self._lanes: dict[tuple[str, int], tuple[Ownership, str, int]] = {}
-        """By partition, the topic's id and the last offset that was written, and under which ownership."""
+        self._last_written: dict[tuple[str, int], tuple[Ownership, str, int]] = {}
+        """By partition, the ownership of the last write, the topic's id then, and the last offset."""
         self._timeout_s = config.integer(f"{PREFIX}.write.timeout") / 1000
         self._blocks_when_full = config.text(f"{PREFIX}.queue.full").upper() == "BLOCK"
         self._client: HazelcastClient | None = None
         self._maps: MapWriter | None = None
         self._transactional: TransactionalWriter | None = None
-        self._appending: AppendingWriter | None = None
+        self._appending: AppendWriter | None = None
         self._lock = threading.Lock()
         self._bounded_queues: dict[str, threading.Lock] = {}
 
     def open(self) -> None:
-        """Connect, unless the client is connected already or reconnecting by itself."""
+        """Connect, unless the client is connected or reconnects by itself."""
         with self._lock:
             if self._client is not None and self._client.lifecycle_service.is_running():
                 return
@@ -84,13 +80,13 @@ class HazelcastSink:
             self._maps = MapWriter(client, self._decode)
             size = self._config.integer(f"{PREFIX}.transaction.size")
             self._transactional = TransactionalWriter(client, size, self._timeout_s)
-            self._appending = AppendingWriter(client)
+            self._appending = AppendWriter(client)
 
-    def write(self, batch: Batch) -> Sequence[Rejected]:
+    def write(self, batch: Batch) -> Sequence[FailedRow]:
         """Write the rows of each statement to its structure."""
         self.open()
         source = self._source(batch)
-        rejected: list[Rejected] = []
+        failed: list[FailedRow] = []
         groups: dict[tuple[str, str], list[Entry]] = {}
         plan, target = None, None
         for index, row in enumerate(batch.rows):
@@ -102,26 +98,26 @@ class HazelcastSink:
                 members = groups.setdefault((kind, target), [])
             try:
                 item = None if row.values is None else encode(row)
-                # Names and keys are UTF-8, which not every text of a JSON key is.
+                # Names and keys are UTF-8, and a text of a JSON key may not be valid Unicode.
                 (row.target + row.id).encode()
             except BAD_RECORD as error:
-                rejected.append(Rejected(index, "document", error))
+                failed.append(FailedRow(index, "document", error))
                 continue
             members.append(Entry(row, item, index))
         for (kind, name), members in groups.items():
             if members:
-                rejected += self._write(kind, name, batch, source, members)
-        self._lanes[batch.topic, batch.partition] = batch.ownership, source.topic_id, batch.rows[-1].offset
-        return rejected
+                failed += self._write(kind, name, batch, source, members)
+        self._last_written[batch.topic, batch.partition] = batch.ownership, source.topic_id, batch.rows[-1].offset
+        return failed
 
     def _source(self, batch: Batch) -> Source:
-        """Where the rows come from. Kafka is asked for the topic's id where rows may be there already.
+        """Return where the rows come from; ask Kafka for the topic's id if these rows may be in the structure already.
 
-        Those that go on behind the last ones, without another owner in between, are of the same topic.
+        Rows that directly follow the last ones under the same ownership are of the same topic.
         """
         if not self._counts_offsets:
             return Source(self._config.name, batch.topic, batch.partition)
-        known = self._lanes.get((batch.topic, batch.partition))
+        known = self._last_written.get((batch.topic, batch.partition))
         goes_on = known is not None and known[0] is batch.ownership and batch.rows[0].offset > known[2]
         topic_id = known[1] if known is not None and goes_on else self._topic_id(batch.topic)
         return Source(self._config.name, batch.topic, batch.partition, topic_id)
@@ -133,7 +129,7 @@ class HazelcastSink:
                 self._client.shutdown()
             self._client = None
 
-    def _write(self, kind: str, target: str, batch: Batch, source: Source, members: Sequence[Entry]) -> list[Rejected]:
+    def _write(self, kind: str, target: str, batch: Batch, source: Source, members: Sequence[Entry]) -> list[FailedRow]:
         assert self._maps is not None
         assert self._transactional is not None
         assert self._appending is not None
@@ -147,13 +143,13 @@ class HazelcastSink:
                 return self._offer(target, source, members)
             else:
                 self._transactional.write(kind, target, source, members)
-        except tuple(REFUSED) as error:
+        except tuple(REFUSED_ITEM_ERRORS) as error:
             return self._refused(kind, target, batch, source, members, error)
         except _NOT_ALLOWED as error:
             raise SinkConfigError(f"Hazelcast: {error}") from error
         except (HazelcastError, OSError) as error:
-            # The client raises OSError where it finds its connection broken.
-            # Whether the write happened or not: markers, intents and keys make it safe to offer it again.
+            # The client raises OSError for a broken connection. The write may have happened or not: markers, intents
+            # and keys make it safe to repeat.
             raise Unavailable(f"Hazelcast: {error}") from error
         return []
 
@@ -165,36 +161,36 @@ class HazelcastSink:
         source: Source,
         members: Sequence[Entry],
         error: HazelcastError,
-    ) -> list[Rejected]:
-        """The one record that the cluster refuses; of several, each half is written by itself to find it."""
+    ) -> list[FailedRow]:
+        """Return the one record that the cluster refuses; of several records, write each half by itself to find it."""
         offsets = sorted({entry.row.offset for entry in members})
         if len(offsets) == 1:
-            return [Rejected(entry.place, REFUSED[type(error)], error) for entry in members]
-        # The rows of one record stay together, since a marker knows only offsets.
+            return [FailedRow(entry.place, REFUSED_ITEM_ERRORS[type(error)], error) for entry in members]
+        # The rows of one record stay together, because a marker is an offset.
         middle = offsets[len(offsets) // 2]
         halves = (
             [entry for entry in members if entry.row.offset < middle],
             [entry for entry in members if entry.row.offset >= middle],
         )
-        return [rejected for half in halves for rejected in self._write(kind, target, batch, source, half)]
+        return [failed for half in halves for failed in self._write(kind, target, batch, source, half)]
 
-    def _offer(self, target: str, source: Source, members: Sequence[Entry]) -> list[Rejected]:
+    def _offer(self, target: str, source: Source, members: Sequence[Entry]) -> list[FailedRow]:
         assert self._transactional is not None
         if self._transactional.room(target) > _AMPLE_ROOM:
             return self._offer_what_fits(target, source, members)
-        # A member checks a transaction's offers against the bound without those of other transactions.
+        # A member compares a transaction's offers with the bound, but ignores those of other transactions.
         with self._bounded_queues.setdefault(target, threading.Lock()):
             return self._offer_what_fits(target, source, members)
 
-    def _offer_what_fits(self, target: str, source: Source, members: Sequence[Entry]) -> list[Rejected]:
+    def _offer_what_fits(self, target: str, source: Source, members: Sequence[Entry]) -> list[FailedRow]:
         assert self._transactional is not None
-        # What is there already needs no room, and is not to blame for a full queue.
+        # Items that are there already need no room and cannot be the cause of a full queue.
         last = self._transactional.last_offset("QUEUE", target, source)
         missing = [entry for entry in members if entry.row.offset > last]
         room = self._transactional.room(target)
         fitting = missing[:room]
         while fitting and len(fitting) < len(missing) and missing[len(fitting)].row.offset == fitting[-1].row.offset:
-            # The rows of one record go together or not at all.
+            # The rows of one record are added together or not at all.
             fitting.pop()
         full = QueueFullError(f"queue {target} is full")
         try:
@@ -205,7 +201,7 @@ class HazelcastSink:
         rest = missing[len(fitting) :]
         if rest and self._blocks_when_full:
             raise Unavailable(str(full), _FULL_RETRY_MS)
-        return [Rejected(entry.place, "queue_full", full) for entry in rest]
+        return [FailedRow(entry.place, "queue_full", full) for entry in rest]
 
     def _connect(self) -> HazelcastClient:
         config = self._config
@@ -215,10 +211,11 @@ class HazelcastSink:
             "cluster_members": config.items(f"{PREFIX}.cluster.members"),
             "client_name": f"isotherm-{config.name}",
             "connection_timeout": config.integer(f"{PREFIX}.timeout") / 1000,
-            # Also the bound after which a client that lost its cluster gives up; `open` then makes a new one.
+            # This also limits how long a client that lost its cluster tries to reconnect; `open` then makes a new
+            # client.
             "cluster_connect_timeout": config.integer(f"{PREFIX}.timeout") / 1000,
             "invocation_timeout": self._timeout_s,
-            # The client gives up waiting for an answer only when the connection breaks: a frozen member must break it.
+            # The client stops waiting for an answer only if the connection breaks, so a frozen member must break it.
             "heartbeat_timeout": self._timeout_s,
             "heartbeat_interval": min(5.0, self._timeout_s / 4),
             "reconnect_mode": ReconnectMode.ASYNC,
@@ -251,24 +248,24 @@ def _checked_structure(plan: Plan) -> str:
 
 
 def structure_of(statement: Statement) -> str:
-    """The structure that a statement writes to."""
+    """Return the structure that a statement writes to."""
     return DEFAULT_TYPE if statement.store_as is None else statement.store_as.type
 
 
-def check(config: Validated) -> list[Problem]:
-    """What only this sink knows to be wrong in a configuration."""
-    problems = tls.problems(config, PREFIX)
+def problems(config: Validated) -> list[Problem]:
+    """Return what only this sink knows to be wrong in a configuration."""
+    found = tls.problems(config, PREFIX)
     has_tasks = config.is_resolved("tasks.max") and config.integer("tasks.max") > 1
     for statement in config.statements:
-        problems += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in _wrong(statement)]
+        found += [Problem(f"{PREFIX}.kcql", f"{why} (in {statement.text!r})") for why in _wrong(statement)]
         if structure_of(statement) in APPENDED and has_tasks:
-            why = f"{structure_of(statement)} is written by one task, or each record could not be held once"
-            problems.append(Problem("tasks.max", f"expected 1: {why} (in {statement.text!r})"))
-    return problems
+            why = f"only a single task can write each record once to a {structure_of(statement)}"
+            found.append(Problem("tasks.max", f"expected 1: {why} (in {statement.text!r})"))
+    return found
 
 
 def notices(config: Validated) -> list[Problem]:
-    """What this sink assumes and should say so."""
+    """Return what this sink assumes."""
     return [
         Problem(f"{PREFIX}.kcql", f"no STOREAS: stored in a {DEFAULT_TYPE} (in {statement.text!r})")
         for statement in config.statements
@@ -295,16 +292,13 @@ def _wrong(statement: Statement) -> list[str]:
         wrong.append(f"PK has no effect on a {kind}, which has no keys")
     if statement.mode == "UPSERT" and kind in (*TRANSACTIONAL, *APPENDED):
         wrong.append(f"UPSERT has no meaning for a {kind}; use INSERT")
-    behaviour = null_behaviour(statement)
-    if behaviour not in ("IGNORE", "DELETE", "FAIL"):
-        wrong.append(f"behavior.on.null.values={behaviour} is not allowed; expected IGNORE, DELETE or FAIL")
-    if behaviour == "DELETE" and kind != "IMAP":
+    if null_behaviour(statement) == "DELETE" and kind != "IMAP":
         wrong.append(f"behavior.on.null.values=DELETE has no effect on a {kind}, only on an IMAP")
     return wrong
 
 
 def _topics_that_discard_oldest(statements: Sequence[Statement]) -> dict[str, Any]:
-    """A full reliable topic drops its oldest messages, as a ring buffer does, instead of blocking."""
+    """Return the configuration of reliable topics that, when full, drop the oldest messages instead of blocking."""
     config = ReliableTopicConfig()  # type: ignore[no-untyped-call]  # the client leaves its constructor untyped
     config.overload_policy = TopicOverloadPolicy.DISCARD_OLDEST
     names = [one.target for one in statements if structure_of(one) == "RELIABLE_TOPIC" and one.target is not None]

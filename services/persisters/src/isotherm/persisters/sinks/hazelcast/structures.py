@@ -1,7 +1,7 @@
 """Maps, and the structures that Hazelcast writes in transactions. See docs/adr/0041.
 
-Maps: one entry a key, the highest revision wins. Queues, lists, sets and multimaps: each record once, by one
-transaction with a marker. Ring buffers and reliable topics, which know no transactions, are in `appending`.
+A map has one entry for each key, and the highest revision wins. Queues, lists, sets and multimaps get each record once,
+by one transaction with a marker. `append_writer` writes ring buffers and reliable topics, which have no transactions.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from hazelcast.errors import (
 from hazelcast.proxy.map import Map
 from hazelcast.transaction import TWO_PHASE
 
-from isotherm.persisters.consuming.ownership import Ownership
+from isotherm.persisters.api.ownership import Ownership
+from isotherm.persisters.api.plan import Plan
+from isotherm.persisters.api.row import Row
+from isotherm.persisters.api.sink import Unavailable
 from isotherm.persisters.records.decoding import Decode
-from isotherm.persisters.records.plan import Plan
 from isotherm.persisters.sinks.hazelcast.items import Item, revision_of
 from isotherm.persisters.sinks.hazelcast.map_keys import MapKey
-from isotherm.persisters.sinks.repeated_ids import comes_again
-from isotherm.persisters.sinks.sink import Row, Unavailable
+from isotherm.persisters.sinks.repeated_ids import may_repeat_ids
 
 MARKERS = "isotherm.markers"
 """Map: connector, topic with its id, partition and structure -> offset of the last record that the structure holds."""
@@ -37,13 +38,13 @@ TRANSACTIONAL = ("QUEUE", "LIST", "SET", "MULTI_MAP")
 APPENDED = ("RING_BUFFER", "RELIABLE_TOPIC")
 TYPES = ("IMAP", *TRANSACTIONAL, *APPENDED)
 
-REFUSED: Mapping[type[HazelcastError], str] = {
+REFUSED_ITEM_ERRORS: Mapping[type[HazelcastError], str] = {
     HazelcastSerializationError: "document",
     ClassCastError: "type",
     IllegalArgumentError: "type",
     MaxMessageSizeExceededError: "too_large",
 }
-"""What the cluster raises because of an item, whenever it is offered, and the word that it is counted under."""
+"""What the cluster raises because of an item, at every attempt, and the word under which its record is counted."""
 _COMPARE_ROUNDS = 10
 
 
@@ -52,12 +53,12 @@ class QueueFullError(Exception):
 
 
 class Entry(NamedTuple):
-    """A row and the item that it becomes; None deletes."""
+    """A row and its item; None deletes."""
 
     row: Row
     item: Item | None
     place: int = 0
-    """Of the row in its batch."""
+    """Index of the row in its batch."""
 
 
 _Keyed = tuple[MapKey, Entry]
@@ -71,21 +72,23 @@ class Source:
     topic: str
     partition: int
     topic_id: str = ""
-    """Of a topic that is deleted and made anew, the offsets begin anew: it is another one."""
+    """Offsets start at 0 in a topic that is deleted and created again; the id tells the two apart."""
 
     @property
-    def lane(self) -> str:
-        """The partition of this very topic, as text."""
-        return f"{self.topic}/{self.topic_id}|{self.partition}" if self.topic_id else self.former_lane
+    def partition_key(self) -> str:
+        """The partition of the topic with this id, as text."""
+        return f"{self.topic}/{self.topic_id}|{self.partition}" if self.topic_id else self.former_partition_key
 
     @property
-    def former_lane(self) -> str:
-        """As `lane` was before it named the topic's id: read where there is nothing of `lane`, and then replaced."""
+    def former_partition_key(self) -> str:
+        """The key before it contained the topic's id: read if nothing is stored under `partition_key`, and then
+        replaced.
+        """
         return f"{self.topic}|{self.partition}"
 
 
 class MapWriter:
-    """IMAP. An entry whose key comes again replaces only what was read before (docs/adr/0047)."""
+    """IMAP. An entry whose key occurs again replaces only the value that was read before (docs/adr/0047)."""
 
     def __init__(self, client: HazelcastClient, decode: Decode) -> None:
         self._client = client
@@ -94,7 +97,7 @@ class MapWriter:
         """By map, whether most of the keys of the last write were there already."""
 
     def write(self, target: str, entries: Sequence[Entry], ownership: Ownership) -> None:
-        """Put the last entry of each key, or the one of the highest revision where there are revisions.
+        """Put the last entry of each key, or the one with the highest revision if there are revisions.
 
         Raises OwnershipLostError, and what Hazelcast raises.
         """
@@ -105,7 +108,7 @@ class MapWriter:
                 latest[entry.row.id] = entry
         compared = _compared_plans(latest.values())
         if compared:
-            # A delete of a topic with revisions has none to compare: it goes last.
+            # A delete of a topic with revisions has no revision to compare: it comes last.
             changes = {
                 key: entry
                 for key, entry in latest.items()
@@ -128,14 +131,14 @@ class MapWriter:
             future.result()
 
     def _compare_and_put(self, target: str, latest: Mapping[str, Entry], ownership: Ownership) -> None:
-        """Compare and set: another writer of the same key, were there one, could not be overwritten unseen."""
+        """Compare and set, so that no other writer's value of the same key is overwritten unseen."""
         proxy: Any = self._client.get_map(target)
         deletes = any(entry.item is None for entry in latest.values())
         waiting = {key: (MapKey(key), entry) for key, entry in latest.items()}
-        # Asking first pays off only for keys that are there: of a new one, `put_if_absent` tells in the same call.
+        # Reading first pays off only for existing keys: for a new key `put_if_absent` shows the value in the same call.
         stored = _get_all(proxy, waiting) if deletes or self._mostly_known.get(target) else {}
         for number in range(_COMPARE_ROUNDS):
-            # Behind the look: whoever lost the partition before it may have seen a newer owner's entries.
+            # After the read: a task that lost the partition before it may have read a newer owner's entries.
             ownership.check()
             changed = self._compare_and_set(proxy, waiting, stored)
             if not number:
@@ -145,13 +148,13 @@ class MapWriter:
             if changed:
                 stored = {key: item for key, item in stored.items() if key not in changed}
                 stored |= _get_all(proxy, {key: waiting[key] for key in changed})
-        raise Unavailable(f"map {target}: {len(waiting)} keys are being changed by somebody else")
+        raise Unavailable(f"map {target}: {len(waiting)} keys are being changed by other writers")
 
     def _compare_and_set(self, proxy: Any, waiting: dict[str, _Keyed], stored: dict[str, Any]) -> list[str]:
-        """One attempt at every key that waits, where `stored` says what the map holds.
+        """Make one attempt at every waiting key; `stored` holds the values in the map as far as they are known.
 
-        Keys that are done leave `waiting`; what turns out to be there is added to `stored`. Returns the keys that
-        somebody else has changed, so that it is not known what they hold.
+        It removes the keys that are done from `waiting`, and adds values that turn out to exist to `stored`. Returns
+        the keys that somebody else has changed, whose values are unknown.
         """
         done = [key for key, (_, entry) in waiting.items() if self._is_done(entry, stored.get(key))]
         self._renew(proxy, [(*waiting.pop(key), stored.get(key)) for key in done])
@@ -167,12 +170,12 @@ class MapWriter:
                 serialized, entry = waiting.pop(key)
                 ttl_s = _ttl_s(entry.row)
                 if ttl_s is not None and before is not None and entry.item is not None:
-                    # Replacing keeps the life of what was replaced.
+                    # Replacing a value keeps the time to live of the replaced one.
                     proxy.set_ttl(serialized, ttl_s).result()
         return changed
 
     def _renew(self, proxy: Any, done: Sequence[tuple[MapKey, Entry, Any]]) -> None:
-        """Set the life of entries that are there already: who replaced them may have died before it did so."""
+        """Set the time to live of existing entries: their writer may have died between writing and setting it."""
         lives = [
             proxy.set_ttl(key, ttl_s)
             for key, entry, stored in done
@@ -194,8 +197,8 @@ class MapWriter:
 
 
 def _compared_plans(entries: Iterable[Entry]) -> set[Plan]:
-    """The plans of entries that are put only in place of what was read: by revision, or because keys come again."""
-    return {plan for plan in {entry.row.plan for entry in entries} if plan.revision is not None or comes_again(plan)}
+    """Return the plans of entries that replace only what was read: by revision, or because keys occur again."""
+    return {plan for plan in {entry.row.plan for entry in entries} if plan.revision is not None or may_repeat_ids(plan)}
 
 
 def _get_all(proxy: Any, keyed: Mapping[str, _Keyed]) -> dict[str, Any]:
@@ -204,7 +207,7 @@ def _get_all(proxy: Any, keyed: Mapping[str, _Keyed]) -> dict[str, Any]:
 
 
 def _replace(proxy: Any, key: MapKey, entry: Entry, stored: Any) -> Any:
-    """The call that writes the entry unless the map holds something else by then."""
+    """Start the call that writes the entry unless the map holds another value by then."""
     if stored is None:
         return proxy.put_if_absent(key, entry.item, ttl=_ttl_s(entry.row))
     if entry.item is None:
@@ -223,7 +226,7 @@ class TransactionalWriter:
     def write(self, kind: str, target: str, source: Source, entries: Sequence[Entry]) -> None:
         """Add what the structure does not hold yet.
 
-        Raises QueueFullError when a bounded queue has no room; what was committed before stays, with its marker.
+        Raises QueueFullError if a bounded queue has no room; what was committed before stays, with its marker.
         """
         for chunk in chunks(entries, self._size):
             self._write(kind, target, source, chunk)
@@ -233,11 +236,12 @@ class TransactionalWriter:
         transaction.begin()
         try:
             markers = transaction.get_map(MARKERS)
-            key = _marker_key(kind, target, source, source.lane)
-            # The lock on the marker makes a second writer of the same partition wait, and then see this one's offset.
+            key = _marker_key(kind, target, source, source.partition_key)
+            # The lock on the marker makes a second writer of the same partition wait and then read this writer's
+            # offset.
             last = markers.get_for_update(key)
             if last is None and source.topic_id:
-                former = _marker_key(kind, target, source, source.former_lane)
+                former = _marker_key(kind, target, source, source.former_partition_key)
                 last = markers.get_for_update(former)
                 if last is not None:
                     markers.set(key, last)
@@ -267,32 +271,34 @@ class TransactionalWriter:
                 collection.add(entry.item)
 
     def last_offset(self, kind: str, target: str, source: Source) -> int:
-        """The offset of the last record that the structure holds; -1 when it holds none."""
+        """Return the offset of the last record that the structure holds; -1 if it holds none."""
         markers: Map[str, str] = self._client.get_map(MARKERS)
-        for lane in (source.lane, source.former_lane):
-            last = markers.get(_marker_key(kind, target, source, lane)).result()
+        for partition in (source.partition_key, source.former_partition_key):
+            last = markers.get(_marker_key(kind, target, source, partition)).result()
             if last is not None:
                 return int(last)
         return -1
 
     def room(self, target: str) -> int:
-        """How many items a queue takes now."""
+        """Return how many items a queue can take now."""
         return int(self._client.get_queue(target).remaining_capacity().result())
 
 
-def _marker_key(kind: str, target: str, source: Source, lane: str) -> str:
-    return f"{source.connector}|{lane}|{kind}|{target}"
+def _marker_key(kind: str, target: str, source: Source, partition: str) -> str:
+    return f"{source.connector}|{partition}|{kind}|{target}"
 
 
 def chunks(entries: Sequence[Entry], size: int) -> Iterator[Sequence[Entry]]:
-    """Parts of at most `size` entries; the rows of one record stay together, since a marker knows only offsets."""
+    """Split entries into parts of at most `size`; the rows of one record stay together, because a marker is
+    an offset.
+    """
     start = 0
     while start < len(entries):
         end = min(start + size, len(entries))
         while start < end < len(entries) and entries[end].row.offset == entries[end - 1].row.offset:
             end -= 1
         if end == start:
-            # One record alone has more rows than that.
+            # A single record has more rows than that.
             end = start + size
             while end < len(entries) and entries[end].row.offset == entries[end - 1].row.offset:
                 end += 1
@@ -301,7 +307,7 @@ def chunks(entries: Sequence[Entry], size: int) -> Iterator[Sequence[Entry]]:
 
 
 def _ttl_s(row: Row) -> float | None:
-    """What is left of the statement's TTL (ms, from the event time) in seconds; None without one."""
+    """Return what is left of the statement's TTL (ms, from the event time), in seconds; None without a TTL."""
     ttl_ms = row.plan.statement.ttl
     if ttl_ms is None:
         return None
@@ -312,5 +318,5 @@ def _roll_back(transaction: Any) -> None:
     try:
         transaction.rollback()
     except (HazelcastError, OSError):
-        # The connection is gone, and with it the transaction: the member rolls it back itself.
+        # The connection is gone; the member rolls its transaction back.
         return

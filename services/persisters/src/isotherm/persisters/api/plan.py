@@ -1,4 +1,4 @@
-"""What a statement means for records of one writer schema: the compiled projection and the schema's declarations."""
+"""What a statement means for the records of one writer schema: compiled projection and the schema's declarations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from isotherm import kcql
 from isotherm.kcql.model import Part, Statement
-from isotherm.persisters.records.decoding import WriterSchema
+from isotherm.servicekit.avro import WriterSchema
 
 IDENTITY = "isotherm.identity"
 EVENT_TIME = "isotherm.event_time"
@@ -24,7 +24,7 @@ class Plan:
     writer: WriterSchema | None
     projection: kcql.Projection
     identity: tuple[str, ...]
-    """Fields that the schema declares as identity; empty without such a declaration."""
+    """The fields that the schema declares as identity; empty without such a declaration."""
     event_time: str | None
     revision: str | None
 
@@ -38,8 +38,8 @@ class Plan:
         )
 
     @property
-    def is_whole(self) -> bool:
-        """Whether rows are the records themselves: `SELECT *` without IGNORE."""
+    def selects_whole_record(self) -> bool:
+        """Whether a row is the record itself: `SELECT *` without IGNORE."""
         fields = self.statement.fields
         is_star = len(fields) == 1 and fields[0].wildcard and not fields[0].path.segments
         return is_star and fields[0].path.part is Part.VALUE and not self.statement.ignore
@@ -48,14 +48,14 @@ class Plan:
     def columns(self) -> Mapping[str, Any]:
         """The Avro type of each projected field, in order; empty for values without a schema.
 
-        The projection is applied to the schema itself, to a record that holds at each place the type of that place,
-        so that names come out exactly as they do for data.
+        The projection is applied to a record that holds in each field the type of that field, so that the names come
+        out exactly as they do for data.
         """
         return {name: _type_of(place) for name, place in self._shape.items()}
 
     @cached_property
     def revision_column(self) -> str | None:
-        """The name of the revision in the row; None when it is not selected."""
+        """The name of the revision in the row; None if the statement does not select it."""
         return next((name for name, place in self._shape.items() if getattr(place, "is_revision", False)), None)
 
     @cached_property
@@ -71,7 +71,7 @@ class Plan:
 
 
 class TypeAt:
-    """Stands for a value in a record that shows a schema's shape."""
+    """Stands for a value in a record that shows the shape of a schema."""
 
     def __init__(self, avro: Any) -> None:
         self.avro = avro
@@ -79,7 +79,7 @@ class TypeAt:
 
 
 class MapAt(dict[str, Any]):
-    """Stands for a map: whatever the key, the same type stands there."""
+    """Stands for a map: whatever the key, the element is the same."""
 
     def __init__(self, avro: Any, element: Any) -> None:
         super().__init__()
@@ -87,14 +87,14 @@ class MapAt(dict[str, Any]):
         self.element = element
 
     def get(self, _key: str, _default: Any = None) -> Any:
-        """The place of any entry."""
+        """Return the element."""
         return self.element
 
 
 def compile_plan(statement: Statement, writer: WriterSchema | None, pk_separator: str) -> Plan:
-    """Compile `statement` for values of `writer`.
+    """Compile `statement` for values written with `writer` (None: values without a schema).
 
-    Raises kcql.ProjectionError when the schema declares a field as identity or revision that it does not have.
+    Raises kcql.ProjectionError if the schema declares a field as identity or revision that it does not have.
     """
     schema = None if writer is None else writer.json
     declared = schema or {}
@@ -120,9 +120,9 @@ def _names(declared: Any) -> tuple[str, ...]:
 
 
 def _places(schema: Any, named: dict[str, Any], namespace: str = "") -> Any:
-    """A value that says at each place which type stands there: records as dicts, arrays as lists of one element.
+    """Return a value that shows each field's type in its position: records as dicts, arrays as lists of one element.
 
-    `named` holds the types that have been defined so far, by full name; what refers to one is shown as what it is.
+    `named` holds the types that are defined so far, by full name; a reference is shown as the type that it names.
     """
     if isinstance(schema, str):
         defined = named.get(_full_name(schema, namespace), schema)
@@ -136,7 +136,7 @@ def _places(schema: Any, named: dict[str, Any], namespace: str = "") -> Any:
         if kind in ("enum", "fixed"):
             named[full_name] = schema
             return TypeAt(schema)
-        # A record inside itself has no end: what lies below it is shown as a map of texts.
+        # A record inside itself has no end: its inner occurrence is shown as a map of texts.
         named[full_name] = {"type": "map", "values": "string"}
         inside = full_name.rpartition(".")[0]
         places = {field["name"]: _places(field["type"], named, inside) for field in schema["fields"]}
@@ -157,7 +157,7 @@ def _union(schema: Sequence[Any], branches: Sequence[Any]) -> list[Any]:
 
 
 def _full_name(name: str, namespace: str) -> str:
-    """Avro specification, Names: one without dots is in the namespace around it."""
+    """Qualify a name without dots with the namespace around it (Avro specification, "Names")."""
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
@@ -169,5 +169,5 @@ def _type_of(place: Any) -> Any:
     if isinstance(place, dict):
         fields = [{"name": name, "type": _type_of(inner)} for name, inner in place.items()]
         return {"type": "record", "name": "nested", "fields": fields}
-    # A part of the record that is no value: its topic, partition, offset, key...
+    # A part of the record beside its value: topic, partition, offset, key.
     return "long" if isinstance(place, int) else "string"

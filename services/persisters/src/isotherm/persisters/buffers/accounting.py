@@ -1,6 +1,6 @@
 """Exact counts of one partition: read = written + dead-lettered + skipped + filtered.
 
-They travel in the metadata of the committed offset, so that they and the position they speak of are one atomic fact
+The metadata of the committed offset holds them. Kafka commits them together with the position, so they always match it
 and survive `kill -9`. See docs/adr/0042.
 """
 
@@ -16,16 +16,16 @@ _OUTCOMES = ("dead_lettered", "skipped", "filtered")
 
 @dataclass
 class Counts:
-    """Cumulative numbers of a partition's records: how many came, and their outcomes, by reason where there is one."""
+    """Cumulative numbers of a partition's records: how many were read, and their outcomes, some of them by reason."""
 
     read: int = 0
-    """Counted where records are taken, so that one that ends nowhere is seen: `read` is then more than `settled`."""
+    """Counted when records are taken: `read` is then greater than `settled` if a record gets no outcome."""
     written: int = 0
     dead_lettered: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
     filtered: Counter[str] = field(default_factory=Counter)
     lost: int = 0
-    """Offsets that were gone from the topic before they were read: at most so many records, none of them `read`."""
+    """Offsets that were gone from the topic before they were read: an upper bound of records, none of them `read`."""
 
     @property
     def settled(self) -> int:
@@ -33,7 +33,7 @@ class Counts:
         return self.written + sum(sum(getattr(self, outcome).values()) for outcome in _OUTCOMES)
 
     def add(self, other: Counts) -> None:
-        """Count `other`'s records too."""
+        """Add the numbers of `other`."""
         self.read += other.read
         self.written += other.written
         self.lost += other.lost
@@ -41,7 +41,7 @@ class Counts:
             getattr(self, outcome).update(getattr(other, outcome))
 
     def to_metadata(self) -> str:
-        """The counts as the text that is committed with an offset."""
+        """Return the counts as the metadata of a committed offset."""
         by_reason = {outcome: dict(getattr(self, outcome)) for outcome in _OUTCOMES if getattr(self, outcome)}
         lost = {"lost": self.lost} if self.lost else {}
         return json.dumps(
@@ -50,7 +50,7 @@ class Counts:
 
     @classmethod
     def from_metadata(cls, text: str | None) -> Counts:
-        """The counts in a committed offset's metadata; zero when there are none, or they are another program's."""
+        """Read the counts from a committed offset's metadata; zero if there are none or another program wrote it."""
         try:
             document = json.loads(text or "")
             if document["v"] != _VERSION:
@@ -58,7 +58,7 @@ class Counts:
             counters = [Counter(_whole_numbers(document.get(outcome, {}))) for outcome in _OUTCOMES]
             dead_lettered, skipped, filtered = counters
             counts = cls(0, int(document["written"]), dead_lettered, skipped, filtered)
-            # Before `read` was counted by itself it was what is settled.
+            # Metadata of older versions has no `read`: it was equal to what is settled.
             counts.read = int(document.get("read", counts.settled))
             counts.lost = int(document.get("lost", 0))
             return counts

@@ -1,4 +1,4 @@
-"""Lanes and work without servers: any schedule of failures, crashes and rebalances keeps every promise."""
+"""PartitionBuffers and work without servers: any schedule of failures, crashes and rebalances keeps every promise."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ from hypothesis import strategies as st
 
 from isotherm import kcql
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
-from isotherm.persisters.records.plan import Plan, compile_plan
-from isotherm.persisters.sinks.sink import Rejected, Row
-from isotherm.persisters.task.accounting import Counts
-from isotherm.persisters.task.in_flight_batch import (
-    Prepared,
-    Record,
-    Refusal,
-    Work,
-)
-from isotherm.persisters.task.partition_buffers import Lanes, Limits
+from isotherm.persisters.api.plan import Plan, compile_plan
+from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
+from isotherm.persisters.api.row import FailedRow, Row
+from isotherm.persisters.buffers.accounting import Counts
+from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
+from isotherm.persisters.buffers.limits import BufferLimits
+from isotherm.persisters.buffers.partition_buffers import PartitionBuffers
 from isotherm.servicekit.backoff import Backoff
 
 TOPIC = "t"
 (STATEMENT,) = kcql.parse("INSERT INTO target SELECT * FROM t PK k")
 PLAN: Plan = compile_plan(STATEMENT, None, "-")
 NOOP_WITH_LETTERS = ErrorPolicy(Policy.NOOP, dead_letters=True)
-LIMITS = Limits(batch_records=4, waiting_records=6, batch_bytes=1_000_000, waiting_bytes=10_000_000)
+LIMITS = BufferLimits(batch_records=4, waiting_records=6, batch_bytes=1_000_000, waiting_bytes=10_000_000)
 
 
 def record(offset: int, partition: int = 0) -> Record:
@@ -39,17 +36,17 @@ def row_of(one: Record) -> Row:
     return Row(one.offset, "target", str(one.offset % 3), {"v": one.offset}, 1_000, None, PLAN)
 
 
-def refusal_of(one: Record) -> Refusal:
-    return Refusal(one, "VALUE_CONVERTER", "decode", ValueError("bad"))
+def refusal_of(one: Record) -> FailedRecord:
+    return FailedRecord(one, "VALUE_CONVERTER", "decode", ValueError("bad"))
 
 
 def projecting(bad: set[int], filtered: set[int]) -> Any:
-    def project(one: Record) -> Prepared:
+    def project(one: Record) -> ProjectedRecord:
         if one.offset in bad:
-            return Prepared(refusal=refusal_of(one))
+            return ProjectedRecord(failed=refusal_of(one))
         if one.offset in filtered:
-            return Prepared(filtered="tombstone")
-        return Prepared([row_of(one)])
+            return ProjectedRecord(filtered="tombstone")
+        return ProjectedRecord([row_of(one)])
 
     return project
 
@@ -60,9 +57,9 @@ class Store:
     def __init__(self) -> None:
         self.last: dict[str, int] = {}
         self.seen: set[int] = set()
-        self.letters: list[int] = []
+        self.dead_letters: list[int] = []
 
-    def write(self, rows: Sequence[Row], rejected: dict[int, Rejected]) -> None:
+    def write(self, rows: Sequence[Row], rejected: dict[int, FailedRow]) -> None:
         for index, row in enumerate(rows):
             if index not in rejected:
                 self.last[row.id] = row.offset
@@ -74,60 +71,62 @@ class Task:
 
     def __init__(self, store: Store, committed: tuple[int, str], project: Any, policy: ErrorPolicy) -> None:
         self.store, self.project, self.policy = store, project, policy
-        self.lanes = Lanes(LIMITS, lambda: Backoff(random=random.Random(0)))
-        self.lanes.assign((TOPIC, 0), committed[0], Counts.from_metadata(committed[1]))
-        self.lane = self.lanes.by_partition[(TOPIC, 0)]
+        self.buffers = PartitionBuffers(LIMITS, lambda: Backoff(random=random.Random(0)))
+        self.buffers.assign((TOPIC, 0), committed[0], Counts.from_metadata(committed[1]))
+        self.buffer = self.buffers.by_partition[(TOPIC, 0)]
         self.next_read = committed[0]
         self.now_ms = 0.0
-        self.failed: Refusal | None = None
+        self.failed: FailedRecord | None = None
 
     def read(self, end: int) -> None:
-        paused = bool(self.lanes.to_pause()) or self.lane.paused
+        paused = bool(self.buffers.pause_full()) or self.buffer.paused
         if not paused and self.next_read < end:
-            self.lanes.offer([record(self.next_read)], self.now_ms)
+            self.buffers.append([record(self.next_read)], self.now_ms)
             self.next_read += 1
-        self.lanes.to_resume()
+        self.buffers.resume_drained()
 
     def prepare(self) -> None:
-        if self.lane.wants_preparing(LIMITS, self.now_ms):
-            self.lane.accept(Work.prepare(self.lane.next_batch(LIMITS), self.policy, self.project), self.now_ms)
+        if self.buffer.is_batch_due(LIMITS, self.now_ms):
+            self.buffer.accept(
+                InFlightBatch.prepare(self.buffer.next_batch(LIMITS), self.policy, self.project), self.now_ms
+            )
 
     def start(self) -> None:
-        self.lane.start(self.now_ms)
+        self.buffer.start(self.now_ms)
 
     def finish(self, outcome: str, seed: int) -> None:
-        work = self.lane.in_flight
+        work = self.buffer.in_flight
         if work is None:
             return
         if outcome == "unavailable" and work.rows:
             # Some of it may have been written all the same.
             lost = random.Random(seed).randint(0, len(work.rows))
             self.store.write(work.rows[:lost], {})
-            work.unavailable(ConnectionError("away"), self.policy)
+            work.apply_unavailable(ConnectionError("away"), self.policy)
         else:
             rejected = self._rejected(work.rows, outcome, random.Random(seed))
             self.store.write(work.rows, {one.index: one for one in rejected})
-            work.judge(rejected, self.policy)
+            work.apply_result(rejected, self.policy)
         if not work.rows:
-            self.store.letters += [letter.record.offset for letter in work.letters]
-            work.letters, work.skipped = [], []
-        settled = self.lane.finished("away", self.now_ms)
-        if settled is not None and work.stop is not None:
-            self.failed = work.stop
+            self.store.dead_letters += [letter.record.offset for letter in work.dead_letters]
+            work.dead_letters, work.skipped = [], []
+        settled = self.buffer.finish("away", self.now_ms)
+        if settled is not None and work.stopped_at is not None:
+            self.failed = work.stopped_at
 
-    def _rejected(self, rows: Sequence[Row], outcome: str, rng: random.Random) -> list[Rejected]:
+    def _rejected(self, rows: Sequence[Row], outcome: str, rng: random.Random) -> list[FailedRow]:
         if outcome == "ok":
             return []
         chosen = [index for index in range(len(rows)) if rng.random() < 0.4]
         return [
-            Rejected(index, "mapping", ValueError("refused"), transient=outcome == "transient" or rng.random() < 0.5)
+            FailedRow(index, "mapping", ValueError("refused"), transient=outcome == "transient" or rng.random() < 0.5)
             for index in chosen
         ]
 
     def committed(self) -> tuple[int, str] | None:
-        for lane in self.lanes.to_commit():
-            lane.committed = lane.position
-            return (lane.position or 0, lane.counts.to_metadata())
+        for buffer in self.buffers.uncommitted():
+            buffer.committed = buffer.position
+            return (buffer.position or 0, buffer.counts.to_metadata())
         return None
 
 
@@ -162,7 +161,7 @@ def test_any_schedule_settles_every_record_exactly_once_in_the_counts(
             if found is not None:
                 assert found[0] > committed[0], "a committed position never goes back"
                 committed = found
-                unsettled = set(range(committed[0])) - store.seen - set(store.letters) - filtered
+                unsettled = set(range(committed[0])) - store.seen - set(store.dead_letters) - filtered
                 assert not unsettled, "nothing is committed that has no outcome"
                 counts = Counts.from_metadata(committed[1])
                 assert counts.read == counts.settled == committed[0]
@@ -213,10 +212,10 @@ def test_throw_stops_at_the_first_bad_record_with_all_before_it_settled(bad: set
     first = min(bad)
     assert task.failed is not None
     assert task.failed.record.offset == first
-    assert task.lane.position == first
+    assert task.buffer.position == first
     assert store.seen >= set(range(first))
-    assert store.letters == [], "a dead letter would be written again by every restart"
-    assert task.lane.counts.read == task.lane.counts.settled == first
+    assert store.dead_letters == [], "a dead letter would be written again by every restart"
+    assert task.buffer.counts.read == task.buffer.counts.settled == first
 
 
 @settings(max_examples=200)
@@ -233,10 +232,10 @@ def test_nothing_is_committed_past_a_batch_whose_attempt_ended_the_task(
         if step == "read":
             task.read(total)
         elif step == "finish":
-            work = task.lane.in_flight
+            work = task.buffer.in_flight
             if work is not None and ended_at is None and number >= after:
                 ended_at = work.records[0].offset
-                task.lane.halt()
+                task.buffer.halt()
             else:
                 task.finish(outcome, seed)
         elif step == "wait":
@@ -244,9 +243,9 @@ def test_nothing_is_committed_past_a_batch_whose_attempt_ended_the_task(
         elif step in ("prepare", "start"):
             getattr(task, step)()
     assert ended_at is not None
-    assert (task.lane.position or 0) == ended_at
-    assert task.lane.in_flight is None
-    assert task.lane.counts.read == task.lane.counts.settled == ended_at
+    assert (task.buffer.position or 0) == ended_at
+    assert task.buffer.in_flight is None
+    assert task.buffer.counts.read == task.buffer.counts.settled == ended_at
 
 
 def test_a_record_that_ends_nowhere_is_read_but_not_settled() -> None:
@@ -258,10 +257,10 @@ def test_a_record_that_ends_nowhere_is_read_but_not_settled() -> None:
             task.read(8)
         task.prepare()
         # As a loop would that forgets the first one.
-        task.lane.in_flight = None
+        task.buffer.in_flight = None
         task.start()
     task.finish("ok", 0)
-    assert (task.lane.counts.read, task.lane.counts.settled) == (8, 4)
+    assert (task.buffer.counts.read, task.buffer.counts.settled) == (8, 4)
 
 
 def test_retry_gives_up_after_its_attempts_and_passes_no_good_record_over() -> None:
@@ -272,130 +271,132 @@ def test_retry_gives_up_after_its_attempts_and_passes_no_good_record_over() -> N
     for attempt in range(4):
         assert task.failed is None, attempt
         task.start()
-        work = task.lane.in_flight
+        work = task.buffer.in_flight
         assert work is not None
-        work.unavailable(ConnectionError("away"), task.policy)
-        if task.lane.finished("away", task.now_ms) is not None:
-            task.failed = work.stop
+        work.apply_unavailable(ConnectionError("away"), task.policy)
+        if task.buffer.finish("away", task.now_ms) is not None:
+            task.failed = work.stopped_at
         task.now_ms += 100_000
     assert task.failed is not None
-    assert (task.failed.reason, task.lane.position) == ("unavailable", 0)
-    assert store.letters == []
+    assert (task.failed.reason, task.buffer.position) == ("unavailable", 0)
+    assert store.dead_letters == []
 
 
 def test_a_stop_before_refused_records_takes_their_letters_back() -> None:
     policy = ErrorPolicy(Policy.RETRY, max_retries=0, dead_letters=True)
     records = [record(offset) for offset in range(4)]
-    work = Work.prepare(records, policy, projecting(set(), set()))
-    work.judge(
+    work = InFlightBatch.prepare(records, policy, projecting(set(), set()))
+    work.apply_result(
         [
-            Rejected(1, "overloaded", ValueError("now"), transient=True),
-            Rejected(3, "mapping", ValueError("never")),
+            FailedRow(1, "overloaded", ValueError("now"), transient=True),
+            FailedRow(3, "mapping", ValueError("never")),
         ],
         policy,
     )
-    assert work.stop is not None
+    assert work.stopped_at is not None
     assert work.end == 1
-    assert work.letters == []
-    assert work.settle() == Counts(written=1)
+    assert work.dead_letters == []
+    assert work.count_outcomes() == Counts(written=1)
 
 
 def test_rows_written_behind_a_failed_one_of_the_same_key_are_written_again() -> None:
-    work = Work.prepare([record(offset) for offset in range(7)], NOOP_WITH_LETTERS, projecting(set(), set()))
-    work.judge([Rejected(1, "overloaded", ValueError("now"), transient=True)], NOOP_WITH_LETTERS)
+    work = InFlightBatch.prepare([record(offset) for offset in range(7)], NOOP_WITH_LETTERS, projecting(set(), set()))
+    work.apply_result([FailedRow(1, "overloaded", ValueError("now"), transient=True)], NOOP_WITH_LETTERS)
     assert [row.offset for row in work.rows] == [1, 4]
     with pytest.raises(ValueError, match="still to be written"):
-        work.settle()
+        work.count_outcomes()
 
 
 def test_lanes_pause_at_their_share_and_resume_at_half_of_it() -> None:
-    lanes = Lanes(LIMITS, Backoff)
-    lanes.assign((TOPIC, 0), None, Counts())
-    lane = lanes.by_partition[(TOPIC, 0)]
-    lanes.offer([record(offset) for offset in range(5)], 0.0)
-    assert lanes.to_pause() == []
-    assert lanes.is_sated
-    lanes.offer([record(5)], 0.0)
-    assert lanes.to_pause() == [lane]
-    assert lanes.all_full
-    lane.accept(Work.prepare(lane.next_batch(LIMITS), NOOP_WITH_LETTERS, projecting(set(), set())), 0.0)
-    assert lanes.to_resume() == [lane]
-    assert (lanes.all_full, lanes.is_sated) == (False, False)
+    buffers = PartitionBuffers(LIMITS, Backoff)
+    buffers.assign((TOPIC, 0), None, Counts())
+    buffer = buffers.by_partition[(TOPIC, 0)]
+    buffers.append([record(offset) for offset in range(5)], 0.0)
+    assert buffers.pause_full() == []
+    assert buffers.are_all_above_low_mark
+    buffers.append([record(5)], 0.0)
+    assert buffers.pause_full() == [buffer]
+    assert buffers.are_all_paused
+    buffer.accept(InFlightBatch.prepare(buffer.next_batch(LIMITS), NOOP_WITH_LETTERS, projecting(set(), set())), 0.0)
+    assert buffers.resume_drained() == [buffer]
+    assert (buffers.are_all_paused, buffers.are_all_above_low_mark) == (False, False)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_waits_and_what_is_written_is_bounded_over_all_partitions(seed: int) -> None:
     """Also while some partitions never get rid of anything, and these never take the room of all others."""
     rng = random.Random(seed)
-    lanes = rng.choice([1, 3, 10, 60, 100])
-    stuck = {partition for partition in range(lanes) if rng.random() < 0.5}
-    limits = Limits(
+    buffers = rng.choice([1, 3, 10, 60, 100])
+    stuck = {partition for partition in range(buffers) if rng.random() < 0.5}
+    limits = BufferLimits(
         batch_records=100, batch_bytes=25_000, waiting_records=4_000, waiting_bytes=1_000_000, writing_bytes=200_000
     )
-    whole = Lanes(limits, Backoff)
-    for partition in range(lanes):
+    whole = PartitionBuffers(limits, Backoff)
+    for partition in range(buffers):
         whole.assign((TOPIC, partition), None, Counts())
-    offsets = dict.fromkeys(range(lanes), 0)
-    project, most = projecting(set(), set()), Limits.batch_records
+    offsets = dict.fromkeys(range(buffers), 0)
+    project, most = projecting(set(), set()), BufferLimits.batch_records
     for _ in range(600):
-        partition = rng.randrange(lanes)
-        lane = whole.by_partition[TOPIC, partition]
-        whole.to_pause()
-        if not lane.paused:
-            most = rng.randint(1, whole.most_read)
-            whole.offer([record(offsets[partition] + number, partition) for number in range(most)], 0.0)
+        partition = rng.randrange(buffers)
+        buffer = whole.by_partition[TOPIC, partition]
+        whole.pause_full()
+        if not buffer.paused:
+            most = rng.randint(1, whole.max_records_per_read)
+            whole.append([record(offsets[partition] + number, partition) for number in range(most)], 0.0)
             offsets[partition] += most
-        if lane.wants_preparing(limits, 0.0):
-            lane.accept(Work.prepare(whole.next_batch(lane), NOOP_WITH_LETTERS, project), 0.0)
-        lane.start(0.0)
-        if lane.in_flight is not None and partition not in stuck:
-            lane.in_flight.rows = []
-            lane.finished(None, 0.0)
-        whole.to_resume()
+        if buffer.is_batch_due(limits, 0.0):
+            buffer.accept(InFlightBatch.prepare(whole.next_batch(buffer), NOOP_WITH_LETTERS, project), 0.0)
+        buffer.start(0.0)
+        if buffer.in_flight is not None and partition not in stuck:
+            buffer.in_flight.rows = []
+            buffer.finish(None, 0.0)
+        whole.resume_drained()
         others = whole.by_partition.values()
         waiting = sum(len(other.waiting) for other in others)
-        # Where the parts are ample, each lane may go beyond its own by one read; else all of them together by one.
-        assert waiting <= limits.waiting_records + limits.batch_records * (lanes if lanes <= 10 else 1)
+        # Where the parts are ample, each buffer may go beyond its own by one read; else all of them together by one.
+        assert waiting <= limits.waiting_records + limits.batch_records * (buffers if buffers <= 10 else 1)
         assert sum(other.writing_bytes for other in others) <= limits.writing_bytes
-        assert all(other.waiting or not other.paused for other in others), "an empty lane is read"
-    assert all(offsets[partition] for partition in range(lanes)) or lanes > 10
-    assert sum(lane.waiting_bytes for lane in others) == sum(one.size_bytes for lane in others for one in lane.waiting)
+        assert all(other.waiting or not other.paused for other in others), "an empty buffer is read"
+    assert all(offsets[partition] for partition in range(buffers)) or buffers > 10
+    assert sum(buffer.waiting_bytes for buffer in others) == sum(
+        one.size_bytes for buffer in others for one in buffer.waiting
+    )
 
 
 def test_records_of_partitions_that_are_gone_are_dropped() -> None:
-    lanes = Lanes(LIMITS, Backoff)
-    lanes.assign((TOPIC, 0), None, Counts())
-    lanes.forget((TOPIC, 0))
-    lanes.offer([record(0)], 0.0)
-    assert lanes.by_partition == {}
+    buffers = PartitionBuffers(LIMITS, Backoff)
+    buffers.assign((TOPIC, 0), None, Counts())
+    buffers.remove((TOPIC, 0))
+    buffers.append([record(0)], 0.0)
+    assert buffers.by_partition == {}
 
 
 def test_batches_are_bounded_by_count_and_by_bytes_and_wait_for_linger() -> None:
-    limits = Limits(batch_records=3, batch_bytes=500, linger_ms=50.0)
-    lanes = Lanes(limits, Backoff)
-    lanes.assign((TOPIC, 0), None, Counts())
-    lane = lanes.by_partition[(TOPIC, 0)]
-    lanes.offer([record(0)], now_ms=10.0)
-    assert not lane.wants_preparing(limits, now_ms=59.0)
-    assert lane.wants_preparing(limits, now_ms=60.0)
-    lanes.offer([record(1), record(2), record(3)], now_ms=11.0)
-    assert lane.wants_preparing(limits, now_ms=11.0)
-    assert [one.offset for one in lane.next_batch(limits)] == [0, 1]
+    limits = BufferLimits(batch_records=3, batch_bytes=500, linger_ms=50.0)
+    buffers = PartitionBuffers(limits, Backoff)
+    buffers.assign((TOPIC, 0), None, Counts())
+    buffer = buffers.by_partition[(TOPIC, 0)]
+    buffers.append([record(0)], now_ms=10.0)
+    assert not buffer.is_batch_due(limits, now_ms=59.0)
+    assert buffer.is_batch_due(limits, now_ms=60.0)
+    buffers.append([record(1), record(2), record(3)], now_ms=11.0)
+    assert buffer.is_batch_due(limits, now_ms=11.0)
+    assert [one.offset for one in buffer.next_batch(limits)] == [0, 1]
     big = Record(TOPIC, 0, 9, 0, None, b"x" * 10_000, ())
-    alone = Lanes(limits, Backoff)
+    alone = PartitionBuffers(limits, Backoff)
     alone.assign((TOPIC, 0), None, Counts())
-    alone.offer([big], now_ms=0.0)
+    alone.append([big], now_ms=0.0)
     assert alone.by_partition[(TOPIC, 0)].next_batch(limits) == [big]
 
 
 def test_a_partition_that_is_paused_does_not_wait_for_a_batch_to_fill() -> None:
     """Its share may be smaller than a batch, and nothing more comes until that is written."""
-    limits = Limits(batch_records=100, linger_ms=60_000, waiting_records=100)
-    lanes = Lanes(limits, Backoff)
+    limits = BufferLimits(batch_records=100, linger_ms=60_000, waiting_records=100)
+    buffers = PartitionBuffers(limits, Backoff)
     for partition in range(2):
-        lanes.assign(("t", partition), None, Counts())
+        buffers.assign(("t", partition), None, Counts())
     for partition in range(2):
-        lanes.offer([Record("t", partition, offset, 0, None, b"", ()) for offset in range(60)], 0.0)
-    paused = lanes.to_pause()
+        buffers.append([Record("t", partition, offset, 0, None, b"", ()) for offset in range(60)], 0.0)
+    paused = buffers.pause_full()
     assert len(paused) == 2
-    assert all(lane.wants_preparing(limits, 1.0) for lane in paused)
+    assert all(buffer.is_batch_due(limits, 1.0) for buffer in paused)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from isotherm import kcql
-from isotherm.persisters.records.plan import Plan, compile_plan
-from isotherm.persisters.sinks.elasticsearch.bulk_responses import rejected_item
-from isotherm.persisters.sinks.sink import Row, SinkConfigError
+from isotherm.persisters.api.plan import Plan, compile_plan
+from isotherm.persisters.api.row import Row
+from isotherm.persisters.api.sink import SinkConfigError
+from isotherm.persisters.sinks.elasticsearch.bulk_responses import failed_item
 
 
 def plan(text: str) -> Plan:
@@ -67,7 +68,7 @@ def item(status: int, kind: str) -> dict[str, Any]:
     ],
 )
 def test_what_an_answer_means(status: int, kind: str, reason: str, transient: bool) -> None:
-    found = rejected_item(4, row({}), item(status, kind))
+    found = failed_item(4, row({}), item(status, kind))
     assert found is not None
     assert (found.index, found.reason, found.transient) == (4, reason, transient)
     assert str(found.error) == f"{status} {kind}: so; deeper"
@@ -79,9 +80,9 @@ def test_what_an_answer_means(status: int, kind: str, reason: str, transient: bo
 def test_an_index_that_is_missing_or_not_allowed_is_no_rows_fault(status: int, kind: str) -> None:
     """Under NOOP every row would be skipped."""
     with pytest.raises(SinkConfigError, match=kind):
-        rejected_item(0, row({}), item(status, kind))
+        failed_item(0, row({}), item(status, kind))
     named_by_record = row({})._replace(plan=plan("INSERT INTO _key SELECT * FROM t"))
-    found = rejected_item(0, named_by_record, item(status, kind))
+    found = failed_item(0, named_by_record, item(status, kind))
     assert found is not None
     assert (found.reason, found.transient) == ("target", False)
 
@@ -89,14 +90,14 @@ def test_an_index_that_is_missing_or_not_allowed_is_no_rows_fault(status: int, k
 def test_a_dated_index_that_was_closed_or_deleted_is_the_records_matter() -> None:
     dated = row({})._replace(plan=plan("INSERT INTO a SELECT * FROM t WITHINDEXSUFFIX -{YYYY}"))
     for status, kind in ((400, "index_closed_exception"), (404, "index_not_found_exception")):
-        found = rejected_item(0, dated, item(status, kind))
+        found = failed_item(0, dated, item(status, kind))
         assert found is not None
         assert (found.reason, found.transient) == ("target", False)
     with pytest.raises(SinkConfigError):
-        rejected_item(0, dated, item(403, "security_exception"))
+        failed_item(0, dated, item(403, "security_exception"))
 
 
 def test_answers_that_say_that_all_is_well() -> None:
-    assert rejected_item(0, row({}), {"status": 201}) is None
-    assert rejected_item(0, row(None), item(404, "index_not_found_exception")) is None, "what is deleted is not there"
-    assert rejected_item(0, row({}, revision=3), item(409, "version_conflict_engine_exception")) is None
+    assert failed_item(0, row({}), {"status": 201}) is None
+    assert failed_item(0, row(None), item(404, "index_not_found_exception")) is None, "what is deleted is not there"
+    assert failed_item(0, row({}, revision=3), item(409, "version_conflict_engine_exception")) is None

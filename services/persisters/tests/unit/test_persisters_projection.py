@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 import isotherm.schemas
 from isotherm import kcql
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.persisters.api.plan import compile_plan
+from isotherm.persisters.api.record import ProjectedRecord, Record
+from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
 from isotherm.persisters.records import projection
+from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.decoding import AvroDecoder, key_decoder, value_decoder
-from isotherm.persisters.records.plan import compile_plan
-from isotherm.persisters.records.projection import Conventions, Projector
-from isotherm.persisters.task.in_flight_batch import Prepared, Record, Work
+from isotherm.persisters.records.projection import Projector
 from isotherm.servicekit.avro import (
     RegistryUnavailableError,
     SchemaRegistry,
@@ -84,9 +86,9 @@ def record(value: bytes | None, key: bytes | None = b"k", topic: str = "t", head
     return Record(topic, 2, 33, 1_111, key, value, headers)
 
 
-def reason(prepared: Prepared) -> tuple[str, str]:
-    assert prepared.refusal is not None
-    return prepared.refusal.stage, prepared.refusal.reason
+def reason(prepared: ProjectedRecord) -> tuple[str, str]:
+    assert prepared.failed is not None
+    return prepared.failed.stage, prepared.failed.reason
 
 
 def test_identity_event_time_and_revision_come_from_the_writer_schema() -> None:
@@ -132,16 +134,16 @@ def test_whole_records_take_a_shorter_way_to_the_same_rows(
     schema = {**DECLARED, "isotherm.identity": identity}
     data = encoder(schema, 9)(value)
 
-    def prepared() -> Prepared:
+    def prepared() -> ProjectedRecord:
         schemas = Schemas({9: schema})
         conventions = Conventions(retention_ms=retention_ms)
         statements = kcql.parse(f"INSERT INTO t SELECT * FROM t {suffix}")
         decoders = value_decoder("auto", schemas), key_decoder("auto", schemas)
         return Projector(statements, *decoders, conventions, lambda: BASE_MS + 60_000.0)(record(data))
 
-    def essence(found: Prepared) -> object:
+    def essence(found: ProjectedRecord) -> object:
         rows = [(one.target, one.id, one.values, one.event_time_ms, one.revision, one.raw) for one in found.rows]
-        return rows, found.filtered, found.refusal and (found.refusal[1:3], str(found.refusal.error))
+        return rows, found.filtered, found.failed and (found.failed[1:3], str(found.failed.error))
 
     with mock.patch.object(projection, "_whole_row_maker", lambda plan, otherwise, conventions, clock_ms: otherwise):
         longer = prepared()
@@ -247,8 +249,8 @@ def test_no_record_brings_the_projection_down(
     poison = Record("t", 2, 33, 1_111, key, value, ())
     assert reason(projected(poison)) == expected
     policy = ErrorPolicy(Policy.NOOP, dead_letters=True)
-    work = Work.prepare([poison, poison], policy, projected, projected.usual)
-    assert (len(work.letters), work.stop) == (2, None)
+    work = InFlightBatch.prepare([poison, poison], policy, projected, projected.try_project_batch)
+    assert (len(work.dead_letters), work.stopped_at) == (2, None)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +267,7 @@ def test_whatever_a_converter_raises_about_a_record_refuses_it(error: Exception)
 def test_a_field_that_the_schema_lacks_is_refused_with_the_nearest() -> None:
     prepared = projector("INSERT INTO a SELECT meen FROM t")(record(AVRO))
     assert reason(prepared) == ("TRANSFORMATION", "projection")
-    assert "did you mean mean?" in str(prepared.refusal.error if prepared.refusal else "")
+    assert "did you mean mean?" in str(prepared.failed.error if prepared.failed else "")
 
 
 def test_an_outage_of_the_registry_is_not_the_records_fault() -> None:
@@ -314,7 +316,7 @@ def test_converters(converter: str, envelope: bool, data: bytes, value: Any) -> 
 
 def test_a_bad_magic_byte_is_not_called_bad_json() -> None:
     prepared = projector("INSERT INTO a SELECT * FROM t")(record(b"\x01" + AVRO[1:]))
-    assert "magic byte is 1, expected 0" in str(prepared.refusal.error if prepared.refusal else "")
+    assert "magic byte is 1, expected 0" in str(prepared.failed.error if prepared.failed else "")
 
 
 def test_text_keys_are_texts() -> None:

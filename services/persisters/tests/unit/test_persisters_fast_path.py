@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from isotherm import kcql
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
+from isotherm.persisters.api.record import Record
+from isotherm.persisters.api.row import Row
+from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
+from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.decoding import key_decoder, value_decoder
-from isotherm.persisters.records.projection import Conventions, Projector
-from isotherm.persisters.sinks.sink import Row
-from isotherm.persisters.task.in_flight_batch import Record, Work
+from isotherm.persisters.records.projection import Projector
 from isotherm.servicekit.avro import (
     JsonSchema,
     SchemaRegistry,
@@ -115,7 +117,7 @@ def test_rows_of_a_batch_are_those_of_its_records(
 ) -> None:
     project, read = projector(text, retention_ms), records([written(value, schema_id) for value in batch] * times)
     expected = one_by_one(project, read)
-    found = project.usual(read)
+    found = project.try_project_batch(read)
     if len(expected) < len(read):
         assert found is None, "some of them are past their time"
     else:
@@ -143,7 +145,7 @@ def test_the_separator_within_a_part_is_told_apart_in_batches_too() -> None:
         project = projector(SELECT)
         batch = records([encode({**value, "device": device, "metric": metric}) for device, metric in devices] * MANY)
         alone = [row.id for row in one_by_one(project, batch)]
-        together = project.usual(batch)
+        together = project.try_project_batch(batch)
     assert alone[:2] == [f"room-inside%2Dtemp-{NOW_MS}-1", f"room-inside-temp-{NOW_MS}-1"]
     assert together is not None
     assert [row.id for row in together] == alone
@@ -169,7 +171,7 @@ LONG = written({"name": "x" * 70, "at": NOW_MS, "n": 1, "note": "y" * 5_000, "ta
 def test_texts_that_fastavro_has_to_read_are_usual_too(usual: int) -> None:
     project = projector()
     one_by_one(project, records([USUAL]))
-    found = project.usual(records([USUAL] * usual + [LONG]))
+    found = project.try_project_batch(records([USUAL] * usual + [LONG]))
     assert found is not None
     assert [len(row.id) for row in found] == [15] * usual + [84]
 
@@ -192,8 +194,8 @@ def test_a_batch_with_anything_else_is_left_to_single_records(other: bytes | Non
     project = projector()
     one_by_one(project, records([USUAL]))
     for usual in ([USUAL], [USUAL] * MANY):
-        assert project.usual(records([*usual, other])) is None
-        assert project.usual(records([other, *usual])) is None
+        assert project.try_project_batch(records([*usual, other])) is None
+        assert project.try_project_batch(records([other, *usual])) is None
 
 
 @pytest.mark.parametrize(
@@ -212,18 +214,18 @@ def test_other_statements_and_schemas_are_left_to_single_records(text: str, sche
     project = projector(text)
     batch = records([written({"name": "x", "at": NOW_MS, "n": 1, "note": "z", "tags": {}}, schema_id)])
     assert one_by_one(project, batch)
-    assert project.usual(batch) is None
+    assert project.try_project_batch(batch) is None
 
 
 def test_work_is_prepared_from_a_batch_and_from_single_records_alike() -> None:
     project, batch = projector(), records([USUAL, USUAL])
     policy = ErrorPolicy(Policy.THROW)
-    assert project.usual(batch) is None, "the schema is not known yet"
-    first = Work.prepare(batch, policy, project, project.usual)
-    assert project.usual(batch) is not None
-    second = Work.prepare(batch, policy, project, project.usual)
+    assert project.try_project_batch(batch) is None, "the schema is not known yet"
+    first = InFlightBatch.prepare(batch, policy, project, project.try_project_batch)
+    assert project.try_project_batch(batch) is not None
+    second = InFlightBatch.prepare(batch, policy, project, project.try_project_batch)
     assert essence(first.rows) == essence(second.rows)
     assert (first.end, second.end) == (32, 32)
-    third = Work.prepare(records([USUAL, b"\x00", USUAL]), policy, project, project.usual)
-    assert third.stop is not None
+    third = InFlightBatch.prepare(records([USUAL, b"\x00", USUAL]), policy, project, project.try_project_batch)
+    assert third.stopped_at is not None
     assert (len(third.rows), third.end) == (1, 31)

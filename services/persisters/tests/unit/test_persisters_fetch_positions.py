@@ -10,15 +10,17 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from isotherm.connector.distributed.generations import Fence, StaleConfigurationError
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
-from isotherm.persisters.consuming.fetching import Fetching, NothingReadError
+from isotherm.persisters.api.record import ProjectedRecord, Record
+from isotherm.persisters.api.row import Batch, FailedRow
+from isotherm.persisters.buffers.accounting import Counts
+from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
+from isotherm.persisters.buffers.limits import BufferLimits
+from isotherm.persisters.buffers.partition_buffer import PartitionBuffer
+from isotherm.persisters.consuming.fetch_positions import FetchPositions, NothingReadError
 from isotherm.persisters.consuming.membership import Membership
 from isotherm.persisters.settings import PersistersSettings
-from isotherm.persisters.sinks.sink import Batch, Rejected
-from isotherm.persisters.task.accounting import Counts
-from isotherm.persisters.task.in_flight_batch import Prepared, Record, Work
 from isotherm.persisters.task.loop import Loop
 from isotherm.persisters.task.loop_settings import LoopSettings
-from isotherm.persisters.task.partition_buffers import Lane, Limits
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.lifecycle import Stop
@@ -59,46 +61,48 @@ class Told:
     def close(self) -> None: ...
 
 
-def fetching(consumer: Told, health: Health, start: str = "earliest") -> Fetching:
-    return Fetching(cast(Consumer, consumer), health, start=start, stall_ms=1_000)
+def fetching(consumer: Told, health: Health, start: str = "earliest") -> FetchPositions:
+    return FetchPositions(cast(Consumer, consumer), health, start=start, stall_ms=1_000)
 
 
-def lane(committed: int | None) -> Lane:
-    return Lane(PLACE, Counts(), Backoff(), committed=committed)
+def buffer(committed: int | None) -> PartitionBuffer:
+    return PartitionBuffer(PLACE, Counts(), Backoff(), committed=committed)
 
 
 def test_a_partition_that_was_never_read_and_gives_nothing_is_fetched_anew_too() -> None:
-    consumer, health, silent = Told(3, 9), Health(), lane(None)
+    consumer, health, silent = Told(3, 9), Health(), buffer(None)
     looking = fetching(consumer, health)
     for number in range(3):
-        looking.look({PLACE: silent}, 10_000.0 * (number + 1))
+        looking.check({PLACE: silent}, 10_000.0 * (number + 1))
         assert "no record for 1 s" in health.problems()["reading"]
     assert consumer.read_from == [3, 3, 3]
     with pytest.raises(NothingReadError):
-        looking.look({PLACE: silent}, 40_000.0)
+        looking.check({PLACE: silent}, 40_000.0)
 
 
 @pytest.mark.parametrize(("bounds", "start"), [((3, 3), "earliest"), ((3, 9), "latest")])
 def test_a_partition_that_was_never_read_may_have_nothing_to_give(bounds: tuple[int, int], start: str) -> None:
     consumer, health = Told(*bounds), Health()
-    fetching(consumer, health, start).look({PLACE: lane(None)}, 10_000.0)
+    fetching(consumer, health, start).check({PLACE: buffer(None)}, 10_000.0)
     assert (consumer.read_from, "reading" in health.problems()) == ([], False)
 
 
 def test_a_topic_made_anew_is_read_when_nothing_of_the_one_before_is_left() -> None:
     """Records of both in one batch could not be told apart by their offsets."""
-    consumer, waiting = Told(0, 2), lane(98)
+    consumer, waiting = Told(0, 2), buffer(98)
     looking = fetching(consumer, Health())
-    waiting.offer([Record("t", 0, offset, 0, None, b"", ()) for offset in (98, 99)], 0.0)
-    looking.out_of_range(waiting)
-    looking.look({PLACE: waiting}, 10_000.0)
+    waiting.append([Record("t", 0, offset, 0, None, b"", ()) for offset in (98, 99)], 0.0)
+    looking.mark_out_of_range(waiting)
+    looking.check({PLACE: waiting}, 10_000.0)
     assert consumer.read_from == []
 
-    work = Work.prepare(waiting.next_batch(Limits()), ErrorPolicy(Policy.NOOP), lambda _: Prepared(filtered="no"))
+    work = InFlightBatch.prepare(
+        waiting.next_batch(BufferLimits()), ErrorPolicy(Policy.NOOP), lambda _: ProjectedRecord(filtered="no")
+    )
     waiting.accept(work, 0.0)
     waiting.start(0.0)
-    waiting.finished(None, 0.0)
-    looking.look({PLACE: waiting}, 20_000.0)
+    waiting.finish(None, 0.0)
+    looking.check({PLACE: waiting}, 20_000.0)
     assert (consumer.read_from, waiting.position, waiting.lost) == ([0], 0, 0)
 
 
@@ -109,12 +113,12 @@ class Quiet:
 
     def close(self) -> None: ...
 
-    def write(self, batch: Batch) -> Sequence[Rejected]:
+    def write(self, batch: Batch) -> Sequence[FailedRow]:
         return ()
 
     def wrote(self, *_: Any) -> None: ...
 
-    retried = refused = settled = committed = wrote
+    retried = failed = settled = committed = wrote
 
 
 class Newer:
@@ -140,8 +144,8 @@ def test_a_task_whose_partitions_stay_learns_that_a_newer_configuration_has_join
         LoopSettings(["t"], writers=1),
         consumer=cast(Consumer, consumer),
         sink=quiet,
-        project=lambda _: Prepared(),
-        usual=lambda _: None,
+        project=lambda _: ProjectedRecord(),
+        try_project_batch=lambda _: None,
         policy=ErrorPolicy(Policy.NOOP),
         send_dead_letters=lambda _: None,
         health=Health(),

@@ -1,0 +1,108 @@
+"""The buffers of all partitions that are assigned to a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
+
+from isotherm.persisters.api.ownership import Lease, Ownership
+from isotherm.persisters.api.record import Record
+from isotherm.persisters.buffers.accounting import Counts
+from isotherm.persisters.buffers.limits import BufferLimits, Share
+from isotherm.persisters.buffers.partition_buffer import Partition, PartitionBuffer
+from isotherm.servicekit.backoff import Backoff
+
+_partition_of: Callable[[Record], Partition] = attrgetter("topic", "partition")
+
+
+class PartitionBuffers:
+    """The buffers of a task, and the limits that they share."""
+
+    def __init__(self, limits: BufferLimits, backoff: Callable[[], Backoff], lease: Lease | None = None) -> None:
+        """`backoff` makes the back-off of a new buffer; every ownership depends on `lease`."""
+        self.limits = limits
+        self._backoff = backoff
+        self._lease = lease
+        self.by_partition: dict[Partition, PartitionBuffer] = {}
+
+    def assign(self, partition: Partition, committed: int | None, counts: Counts, now_ms: float = 0.0) -> None:
+        """Add an empty buffer that continues from the committed offset and its counts."""
+        self.remove(partition)
+        self.by_partition[partition] = PartitionBuffer(
+            partition, counts, self._backoff(), Ownership(self._lease), committed=committed, read_ms=now_ms
+        )
+
+    def remove(self, partition: Partition) -> PartitionBuffer | None:
+        """Remove a buffer: no batch of it is begun any more, and the answer to one in flight is ignored."""
+        buffer = self.by_partition.pop(partition, None)
+        if buffer is not None:
+            buffer.ownership.release()
+        return buffer
+
+    def append(self, records: Sequence[Record], now_ms: float) -> None:
+        """Add records of any partitions; those of partitions that are not assigned any more are dropped."""
+        for partition, theirs in groupby(records, _partition_of):
+            buffer = self.by_partition.get(partition)
+            if buffer is not None:
+                buffer.append(theirs, now_ms)
+
+    def pause_full(self) -> list[PartitionBuffer]:
+        """Mark the buffers at their high mark as paused and return them."""
+        share = self._share()
+        full = [buffer for buffer in self.by_partition.values() if not buffer.paused and buffer.is_at_high_mark(share)]
+        for buffer in full:
+            buffer.paused = True
+        return full
+
+    def resume_drained(self) -> list[PartitionBuffer]:
+        """Mark the paused buffers at their low mark as resumed and return them."""
+        share = self._share()
+        drained = [buffer for buffer in self.by_partition.values() if buffer.paused and buffer.is_at_low_mark(share)]
+        for buffer in drained:
+            buffer.paused = False
+        return drained
+
+    def next_batch(self, buffer: PartitionBuffer) -> list[Record]:
+        """Return the records of a buffer's next batch, at least one."""
+        writing = sum(other.writing_bytes for other in self.by_partition.values())
+        return buffer.next_batch(self.limits, self.limits.next_batch_bytes(len(self.by_partition), writing))
+
+    @property
+    def max_records_per_read(self) -> int:
+        """How many records may be read at once: at most a buffer's share, which a read may add to that share."""
+        return min(self.limits.batch_records, self._share().records)
+
+    def _share(self) -> Share:
+        buffers = self.by_partition.values()
+        waiting = Share(sum(len(each.waiting) for each in buffers), sum(each.waiting_bytes for each in buffers))
+        return self.limits.share_of_each(len(buffers), waiting)
+
+    def uncommitted(self) -> list[PartitionBuffer]:
+        """Return the buffers whose position moved since it was last committed."""
+        return [
+            buffer
+            for buffer in self.by_partition.values()
+            if buffer.position is not None and buffer.position != buffer.committed
+        ]
+
+    @property
+    def in_flight(self) -> int:
+        """How many partitions are being written."""
+        return sum(1 for buffer in self.by_partition.values() if buffer.in_flight is not None)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether any record waits to be written."""
+        return any(buffer.waiting or buffer.prepared or buffer.retrying for buffer in self.by_partition.values())
+
+    @property
+    def are_all_above_low_mark(self) -> bool:
+        """Whether every buffer holds more than half of its share."""
+        share = self._share()
+        return bool(self.by_partition) and not any(each.is_at_low_mark(share) for each in self.by_partition.values())
+
+    @property
+    def are_all_paused(self) -> bool:
+        """Whether every partition is paused, so that reading brings nothing."""
+        return bool(self.by_partition) and all(buffer.paused for buffer in self.by_partition.values())
