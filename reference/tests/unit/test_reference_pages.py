@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from isotherm.reference import markdown
-from isotherm.reference.connectors_page import definitions
-from isotherm.reference.pages import FOLDER, texts
 
 from isotherm.connector.config.definitions import Definition
 from isotherm.deploy.services import SERVICES
+from isotherm.reference import markdown
+from isotherm.reference.connectors_page import definitions
+from isotherm.reference.pages import FOLDER, texts
 from isotherm.servicekit.settings import fields
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from typing import Any
 
-import click
+import typer
 import typer.main
-from isotherm.reference import markdown
+from typer.core import TyperGroup
 
 from isotherm.cli.__main__ import app
+from isotherm.reference import markdown
 
 _INTRODUCTION = """Data goes to stdout, notes to stderr, errors into the exit code. Options that every command against
 the servers has can stand before the command too."""
@@ -22,10 +24,10 @@ def text() -> str:
 
 def _lines() -> Iterator[str]:
     command = typer.main.get_command(app)
-    yield from _of(command, click.Context(command, info_name="isotherm"))
+    yield from _of(command, typer.Context(command, info_name="isotherm"))
 
 
-def _of(command: click.Command, context: click.Context) -> Iterator[str]:
+def _of(command: Any, context: typer.Context) -> Iterator[str]:
     if command.hidden:
         return
     yield from (f"## {context.command_path}", "", inspect.cleandoc(command.help or "").replace("\b\n", ""), "")
@@ -33,17 +35,17 @@ def _of(command: click.Command, context: click.Context) -> Iterator[str]:
     yield from ("```text", f"{context.command_path} {' '.join(command.collect_usage_pieces(context))}", "```", "")
     if parameters:
         yield from (*markdown.table(("option", "meaning"), map(_row, parameters)), "")
-    if isinstance(command, click.Group):
+    if isinstance(command, TyperGroup):
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
             if inner is not None:
-                yield from _of(inner, click.Context(inner, info_name=name, parent=context))
+                yield from _of(inner, typer.Context(inner, info_name=name, parent=context))
 
 
-def _is_help(parameter: click.Parameter) -> bool:
+def _is_help(parameter: Any) -> bool:
     return parameter.name in ("help", "install_completion", "show_completion")
 
 
-def _row(parameter: click.Parameter) -> tuple[str, str]:
+def _row(parameter: Any) -> tuple[str, str]:
     names = ", ".join(markdown.code(name) for name in [*parameter.opts, *parameter.secondary_opts])
     return names, str(getattr(parameter, "help", ""))

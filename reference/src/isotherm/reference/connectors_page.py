@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from isotherm.reference import markdown
-
 from isotherm.coap_ingest.connectors import connector_keys as coap_keys
 from isotherm.connector.config.definitions import Definition, Key
 from isotherm.mqtt_proxy.bridge import connector_class as bridge
 from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.reference import markdown
 
 _INTRODUCTION = """A connector's configuration is a file of Java properties, JSON or TOML, or the body of
 `PUT /connectors/NAME/config`. Keys of the old connectors work as they are printed in their documentation;

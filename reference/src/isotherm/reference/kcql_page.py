@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from isotherm.reference import markdown
-from isotherm.reference.connectors_page import definitions
-
 from isotherm import kcql
 from isotherm.kcql.syntax.expectations import CLAUSES
+from isotherm.reference import markdown
+from isotherm.reference.connectors_page import definitions
 
 _INTRODUCTION = """KCQL says which record goes where and what its row holds. The dialect of stream-reactor is accepted,
 except its form `UPSERT PK f INTO`.

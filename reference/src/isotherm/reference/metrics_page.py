@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from isotherm.reference import markdown
-
 from isotherm.deploy.services import SERVICES
+from isotherm.reference import markdown
 
 _INTRODUCTION = """Each service answers `GET /metrics` on its monitoring port (`http.port`) in Prometheus' text format.
 A counter's samples end in `_total`; a histogram has `_bucket`, `_sum` and `_count`. Dashboards and alert rules

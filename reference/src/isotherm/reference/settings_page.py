@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from isotherm.reference import markdown
-
 from isotherm.deploy.services import SERVICES
+from isotherm.reference import markdown
 from isotherm.servicekit.settings import table
 
 _INTRODUCTION = """Each service reads its settings in this order; the later wins:
