@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from isotherm.reference import cli_page, connectors_page, kcql_page, metrics_page, rest_page, settings_page
@@ -10,6 +11,7 @@ from isotherm.reference import cli_page, connectors_page, kcql_page, metrics_pag
 FOLDER = Path(__file__).parents[4] / "docs" / "reference"
 
 
+@cache
 def texts() -> Mapping[Path, str]:
     """Every generated page by its path."""
     return {
