@@ -8,21 +8,11 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable
-from enum import IntEnum
 
 from isotherm.servicekit import logs
+from isotherm.servicekit.exit_codes import Exit as Exit
 
 _log = logs.logger(__name__)
-
-
-class Exit(IntEnum):
-    """Exit codes of every command of the suite."""
-
-    OK = 0
-    FAILED = 1
-    CONFIGURATION = 2
-    DEADLINE = 3
-    """Asked to stop, but not drained within the deadline."""
 
 
 class Stop:
