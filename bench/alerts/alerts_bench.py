@@ -1,10 +1,10 @@
-"""What the alerts service can do: reaction, capacity of one process, recovery of a large fleet.
+"""Measures the alerts service: reaction time, capacity of one process, recovery of many devices.
 
     PYTHONPATH=bench/aggregator:bench/mqtt-proxy python bench/alerts/alerts_bench.py reaction|capacity|recovery
 
-reaction   thermostats publish over MQTT to the real proxy; from the moment of publishing until a consumer has the alert
-capacity   a topic is full of readings; readings/s and CPU seconds of one process, one replica, one core at most
-recovery   the changelog holds a fleet; from the start of a process until the memories are back, and right
+reaction   thermostats publish over MQTT to the real proxy; time from the publish until a consumer has the alert
+capacity   a topic is full of readings; readings/s and CPU seconds of one process, one replica, at most one core
+recovery   the changelog holds many devices; time from the start of a process until their states are recovered
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 import thermostats
-from isotherm.alerts.engine.device_state import DeviceMemory, encode
+from isotherm.alerts.engine.device_state import DeviceRuleState, encode
 from isotherm.alerts.engine.reading import reading_of
-from isotherm.alerts.engine.rule_engine import Engine
-from isotherm.alerts.rules.device_table import KnownDevices
+from isotherm.alerts.engine.rule_engine import RuleEngine
+from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.topic_setup import prepare
 from isotherm.cli.apply import apply
@@ -55,7 +55,7 @@ RULES = [
     {"kind": "flat", "metric": "temperature"},
     {"kind": "silent"},
 ]
-"""What a fleet would have; of these the bench breaks `above`."""
+"""Typical rules. The readings of the bench break only `above`."""
 
 
 class AlertsProcess(Watched):
@@ -125,7 +125,7 @@ class World:
 
 
 def reading(device: int, value: float, at_ms: int, sequence: int) -> dict[str, Any]:
-    """A SensorReading record of a device of the fleet."""
+    """Return a SensorReading record of one of the devices."""
     return temperature(f"device-{device:06}", value, at_ms, sequence)
 
 
@@ -184,13 +184,13 @@ def capacity(world: World, arguments: argparse.Namespace) -> None:
 
 
 def recovery(world: World, arguments: argparse.Namespace) -> None:
-    """From the start of a process until the memories of a fleet are back, and right."""
-    count, hot = arguments.fleet, range(0, arguments.fleet, 1_000)
+    """Measure the time from the start of a process until the states of many devices are recovered, and verify them."""
+    count, hot = arguments.changelog_devices, range(0, arguments.changelog_devices, 1_000)
     begin_ms = time.time_ns() // 1_000_000
-    _remember(world, {device: 35.0 if device in hot else 20.0 for device in range(count)}, begin_ms)
+    _fill_changelog(world, {device: 35.0 if device in hot else 20.0 for device in range(count)}, begin_ms)
     with world.service() as service:
         begin_s = time.monotonic()
-        service.until(lambda _: service.metric("recoveries_total") > 0, "the memories are back", _PATIENCE_S)
+        service.until(lambda _: service.metric("recoveries_total") > 0, "the states are recovered", _PATIENCE_S)
         seconds, recovered = time.monotonic() - begin_s, service.metric("recovery_seconds")
         world.publish(reading(device, 20, begin_ms + 1_000, 2) for device in hot)
         closed = _closed(world, len(hot))
@@ -200,22 +200,22 @@ def recovery(world: World, arguments: argparse.Namespace) -> None:
     right = sum(1 for opened_ms in closed.values() if opened_ms == begin_ms)
     print(f"{right} of {len(hot)} alerts that were open before are closed with the time of their begin")
     if right != len(hot):
-        raise RuntimeError("the memories that came back are not those that were lost")
+        raise RuntimeError("the recovered states differ from the written ones")
 
 
-def _remember(world: World, values: Mapping[int, float], at_ms: int) -> None:
-    """Fill the changelog with what the service writes for one reading of each device, its alert already sent."""
+def _fill_changelog(world: World, values: Mapping[int, float], at_ms: int) -> None:
+    """Write to the changelog what the service writes after one reading of each device, with its alert published."""
     settings = AlertsSettings.model_validate({"kafka": world.kafka, "registry": world.registry, "rules": RULES})
     prepare(settings)
     book = settings.rule_book()
-    engine = Engine(book, KnownDevices(book, {}).default_bounds, settings.reorder_ms)
+    engine = RuleEngine(book, DeviceTable(book, {}).default_bounds, settings.reorder_ms)
     producer = kafka.producer(world.kafka, "bench", linger_ms=50)
     for device, value in values.items():
-        memory, taken = DeviceMemory(), reading_of(reading(device, value, at_ms, 1))
-        engine.take(memory, taken, None)
-        memory.outbox.clear()
-        encoded = encode(memory, engine.due_ms(memory, None))
-        producer.produce(settings.changelog, key=taken.device_id, value=encoded)
+        state, first = DeviceRuleState(), reading_of(reading(device, value, at_ms, 1))
+        engine.apply(state, first, None)
+        state.outbox.clear()
+        encoded = encode(state, engine.due_ms(state, None))
+        producer.produce(settings.changelog, key=first.device_id, value=encoded)
         producer.poll(0)
         if device % _AT_ONCE == 0:
             producer.flush()
@@ -246,7 +246,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=500, help="of `reaction` and `capacity`")
     parser.add_argument("--seconds", type=int, default=60, help="of `reaction`, after a warm-up")
     parser.add_argument("--readings", type=int, default=60_000, help="of `capacity`")
-    parser.add_argument("--fleet", type=int, default=100_000, help="devices of `recovery`")
+    parser.add_argument("--changelog-devices", type=int, default=100_000, help="of `recovery`")
     arguments = parser.parse_args()
     print("\n".join(environment("faust-streaming", "aiokafka", "confluent-kafka")))
     with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as name:

@@ -1,9 +1,9 @@
-"""Thermostats that publish over MQTT at a steady rate, and are too hot now and then.
+"""Thermostats that publish over MQTT at a steady rate and are too hot at times.
 
     python bench/alerts/thermostats.py PORT --devices 500 --rate 500 --seconds 60
 
-Each is a connection of its own that publishes at QoS 1 and numbers its readings; `ts` is the time of publishing. Every
-`--each` readings a device is too hot for half of them. Prints how many readings were acknowledged.
+Each thermostat has its own connection, publishes at QoS 1 and numbers its readings; `ts` is the time of the publish.
+For one half of every `--each` readings it is too hot. Prints how many readings were acknowledged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HOT, _MILD = 35.0, 20.0
 
 
 async def thermostat(number: int, arguments: argparse.Namespace, end_s: float) -> int:
-    """One device for its whole life; how many of its readings were acknowledged."""
+    """Run one device; return how many of its readings were acknowledged."""
     name = f"hot-{number:05}"
     reader, writer = await asyncio.open_connection("127.0.0.1", arguments.port)
     writer.write(connect_packet(name))
@@ -30,7 +30,7 @@ async def thermostat(number: int, arguments: argparse.Namespace, end_s: float) -
     await asyncio.sleep(random.random() * every_s)
     due_s, count = time.monotonic(), 0
     while time.monotonic() < end_s:
-        # Each with a phase of its own, so that alerts come evenly.
+        # Each device has its own phase, so that the alerts are spread evenly.
         hot = (count + number) % arguments.each >= arguments.each // 2
         value = (_HOT if hot else _MILD) + count % 10 / 10
         reading = {"id": name, "t": value, "ts": time.time_ns() // 1_000_000, "seq": count + 1}
@@ -44,8 +44,8 @@ async def thermostat(number: int, arguments: argparse.Namespace, end_s: float) -
     return count
 
 
-async def fleet(arguments: argparse.Namespace) -> int:
-    """All devices; how many readings were acknowledged."""
+async def all_thermostats(arguments: argparse.Namespace) -> int:
+    """Run all devices; return how many readings were acknowledged."""
     end_s = time.monotonic() + arguments.seconds
     return sum(await asyncio.gather(*(thermostat(number, arguments, end_s) for number in range(arguments.devices))))
 
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--each", type=int, default=20)
-    print(asyncio.run(fleet(parser.parse_args())))
+    print(asyncio.run(all_thermostats(parser.parse_args())))
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ def test_lists_come_from_text() -> None:
     [
         ("slide_ms=90000", "leaves gaps between windows"),
         ("window_ms=10", "window_ms .*greater than or equal to 1000"),
-        ("input_pattern=a(?i)b", "is not allowed: letters, digits"),
-        ("input_pattern=a[b", "is not allowed: letters, digits"),
+        ("input_pattern=a(?i)b", "is not allowed: use only letters, digits"),
+        ("input_pattern=a[b", "is not allowed: use only letters, digits"),
         ("input_pattern=(a", "not a regular expression"),
         ("input_pattern=thermostat[.].+", "input_pattern includes thermostat.late"),
         ("input_topics=a,devices", "input_topics includes devices"),

@@ -65,7 +65,7 @@ def test_windows_on_several_partitions_open_and_close_one_alert(
     # The service comes late: one partition after the other would be read if nothing held them together.
     write(topics, "d", begin_ms, means, revision=1)
     abort(topics, begin_ms)
-    worker = Worker(topics, tmp_path, free_port(), rules=RULES, read_slack_ms=0, reorder_ms=500).start()
+    worker = Worker(topics, tmp_path, free_port(), rules=RULES, max_publish_delay_ms=0, reorder_ms=500).start()
     try:
         until("the alert is closed", lambda: len(topics.alerts_of("d", "above")) == 2)
         opened, closed = topics.alerts_of("d", "above")

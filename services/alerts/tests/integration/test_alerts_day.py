@@ -38,8 +38,8 @@ class Day:
             self._free_port(),
             rules=self.day.rules(),
             reorder_ms=self.day.reorder_ms,
-            read_slack_ms=1_000,  # a reading is under way for a tenth of a second
-            idle_clock="false",
+            max_publish_delay_ms=1_000,  # a reading is under way for a tenth of a second
+            advance_when_idle="false",
         )
         self.workers.append(made)
         return made

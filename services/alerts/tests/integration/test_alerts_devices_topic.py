@@ -6,9 +6,9 @@ import pytest
 from alerts_world import until
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # re-exported, but not in its __all__
 
-from isotherm.alerts.input.device_table_follower import READER, KnownFollower
+from isotherm.alerts.input.device_table_follower import READER, DeviceTableFollower
 from isotherm.alerts.metrics import Metrics
-from isotherm.alerts.rules.device_table import KnownDevices
+from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.cli.apply import apply
 from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
@@ -30,7 +30,7 @@ def test_devices_of_added_partitions_are_known(kafka: Kafka, registry: Registry)
     declared = DeclaredTopic(TOPIC, 1, {"cleanup.policy": "compact"})
     apply(settings, schemas, topics=[declared], subjects=[DeclaredSubject(f"{TOPIC}-value", [READER])])
     encode = SchemaRegistry(schemas).encoder(TOPIC, READER)
-    known = KnownDevices(AlertsSettings().rule_book(), {})
+    known = DeviceTable(AlertsSettings().rule_book(), {})
 
     def put(device_id: str, partition: int) -> None:
         nothing: dict[str, object] = {"home": None, "room": None, "region": None, "model": None, "thresholds": {}}
@@ -40,7 +40,7 @@ def test_devices_of_added_partitions_are_known(kafka: Kafka, registry: Registry)
         producer.produce(TOPIC, key=device_id, value=value, partition=partition)
         assert producer.flush(30) == 0
 
-    follower = KnownFollower(settings, schemas, TOPIC, TOPIC, known, Metrics(), look_again_s=0.2)
+    follower = DeviceTableFollower(settings, schemas, TOPIC, TOPIC, known, Metrics(), partitions_interval_s=0.2)
     follower.start()
     try:
         put("first", 0)

@@ -24,7 +24,7 @@ def test_the_same_process_goes_on_when_kafka_is_back(
 ) -> None:
     topics = Topics(kafka.bootstrap_servers, registry.url)
     topics.declare()
-    worker = Worker(topics, tmp_path, free_port(), rules=RULES, read_slack_ms=0).start()
+    worker = Worker(topics, tmp_path, free_port(), rules=RULES, max_publish_delay_ms=0).start()
     try:
         pid = worker.pid
         begin_ms = time.time_ns() // 1_000_000
@@ -59,7 +59,7 @@ def test_it_lives_and_ends_in_time_while_kafka_is_away(
 ) -> None:
     topics = Topics(kafka.bootstrap_servers, registry.url)
     topics.declare()
-    worker = Worker(topics, tmp_path, free_port(), rules=RULES, read_slack_ms=0).start()
+    worker = Worker(topics, tmp_path, free_port(), rules=RULES, max_publish_delay_ms=0).start()
     try:
         begin_ms = time.time_ns() // 1_000_000
         readings = [temperature(f"d-{number % 100}", 31, begin_ms + number, number) for number in range(20_000)]

@@ -118,7 +118,7 @@ def world(
         free_port(),
         rules=RULES,
         overrides=OVERRIDES,
-        read_slack_ms=0,
+        max_publish_delay_ms=0,
         reorder_ms=500,
         webhook__url=hook.url,
         webhook__retry_for_ms=60_000,

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.alerts.engine.device_state import DeviceMemory, encode
+from isotherm.alerts.engine.device_state import DeviceRuleState, encode
 from isotherm.alerts.engine.reading import Reading
-from isotherm.alerts.engine.rule_engine import Engine
-from isotherm.alerts.rules.device_table import KnownDevice, KnownDevices
-from isotherm.alerts.rules.rule_book import Refusal, RuleBook
+from isotherm.alerts.engine.rule_engine import RuleEngine
+from isotherm.alerts.rules.device_table import DeviceMetadata, DeviceTable
+from isotherm.alerts.rules.rule_book import RejectedOverride, RuleBook
 from isotherm.alerts.settings import AlertsSettings
 
 RULES: list[dict[str, Any]] = [
@@ -26,8 +26,8 @@ RULES: list[dict[str, Any]] = [
 BOOK = AlertsSettings.model_validate({"rules": RULES}).rule_book()
 
 
-def known(thresholds: dict[str, float], book: RuleBook = BOOK) -> tuple[KnownDevice, list[Refusal]]:
-    devices = KnownDevices(book, {})
+def known(thresholds: dict[str, float], book: RuleBook = BOOK) -> tuple[DeviceMetadata, list[RejectedOverride]]:
+    devices = DeviceTable(book, {})
     refused = devices.put("d", {"home": None, "region": None, "model": None, "thresholds": thresholds})
     device = devices.get("d")
     assert device is not None
@@ -65,10 +65,10 @@ def test_a_threshold_of_a_device_that_its_rule_does_not_allow_has_no_effect(
 @given(st.dictionaries(st.sampled_from(sorted(BOOK.override_keys)), st.floats(), max_size=6))
 def test_no_number_in_devices_stops_the_engine(thresholds: dict[str, float]) -> None:
     device, _ = known(thresholds)
-    engine, memory = Engine(BOOK, BOOK.overridden([]), 5_000), DeviceMemory()
+    engine, state = RuleEngine(BOOK, BOOK.overridden([]), 5_000), DeviceRuleState()
     for number in range(1, 10):
-        engine.take(memory, Reading("d", "t", float(number), "Cel", number * 1_000, number * 1_000, number), device)
-    encode(memory, engine.due_ms(memory, device))
+        engine.apply(state, Reading("d", "t", float(number), "Cel", number * 1_000, number * 1_000, number), device)
+    encode(state, engine.due_ms(state, device))
 
 
 def test_a_rate_whose_threshold_a_device_lowers_still_ends() -> None:
@@ -77,7 +77,7 @@ def test_a_rate_whose_threshold_a_device_lowers_still_ends() -> None:
 
 
 def test_the_greatest_time_fits_into_the_changelog() -> None:
-    engine, memory = Engine(BOOK, BOOK.overridden([]), 5_000), DeviceMemory()
+    engine, state = RuleEngine(BOOK, BOOK.overridden([]), 5_000), DeviceRuleState()
     at_ms = 2**63 - 1
-    engine.take(memory, Reading("d", "t", 1.0, "Cel", at_ms, at_ms), None)
-    assert encode(memory, engine.due_ms(memory, None))
+    engine.apply(state, Reading("d", "t", 1.0, "Cel", at_ms, at_ms), None)
+    assert encode(state, engine.due_ms(state, None))

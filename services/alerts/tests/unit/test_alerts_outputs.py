@@ -49,19 +49,19 @@ async def test_nothing_follows_from_a_report_that_comes_after_the_run() -> None:
     made = LateProducer()
     ours = outputs(made)
     followed: list[str] = []
-    ours.change(0, "d", b"memory", lambda: followed.append("an alert leaves"))
+    ours.write_changelog(0, "d", b"state", lambda: followed.append("an alert leaves"))
     ours.close()
     made.report()
     assert followed == []
-    ours.change(0, "d", b"what the old run knows")
-    assert [value for _topic, _key, value in made.records] == [b"memory"]
+    ours.write_changelog(0, "d", b"what the old run knows")
+    assert [value for _topic, _key, value in made.records] == [b"state"]
 
 
 async def test_who_waits_for_a_kafka_that_is_away_is_let_go() -> None:
     ours = outputs(producer(NOWHERE))
     followed: list[str] = []
-    ours.change(0, "d", b"memory", lambda: followed.append("an alert leaves"))
-    waiting = [asyncio.create_task(wait()) for wait in (ours.stored_so_far, ours.stored)]
+    ours.write_changelog(0, "d", b"state", lambda: followed.append("an alert leaves"))
+    waiting = [asyncio.create_task(wait()) for wait in (ours.flush_earlier, ours.flush)]
     done, _ = await asyncio.wait(waiting, timeout=0.1)
     assert not done
     ours.close()
@@ -69,5 +69,5 @@ async def test_who_waits_for_a_kafka_that_is_away_is_let_go() -> None:
         with pytest.raises(OutputsClosedError):
             await asyncio.wait_for(task, LIMIT_S)
     with pytest.raises(OutputsClosedError):
-        await ours.room()
+        await ours.wait_for_room()
     assert followed == []

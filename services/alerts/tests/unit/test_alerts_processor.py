@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.alerts.engine import device_state as changelog
-from isotherm.alerts.engine.device_state import AlertRecord, DeviceMemory
-from isotherm.alerts.engine.reading import Reading, RefusedReadingError
-from isotherm.alerts.engine.rule_engine import Engine
+from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState
+from isotherm.alerts.engine.reading import Reading, RejectedReadingError
+from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.metrics import Metrics
-from isotherm.alerts.rules.device_table import KnownDevices
+from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.alerts.stream.device_state_store import Fleet
-from isotherm.alerts.stream.processor import MAX_LEAVING, Processor
+from isotherm.alerts.stream.device_state_store import DeviceStateStore
+from isotherm.alerts.stream.processor import MAX_ALERTS_IN_FLIGHT, Processor
 
-NOW_MS, SLACK_MS = 1_000_000_000, 2_000
+NOW_MS, MAX_PUBLISH_DELAY_MS = 1_000_000_000, 2_000
 RULES = [
     {"kind": "above", "metric": "temperature", "threshold": 30},
     {"kind": "silent", "intervals": 3, "min_ms": 1_000},
@@ -38,27 +38,27 @@ class Outputs:
         self.lives = lives
         self.written: list[tuple[str, Any]] = []
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """There always is."""
 
-    async def stored_so_far(self) -> None:
+    async def flush_earlier(self) -> None:
         """It always is."""
 
-    async def stored(self) -> None:
+    async def flush(self) -> None:
         """It always is."""
 
-    def change(
-        self, partition: int, device_id: str, value: bytes | None, then: Callable[[], None] = lambda: None
+    def write_changelog(
+        self, partition: int, device_id: str, value: bytes | None, on_stored: Callable[[], None] = lambda: None
     ) -> None:
         self._write("change", (partition, device_id, value))
-        then()
+        on_stored()
 
-    def alert(self, record: AlertRecord, then: Callable[[], None]) -> None:
+    def write_alert(self, record: AlertRecord, on_stored: Callable[[], None]) -> None:
         self._write("alert", dict(record))
-        then()
+        on_stored()
 
-    def state(self, device_id: str, memory: DeviceMemory, now_ms: int) -> None:
-        self._write("state", (device_id, memory.last_seen_ms, memory.open_alerts(device_id)))
+    def write_latest(self, device_id: str, state: DeviceRuleState, now_ms: int) -> None:
+        self._write("state", (device_id, state.last_seen_ms, state.open_alerts(device_id)))
 
     def of(self, kind: str) -> list[Any]:
         return [one for name, one in self.written if name == kind]
@@ -77,19 +77,19 @@ class SlowOutputs(Outputs):
         super().__init__()
         self.reports: list[Callable[[], None]] = []
 
-    async def stored(self) -> None:
+    async def flush(self) -> None:
         while self.reports:
             self.reports.pop(0)()
 
-    def change(
-        self, partition: int, device_id: str, value: bytes | None, then: Callable[[], None] = lambda: None
+    def write_changelog(
+        self, partition: int, device_id: str, value: bytes | None, on_stored: Callable[[], None] = lambda: None
     ) -> None:
         self._write("change", (partition, device_id, value))
-        self.reports.append(then)
+        self.reports.append(on_stored)
 
-    def alert(self, record: AlertRecord, then: Callable[[], None]) -> None:
+    def write_alert(self, record: AlertRecord, on_stored: Callable[[], None]) -> None:
         self._write("alert", dict(record))
-        self.reports.append(then)
+        self.reports.append(on_stored)
 
 
 def processor(
@@ -100,20 +100,20 @@ def processor(
 ) -> Processor:
     """A processor that has recovered what the changelog holds."""
     book = AlertsSettings.model_validate({"rules": RULES}).rule_book()
-    known = KnownDevices(book, {})
-    fleet = Fleet(topics)
+    known = DeviceTable(book, {})
+    store = DeviceStateStore(topics)
     for partition, device_id, value in changes or []:
-        fleet.restore(partition, device_id, value)
-    fleet.own([0])
-    engine = Engine(book, known.default_bounds, reorder_ms)
+        store.restore(partition, device_id, value)
+    store.own([0])
+    engine = RuleEngine(book, known.default_bounds, reorder_ms)
     return Processor(
         engine,
         known,
-        fleet,
+        store,
         outputs,  # type: ignore[arg-type]  # a stand-in
         Metrics(),
         max_skew_ms=60_000,
-        read_slack_ms=SLACK_MS,
+        max_publish_delay_ms=MAX_PUBLISH_DELAY_MS,
         now_ms=lambda: NOW_MS,
     )
 
@@ -127,8 +127,8 @@ READINGS = [reading(number, value) for number, value in enumerate((20, 31, 32, 2
 
 async def live(service: Processor, readings: list[Reading], until_ms: int) -> None:
     for one in readings:
-        await service.take("in", 0, one)
-    await service.sweep(0, until_ms)
+        await service.process("in", 0, one)
+    await service.advance_time(0, until_ms)
     await service.settle()
 
 
@@ -176,14 +176,14 @@ async def test_an_older_memory_never_takes_the_place_of_a_newer_one() -> None:
     await live(processor(outputs), READINGS, 0)
     changes = outputs.of("change")
     service = processor(Outputs(), [*changes, changes[0]])
-    memory = service.fleet.partitions[0].memory("d")
-    assert memory == changelog.decode(changes[-1][2])
+    state = service.store.partitions[0].state("d")
+    assert state == changelog.decode(changes[-1][2])
 
 
 async def test_who_lost_a_partition_does_nothing_for_it() -> None:
     outputs = Outputs()
     service = processor(outputs)
-    service.fleet.own([1])
+    service.store.own([1])
     await live(service, READINGS, 1_000_000)
     assert outputs.written == []
 
@@ -191,53 +191,53 @@ async def test_who_lost_a_partition_does_nothing_for_it() -> None:
 async def test_a_tombstone_forgets_a_device() -> None:
     outputs = Outputs()
     await live(processor(outputs), READINGS[:1], 0)
-    fleet = processor(Outputs(), outputs.of("change")).fleet
-    assert len(fleet) == 1
-    fleet.restore(0, "d", None)
-    assert len(fleet) == 0
+    store = processor(Outputs(), outputs.of("change")).store
+    assert len(store) == 1
+    store.restore(0, "d", None)
+    assert len(store) == 0
 
 
 async def test_nobody_is_silent_while_a_topic_has_told_no_time() -> None:
     outputs = Outputs()
     service = processor(outputs, topics=("in", "behind"))
     for one in READINGS:
-        await service.take("in", 0, one)
-    partition = service.fleet.partitions[0]
+        await service.process("in", 0, one)
+    partition = service.store.partitions[0]
     assert partition.clock_ms() == 0
-    partition.hear("behind", 8_000)
+    partition.advance_clock("behind", 8_000)
     assert partition.clock_ms() == 8_000
     # After a rebalance what was heard of a partition that stays is still so.
-    service.fleet.own([0, 1])
-    assert [service.fleet.partitions[number].clock_ms() for number in (0, 1)] == [8_000, 0]
+    service.store.own([0, 1])
+    assert [service.store.partitions[number].clock_ms() for number in (0, 1)] == [8_000, 0]
 
 
 async def test_a_wrong_time_of_taking_in_moves_no_clock_beyond_the_wall() -> None:
     service = processor(Outputs())
-    await service.take("in", 0, READINGS[0]._replace(ingest_time_ms=NOW_MS * 1_000))
-    assert service.fleet.partitions[0].clock_ms() == NOW_MS
+    await service.process("in", 0, READINGS[0]._replace(ingest_time_ms=NOW_MS * 1_000))
+    assert service.store.partitions[0].clock_ms() == NOW_MS
 
 
 async def test_one_metric_too_many_is_refused_and_changes_nothing() -> None:
     outputs = Outputs()
     service = processor(outputs)
     for number in range(64):
-        await service.take("in", 0, READINGS[0]._replace(metric=f"m{number}"))
+        await service.process("in", 0, READINGS[0]._replace(metric=f"m{number}"))
     written = len(outputs.written)
-    with pytest.raises(RefusedReadingError, match="'d' has 64 metrics, 'm64' would be one more") as refused:
-        await service.take("in", 0, READINGS[0]._replace(metric="m64"))
+    with pytest.raises(RejectedReadingError, match="'d' has 64 metrics, 'm64' would be one more") as refused:
+        await service.process("in", 0, READINGS[0]._replace(metric="m64"))
     assert refused.value.reason == "too-many-metrics"
     assert len(outputs.written) == written
-    await service.take("in", 0, READINGS[1]._replace(metric="m63"))
+    await service.process("in", 0, READINGS[1]._replace(metric="m63"))
     assert len(outputs.written) > written
 
 
 async def test_alerts_that_kafka_does_not_take_do_not_pile_up_in_a_memory() -> None:
     outputs = SlowOutputs()
     service = processor(outputs)
-    for number in range(1, 4 * MAX_LEAVING):
-        await service.take("in", 0, reading(number, 20 + 20 * (number % 2)))
-    assert len(outputs.of("alert")) > 2 * MAX_LEAVING
-    assert max(len(changelog.decode(one[2]).outbox) for one in outputs.of("change")) <= MAX_LEAVING + 1
+    for number in range(1, 4 * MAX_ALERTS_IN_FLIGHT):
+        await service.process("in", 0, reading(number, 20 + 20 * (number % 2)))
+    assert len(outputs.of("alert")) > 2 * MAX_ALERTS_IN_FLIGHT
+    assert max(len(changelog.decode(one[2]).outbox) for one in outputs.of("change")) <= MAX_ALERTS_IN_FLIGHT + 1
 
 
 @st.composite
@@ -263,9 +263,9 @@ async def alerts_of(readings: list[Reading], sweeps: list[list[int]]) -> list[An
     for one, times in zip(readings, sweeps, strict=True):
         taken_in_ms = max(taken_in_ms, one.ingest_time_ms)
         for at_ms in times:
-            await service.sweep(0, min(at_ms, taken_in_ms - SLACK_MS))
-        await service.take("in", 0, one)
-    await service.sweep(0, 10_000_000)
+            await service.advance_time(0, min(at_ms, taken_in_ms - MAX_PUBLISH_DELAY_MS))
+        await service.process("in", 0, one)
+    await service.advance_time(0, 10_000_000)
     return outputs.of("alert")
 
 
@@ -282,12 +282,12 @@ def test_a_service_that_catches_up_tells_what_it_would_have_told_live(
 async def test_the_brokers_time_moves_the_clock_and_tells_what_was_held_back() -> None:
     outputs = Outputs()
     service = processor(outputs)
-    partition = service.fleet.partitions[0]
+    partition = service.store.partitions[0]
     # Taken in by a host whose clock is ahead of the broker's.
-    await service.take("in", 0, reading(500, 20), appended_ms=400_000)
+    await service.process("in", 0, reading(500, 20), appended_ms=400_000)
     assert partition.clock_ms() == 400_000
-    await service.take("in", 0, reading(501, 40), appended_ms=501_000 + SLACK_MS + 1)
-    assert partition.clock_ms() == 501_000 + SLACK_MS + 1
+    await service.process("in", 0, reading(501, 40), appended_ms=501_000 + MAX_PUBLISH_DELAY_MS + 1)
+    assert partition.clock_ms() == 501_000 + MAX_PUBLISH_DELAY_MS + 1
     late = "isotherm_alerts_readings_late_total"
     assert service._metrics.registry.get_sample_value(late) == 1
     await service.settle()
@@ -300,7 +300,7 @@ async def test_a_broker_whose_clock_is_ahead_makes_no_device_silent() -> None:
     service = processor(outputs)
     for now_s in range(1_000, 1_020):
         service._now_ms = lambda now_ms=now_s * 1_000: now_ms  # type: ignore[misc]  # it has a default
-        await service.take("in", 0, reading(now_s, 20), appended_ms=now_s * 1_000 + 3_600_000)
-        assert service.fleet.partitions[0].clock_ms() == now_s * 1_000
-        await service.sweep(0, now_s * 1_000 - SLACK_MS)
+        await service.process("in", 0, reading(now_s, 20), appended_ms=now_s * 1_000 + 3_600_000)
+        assert service.store.partitions[0].clock_ms() == now_s * 1_000
+        await service.advance_time(0, now_s * 1_000 - MAX_PUBLISH_DELAY_MS)
     assert outputs.of("alert") == []

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from isotherm.alerts.engine import reorder
 from isotherm.alerts.engine.device_state import (
-    DeviceMemory,
-    Held,
-    MetricMemory,
+    BufferedReading,
+    DeviceRuleState,
+    MetricState,
     decode,
     encode,
 )
 from isotherm.alerts.engine.reading import Reading
-from isotherm.alerts.engine.rule_engine import Engine
-from isotherm.alerts.rules.device_table import KnownDevices
+from isotherm.alerts.engine.rule_engine import RuleEngine
+from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.settings import AlertsSettings
 
 WINDOW_MS = 1_000
@@ -30,7 +30,7 @@ RULES = [
     {"kind": "unknown-device", "for_ms": 400},
 ]
 BOOK = AlertsSettings.model_validate({"rules": RULES}).rule_book()
-ENGINE = Engine(BOOK, KnownDevices(BOOK, {}).default_bounds, WINDOW_MS)
+ENGINE = RuleEngine(BOOK, DeviceTable(BOOK, {}).default_bounds, WINDOW_MS)
 
 
 @st.composite
@@ -48,11 +48,11 @@ def histories(draw: st.DrawFn) -> list[Reading]:
 
 def alerts_of(readings: list[Reading]) -> list[dict[str, object]]:
     """Every alert that follows from readings, and from the time after them."""
-    memory = DeviceMemory()
+    state = DeviceRuleState()
     found: list[dict[str, object]] = []
     for reading in readings:
-        found += ENGINE.take(memory, reading, None) or []
-    found += ENGINE.tick(memory, "d", None, readings[-1].event_time_ms + 1_000_000) or []
+        found += ENGINE.apply(state, reading, None) or []
+    found += ENGINE.advance_time(state, "d", None, readings[-1].event_time_ms + 1_000_000) or []
     return found
 
 
@@ -68,27 +68,27 @@ def test_disorder_within_the_window_changes_no_alert(readings: list[Reading], ch
 @given(histories(), st.data())
 def test_what_was_taken_before_changes_nothing(readings: list[Reading], data: st.DataObject) -> None:
     order = data.draw(st.permutations(readings))
-    memory = DeviceMemory()
+    state = DeviceRuleState()
     for reading in order:
-        ENGINE.take(memory, reading, None)
+        ENGINE.apply(state, reading, None)
     if data.draw(st.booleans()):
-        ENGINE.tick(memory, "d", None, data.draw(st.integers(0, 500_000)))
-    before = copy.deepcopy(memory)
+        ENGINE.advance_time(state, "d", None, data.draw(st.integers(0, 500_000)))
+    before = copy.deepcopy(state)
     for reading in order:
-        assert ENGINE.take(memory, reading, None) is None
-    assert memory == before
+        assert ENGINE.apply(state, reading, None) is None
+    assert state == before
 
 
 @given(histories(), st.data())
 def test_a_crash_between_any_two_readings_changes_no_alert(readings: list[Reading], data: st.DataObject) -> None:
     stop = data.draw(st.integers(1, len(readings)))
     again = data.draw(st.integers(0, stop))
-    memory = DeviceMemory()
-    found = [alert for one in readings[:stop] for alert in ENGINE.take(memory, one, None) or []]
-    memory = decode(encode(memory, None))
-    memory.outbox.clear()
-    found += [alert for one in readings[again:] for alert in ENGINE.take(memory, one, None) or []]
-    found += ENGINE.tick(memory, "d", None, readings[-1].event_time_ms + 1_000_000) or []
+    state = DeviceRuleState()
+    found = [alert for one in readings[:stop] for alert in ENGINE.apply(state, one, None) or []]
+    state = decode(encode(state, None))
+    state.outbox.clear()
+    found += [alert for one in readings[again:] for alert in ENGINE.apply(state, one, None) or []]
+    found += ENGINE.advance_time(state, "d", None, readings[-1].event_time_ms + 1_000_000) or []
     assert found == alerts_of(readings)
 
 
@@ -105,29 +105,29 @@ def test_alerts_open_once_and_close_once(readings: list[Reading]) -> None:
 
 @given(histories(), st.integers(0, 2**62 - 1) | st.none())
 def test_a_memory_survives_the_changelog(readings: list[Reading], due_ms: int | None) -> None:
-    memory = DeviceMemory()
+    state = DeviceRuleState()
     for reading in readings:
-        ENGINE.take(memory, reading, None)
-    assert decode(encode(memory, due_ms)) == memory
+        ENGINE.apply(state, reading, None)
+    assert decode(encode(state, due_ms)) == state
 
 
 @given(st.permutations(range(1, 20)))
 def test_numbered_readings_pass_in_order_and_none_waits_at_the_end(order: list[int]) -> None:
-    metric, passed = MetricMemory(), []
+    metric, passed = MetricState(), []
     for number in order:
         # All within one window: only the numbers let them pass.
-        assert reorder.offer(metric, Held(number, number, 0.0, "Cel"))
+        assert reorder.offer(metric, BufferedReading(number, number, 0.0, "Cel"))
         while (one := reorder.release(metric, WINDOW_MS)) is not None:
             passed.append(one.sequence)
     assert passed == list(range(1, 20))
-    assert metric.held == []
+    assert metric.buffered == []
 
 
 def test_no_more_than_a_few_wait() -> None:
-    metric, passed = MetricMemory(), 0
+    metric, passed = MetricState(), 0
     for number in range(2, 1_000):
-        reorder.offer(metric, Held(number, number, 0.0, "Cel"))
+        reorder.offer(metric, BufferedReading(number, number, 0.0, "Cel"))
         while reorder.release(metric, 1_000_000) is not None:
             passed += 1
-        assert len(metric.held) <= reorder.MAX_HELD
+        assert len(metric.buffered) <= reorder.MAX_BUFFERED
     assert passed > 900

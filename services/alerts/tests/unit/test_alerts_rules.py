@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.alerts.engine.conditions import see
+from isotherm.alerts.engine.conditions import evaluate
 from isotherm.alerts.engine.device_state import (
     AlertRecord,
-    DeviceMemory,
-    MetricMemory,
-    Watch,
+    DeviceRuleState,
+    MetricState,
+    RuleState,
     decode,
     encode,
 )
-from isotherm.alerts.engine.reading import Reading, refusal
-from isotherm.alerts.engine.rule_engine import Engine
-from isotherm.alerts.rules.device_table import KnownDevice, KnownDevices
-from isotherm.alerts.rules.rule_book import RateRule
+from isotherm.alerts.engine.reading import Reading, filter_reason
+from isotherm.alerts.engine.rule_engine import RuleEngine
+from isotherm.alerts.rules.device_table import DeviceMetadata, DeviceTable
+from isotherm.alerts.rules.kinds import RateRule
 from isotherm.alerts.settings import AlertsSettings
 
 MINUTE = 60_000
@@ -30,10 +30,10 @@ ABOVE = {"kind": "above", "metric": "temperature", "threshold": 30, "hysteresis"
 class Device:
     """One device that numbers its readings, one a minute."""
 
-    def __init__(self, *rules: dict[str, Any], known: KnownDevice | None = None) -> None:
+    def __init__(self, *rules: dict[str, Any], known: DeviceMetadata | None = None) -> None:
         book = AlertsSettings.model_validate({"rules": list(rules)}).rule_book()
-        self.engine = Engine(book, KnownDevices(book, {}).default_bounds, reorder_ms=5_000)
-        self.memory = DeviceMemory()
+        self.engine = RuleEngine(book, DeviceTable(book, {}).default_bounds, reorder_ms=5_000)
+        self.state = DeviceRuleState()
         self.known = known
         self.minute = self.count = 0
 
@@ -45,7 +45,7 @@ class Device:
             self.count += 1
             at_ms = self.minute * MINUTE
             taken = Reading("d", "temperature", value, "Cel", at_ms, at_ms + 50, self.count)
-            found += self.engine.take(self.memory, taken, self.known) or []
+            found += self.engine.apply(self.state, taken, self.known) or []
         return [(one["state"], one["opened_at"] // MINUTE, one["updated_at"] // MINUTE) for one in found]
 
 
@@ -102,19 +102,19 @@ def test_a_rate_misses_no_change_of_its_window_and_remembers_little(
 ) -> None:
     bounds = {"threshold": 5.0, "hysteresis": 0.0, "window_ms": float(window_ms)}
     rule = RateRule(kind="rate", metric="t", threshold=5)
-    watch, seen, at_ms = Watch(), list[tuple[int, int]](), 0
+    rule_state, seen, at_ms = RuleState(), list[tuple[int, int]](), 0
     for gap_ms, value in steps:
         at_ms += gap_ms
         seen.append((at_ms, value))
-        see(rule, bounds, watch, MetricMemory(at_ms, value=value))
+        evaluate(rule, bounds, rule_state, MetricState(at_ms, value=value))
 
         def change_within(wide_ms: float, now_ms: int = at_ms, now: int = value) -> int:
             return max(abs(now - earlier) for earlier_ms, earlier in seen if earlier_ms >= now_ms - wide_ms)
 
-        measured = max(watch.highest[0][1] - value, value - watch.lowest[0][1])
+        measured = max(rule_state.highest[0][1] - value, value - rule_state.lowest[0][1])
         # Exact to a sixteenth of the window.
         assert change_within(window_ms) <= measured <= change_within(window_ms * 17 / 16)
-        assert max(len(watch.highest), len(watch.lowest)) <= 18
+        assert max(len(rule_state.highest), len(rule_state.lowest)) <= 18
 
 
 def test_a_rate_takes_over_what_an_earlier_version_remembered() -> None:
@@ -123,14 +123,14 @@ def test_a_rate_takes_over_what_an_earlier_version_remembered() -> None:
         b'{"m":{"temperature":[60000,1,29.0,"Cel",60000,0,0,[],[[30000,20.0],[60000,29.0]]]},'
         b'"w":{"temperature.above":[1,2,null,"critical"]},"s":60000,"o":[]}'
     )
-    memory = decode(bytes(16) + written)
-    assert memory.watches["temperature.above"] == Watch(1, 2, None, "critical")
-    del memory.watches["temperature.above"]
-    device.memory = decode(encode(memory, None))
+    state = decode(bytes(16) + written)
+    assert state.rules["temperature.above"] == RuleState(1, 2, None, "critical")
+    del state.rules["temperature.above"]
+    device.state = decode(encode(state, None))
     device.minute = device.count = 1
     assert device.read(4) == [("opened", 2, 2)]
-    assert device.memory.metrics["temperature"].samples == []
-    assert decode(encode(device.memory, None)) == device.memory
+    assert device.state.metrics["temperature"].samples == []
+    assert decode(encode(device.state, None)) == device.state
 
 
 def test_a_flat_line_opens_where_it_became_flat() -> None:
@@ -143,7 +143,7 @@ def test_a_flat_line_opens_where_it_became_flat() -> None:
 def test_an_unknown_device_is_told_of_until_it_is_known() -> None:
     device = Device({"kind": "unknown-device", "for_ms": MINUTE})
     assert device.read(20, 20) == [("opened", 1, 2)]
-    device.known = KnownDevice({}, device.engine.default_bounds)
+    device.known = DeviceMetadata({}, device.engine.default_bounds)
     assert device.read(20) == [("closed", 1, 3)]
     assert device.read(20) == []
 
@@ -153,12 +153,12 @@ def test_silence_is_told_by_time_or_by_the_reading_that_ends_it() -> None:
     by_reading = Device({"kind": "silent", "intervals": 3, "min_ms": 1_000})
     for device in (by_time, by_reading):
         assert device.read(*[20.0] * 8) == []
-    due_ms = by_time.engine.due_ms(by_time.memory, None)
+    due_ms = by_time.engine.due_ms(by_time.state, None)
     assert due_ms == 11 * MINUTE
-    assert by_time.engine.tick(by_time.memory, "d", None, due_ms - 1) is None
-    (opened,) = by_time.engine.tick(by_time.memory, "d", None, due_ms) or []
+    assert by_time.engine.advance_time(by_time.state, "d", None, due_ms - 1) is None
+    (opened,) = by_time.engine.advance_time(by_time.state, "d", None, due_ms) or []
     assert opened["opened_at"] == due_ms
-    assert by_time.engine.due_ms(by_time.memory, None) is None
+    assert by_time.engine.due_ms(by_time.state, None) is None
     for device in (by_time, by_reading):
         device.minute = 19
     assert by_time.read(20) == [("closed", 11, 20)]
@@ -168,23 +168,23 @@ def test_silence_is_told_by_time_or_by_the_reading_that_ends_it() -> None:
 def test_nobody_is_silent_of_whom_the_interval_is_not_known() -> None:
     device = Device({"kind": "silent"})
     device.read(20, 20)
-    assert device.engine.due_ms(device.memory, None) is None
+    assert device.engine.due_ms(device.state, None) is None
 
 
 def test_an_alert_closes_when_its_rule_is_gone() -> None:
     device = Device(ABOVE)
     device.read(31)
     without = Device()
-    without.memory, without.minute, without.count = device.memory, device.minute, device.count
+    without.state, without.minute, without.count = device.state, device.minute, device.count
     assert without.read(31) == [("closed", 1, 2)]
-    assert device.memory.open_alerts("d") == []
+    assert device.state.open_alerts("d") == []
 
 
 def test_the_id_says_what_happened_where_and_when() -> None:
     device = Device(ABOVE)
     device.read(31)
-    assert device.memory.open_alerts("d") == ["d/above/temperature/60000"]
-    assert device.memory.outbox[0]["message"] == "temperature 31 Cel is above 30.0 Cel"
+    assert device.state.open_alerts("d") == ["d/above/temperature/60000"]
+    assert device.state.outbox[0]["message"] == "temperature 31 Cel is above 30.0 Cel"
 
 
 @pytest.mark.parametrize(
@@ -192,17 +192,17 @@ def test_the_id_says_what_happened_where_and_when() -> None:
     [(20.0, 60_000, None), (20.0, 60_001, "future"), (float("nan"), 0, "not-finite"), (float("inf"), 0, "not-finite")],
 )
 def test_what_no_rule_may_see(value: float, ahead_ms: int, reason: str | None) -> None:
-    assert refusal(Reading("d", "temperature", value, "Cel", 1_000_000 + ahead_ms, 1_000_000), 60_000) == reason
+    assert filter_reason(Reading("d", "temperature", value, "Cel", 1_000_000 + ahead_ms, 1_000_000), 60_000) == reason
 
 
-def known(**record: Any) -> KnownDevice:
+def known(**record: Any) -> DeviceMetadata:
     """A device with overrides for its model and its home."""
     book = AlertsSettings.model_validate({"rules": [ABOVE]}).rule_book()
     overrides = {
         "model": {"T9": {"temperature.above": 50.0, "temperature.above.hysteresis": 5.0}},
         "home": {"sauna": {"temperature.above.threshold": 90.0}},
     }
-    devices = KnownDevices(book, overrides)
+    devices = DeviceTable(book, overrides)
     empty: dict[str, Any] = {"home": None, "room": None, "region": None, "model": None, "thresholds": {}}
     devices.put("d", empty | record)
     found = devices.get("d")
@@ -223,7 +223,7 @@ def test_device_beats_home_beats_model_beats_default() -> None:
 
 def test_thresholds_that_no_rule_has_are_told() -> None:
     book = AlertsSettings.model_validate({"rules": [ABOVE]}).rule_book()
-    devices = KnownDevices(book, {})
+    devices = DeviceTable(book, {})
     record = {"home": None, "region": None, "model": None, "thresholds": {"temperature.abvoe": 1.0}}
     assert [(one.key, one.reason) for one in devices.put("d", record)] == [("temperature.abvoe", "unknown")]
     assert devices.put("d", None) == []

@@ -11,10 +11,10 @@ import pytest
 
 from isotherm.alerts.engine import device_state as changelog
 from isotherm.alerts.engine.reading import reading_of
-from isotherm.alerts.engine.rule_engine import Engine
-from isotherm.alerts.rules.device_table import KnownDevices
+from isotherm.alerts.engine.rule_engine import RuleEngine
+from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.alerts.stream.device_state_store import Fleet
+from isotherm.alerts.stream.device_state_store import DeviceStateStore
 from isotherm.simulators.scripted_day import ScriptedDay
 
 PARTITIONS = 4
@@ -27,40 +27,40 @@ class PureService:
 
     def __init__(self, day: ScriptedDay) -> None:
         rules = AlertsSettings.model_validate({"rules": day.rules()}).rule_book()
-        self.known = KnownDevices(rules, {})
-        self.engine = Engine(rules, self.known.default_bounds, day.reorder_ms)
-        self.fleet = Fleet()
-        self.fleet.own(range(PARTITIONS))
+        self.known = DeviceTable(rules, {})
+        self.engine = RuleEngine(rules, self.known.default_bounds, day.reorder_ms)
+        self.store = DeviceStateStore()
+        self.store.own(range(PARTITIONS))
         self.changelog: dict[tuple[int, str], bytes] = {}
         self.alerts: list[dict[str, Any]] = []
 
     def crash(self) -> None:
-        self.fleet = Fleet()
+        self.store = DeviceStateStore()
         for (partition, device_id), value in self.changelog.items():
-            self.fleet.restore(partition, device_id, value)
-        self.fleet.own(range(PARTITIONS))
+            self.store.restore(partition, device_id, value)
+        self.store.own(range(PARTITIONS))
 
     def read(self, records: Iterable[dict[str, Any]]) -> None:
         for record in records:
             reading = reading_of(record)
             number = int(reading.device_id[-2:]) % PARTITIONS
-            partition = self.fleet.partitions[number]
-            memory = partition.memory(reading.device_id)
-            self._keep(number, reading.device_id, self.engine.take(memory, reading, self.known.get(reading.device_id)))
-            partition.hear("in", reading.ingest_time_ms)
-            for device_id in list(partition.due(partition.clock_ms())):
-                memory = partition.memory(device_id)
-                decided = self.engine.tick(memory, device_id, self.known.get(device_id), partition.clock_ms())
+            partition = self.store.partitions[number]
+            state = partition.state(reading.device_id)
+            self._keep(number, reading.device_id, self.engine.apply(state, reading, self.known.get(reading.device_id)))
+            partition.advance_clock("in", reading.ingest_time_ms)
+            for device_id in list(partition.pop_due(partition.clock_ms())):
+                state = partition.state(device_id)
+                decided = self.engine.advance_time(state, device_id, self.known.get(device_id), partition.clock_ms())
                 self._keep(number, device_id, decided)
-                partition.schedule(device_id, self.engine.due_ms(memory, self.known.get(device_id)))
+                partition.schedule(device_id, self.engine.due_ms(state, self.known.get(device_id)))
 
     def _keep(self, number: int, device_id: str, decided: list[dict[str, Any]] | None) -> None:
-        memory = self.fleet.partitions[number].memory(device_id)
-        due_ms = self.engine.due_ms(memory, self.known.get(device_id))
-        self.fleet.partitions[number].schedule(device_id, due_ms)
+        state = self.store.partitions[number].state(device_id)
+        due_ms = self.engine.due_ms(state, self.known.get(device_id))
+        self.store.partitions[number].schedule(device_id, due_ms)
         if decided is not None:
-            memory.outbox.clear()
-            self.changelog[number, device_id] = changelog.encode(memory, due_ms)
+            state.outbox.clear()
+            self.changelog[number, device_id] = changelog.encode(state, due_ms)
             self.alerts += decided
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import faust
 import pytest
 
-from isotherm.alerts.rules.rule_book import SilentRule, ThresholdRule
+from isotherm.alerts.rules.kinds import SilentRule, ThresholdRule
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.faust_credentials import credentials
 from isotherm.servicekit import settings as loading
@@ -65,7 +65,7 @@ def test_there_are_rules_by_default() -> None:
         ('rules=[{"kind": "silent"}, {"kind": "silent"}]', "two rules are named silent"),
         (
             'overrides={"model": {"T9": {"temperature.abvoe": 1}}}',
-            r"overrides.model.T9: 'temperature.abvoe' is no bound",
+            r"overrides.model.T9: 'temperature.abvoe' is not a bound",
         ),
         (
             'overrides={"model": {"T9": {"silent": NaN}}}',
@@ -77,11 +77,11 @@ def test_there_are_rules_by_default() -> None:
         ),
         (
             'overrides={"region": {"r": {"temperature.rate": 4}}}',
-            r"overrides.region.r: 'temperature.rate': hysteresis = 5 is not allowed: it has to be below .* 4",
+            r"overrides.region.r: 'temperature.rate': hysteresis = 5 is not allowed: must be below .* 4",
         ),
         (
             'rules=[{"kind": "rate", "metric": "t", "threshold": 5, "hysteresis": 5}]',
-            r"rules.*hysteresis = 5 is not allowed: it has to be below the threshold, 5",
+            r"rules.*hysteresis = 5 is not allowed: must be below the threshold, 5",
         ),
         ('overrides={"colour": {}}', "'model', 'region' or 'home'"),
         ("input_topics=", "input_topics.*at least 1"),

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.alerts.engine import alert_records, trend
-from isotherm.alerts.engine import device_state as memories
-from isotherm.alerts.engine.device_state import DeviceMemory
+from isotherm.alerts.engine import device_state as states
+from isotherm.alerts.engine.device_state import DeviceRuleState
 from isotherm.alerts.engine.reading import Reading
-from isotherm.alerts.engine.rule_engine import Engine
+from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.rules.rule_book import RuleBook
 
 START_MS = 1_767_225_600_000
@@ -29,7 +29,7 @@ def test_a_steady_change_becomes_the_trend_at_any_distance_of_the_readings(
         before = at_ms, per_hour * (at_ms - START_MS) / trend.HOUR_MS
         at_ms += distance_ms
         known = trend.followed(known, before, (at_ms, per_hour * (at_ms - START_MS) / trend.HOUR_MS))
-    share = -math.expm1(-(at_ms - START_MS) / trend.MEMORY_MS)
+    share = -math.expm1(-(at_ms - START_MS) / trend.TIME_CONSTANT_MS)
     assert known == pytest.approx(per_hour * share, rel=1e-3, abs=1e-3)
 
 
@@ -52,7 +52,7 @@ def test_the_trend_lies_between_the_changes_and_none_or_is_not_known(steps: list
 
 def test_two_readings_within_a_millisecond_make_no_cliff() -> None:
     known = trend.followed(None, (START_MS, 20.0), (START_MS + 1, 20.1))
-    assert known == pytest.approx(0.1 * trend.HOUR_MS / trend.MEMORY_MS, rel=1e-3)
+    assert known == pytest.approx(0.1 * trend.HOUR_MS / trend.TIME_CONSTANT_MS, rel=1e-3)
 
 
 def test_a_change_of_ten_minutes_makes_two_thirds_of_the_trend() -> None:
@@ -63,19 +63,19 @@ def test_a_change_of_ten_minutes_makes_two_thirds_of_the_trend() -> None:
 
 
 def test_it_is_remembered_and_told_in_the_order_of_event_time() -> None:
-    engine, memory = Engine(RuleBook([]), {}, reorder_ms=60_000), DeviceMemory()
+    engine, state = RuleEngine(RuleBook([]), {}, reorder_ms=60_000), DeviceRuleState()
     for minute, value in ((0, 20.0), (2, 20.2), (1, 20.1), (3, 20.3)):
         reading = Reading("dev-1", "temperature", value, "Cel", START_MS + minute * 60_000, START_MS, minute + 1)
-        assert engine.take(memory, reading, None) is not None
-    engine.tick(memory, "dev-1", None, START_MS + trend.HOUR_MS)
-    again = memories.decode(memories.encode(memory, None))
+        assert engine.apply(state, reading, None) is not None
+    engine.advance_time(state, "dev-1", None, START_MS + trend.HOUR_MS)
+    again = states.decode(states.encode(state, None))
     latest = alert_records.state_record("dev-1", again, START_MS)["latest"]["temperature"]
     assert latest["value"] == 20.3
-    assert latest["trend_per_hour"] == pytest.approx(6.0 * -math.expm1(-180_000 / trend.MEMORY_MS))
+    assert latest["trend_per_hour"] == pytest.approx(6.0 * -math.expm1(-180_000 / trend.TIME_CONSTANT_MS))
 
 
 def test_a_memory_from_before_there_was_a_trend_is_read() -> None:
-    memory = DeviceMemory(metrics={"temperature": memories.MetricMemory(START_MS, 1, 20.0, "Cel")})
-    value = memories.encode(memory, None).replace(b",[],null]", b"]")
+    state = DeviceRuleState(metrics={"temperature": states.MetricState(START_MS, 1, 20.0, "Cel")})
+    value = states.encode(state, None).replace(b",[],null]", b"]")
     assert b"null]" not in value
-    assert memories.decode(value) == memory
+    assert states.decode(value) == state

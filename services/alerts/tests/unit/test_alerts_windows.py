@@ -10,20 +10,21 @@ from hypothesis import strategies as st
 
 from isotherm.alerts.engine.device_state import (
     AlertRecord,
-    DeviceMemory,
+    DeviceRuleState,
     decode,
     encode,
 )
 from isotherm.alerts.engine.reading import Reading, reading_of_window
-from isotherm.alerts.engine.rule_engine import Engine
+from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.input.decoding import (
     READER,
     WINDOW_READER,
     NoValueError,
     ReadingDecoder,
 )
-from isotherm.alerts.repartition.time_ordered_merge import ForwardedClock, Merge, Place
-from isotherm.alerts.rules.device_table import KnownDevices
+from isotherm.alerts.repartition.forwarded_clock import ForwardedClock
+from isotherm.alerts.repartition.time_ordered_merge import TimeOrderedMerge, TopicPartition
+from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.topic_setup import UnfitTopicsError, has_aggregates
 from isotherm.servicekit.avro import (
@@ -40,7 +41,7 @@ RULES = [
     {"kind": "silent", "intervals": 3, "min_ms": 1_000},
 ]
 BOOK = AlertsSettings.model_validate({"rules": RULES}).rule_book()
-ENGINE = Engine(BOOK, KnownDevices(BOOK, {}).default_bounds, reorder_ms=5_000)
+ENGINE = RuleEngine(BOOK, DeviceTable(BOOK, {}).default_bounds, reorder_ms=5_000)
 SCHEMAS = {7: READER, 8: WINDOW_READER, 9: {**WINDOW_READER, "name": "Other"}}
 
 
@@ -71,12 +72,12 @@ def window(number: int, mean: float, revision: int = 1) -> Reading:
     return reading_of_window(aggregate(number, mean, revision), number * WINDOW_MS + 500)
 
 
-def alerts_of(readings: list[Reading], memory: DeviceMemory | None = None) -> list[AlertRecord]:
-    memory = memory or DeviceMemory()
+def alerts_of(readings: list[Reading], state: DeviceRuleState | None = None) -> list[AlertRecord]:
+    state = state or DeviceRuleState()
     found: list[AlertRecord] = []
     for reading in readings:
-        found += ENGINE.take(memory, reading, None) or []
-    return found + (ENGINE.tick(memory, "d", None, readings[-1].event_time_ms + 5_000) or [])
+        found += ENGINE.apply(state, reading, None) or []
+    return found + (ENGINE.advance_time(state, "d", None, readings[-1].event_time_ms + 5_000) or [])
 
 
 def states(alerts: list[AlertRecord]) -> list[tuple[str, int, float]]:
@@ -108,10 +109,10 @@ def test_windows_in_any_order_within_the_buffer_open_and_close_once() -> None:
     readings = [window(1, 20), window(2, 31), window(3, 20)]
     expected = [("opened", 120_000, 31.0), ("closed", 180_000, 20.0)]
     assert states(alerts_of(readings)) == expected
-    wider = Engine(BOOK, KnownDevices(BOOK, {}).default_bounds, reorder_ms=2 * WINDOW_MS)
-    memory = DeviceMemory()
-    found = [alert for one in reversed(readings) for alert in wider.take(memory, one, None) or []]
-    found += wider.tick(memory, "d", None, 5 * WINDOW_MS) or []
+    wider = RuleEngine(BOOK, DeviceTable(BOOK, {}).default_bounds, reorder_ms=2 * WINDOW_MS)
+    state = DeviceRuleState()
+    found = [alert for one in reversed(readings) for alert in wider.apply(state, one, None) or []]
+    found += wider.advance_time(state, "d", None, 5 * WINDOW_MS) or []
     assert states(found) == expected
 
 
@@ -122,23 +123,23 @@ def test_of_the_revisions_that_wait_the_highest_counts() -> None:
 
 
 def test_a_higher_revision_of_a_window_that_had_its_turn_is_stale() -> None:
-    memory = DeviceMemory()
-    assert len(alerts_of([window(1, 20), window(2, 31)], memory)) == 1
-    kept = encode(memory, None)
-    assert ENGINE.take(memory, window(2, 20, revision=2), None) is None
-    assert ENGINE.take(memory, window(1, 99, revision=2), None) is None
-    assert encode(memory, None) == kept
+    state = DeviceRuleState()
+    assert len(alerts_of([window(1, 20), window(2, 31)], state)) == 1
+    kept = encode(state, None)
+    assert ENGINE.apply(state, window(2, 20, revision=2), None) is None
+    assert ENGINE.apply(state, window(1, 99, revision=2), None) is None
+    assert encode(state, None) == kept
     # What is shown of it is no device's number.
-    assert memory.metrics["temperature"].sequence == 0
+    assert state.metrics["temperature"].sequence == 0
 
 
 def test_a_waiting_window_survives_the_changelog() -> None:
-    memory = DeviceMemory()
-    ENGINE.take(memory, window(2, 31, revision=1), None)
-    memory = decode(encode(memory, None))
-    assert ENGINE.take(memory, window(2, 33, revision=2), None) == []
-    assert ENGINE.take(memory, window(2, 31, revision=1), None) is None
-    assert states(alerts_of([window(3, 20)], memory)) == [("opened", 120_000, 33.0), ("closed", 180_000, 20.0)]
+    state = DeviceRuleState()
+    ENGINE.apply(state, window(2, 31, revision=1), None)
+    state = decode(encode(state, None))
+    assert ENGINE.apply(state, window(2, 33, revision=2), None) == []
+    assert ENGINE.apply(state, window(2, 31, revision=1), None) is None
+    assert states(alerts_of([window(3, 20)], state)) == [("opened", 120_000, 33.0), ("closed", 180_000, 20.0)]
 
 
 @given(st.lists(st.integers(25, 35), min_size=1, max_size=20), st.data())
@@ -151,8 +152,8 @@ def test_what_a_killed_forwarder_repeats_changes_nothing(means: list[int], data:
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.data())
 def test_partitions_are_merged_in_the_order_of_writing(partitions: list[int], data: st.DataObject) -> None:
-    places = [Place("in", number) for number in range(4)]
-    merge: Merge[int] = Merge()
+    places = [TopicPartition("in", number) for number in range(4)]
+    merge: TimeOrderedMerge[int] = TimeOrderedMerge()
     merge.assign(places)
     unread = {one: [at for at, number in enumerate(partitions) if number == one.partition] for one in places}
     read, taken, reading = dict.fromkeys(places, 0), [], set(places)
@@ -162,9 +163,9 @@ def test_partitions_are_merged_in_the_order_of_writing(partitions: list[int], da
             merge.add(place, read[place], unread[place][read[place]], unread[place][read[place]])
             read[place] += 1
         else:
-            merge.ended(place, read[place] + 1)  # a marker is behind the records
+            merge.mark_end(place, read[place] + 1)  # a marker is behind the records
             reading.discard(place)
-        while (one := merge.take()) is not None:
+        while (one := merge.pop()) is not None:
             taken.append(one)
         assert all(position <= read[at] + 1 for at, position in merge.positions().items())
     assert taken == list(range(len(partitions)))
@@ -172,28 +173,28 @@ def test_partitions_are_merged_in_the_order_of_writing(partitions: list[int], da
 
 
 def test_what_waits_of_a_lost_partition_is_forgotten() -> None:
-    ours, others = Place("in", 0), Place("in", 1)
-    merge: Merge[str] = Merge()
+    ours, others = TopicPartition("in", 0), TopicPartition("in", 1)
+    merge: TimeOrderedMerge[str] = TimeOrderedMerge()
     merge.assign([ours, others])
     merge.add(ours, 4, 10, "ours")
-    assert merge.take() is None
-    assert merge.crowded(0) == {ours}
+    assert merge.pop() is None
+    assert merge.above(0) == {ours}
     merge.revoke([others])
     merge.add(others, 0, 1, "others")
-    assert (merge.take(), merge.take()) == ("ours", None)
+    assert (merge.pop(), merge.pop()) == ("ours", None)
     assert merge.positions() == {ours: 5}
 
 
 def test_the_clock_goes_on_to_where_all_partitions_are_forwarded() -> None:
-    first, second = Place("in", 0), Place("in", 1)
+    first, second = TopicPartition("in", 0), TopicPartition("in", 1)
     clock = ForwardedClock()
-    assert clock.see(1_000, {first: 10, second: 10}, {first: 10, second: -1001}) == 0
-    assert clock.see(2_000, {first: 20, second: 20}, {first: 20, second: 9}) == 0
+    assert clock.update(1_000, {first: 10, second: 10}, {first: 10, second: -1001}) == 0
+    assert clock.update(2_000, {first: 20, second: 20}, {first: 20, second: 9}) == 0
     # Behind the ends of now, but past those that were asked for at first.
-    assert clock.see(3_000, {first: 30, second: 30}, {first: 25, second: 10}) == 1_000
-    assert clock.see(4_000, {first: 40, second: 40}, {first: 30, second: 30}) == 3_000
-    assert clock.see(5_000, {first: 40, second: 40}, {first: 40, second: 40}) == 5_000
-    assert clock.see(6_000, {}, {}) == 6_000
+    assert clock.update(3_000, {first: 30, second: 30}, {first: 25, second: 10}) == 1_000
+    assert clock.update(4_000, {first: 40, second: 40}, {first: 30, second: 30}) == 3_000
+    assert clock.update(5_000, {first: 40, second: 40}, {first: 40, second: 40}) == 5_000
+    assert clock.update(6_000, {}, {}) == 6_000
 
 
 def test_the_subjects_tell_what_the_input_is() -> None:

@@ -1,4 +1,4 @@
-"""What the alerts service needs: readings or windows to look at, what is known of their devices, its own target."""
+"""What the alerts service needs: readings or windows, the metadata of their devices, and its own target state."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from isotherm.servicekit.health import Health
 _TOPIC, _AGGREGATED = SETTINGS.input_topics[0], "temperatures.aggregated"
 
 
-def _looks(harness: Harness, found: Message) -> None:
-    # Its partition, and so its memory, goes by the key.
-    _sees(harness, found, found.key)
+def _processes_reading(harness: Harness, found: Message) -> None:
+    # The key decides the partition, and so the state of the device.
+    _process(harness, found, found.key)
 
 
-def _looks_at_window(harness: Harness, found: Message) -> None:
-    reading = _sees(harness, found, scenario.DEVICE)
+def _processes_window(harness: Harness, found: Message) -> None:
+    reading = _process(harness, found, scenario.DEVICE)
     expect("event time", reading.event_time_ms, scenario.START_MS + scenario.WINDOW_MS)
     expect("value", reading.value, harness.decode(found.value)["mean"])
 
 
-def _sees(harness: Harness, found: Message, device_id: str) -> Reading:
+def _process(harness: Harness, found: Message, device_id: str) -> Reading:
     recorder, metrics = RecordingProducer(), Metrics()
 
-    async def take() -> Reading:
-        intake = ReadingConverter(harness.registry, recorder.as_producer(), "dead", SETTINGS.name, metrics, Health())
+    async def process() -> Reading:
+        converter = ReadingConverter(harness.registry, recorder.as_producer(), "dead", SETTINGS.name, metrics, Health())
         record = SimpleNamespace(
             topic=found.topic,
             partition=PARTITION,
@@ -53,26 +53,26 @@ def _sees(harness: Harness, found: Message, device_id: str) -> Reading:
             value=found.value,
             headers=[],
         )
-        reading = await intake.reading(record)
+        reading = await converter.convert(record)
         if reading is None:
             raise UnusableError("dead letter")
         expect("device_id", reading.device_id, device_id)
         service = processor(harness, DeviceTable(SETTINGS.rule_book(), {}), recorder, metrics)
-        await service.take(found.topic, PARTITION, reading)
+        await service.process(found.topic, PARTITION, reading)
         return reading
 
-    reading = asyncio.run(take())
-    changes = [one for one in recorder.messages if one.topic == SETTINGS.changelog]
-    expect("memories written", len(changes), 1)
+    reading = asyncio.run(process())
+    changelog = [one for one in recorder.messages if one.topic == SETTINGS.changelog]
+    expect("states written", len(changelog), 1)
     return reading
 
 
 def _knows(harness: Harness, found: Message) -> None:
-    known = DeviceTable(SETTINGS.rule_book(), {})
-    expect("unknown thresholds", known.put(found.key, Decoder(harness.registry, DEVICE)(found.value).record), [])
-    device = known.get(found.key)
+    table = DeviceTable(SETTINGS.rule_book(), {})
+    expect("rejected thresholds", table.put(found.key, Decoder(harness.registry, DEVICE)(found.value).record), [])
+    device = table.get(found.key)
     if device is None:
-        raise UnusableError("nothing is known of it")
+        raise UnusableError("the table has no metadata of the device")
     expect("home", device.attributes["home"], harness.decode(found.value)["home"])
 
 
@@ -81,13 +81,13 @@ def _reading(provider: str, name: str, key: str, event_time_ms: int, sequence: i
         "device_id": key,
         "metric": "temperature",
         "value": match.number(21.5),
-        # Thresholds are in it.
+        # Thresholds are in this unit.
         "unit": "Cel",
         "event_time": event_time_ms,
         "ingest_time": scenario.TAKEN_IN_MS,
         "sequence": sequence,
     }
-    return Need("alerts", provider, name, _TOPIC, "SensorReading", 1, key, value, _looks)
+    return Need("alerts", provider, name, _TOPIC, "SensorReading", 1, key, value, _processes_reading)
 
 
 def _posts(harness: Harness, found: Message) -> None:
@@ -125,17 +125,17 @@ NEEDS = (
         _AGGREGATED,
         "TemperatureAggregate",
         1,
-        # The service makes a key of its own: the device.
+        # The service repartitions by its own key, the device.
         key=match.type("dev-0001|temperature|0|60000"),
         value={
             "device_id": scenario.DEVICE,
             "metric": "temperature",
             "window_end": scenario.START_MS + scenario.WINDOW_MS,
             "mean": match.number(21.5),
-            # Of the revisions of a window that wait, the highest counts.
+            # Of the buffered revisions of a window the highest counts.
             "revision": match.integer(1_767_225_675_000),
         },
-        process=_looks_at_window,
+        process=_processes_window,
     ),
     Need(
         "alerts",

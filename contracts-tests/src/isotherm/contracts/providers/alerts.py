@@ -1,4 +1,4 @@
-"""The alerts service: readings through its processor, down to the bytes that it hands to its producer."""
+"""The alerts service as a provider: readings pass its processor, up to the bytes for its producer."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ SETTINGS = AlertsSettings.model_validate(
 PARTITION = 0
 
 
-def processor(harness: Harness, known: DeviceTable, recorder: RecordingProducer, metrics: Metrics) -> Processor:
-    """The service's own processor, with all that it drives, writing to a recorder."""
-    engine = RuleEngine(SETTINGS.rule_book(), known.default_bounds, SETTINGS.reorder_ms)
-    fleet = DeviceStateStore()
-    fleet.own([PARTITION])
+def processor(harness: Harness, devices: DeviceTable, recorder: RecordingProducer, metrics: Metrics) -> Processor:
+    """Return the service's own processor with its parts, which writes to a recorder."""
+    engine = RuleEngine(SETTINGS.rule_book(), devices.default_bounds, SETTINGS.reorder_ms)
+    store = DeviceStateStore()
+    store.own([PARTITION])
     outputs = Outputs(SETTINGS, harness.registry, metrics, recorder.as_producer())
-    return Processor(engine, known, fleet, outputs, metrics, SETTINGS.max_skew_ms, SETTINGS.max_publish_delay_ms)
+    return Processor(engine, devices, store, outputs, metrics, SETTINGS.max_skew_ms, SETTINGS.max_publish_delay_ms)
 
 
 def messages(harness: Harness) -> Mapping[str, Message]:
-    """An alert of a thermostat that opens and closes, its newest state, and a word on itself."""
+    """Return an alert of a thermostat that opens and closes, the device's newest state, and a heartbeat."""
     recorder, metrics = RecordingProducer(), Metrics()
     asyncio.run(_live(processor(harness, DeviceTable(SETTINGS.rule_book(), {}), recorder, metrics)))
     opened, closed = [one for one in recorder.messages if one.topic == SETTINGS.alerts_topic]
@@ -57,6 +57,6 @@ def messages(harness: Harness) -> Mapping[str, Message]:
 async def _live(service: Processor) -> None:
     for index, value in enumerate((29.5, 21.5)):
         at_ms = scenario.MEASURED_MS + index
-        taken = Reading(scenario.DEVICE, "temperature", value, "Cel", at_ms, scenario.TAKEN_IN_MS, index + 1)
-        await service.take("thermostat.data", PARTITION, taken)
-    await service.release()
+        reading = Reading(scenario.DEVICE, "temperature", value, "Cel", at_ms, scenario.TAKEN_IN_MS, index + 1)
+        await service.process("thermostat.data", PARTITION, reading)
+    await service.drain()

@@ -1,1 +1,1 @@
-"""Reacts to readings at once: rules per device, alerts that open once and close once."""
+"""The alerts service: applies rules to readings of each device, and opens and closes alerts at once."""

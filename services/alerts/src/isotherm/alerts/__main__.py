@@ -19,7 +19,10 @@ def _run(settings: AlertsSettings, _arguments: argparse.Namespace) -> int:
 def main() -> int:
     """Entry point."""
     return ServiceCommand(
-        "alerts", "Reacts to readings at once: rules per device, with Faust.", AlertsSettings, _run
+        "alerts",
+        "Applies rules to the readings of each device, and opens and closes alerts, with Faust.",
+        AlertsSettings,
+        _run,
     ).main()
 
 

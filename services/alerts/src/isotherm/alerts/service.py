@@ -1,15 +1,16 @@
-"""The life of the alerts service: wait for its servers, run Faust, start it anew when it crashes, end."""
+"""The composition root of the alerts service: wait for servers, run Faust, restart it after a crash, stop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.input.device_table_follower import DeviceTableFollower
 from isotherm.alerts.input.reading_converter import ReadingConverter
+from isotherm.alerts.liveness import is_done_within
 from isotherm.alerts.metrics import PREFIX, Metrics
 from isotherm.alerts.repartition.forwarder import Forwarder
 from isotherm.alerts.rules.device_table import DeviceTable
@@ -26,7 +27,6 @@ from isotherm.alerts.stream.topic_setup import (
     has_aggregates,
     prepare,
 )
-from isotherm.alerts.waiting import is_done_within
 from isotherm.alerts.webhook import Webhook
 from isotherm.connector.errors.dead_letters import producer_overrides
 from isotherm.connector.standalone.reporting import Reporter, counts_of, reported
@@ -38,8 +38,9 @@ from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.lifecycle import Exit, Stop
 from isotherm.servicekit.settings import SettingsError
+from isotherm.servicekit.startup import wait_until_up
 
-_PASSING = (NotPreparedError, RegistryUnavailableError, SchemaNotRegisteredError)
+_RETRIABLE = (NotPreparedError, RegistryUnavailableError, SchemaNotRegisteredError)
 _POLL_S = 0.1
 
 T = TypeVar("T")
@@ -48,15 +49,15 @@ _log = logs.logger(__name__)
 
 
 class StopRequestedError(Exception):
-    """The service is to stop while it waits."""
+    """The service was asked to stop while it waited."""
 
 
 class StreamFailedError(Exception):
-    """Something was refused for good; the log says what."""
+    """Kafka has refused a record permanently; the log says why."""
 
 
 class Alerts:
-    """One run of the service. Raises SettingsError for what can be told without a server."""
+    """One run of the service. Raises SettingsError for mistakes that are visible without a server."""
 
     def __init__(self, settings: AlertsSettings) -> None:
         faust_credentials.credentials(settings.kafka)
@@ -64,22 +65,22 @@ class Alerts:
         self._health, self._metrics = Health(), Metrics()
         rules = settings.rule_book()
         overrides = {str(attribute): by_value for attribute, by_value in settings.overrides.items()}
-        self._known = DeviceTable(rules, overrides)
-        self._engine = RuleEngine(rules, self._known.default_bounds, settings.reorder_ms, settings.max_metrics)
+        self._devices = DeviceTable(rules, overrides)
+        self._engine = RuleEngine(rules, self._devices.default_bounds, settings.reorder_ms, settings.max_metrics)
         self._target = TargetFollower(settings.kafka, settings.registry, settings.name)
         self._follower = DeviceTableFollower(
-            settings.kafka, settings.registry, settings.devices_topic, settings.name, self._known, self._metrics
+            settings.kafka, settings.registry, settings.devices_topic, settings.name, self._devices, self._metrics
         )
-        self._operation: StreamRunner | None = None
+        self._runner: StreamRunner | None = None
 
     async def run(self, stop: Stop) -> int:
-        """Run until the stop is asked for or something is refused for good; returns the exit code.
+        """Run until a stop is requested or a record is refused permanently; return the exit code.
 
         Raises SettingsError.
         """
         monitoring = MonitoringServer(self._settings.http, self._health, self._metrics.registry)
         monitoring.start()
-        _log.info("monitoring answers", port=monitoring.port)
+        _log.info("monitoring server started", port=monitoring.port)
         self._target.start()
         self._follower.start()
         webhook = Webhook(self._settings, self._metrics, self._health) if self._settings.webhook.url else None
@@ -87,13 +88,13 @@ class Alerts:
             with reported(self._reporter()):
                 await self._run(stop, webhook)
         except StopRequestedError:
-            _log.info("stopped while it waited for a server")
+            _log.info("stopped while waiting for a server")
         except StreamFailedError:
             return Exit.FAILED
         except UnfitTopicsError as error:
             raise SettingsError([str(error)]) from error
         finally:
-            # At once: each may wait a while for a Kafka that is away.
+            # Close all parts at once: each may wait a while for an unavailable Kafka.
             parts = [part for part in (webhook, self._follower, self._target) if part is not None]
             await asyncio.gather(*(asyncio.to_thread(part.close) for part in parts))
             monitoring.stop()
@@ -104,32 +105,34 @@ class Alerts:
         registry = SchemaRegistry(settings.registry)
         aggregates = await self._until(stop, "registry", lambda: has_aggregates(settings, registry))
         partitions = await self._until(stop, "kafka", lambda: prepare(settings, repartition=aggregates))
-        await self._until(stop, "devices", self._devices_are_known)
-        self._follower.changed()  # what was known from the beginning changes nobody's time
+        await self._until(stop, "devices", self._verify_devices_are_read)
+        self._follower.changed()  # The metadata from before the start reschedules no device.
         if webhook is not None:
             webhook.start()
         dead = kafka.producer(settings.kafka, f"{settings.name}-dead-letters", **producer_overrides())
-        intake = ReadingConverter(registry, dead, settings.dead_letter_topic, settings.name, self._metrics, self._health)
+        converter = ReadingConverter(
+            registry, dead, settings.dead_letter_topic, settings.name, self._metrics, self._health
+        )
         self._health.ready()
         backoff = Backoff(base_ms=1_000)
         while not stop.is_set():
-            # Each run has a fleet and outputs of its own: the changelog is the truth.
-            made = outputs_producer(settings)
-            outputs = await self._until(stop, "registry", partial(Outputs, settings, registry, self._metrics, made))
+            # Each run has a store and outputs of its own, because only the changelog survives a run.
+            producer = outputs_producer(settings)
+            outputs = await self._until(stop, "registry", partial(Outputs, settings, registry, self._metrics, producer))
             processor = Processor(
                 self._engine,
-                self._known,
+                self._devices,
                 DeviceStateStore([settings.repartition] if aggregates else settings.input_topics),
                 outputs,
                 self._metrics,
                 max_skew_ms=settings.max_skew_ms,
-                read_slack_ms=settings.read_slack_ms,
-                records_tell_time=not aggregates,
+                max_publish_delay_ms=settings.max_publish_delay_ms,
+                records_show_time=not aggregates,
             )
-            self._operation = StreamRunner(
+            self._runner = StreamRunner(
                 settings,
                 partitions,
-                intake,
+                converter,
                 processor,
                 outputs,
                 self._follower,
@@ -138,38 +141,35 @@ class Alerts:
                 self._metrics,
                 Forwarder(settings, registry, self._metrics, self._health) if aggregates else None,
             )
-            ended = await self._operation.run(stop)
-            _log.info("run ended", reason=ended.value)
-            if ended is RunOutcome.FAILED:
+            outcome = await self._runner.run(stop)
+            _log.info("run ended", reason=outcome.value)
+            if outcome is RunOutcome.FAILED:
                 raise StreamFailedError
-            if ended is RunOutcome.CRASHED:
+            if outcome is RunOutcome.CRASHED:
                 await self._pause(stop, backoff.next_ms() / 1000)
             else:
                 backoff.reset()
 
-    def _devices_are_known(self) -> None:
+    def _verify_devices_are_read(self) -> None:
         if not self._follower.is_current():
             raise NotPreparedError(f"topic {self._settings.devices_topic} is still being read")
 
     async def _until(self, stop: Stop, part: str, attempt: Callable[[], T]) -> T:
-        """Repeat `attempt` in a thread until the server that it needs is there; `part` is not ready meanwhile."""
+        """Repeat `attempt` in a thread until the server that it needs answers; `part` is not ready meanwhile.
+
+        Raises StopRequestedError, and every exception that does not mean that a server is unavailable.
+        """
         backoff = Backoff(base_ms=200, cap_ms=10_000)
-        while True:
-            asked = asyncio.ensure_future(asyncio.to_thread(attempt))
-            while not await is_done_within(self._health, _POLL_S, asked):
-                if stop.is_set():
-                    raise StopRequestedError
-            try:
-                result = await asked
-            except _PASSING as error:
-                self._health.not_ready(part, str(error))
-                _log.warning("waiting", part=part, reason=str(error))
-            else:
-                self._health.ready(part)
-                return result
-            await self._pause(stop, backoff.next_ms() / 1000)
+        waiting = asyncio.ensure_future(
+            asyncio.to_thread(wait_until_up, part, attempt, _RETRIABLE, health=self._health, stop=stop, backoff=backoff)
+        )
+        while not await is_done_within(self._health, _POLL_S, waiting):
             if stop.is_set():
                 raise StopRequestedError
+        result = await waiting
+        if stop.is_set():
+            raise StopRequestedError
+        return cast(T, result)  # None stands for a stop only
 
     async def _pause(self, stop: Stop, seconds: float) -> None:
         left_s = seconds
@@ -179,9 +179,9 @@ class Alerts:
             left_s -= _POLL_S
 
     def _state(self) -> State:
-        if self._operation is None or not self._operation.is_recovered():
-            return State.RESTARTING if self._operation is not None else State.UNASSIGNED
-        return State.PAUSED if self._operation.is_paused() else State.RUNNING
+        if self._runner is None or not self._runner.is_recovered():
+            return State.RESTARTING if self._runner is not None else State.UNASSIGNED
+        return State.PAUSED if self._runner.is_paused() else State.RUNNING
 
     def _reporter(self) -> Reporter:
         return Reporter(

@@ -1,7 +1,7 @@
-"""Posts alerts to a webhook: a reader of the alerts topic with a group of its own, so that nothing waits for it.
+"""Posts alerts to a webhook. It reads the alerts topic with a consumer group of its own, so nothing waits for it.
 
-An alert is posted at least once; `Idempotency-Key` is the same for a repeat. What may yet succeed is repeated, what
-cannot is a dead letter, and only then the next alert has its turn.
+An alert is posted at least once; a repeat has the same `Idempotency-Key`. A post that can still succeed is repeated. A
+post that cannot is made a dead letter. Only then the next alert is posted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import httpx
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 import isotherm.schemas
-from isotherm.alerts.input.dead_letters import dead_letter_record, origin_of
+from isotherm.alerts.input.dead_letters import dead_letter_record, source_record
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.connector.errors.dead_letters import DeadLetterQueue, producer_overrides
@@ -40,13 +40,13 @@ _JOIN_S = 5.0
 _MARGIN_MS = 300_000
 _MAX_ANSWER_BYTES = 65_536
 _REPEATABLE = (408, 425, 429)
-"""Answers below 500 that ask for a repeat (RFC 9110, RFC 8470, RFC 6585)."""
+"""Status codes below 500 that ask for a repeat (RFC 9110, RFC 8470, RFC 6585)."""
 
 _log = logs.logger(__name__)
 
 
 class RefusedError(Exception):
-    """The webhook does not want this alert, or has not wanted it for too long."""
+    """The webhook has refused this alert permanently, or for longer than the retry limit."""
 
 
 class Webhook:
@@ -60,11 +60,11 @@ class Webhook:
         self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
 
     def start(self) -> None:
-        """Begin to post."""
+        """Start to post."""
         self._thread.start()
 
     def close(self) -> None:
-        """Post no more; what is not committed is posted by the next one."""
+        """Stop to post. The next webhook reader posts what is not committed."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(_JOIN_S)
@@ -76,13 +76,13 @@ class Webhook:
                 self._follow(backoff)
             except Exception as error:
                 self._health.not_ready(PART, f"posts nothing: {error}")
-                _log.error("the webhook begins anew", exc_info=error)
+                _log.error("the webhook reader restarts", exc_info=error)
                 self._ended.wait(backoff.next_ms() / 1000)
 
     def _follow(self, backoff: Backoff) -> None:
-        """Read and post until the end comes, or anything but the webhook itself fails."""
+        """Read and post until the close, or until anything but the webhook itself fails."""
         settings = self._settings
-        patience_ms = settings.webhook.retry_for_ms + settings.webhook.timeout_ms + _MARGIN_MS
+        max_poll_interval_ms = settings.webhook.retry_for_ms + settings.webhook.timeout_ms + _MARGIN_MS
         producer = kafka.producer(settings.kafka, f"{self._name}-dead-letters", **producer_overrides())
         dead_letters = DeadLetterQueue(producer, settings.dead_letter_topic)
         token = settings.webhook.authorization_token
@@ -90,7 +90,11 @@ class Webhook:
         with ExitStack() as at_end:
             client = at_end.enter_context(httpx.Client(headers=headers, timeout=settings.webhook.timeout_ms / 1000))
             consumer = kafka.consumer(
-                settings.kafka, self._name, self._name, max_poll_interval_ms=patience_ms, enable_partition_eof=True
+                settings.kafka,
+                self._name,
+                self._name,
+                max_poll_interval_ms=max_poll_interval_ms,
+                enable_partition_eof=True,
             )
             at_end.callback(consumer.close)
             consumer.subscribe([settings.alerts_topic], on_assign=lambda *_: self._health.ready(PART))
@@ -101,7 +105,7 @@ class Webhook:
                     backoff.reset()
 
     def _is_alert(self, message: Message) -> bool:
-        """Whether a message is a record and no event. Raises KafkaException for an error of the consumer."""
+        """Return whether a message is a record, not an event. Raises KafkaException for an error of the consumer."""
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
@@ -112,18 +116,19 @@ class Webhook:
         try:
             consumer.commit(message=message, asynchronous=False)
         except KafkaException as error:
-            # Nothing is lost: the alert is posted again, or the next commit covers it.
+            # Nothing is lost: the alert is posted again, or the next commit includes it.
             _log.warning("the offset is not committed", offset=message.offset(), reason=str(error))
 
     def _deliver(self, client: httpx.Client, dead_letters: DeadLetterQueue, message: Message) -> bool:
-        """Post an alert or bury it; False when the end came first."""
+        """Post an alert or make it a dead letter; return False after a close."""
         try:
             posted = self._post(client, message.value() or b"")
         except (RefusedError, WireFormatError) as error:
-            letter = dead_letter_record(
-                origin_of(message), error, stage="TASK_PUT", name=self._name, class_name=f"{__name__}.Webhook"
+            class_name = f"{__name__}.{type(self).__name__}"
+            dead = dead_letter_record(
+                source_record(message), error, stage="TASK_PUT", name=self._name, class_name=class_name
             )
-            dead_letters.send([letter])
+            dead_letters.send([dead])
             self._metrics.webhook.labels("dead-lettered").inc()
             _log.warning("dead letter", topic=message.topic(), offset=message.offset(), reason=str(error))
             return True
@@ -144,7 +149,7 @@ class Webhook:
         return False
 
     def _attempt(self, client: httpx.Client, value: bytes) -> str | None:
-        """Post once; returns why it has to be repeated. Raises RefusedError, WireFormatError."""
+        """Post once; return why a repeat is needed, None after success. Raises RefusedError, WireFormatError."""
         try:
             alert = self._decode(value).record
         except RegistryUnavailableError as error:
@@ -154,7 +159,7 @@ class Webhook:
         try:
             with client.stream("POST", str(self._settings.webhook.url), content=body, headers=headers) as answer:
                 status = answer.status_code
-                # Read to its end, or the connection could not be used again; undecoded, for nobody looks at it.
+                # The response must be read to its end before the connection can be used again. Its content is ignored.
                 for _part in answer.iter_raw():
                     if answer.num_bytes_downloaded > _MAX_ANSWER_BYTES:
                         break
@@ -168,5 +173,5 @@ class Webhook:
 
 
 def post_of(alert: Mapping[str, Any]) -> tuple[str, bytes]:
-    """The idempotency key and the body of a post; times are in ISO 8601."""
+    """Return the idempotency key and the body of a post. Times are in ISO 8601."""
     return f"{alert['alert_id']}/{alert['state']}", json.dumps(alert, default=lambda at: at.isoformat()).encode()

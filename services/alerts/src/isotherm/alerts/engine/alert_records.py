@@ -1,15 +1,15 @@
-"""The records that leave: alerts, and what is known of a device by now."""
+"""The records that the service publishes: alerts, and the newest state of a device."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from isotherm.alerts.engine.conditions import Change
-from isotherm.alerts.engine.device_state import AlertRecord, DeviceMemory, alert_id
+from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState, alert_id
 
 
 def record(device_id: str, rule_key: str, severity: str, kind: str, change: Change, unit: str) -> AlertRecord:
-    """One state of an alert, as plain values of an Alert record."""
+    """Return one state of an alert as the plain values of an Alert record."""
     metric, _, name = rule_key.rpartition(".")
     closed = change.state == "closed"
     return {
@@ -28,11 +28,11 @@ def record(device_id: str, rule_key: str, severity: str, kind: str, change: Chan
     }
 
 
-def state_record(device_id: str, memory: DeviceMemory, now_ms: int) -> dict[str, Any]:
-    """The device's DeviceState record."""
+def state_record(device_id: str, state: DeviceRuleState, now_ms: int) -> dict[str, Any]:
+    """Return the device's DeviceState record."""
     return {
         "device_id": device_id,
-        "last_seen": max(memory.last_seen_ms, 0),
+        "last_seen": max(state.last_seen_ms, 0),
         "latest": {
             name: {
                 "value": metric.value,
@@ -41,10 +41,10 @@ def state_record(device_id: str, memory: DeviceMemory, now_ms: int) -> dict[str,
                 "sequence": metric.sequence,
                 "trend_per_hour": metric.trend_per_hour,
             }
-            for name, metric in sorted(memory.metrics.items())
+            for name, metric in sorted(state.metrics.items())
             if metric.event_time_ms >= 0
         },
-        "open_alerts": memory.open_alerts(device_id),
+        "open_alerts": state.open_alerts(device_id),
         "updated_at": now_ms,
     }
 
@@ -66,5 +66,5 @@ def _sentence(kind: str, metric: str, change: Change, unit: str) -> str:
     if kind == "silent":
         return "no reading when one was due" if opened else "readings come again"
     if kind == "unknown-device":
-        return "nothing is known of this device" if opened else "the device is known now"
-    return "the rule is configured no more"
+        return "the topic of devices has no record of this device" if opened else "the device is known now"
+    return "the rule was removed from the configuration"

@@ -1,34 +1,29 @@
-"""Whether a reading breaks a rule, and what becomes of the alert: pure functions on a rule's watch."""
+"""Evaluates a rule on a reading, and opens and closes its alert: functions on a rule's state."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from isotherm.alerts.engine.device_state import MetricMemory, Point, Watch
-from isotherm.alerts.rules.rule_book import (
-    Bounds,
-    FlatRule,
-    MetricRule,
-    RateRule,
-)
+from isotherm.alerts.engine.device_state import MetricState, Point, RuleState
+from isotherm.alerts.rules.kinds import Bounds, FlatRule, MetricRule, RateRule
 
 _PARTS = 16
-"""Of a rate's window. Of each part at most one highest and one lowest value are kept, as if measured at its end."""
+"""Parts of a rate's window. Each part keeps at most one highest and one lowest value, dated to the part's end."""
 
 
 class Finding(NamedTuple):
-    """What a rule says of one reading."""
+    """The result of a rule's condition on one reading."""
 
     breaking: bool
     """The condition holds."""
     cleared: bool
-    """The condition is over for an alert that is open."""
+    """An open alert can close."""
     measured: float | None
     threshold: float | None
 
 
 class Change(NamedTuple):
-    """An alert begins or ends."""
+    """An alert opens or closes."""
 
     state: str
     opened_ms: int
@@ -36,65 +31,65 @@ class Change(NamedTuple):
     finding: Finding
 
 
-def step(watch: Watch, at_ms: int, finding: Finding, for_ms: float) -> Change | None:
-    """Let a rule with hysteresis and minimum duration see one reading of its metric.
+def advance(rule_state: RuleState, at_ms: int, finding: Finding, for_ms: float) -> Change | None:
+    """Apply a finding at `at_ms` to the state of a rule with a minimum duration of `for_ms`; return the change.
 
-    The incident begins where the condition began to hold without a break. It ends later than it began: else another one
-    could begin in the same millisecond, and have its id.
+    The incident begins when the condition began to hold without interruption. It ends later than it began. Otherwise
+    another incident could begin within the same millisecond, and would have the same id.
     """
-    if watch.opened_ms is not None:
-        if not finding.cleared or at_ms <= watch.opened_ms:
+    if rule_state.opened_ms is not None:
+        if not finding.cleared or at_ms <= rule_state.opened_ms:
             return None
-        change = Change("closed", watch.opened_ms, at_ms, finding)
-        watch.opened_ms = watch.since_ms = None
+        change = Change("closed", rule_state.opened_ms, at_ms, finding)
+        rule_state.opened_ms = rule_state.since_ms = None
         return change
     if not finding.breaking:
-        watch.since_ms = None
+        rule_state.since_ms = None
         return None
-    if watch.since_ms is None:
-        watch.since_ms = at_ms
-    if at_ms - watch.since_ms < for_ms:
+    if rule_state.since_ms is None:
+        rule_state.since_ms = at_ms
+    if at_ms - rule_state.since_ms < for_ms:
         return None
-    watch.opened_ms = watch.since_ms
-    return Change("opened", watch.opened_ms, at_ms, finding)
+    rule_state.opened_ms = rule_state.since_ms
+    return Change("opened", rule_state.opened_ms, at_ms, finding)
 
 
-def see(rule: MetricRule, bounds: Bounds, watch: Watch, metric: MetricMemory) -> Change | None:
-    """Let a rule see the reading that has just become the position of its metric."""
+def evaluate(rule: MetricRule, bounds: Bounds, rule_state: RuleState, metric: MetricState) -> Change | None:
+    """Evaluate a rule on the reading at the position of its metric; return the change of its alert."""
     at_ms, value = metric.event_time_ms, metric.value
     if isinstance(rule, FlatRule):
-        return _see_flat(bounds, watch, at_ms, value)
+        return _evaluate_flat(bounds, rule_state, at_ms, value)
     if isinstance(rule, RateRule):
-        return step(watch, at_ms, _rate(bounds, watch, metric), 0)
+        return advance(rule_state, at_ms, _rate(bounds, rule_state, metric), 0)
     threshold, hysteresis = bounds["threshold"], bounds["hysteresis"]
     if rule.kind == "above":
         finding = Finding(value > threshold, value <= threshold - hysteresis, value, threshold)
     else:
         finding = Finding(value < threshold, value >= threshold + hysteresis, value, threshold)
-    return step(watch, at_ms, finding, bounds["for_ms"])
+    return advance(rule_state, at_ms, finding, bounds["for_ms"])
 
 
-def _rate(bounds: Bounds, watch: Watch, metric: MetricMemory) -> Finding:
+def _rate(bounds: Bounds, rule_state: RuleState, metric: MetricState) -> Finding:
     window_ms = bounds["window_ms"]
-    if not watch.highest:
+    if not rule_state.highest:
         for point in metric.samples:
-            _remember(watch, point, window_ms)
-    _remember(watch, (metric.event_time_ms, metric.value), window_ms)
-    change = max(watch.highest[0][1] - metric.value, metric.value - watch.lowest[0][1])
+            _add_point(rule_state, point, window_ms)
+    _add_point(rule_state, (metric.event_time_ms, metric.value), window_ms)
+    change = max(rule_state.highest[0][1] - metric.value, metric.value - rule_state.lowest[0][1])
     return Finding(
         change > bounds["threshold"], change <= bounds["threshold"] - bounds["hysteresis"], change, bounds["threshold"]
     )
 
 
-def _remember(watch: Watch, point: Point, window_ms: float) -> None:
+def _add_point(rule_state: RuleState, point: Point, window_ms: float) -> None:
     """Keep a value for the changes that end later.
 
-    No value of the window is missed: only one that a later value exceeds is forgotten, and one that has to share a part
-    of the window counts for longer, by a sixteenth of the window at most.
+    No extreme of the window is lost: only a value that a later value exceeds is dropped. A value that shares a part of
+    the window with another one counts for longer, by at most a sixteenth of the window.
     """
     at_ms, value = point
     part_ms = window_ms / _PARTS
-    for points, sign in ((watch.highest, 1), (watch.lowest, -1)):
+    for points, sign in ((rule_state.highest, 1), (rule_state.lowest, -1)):
         while points and sign * points[-1][1] <= sign * value:
             points.pop()
         if points and points[-1][0] // part_ms == at_ms // part_ms:
@@ -105,11 +100,11 @@ def _remember(watch: Watch, point: Point, window_ms: float) -> None:
             del points[0]
 
 
-def _see_flat(bounds: Bounds, watch: Watch, at_ms: int, value: float) -> Change | None:
-    moved = watch.anchor is None or abs(value - watch.anchor) > bounds["tolerance"]
+def _evaluate_flat(bounds: Bounds, rule_state: RuleState, at_ms: int, value: float) -> Change | None:
+    moved = rule_state.anchor is None or abs(value - rule_state.anchor) > bounds["tolerance"]
     finding = Finding(not moved, moved, value, bounds["tolerance"])
     if not moved:
-        return step(watch, at_ms, finding, bounds["for_ms"])
-    change = step(watch, at_ms, finding, 0)
-    watch.anchor, watch.since_ms = value, at_ms
+        return advance(rule_state, at_ms, finding, bounds["for_ms"])
+    change = advance(rule_state, at_ms, finding, 0)
+    rule_state.anchor, rule_state.since_ms = value, at_ms
     return change

@@ -1,8 +1,8 @@
-"""What is remembered of one device between its readings, and how it is written to the changelog.
+"""The state of one device between its readings, and its form in the changelog.
 
-A value of the changelog is a header of two numbers and a JSON text. The header holds the revision, by which the newer
-of two values of a device is told whatever their order, and the time at which the device is due without a reading, so
-that a fleet can be recovered without reading every text.
+A value in the changelog is a header of two numbers, followed by JSON. The header holds the revision, which tells the
+newer of two values of a device whatever their order, and the time at which the device is due without a reading. So the
+states can be recovered without parsing every JSON text.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _HEADER = struct.Struct(">qq")
 _NEVER = 2**62
 
 MAX_METRICS = 64
-"""Metrics of one device, unless the settings say otherwise."""
+"""Default limit of the metrics of one device."""
 
 AlertRecord = dict[str, Any]
-"""An Alert as plain values, times in epoch ms."""
+"""An Alert record as plain values; times are epoch ms."""
 
 
 Point = tuple[int, float]
-"""An event time, epoch ms, and the value then."""
+"""An event time (epoch ms) and the value at that time."""
 
 
-class Held(NamedTuple):
-    """A reading that waits for one that was measured before it."""
+class BufferedReading(NamedTuple):
+    """A reading that waits for readings that were measured before it."""
 
     event_time_ms: int
     sequence: int
@@ -37,80 +37,78 @@ class Held(NamedTuple):
 
 
 @dataclass(slots=True)
-class Watch:
-    """How a rule stands for a metric or a device."""
+class RuleState:
+    """The state of one rule for a metric or a device."""
 
     since_ms: int | None = None
-    """Event time at which the condition began to hold; None while it does not."""
+    """Event time at which the condition began to hold; None while it does not hold."""
     opened_ms: int | None = None
     """`opened_at` of the open alert; None while none is open."""
     anchor: float | None = None
-    """The value that has not moved since `since_ms`, for flat lines."""
+    """For flat lines: the value that has not moved since `since_ms`."""
     severity: str = "warning"
-    """Of the open alert: the rule may have gone when it is closed."""
+    """Severity of the open alert. The rule may have been removed when the alert closes."""
     highest: list[Point] = field(default_factory=list)
-    """For rates: the values of the window that no later one exceeds, in order of time."""
+    """For rates: the values of the window that no later value exceeds, in order of time."""
     lowest: list[Point] = field(default_factory=list)
-    """Those that no later one is below."""
+    """For rates: the values of the window that no later value is below, in order of time."""
 
     def is_idle(self) -> bool:
-        """Whether there is nothing to remember."""
+        """Return whether the state equals a new one, so that it need not be stored."""
         return self.since_ms is None and self.opened_ms is None and self.anchor is None and not self.highest
 
 
 @dataclass(slots=True)
-class MetricMemory:
-    """One metric of one device."""
+class MetricState:
+    """The state of one metric of one device."""
 
     event_time_ms: int = -1
-    """With `sequence` the position: what was measured before it has had its turn."""
+    """With `sequence`: the position. Readings up to the position have been applied or are stale."""
     sequence: int = 0
     value: float = 0.0
     unit: str = ""
     newest_ms: int = -1
-    """Event time of the newest reading, held ones too."""
+    """Event time of the newest reading, including buffered ones."""
     interval_ms: int = 0
-    """Usual distance of two readings, learned; 0 until the second one."""
-    gaps: int = 0
-    """From how many distances it was learned."""
-    held: list[Held] = field(default_factory=list)
-    """In order of event time and sequence."""
+    """Usual interval between two readings, learned; 0 until the second reading."""
+    intervals_seen: int = 0
+    """From how many intervals `interval_ms` was learned."""
+    buffered: list[BufferedReading] = field(default_factory=list)
+    """Ordered by event time and sequence."""
     samples: list[Point] = field(default_factory=list)
-    """Earlier values in a memory that an earlier version wrote; the rates take them over."""
+    """Earlier values in a state that an earlier release wrote. The rate rules take them over."""
     trend_per_hour: float | None = None
-    """Smoothed change; None while it is not known."""
+    """Smoothed change per hour; None while it is not known."""
 
 
 @dataclass(slots=True)
-class DeviceMemory:
-    """All that is remembered of a device."""
+class DeviceRuleState:
+    """The whole state of one device."""
 
     revision: int = 0
-    metrics: dict[str, MetricMemory] = field(default_factory=dict)
-    watches: dict[str, Watch] = field(default_factory=dict)
-    """By the rule's key."""
+    metrics: dict[str, MetricState] = field(default_factory=dict)
+    rules: dict[str, RuleState] = field(default_factory=dict)
+    """By the key of the rule."""
     last_seen_ms: int = -1
-    """Event time of the newest reading that has had its turn."""
+    """Event time of the newest reading that was applied."""
     outbox: list[AlertRecord] = field(default_factory=list)
-    """Alerts that are decided; they leave when Kafka has them."""
+    """Decided alerts that Kafka has not acknowledged yet."""
 
     def open_alerts(self, device_id: str) -> list[str]:
-        """The ids of the alerts that are open, sorted."""
+        """Return the sorted ids of the open alerts."""
         return sorted(
-            alert_id(device_id, key, watch.opened_ms)
-            for key, watch in self.watches.items()
-            if watch.opened_ms is not None
+            alert_id(device_id, key, rule.opened_ms) for key, rule in self.rules.items() if rule.opened_ms is not None
         )
 
 
 def alert_id(device_id: str, rule_key: str, opened_ms: int) -> str:
-    """The id of an incident: whoever decides it again comes to the same one."""
+    """Return the id of an incident. A repeated decision gives the same id."""
     metric, _, name = rule_key.rpartition(".")
     return "/".join([device_id, name, *([metric] if metric else []), str(opened_ms)])
 
 
-def encode(memory: DeviceMemory, due_ms: int | None) -> bytes:
-    """The value of the changelog."""
+def encode(state: DeviceRuleState, due_ms: int | None) -> bytes:
+    """Return the value for the changelog; `due_ms` is when the device is due without a reading."""
     text = json.dumps(
         {
             "m": {
@@ -121,77 +119,89 @@ def encode(memory: DeviceMemory, due_ms: int | None) -> bytes:
                     one.unit,
                     one.newest_ms,
                     one.interval_ms,
-                    one.gaps,
-                    one.held,
+                    one.intervals_seen,
+                    one.buffered,
                     one.samples,
                     one.trend_per_hour,
                 ]
-                for name, one in memory.metrics.items()
+                for name, one in state.metrics.items()
             },
             "w": {
                 key: [
-                    watch.since_ms,
-                    watch.opened_ms,
-                    watch.anchor,
-                    watch.severity,
-                    *([watch.highest, watch.lowest] if watch.highest else []),
+                    rule.since_ms,
+                    rule.opened_ms,
+                    rule.anchor,
+                    rule.severity,
+                    *([rule.highest, rule.lowest] if rule.highest else []),
                 ]
-                for key, watch in memory.watches.items()
+                for key, rule in state.rules.items()
             },
-            "s": memory.last_seen_ms,
-            "o": memory.outbox,
+            "s": state.last_seen_ms,
+            "o": state.outbox,
         },
         separators=(",", ":"),
         ensure_ascii=False,
     )
-    return _HEADER.pack(memory.revision, _NEVER if due_ms is None else min(due_ms, _NEVER)) + text.encode()
+    return _HEADER.pack(state.revision, _NEVER if due_ms is None else min(due_ms, _NEVER)) + text.encode()
 
 
 def revision_of(value: bytes) -> int:
-    """The revision in the header. Raises struct.error for what is no value of the changelog."""
+    """Return the revision in the header. Raises struct.error for bytes that are not a value of the changelog."""
     return int(_HEADER.unpack_from(value)[0])
 
 
 def due_of(value: bytes) -> int | None:
-    """When the device is due without a reading; None for never."""
+    """Return when the device is due without a reading, in epoch ms; None for never."""
     due = int(_HEADER.unpack_from(value)[1])
     return None if due == _NEVER else due
 
 
-def decode(value: bytes) -> DeviceMemory:
-    """The inverse of `encode`. Raises ValueError, KeyError, TypeError or struct.error for anything else."""
+def decode(value: bytes) -> DeviceRuleState:
+    """Decode a value of the changelog, also of earlier releases.
+
+    Raises ValueError, KeyError, TypeError or struct.error for any other bytes.
+    """
     read = json.loads(value[_HEADER.size :])
-    metrics = {name: _metric(*parts) for name, parts in read["m"].items()}
-    watches = {key: _watch(*watch) for key, watch in read["w"].items()}
-    return DeviceMemory(revision_of(value), metrics, watches, read["s"], read["o"])
+    metrics = {name: _metric_state(*parts) for name, parts in read["m"].items()}
+    rules = {key: _rule_state(*parts) for key, parts in read["w"].items()}
+    return DeviceRuleState(revision_of(value), metrics, rules, read["s"], read["o"])
 
 
-def _watch(
+def _rule_state(
     since_ms: int | None,
     opened_ms: int | None,
     anchor: float | None,
     severity: str,
     highest: Iterable[list[Any]] = (),
     lowest: Iterable[list[Any]] = (),
-) -> Watch:
-    return Watch(since_ms, opened_ms, anchor, severity, _points(highest), _points(lowest))
+) -> RuleState:
+    return RuleState(since_ms, opened_ms, anchor, severity, _points(highest), _points(lowest))
 
 
-def _metric(
+def _metric_state(
     event_time_ms: int,
     sequence: int,
     value: float,
     unit: str,
     newest_ms: int,
     interval_ms: int,
-    gaps: int,
-    held: list[list[Any]],
+    intervals_seen: int,
+    buffered: list[list[Any]],
     samples: Iterable[list[Any]] = (),
     trend_per_hour: float | None = None,
-) -> MetricMemory:
-    waiting = [Held(*one) for one in held]
-    return MetricMemory(
-        event_time_ms, sequence, value, unit, newest_ms, interval_ms, gaps, waiting, _points(samples), trend_per_hour
+) -> MetricState:
+    readings = [BufferedReading(*one) for one in buffered]
+    return MetricState(
+        event_time_ms,
+        sequence,
+        value,
+        unit,
+        newest_ms,
+        interval_ms,
+        intervals_seen,
+        readings,
+        _points(samples),
+        trend_per_hour,
     )
 
 

@@ -1,4 +1,4 @@
-"""A reading, and which ones no rule may see."""
+"""A reading as the rules see it, and the readings that they must not see."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 TOO_MANY_METRICS = "too-many-metrics"
 
-_REVISIONS = 2**62
+_MAX_REVISION = 2**62
 
 
-class RefusedReadingError(Exception):
-    """A reading that cannot be taken in: it is a dead letter. `reason` is how it is counted."""
+class RejectedReadingError(Exception):
+    """The reading is a dead letter. `reason` is the label under which it is counted."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ class RefusedReadingError(Exception):
 
 
 class Reading(NamedTuple):
-    """One measurement of one quantity by one device; times are epoch ms, UTC."""
+    """One measurement of one metric by one device. Times are epoch ms (UTC)."""
 
     device_id: str
     metric: str
@@ -29,18 +29,18 @@ class Reading(NamedTuple):
     event_time_ms: int
     ingest_time_ms: int
     sequence: int = 0
-    """The device's own number, 0 if unknown. That of a window's mean is negative, and higher for a later revision."""
+    """The device's number, 0 if unknown. For the mean of a window it is negative, and higher for a later revision."""
 
     @property
     def position(self) -> tuple[int, int]:
-        """Where it stands among the readings of its metric: with device and metric its identity."""
+        """The order among the readings of the metric. Together with device and metric it is the reading's identity."""
         return (self.event_time_ms, self.sequence)
 
 
-def refusal(reading: Reading, max_skew_ms: int) -> str | None:
-    """Why the rules must not see a reading: `not-finite`, `future`, or None when they may.
+def filter_reason(reading: Reading, max_skew_ms: int) -> str | None:
+    """Return why the rules must not see a reading, `not-finite` or `future`; None when they may see it.
 
-    A time far in the future would become the device's newest, and hide everything that it measures until then.
+    A time far in the future would become the device's newest time, and every reading until then would be stale.
     """
     if not math.isfinite(reading.value):
         return "not-finite"
@@ -50,7 +50,7 @@ def refusal(reading: Reading, max_skew_ms: int) -> str | None:
 
 
 def reading_of(record: Mapping[str, Any]) -> Reading:
-    """The reading in a SensorReading record whose times are epoch ms."""
+    """Return the reading in a SensorReading record whose times are epoch ms."""
     return Reading(
         record["device_id"],
         record["metric"],
@@ -62,13 +62,14 @@ def reading_of(record: Mapping[str, Any]) -> Reading:
     )
 
 
-def reading_of_window(record: Mapping[str, Any], taken_in_ms: int) -> Reading:
-    """The reading that a TemperatureAggregate record stands for; its `window_end` is epoch ms.
+def reading_of_window(record: Mapping[str, Any], ingest_time_ms: int) -> Reading:
+    """Return the mean of a TemperatureAggregate record (`window_end` in epoch ms) as a reading at the window's end.
 
-    A window's mean is known when it has ended. Aggregates carry no unit, and no time of taking in.
+    Aggregates carry no unit and no ingest time, so the caller gives the latter.
     """
-    # Never 0 or above: no revision continues a numbering, nor is it newer than a window that has had its turn.
-    sequence = record["revision"] - _REVISIONS
+    # The number is always negative: a revision never continues a sequence, and after one revision of a window was
+    # applied, no other revision is newer.
+    sequence = record["revision"] - _MAX_REVISION
     return Reading(
-        record["device_id"], record["metric"], record["mean"], "", record["window_end"], taken_in_ms, sequence
+        record["device_id"], record["metric"], record["mean"], "", record["window_end"], ingest_time_ms, sequence
     )

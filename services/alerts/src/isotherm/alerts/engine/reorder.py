@@ -1,62 +1,64 @@
-"""A small buffer that lets the readings of one metric of one device pass in order of event time.
+"""A small buffer that releases the readings of one metric of one device in order of event time.
 
-A reading that continues the device's own numbering passes at once. Any other waits until `window_ms` of event time
-have gone by, in case one that was measured before it is still under way. What comes after its turn is stale: a
-duplicate, or later than the window allows. Of the revisions of an aggregate, which have negative numbers, the highest
-waits; once one has had its turn, every other is stale.
+A reading with the device's next sequence number is released at once. Every other reading waits until `window_ms` of
+event time have passed, because a reading that was measured before it may still arrive. A reading at or before the
+position is stale: it is a duplicate, or later than the window allows. Revisions of an aggregate have negative sequence
+numbers: the highest revision waits, and after one was released all others are stale.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-from isotherm.alerts.engine.device_state import Held, MetricMemory
+from isotherm.alerts.engine.device_state import BufferedReading, MetricState
 
-MAX_HELD = 64
-"""Readings of one metric that wait; one more lets the first of them pass."""
-MAX_HELD_OF_DEVICE = 256
-"""Readings of all metrics of a device that wait; one more lets the first of them pass."""
+MAX_BUFFERED = 64
+"""Limit of the buffered readings of one metric. One more releases the first of them."""
+MAX_BUFFERED_OF_DEVICE = 256
+"""Limit of the buffered readings of all metrics of a device. One more releases the first of them."""
 
 
-def offer(metric: MetricMemory, reading: Held) -> bool:
-    """Take a reading in; False when it is stale, and nothing has changed. `release` says what may pass."""
+def offer(metric: MetricState, reading: BufferedReading) -> bool:
+    """Buffer a reading; return False, and change nothing, when it is stale. `release` returns what may pass."""
     position = (reading.event_time_ms, reading.sequence)
     if position <= (metric.event_time_ms, metric.sequence):
         return False
-    at = bisect_left(metric.held, position, key=lambda one: (one.event_time_ms, one.sequence))
-    if at < len(metric.held) and metric.held[at][:2] == position:
+    at = bisect_left(metric.buffered, position, key=lambda one: (one.event_time_ms, one.sequence))
+    if at < len(metric.buffered) and metric.buffered[at][:2] == position:
         return False
     if reading.sequence < 0:
-        if at < len(metric.held) and metric.held[at].event_time_ms == reading.event_time_ms:
+        if at < len(metric.buffered) and metric.buffered[at].event_time_ms == reading.event_time_ms:
             return False
-        if at and metric.held[at - 1].event_time_ms == reading.event_time_ms:
+        if at and metric.buffered[at - 1].event_time_ms == reading.event_time_ms:
             at -= 1
-            del metric.held[at]
-    metric.held.insert(at, reading)
+            del metric.buffered[at]
+    metric.buffered.insert(at, reading)
     metric.newest_ms = max(metric.newest_ms, reading.event_time_ms)
     return True
 
 
-def release(metric: MetricMemory, window_ms: int, now_ms: int | None = None, *, crowded: bool = False) -> Held | None:
-    """The next reading whose turn has come, which becomes the metric's position; None when all have to wait.
+def release(
+    metric: MetricState, window_ms: int, now_ms: int | None = None, *, over_limit: bool = False
+) -> BufferedReading | None:
+    """Remove and return the next reading that may pass, and make it the metric's position; None when all have to wait.
 
-    `now_ms` is a time up to which everything that was measured `window_ms` before it has arrived. When it is too
-    `crowded`, the first does not have to wait.
+    At `now_ms`, everything that was measured before `now_ms - window_ms` has arrived. With `over_limit` the first
+    reading does not have to wait.
     """
-    if not metric.held:
+    if not metric.buffered:
         return None
-    first = metric.held[0]
+    first = metric.buffered[0]
     expires_ms = first.event_time_ms + window_ms
-    follows = first.sequence == metric.sequence + 1
-    late_enough = expires_ms <= metric.newest_ms or (now_ms is not None and expires_ms <= now_ms)
-    if not (follows or late_enough or crowded or len(metric.held) > MAX_HELD):
+    is_next = first.sequence == metric.sequence + 1
+    has_waited = expires_ms <= metric.newest_ms or (now_ms is not None and expires_ms <= now_ms)
+    if not (is_next or has_waited or over_limit or len(metric.buffered) > MAX_BUFFERED):
         return None
-    del metric.held[0]
+    del metric.buffered[0]
     metric.event_time_ms, metric.sequence, metric.value, metric.unit = first
     metric.sequence = max(metric.sequence, 0)
     return first
 
 
-def due_ms(metric: MetricMemory, window_ms: int) -> int | None:
-    """When the first waiting reading has waited long enough; None when none waits."""
-    return metric.held[0].event_time_ms + window_ms if metric.held else None
+def due_ms(metric: MetricState, window_ms: int) -> int | None:
+    """Return when the first buffered reading has waited long enough (epoch ms); None when none waits."""
+    return metric.buffered[0].event_time_ms + window_ms if metric.buffered else None

@@ -1,4 +1,4 @@
-"""Where a metric is heading: its change per hour, smoothed over the last readings. Pure."""
+"""The trend of a metric: its change per hour, smoothed over the last readings. Pure."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import math
 from isotherm.alerts.engine.device_state import Point
 
 HOUR_MS = 3_600_000
-MEMORY_MS = 600_000
-"""A change that lasts so long makes two thirds of the trend, whatever the distance of the readings."""
+TIME_CONSTANT_MS = 600_000
+"""A change that lasts this long makes up two thirds of the trend, whatever the interval between readings."""
 
 
 def followed(trend_per_hour: float | None, before: Point, now: Point) -> float | None:
-    """The trend after a reading, in the metric's unit per hour; None while it is not known.
+    """Return the trend after a reading, in the metric's unit per hour; None while it is not known.
 
-    `before` is the reading before, its time negative when there was none; a later reading of the same time changes
-    nothing. Exponentially weighted by time, so that it needs no memory but itself, and two readings within a
-    millisecond make no cliff of what they differ by. It begins at 0.
+    `before` is the previous reading; its time is negative when there was none. A reading with the same time changes
+    nothing. The trend begins at 0 and is weighted exponentially by time: it needs no other state, and two readings
+    within a millisecond do not make it jump.
     """
     passed_ms = now[0] - before[0]
     if before[0] < 0 or passed_ms <= 0:
         return trend_per_hour
     change_per_hour = (now[1] - before[1]) * HOUR_MS / passed_ms
-    weight = -math.expm1(-passed_ms / MEMORY_MS)
+    weight = -math.expm1(-passed_ms / TIME_CONSTANT_MS)
     followed_per_hour = (trend_per_hour or 0.0) * (1.0 - weight) + change_per_hour * weight
-    # Values at the ends of what a double holds have no trend that one could hold.
+    # The trend between values near the limits of a double exceeds these limits.
     return followed_per_hour if math.isfinite(followed_per_hour) else None

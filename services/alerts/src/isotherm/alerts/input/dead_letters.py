@@ -1,4 +1,4 @@
-"""Dead letters of records, whichever client has read them."""
+"""Dead-letter records made from records of any Kafka client."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from confluent_kafka import Message
 from isotherm.connector.errors.dead_letters import DeadLetterRecord, Headers, dead_letter_headers
 
 
-class Origin(NamedTuple):
-    """A record as it came."""
+class SourceRecord(NamedTuple):
+    """A record as it was read."""
 
     topic: str | None
     partition: int | None
@@ -20,22 +20,27 @@ class Origin(NamedTuple):
     headers: Headers
 
 
-def origin_of(message: Message) -> Origin:
-    """A record that librdkafka has read."""
+def source_record(message: Message) -> SourceRecord:
+    """Return the record of a librdkafka message."""
     headers = cast(Headers, message.headers() or [])
-    return Origin(message.topic(), message.partition(), message.offset(), message.key(), message.value(), headers)
+    return SourceRecord(message.topic(), message.partition(), message.offset(), message.key(), message.value(), headers)
 
 
-def dead_letter_record(origin: Origin, error: Exception, *, stage: str, name: str, class_name: str) -> DeadLetterRecord:
-    """The dead letter of a record: as it came, with the reason; `stage` is one of Connect's, `name` the reader's."""
+def dead_letter_record(
+    source: SourceRecord, error: Exception, *, stage: str, name: str, class_name: str
+) -> DeadLetterRecord:
+    """Return the dead-letter record of `source`: unchanged, with the reason in headers.
+
+    `stage` is one of Kafka Connect's stages, `name` the name of the reader.
+    """
     headers = dead_letter_headers(
         error,
         stage=stage,
         connector=name,
         class_name=class_name,
-        topic=origin.topic,
-        partition=origin.partition,
-        offset=origin.offset,
-        original=origin.headers,
+        topic=source.topic,
+        partition=source.partition,
+        offset=source.offset,
+        original=source.headers,
     )
-    return DeadLetterRecord(origin.key, origin.value, headers)
+    return DeadLetterRecord(source.key, source.value, headers)

@@ -1,4 +1,4 @@
-"""From the bytes of a record of the input to a reading, whichever of the two kinds it is."""
+"""Decodes records of the input, readings and aggregates, to readings."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WINDOW_READER = isotherm.schemas.schema("TemperatureAggregate", 1)
 
 
 class NoValueError(WireFormatError):
-    """The record has no value: a topic of readings has nothing to delete."""
+    """The record has no value. A topic of readings has no tombstones."""
 
 
 class ReadingDecoder:
-    """Decodes SensorReading and TemperatureAggregate, told apart by the name of the schema they were written with."""
+    """Decodes SensorReading and TemperatureAggregate records, told apart by the name of their writer schema."""
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
@@ -31,13 +31,13 @@ class ReadingDecoder:
         self._is_window: dict[int, bool] = {}
 
     def knows(self, value: bytes) -> bool:
-        """Whether `value` can be decoded without asking the registry. Raises WireFormatError."""
+        """Return whether `value` can be decoded without asking the registry. Raises WireFormatError."""
         return split(value) in self._is_window
 
     def __call__(self, value: bytes | None, recorded_ms: int) -> Reading:
-        """The reading in a record; `recorded_ms` is Kafka's time of it: that is when an aggregate was taken in.
+        """Return the reading in a record. `recorded_ms` is the record's timestamp: the ingest time of an aggregate.
 
-        Raises WireFormatError (NoValueError, UnknownSchemaError among them) and RegistryUnavailableError.
+        Raises WireFormatError (NoValueError and UnknownSchemaError among them) and RegistryUnavailableError.
         """
         if value is None:
             raise NoValueError("the record has no value")
@@ -56,7 +56,7 @@ class ReadingDecoder:
 
 
 def _name(schema: Any) -> str | None:
-    """The full name of a record's schema; None for any other schema."""
+    """Return the full name of a record schema; None for any other schema."""
     if not isinstance(schema, dict) or "name" not in schema:
         return None
     name = str(schema["name"])

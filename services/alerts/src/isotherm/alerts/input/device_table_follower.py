@@ -1,4 +1,4 @@
-"""Follows the topic `devices` from its beginning, in a thread: the table that readings are joined with."""
+"""Fills the table of devices from the topic `devices`, in a thread, from the beginning of the topic."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 import isotherm.schemas
 from isotherm.alerts.metrics import Metrics
-from isotherm.alerts.rules.device_table import KnownDevices
-from isotherm.alerts.rules.rule_book import Refusal
+from isotherm.alerts.rules.device_table import DeviceTable
+from isotherm.alerts.rules.rule_book import RejectedOverride
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.avro import (
     Decoder,
@@ -28,13 +28,13 @@ _BATCH = 1_000
 _REQUEST_S = 10.0
 _RETRY_S = 2.0
 _JOIN_S = 2.0
-_LOOK_AGAIN_S = 30.0
+_PARTITIONS_INTERVAL_S = 30.0
 
 _log = logs.logger(__name__)
 
 
-class KnownFollower:
-    """Keeps `known` as the topic says. While Kafka or the registry is away, what was known stays."""
+class DeviceTableFollower:
+    """Applies every record of the topic to `table`. The table stays as it is while Kafka or the registry is away."""
 
     def __init__(
         self,
@@ -42,39 +42,39 @@ class KnownFollower:
         registry_settings: RegistrySettings,
         topic: str,
         name: str,
-        known: KnownDevices,
+        table: DeviceTable,
         metrics: Metrics,
-        look_again_s: float = _LOOK_AGAIN_S,
+        partitions_interval_s: float = _PARTITIONS_INTERVAL_S,
     ) -> None:
-        """`look_again_s` is how often partitions are looked for that were added to the topic."""
-        self._look_again_s = look_again_s
+        """`partitions_interval_s` is how often the follower looks for partitions that were added to the topic."""
+        self._partitions_interval_s = partitions_interval_s
         self._kafka, self._topic, self._name = kafka_settings, topic, f"{name}-devices"
         self._decode = Decoder(SchemaRegistry(registry_settings), READER)
-        self._known, self._metrics = known, metrics
+        self._table, self._metrics = table, metrics
         self._changed: deque[str] = deque(maxlen=1_000_000)
         self._current, self._ended = threading.Event(), threading.Event()
         self._warned: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="devices", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start to follow the topic."""
         self._thread.start()
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop to follow the topic."""
         self._ended.set()
         self._thread.join(_JOIN_S)
 
     def is_current(self) -> bool:
-        """Whether everything is known that the topic held at the start."""
+        """Return whether the table has every record that the topic held at the start."""
         return self._current.is_set()
 
     def changed(self) -> list[str]:
-        """The devices whose record has changed since the last call."""
-        found = []
+        """Return the devices whose record has changed since the last call."""
+        device_ids = []
         while self._changed:
-            found.append(self._changed.popleft())
-        return found
+            device_ids.append(self._changed.popleft())
+        return device_ids
 
     def _run(self) -> None:
         consumer = kafka.consumer(self._kafka, self._name, self._name, enable_partition_eof=True)
@@ -87,7 +87,7 @@ class KnownFollower:
             consumer.close()
 
     def _partitions(self, consumer: Consumer) -> list[int]:
-        """Wait for the topic; empty when the end came first."""
+        """Wait for the topic and return its partitions; empty when the follower was closed first."""
         while not self._ended.is_set():
             try:
                 found = consumer.list_topics(self._topic, timeout=_REQUEST_S).topics[self._topic]
@@ -101,22 +101,22 @@ class KnownFollower:
         return []
 
     def _follow(self, consumer: Consumer, followed: set[int], unread: set[int]) -> None:
-        look_again_s = time.monotonic() + self._look_again_s
+        next_check_s = time.monotonic() + self._partitions_interval_s
         while not self._ended.is_set():
-            if time.monotonic() >= look_again_s:
-                look_again_s = time.monotonic() + self._look_again_s
+            if time.monotonic() >= next_check_s:
+                next_check_s = time.monotonic() + self._partitions_interval_s
                 self._add_partitions(consumer, followed)
             for message in consumer.consume(_BATCH, _POLL_S):
                 error = message.error()
                 if error is None:
-                    self._take(message)
+                    self._apply(message)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     unread.discard(message.partition() or 0)
             if not unread:
                 self._current.set()
 
     def _add_partitions(self, consumer: Consumer, followed: set[int]) -> None:
-        """Follow partitions that the topic has got since then, from their beginning."""
+        """Follow the partitions that were added to the topic, from their beginning."""
         try:
             found = consumer.list_topics(self._topic, timeout=_REQUEST_S).topics[self._topic]
         except KafkaException as error:
@@ -128,29 +128,31 @@ class KnownFollower:
             consumer.incremental_assign([TopicPartition(self._topic, number, 0) for number in added])
             followed.update(added)
 
-    def _take(self, message: Message) -> None:
+    def _apply(self, message: Message) -> None:
         self._metrics.devices_read.inc()
         device_id, value = (message.key() or b"").decode(errors="replace"), message.value()
         while not self._ended.is_set():
             try:
                 record = None if value is None else self._decode(value).record
             except RegistryUnavailableError as error:
-                _log.warning("a device's record cannot be read yet", reason=str(error))
+                _log.warning("a device's record cannot be decoded yet", reason=str(error))
                 self._ended.wait(_RETRY_S)
             except WireFormatError as error:
                 self._metrics.devices_refused.inc()
-                _log.error("a device's record cannot be read, the last one stays", device=device_id, reason=str(error))
+                _log.error(
+                    "a device's record cannot be decoded, the previous one stays", device=device_id, reason=str(error)
+                )
                 return
             else:
-                self._warn(device_id, self._known.put(device_id, record))
+                self._warn(device_id, self._table.put(device_id, record))
                 self._changed.append(device_id)
-                self._metrics.known_devices.set(len(self._known))
+                self._metrics.known_devices.set(len(self._table))
                 return
 
-    def _warn(self, device_id: str, refused: list[Refusal]) -> None:
-        for key, reason, message in refused:
+    def _warn(self, device_id: str, rejected: list[RejectedOverride]) -> None:
+        for key, reason, message in rejected:
             self._metrics.thresholds_refused.labels(reason).inc()
-            # Once for each key: a fleet is given the same ones.
+            # One log line for each key is enough: many devices have the same thresholds.
             if key not in self._warned and len(self._warned) < _BATCH:
                 self._warned.add(key)
                 _log.warning("a threshold has no effect", device=device_id, threshold=key, reason=message)

@@ -1,4 +1,4 @@
-"""From a record of the input to a reading, or to a dead letter."""
+"""Converts records of the input to readings, or makes them dead-letter records."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from confluent_kafka import Producer
 
-from isotherm.alerts.engine.reading import Reading, RefusedReadingError
-from isotherm.alerts.input.dead_letters import Origin, dead_letter_record
+from isotherm.alerts.engine.reading import Reading, RejectedReadingError
+from isotherm.alerts.input.dead_letters import SourceRecord, dead_letter_record
 from isotherm.alerts.input.decoding import NoValueError, ReadingDecoder
 from isotherm.alerts.metrics import Metrics
 from isotherm.connector.errors.dead_letters import DeadLetterQueue, Headers
@@ -26,20 +26,20 @@ _log = logs.logger(__name__)
 
 
 class Record(Protocol):
-    """One record of the input, as it came."""
+    """One record of the input as it was read."""
 
     topic: str
     partition: int
     offset: int
     timestamp: float
-    """Kafka's time of it, epoch seconds."""
+    """Kafka's timestamp, in epoch seconds."""
     key: Any
     value: Any
     headers: Any
 
 
 class ReadingConverter:
-    """Decodes readings. What is none goes to the dead-letter topic; a registry that is away is waited for."""
+    """Decodes readings, sends undecodable records to the dead-letter topic, and waits while the registry is away."""
 
     def __init__(
         self, registry: SchemaRegistry, producer: Producer, topic: str, name: str, metrics: Metrics, health: Health
@@ -48,22 +48,22 @@ class ReadingConverter:
         self._dead_letters = DeadLetterQueue(producer, topic)
         self._name, self._metrics, self._health = name, metrics, health
 
-    async def reading(self, record: Record) -> Reading | None:
-        """The reading in a record; None when it is a dead letter, which Kafka then has.
+    async def convert(self, record: Record) -> Reading | None:
+        """Return the reading in a record; None when the record is a dead letter, which Kafka then has.
 
-        Raises DeadLettersUnavailableError when Kafka does not take it.
+        Raises DeadLettersUnavailableError when Kafka does not accept the dead-letter record.
         """
         self._metrics.read.inc()
         try:
             return await self._read(record.value, round(record.timestamp * 1000))
         except WireFormatError as error:
-            await self.bury(record, error)
+            await self.dead_letter(record, error)
             return None
 
     async def _read(self, value: bytes | None, recorded_ms: int) -> Reading:
         if value is None or self._decode.knows(value):
             return self._decode(value, recorded_ms)
-        # The registry is asked for a new id: not on the event loop.
+        # A new id needs a request to the registry, which must not block the event loop.
         backoff = Backoff()
         while True:
             try:
@@ -76,22 +76,23 @@ class ReadingConverter:
                 self._health.ready("registry")
                 return read
 
-    async def bury(self, record: Record, error: WireFormatError | RefusedReadingError) -> None:
-        """Make a record a dead letter; when this returns, Kafka has it.
+    async def dead_letter(self, record: Record, error: WireFormatError | RejectedReadingError) -> None:
+        """Write a record to the dead-letter topic, and return when Kafka has it.
 
-        Raises DeadLettersUnavailableError when Kafka does not take it.
+        Raises DeadLettersUnavailableError when Kafka does not accept it.
         """
         headers = _headers(record.headers)
-        origin = Origin(record.topic, record.partition, record.offset, record.key, record.value, headers)
-        letter = dead_letter_record(origin, error, stage="VALUE_CONVERTER", name=self._name, class_name=f"{__name__}.ReadingConverter")
-        await asyncio.to_thread(self._dead_letters.send, [letter])
+        source = SourceRecord(record.topic, record.partition, record.offset, record.key, record.value, headers)
+        class_name = f"{__name__}.{type(self).__name__}"
+        dead = dead_letter_record(source, error, stage="VALUE_CONVERTER", name=self._name, class_name=class_name)
+        await asyncio.to_thread(self._dead_letters.send, [dead])
         self._metrics.dead_lettered.labels(dead_letter_reason(error)).inc()
         _log.warning("dead letter", topic=record.topic, partition=record.partition, reason=str(error))
 
 
-def dead_letter_reason(error: WireFormatError | RefusedReadingError) -> str:
-    """Why a record is a dead letter, as it is counted."""
-    if isinstance(error, RefusedReadingError):
+def dead_letter_reason(error: WireFormatError | RejectedReadingError) -> str:
+    """Return the label under which a dead-letter record is counted."""
+    if isinstance(error, RejectedReadingError):
         return error.reason
     if isinstance(error, NoValueError):
         return "no-value"
@@ -99,5 +100,5 @@ def dead_letter_reason(error: WireFormatError | RefusedReadingError) -> str:
 
 
 def _headers(headers: Any) -> Headers:
-    """Headers as a list; Faust gives them as it got them, or as a mapping."""
+    """Return headers as a list; Faust gives them as a list or as a mapping."""
     return list(headers.items()) if hasattr(headers, "items") else list(headers or [])

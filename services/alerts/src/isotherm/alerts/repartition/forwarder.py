@@ -1,7 +1,7 @@
-"""Writes aggregates by device: those of one device are on several partitions of their topic, its memory is on one.
+"""Repartitions aggregates by device: a topic of aggregates has one device on several partitions, its state is on one.
 
-At least once, in the order in which they were written: an offset is committed when Kafka has what stands before it. A
-repeat is the identical record, which the device's memory takes in once (docs/adr/0073).
+It delivers at least once, in the order of writing: it commits an offset when Kafka has all records before it. A
+repeated record is identical, and the state of the device applies it once (ADR 0073).
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import threading
 import time
 from collections.abc import Sequence
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
 
-from isotherm.alerts.input.dead_letters import dead_letter_record, origin_of
+from isotherm.alerts.input.dead_letters import dead_letter_record, source_record
 from isotherm.alerts.input.decoding import ReadingDecoder
 from isotherm.alerts.input.reading_converter import dead_letter_reason
 from isotherm.alerts.metrics import Metrics
-from isotherm.alerts.repartition.time_ordered_merge import ForwardedClock, TimeOrderedMerge, TopicPartition
+from isotherm.alerts.repartition.forwarded_clock import ForwardedClock
+from isotherm.alerts.repartition.time_ordered_merge import TimeOrderedMerge, TopicPartition
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.alerts.stream.outputs import OutputRefusedError
 from isotherm.connector.errors.dead_letters import DeadLetterQueue, producer_overrides
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaRegistry, WireFormatError
@@ -29,18 +30,23 @@ PART = "repartition"
 
 _POLL_S = 0.2
 _BATCH = 1_000
-_SETTLE_S = 0.5
-_ASK_S = 5.0
+_COMMIT_INTERVAL_S = 0.5
+_REQUEST_S = 5.0
 _DRAIN_S = 5.0
 _JOIN_S = 10.0
-_CROWD = 5_000
+_MAX_WAITING = 5_000
+"""A partition with more waiting records than this is paused, until half of them have been forwarded."""
 _QUEUED_KIB = 8_192
 
 _log = logs.logger(__name__)
 
 
+class ForwardingRefusedError(Exception):
+    """Kafka refuses a forwarded record permanently. Going on would lose it."""
+
+
 class Forwarder:
-    """Forwards from a thread until it is closed or `failure` says why it has ended."""
+    """Forwards aggregates in a thread until it is closed, or until `failure` says why it has ended."""
 
     def __init__(self, settings: AlertsSettings, registry: SchemaRegistry, metrics: Metrics, health: Health) -> None:
         self.failure: Exception | None = None
@@ -57,68 +63,69 @@ class Forwarder:
             heartbeat_interval_ms=settings.session_timeout_ms // 10,
             queued_max_messages_kbytes=_QUEUED_KIB,
         )
-        # What stands in an open transaction is not forwarded yet: the ends of all records count. It reads none of them.
+        # Records in open transactions are not forwarded yet, so the end offsets include them. It reads no records.
         self._watcher = kafka.consumer(
             settings.kafka, f"{self._name}-watch", self._name, isolation_level="read_uncommitted"
         )
         self._clock = ForwardedClock()
-        # What is given up would have to end the process: it goes on trying as long as Kafka is away.
+        # The producer never gives a record up, because a lost record would have to end the process.
         self._producer = kafka.producer(settings.kafka, self._name, delivery_timeout_ms=0)
         dead = kafka.producer(settings.kafka, f"{self._name}-dead-letters", **producer_overrides())
         self._dead_letters = DeadLetterQueue(dead, settings.dead_letter_topic)
         self._refused: KafkaError | None = None
         self._committed: dict[TopicPartition, int] = {}
-        self._held: set[TopicPartition] = set()
+        self._held_back: set[TopicPartition] = set()
         self._paused, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="repartition", daemon=True)
 
     def start(self) -> None:
-        """Begin to forward."""
+        """Start to forward."""
         self._health.not_ready(PART, "joining its group")
         self._thread.start()
 
     def pause(self, paused: bool) -> None:
-        """Forward nothing, or go on."""
+        """Pause or resume forwarding."""
         (self._paused.set if paused else self._paused.clear)()
 
     def close(self) -> None:
-        """Forward no more; what is not committed is forwarded again by the next one."""
+        """Stop to forward. The next forwarder forwards again what is not committed."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(_JOIN_S)
         self._watcher.close()
         self._health.ready(PART)
 
-    def told_ms(self, now_ms: int) -> int:
-        """Up to this time (epoch ms) everything that was in the topics is forwarded; 0 while that is not known.
+    def forwarded_until_ms(self, now_ms: int) -> int:
+        """Return the time (epoch ms) up to which every record of the input is forwarded; 0 while it is not known.
 
-        Asks Kafka for the ends, and for what the group, all replicas together, has committed. Raises KafkaException.
+        Asks Kafka for the end offsets, and for the offsets that the group (all replicas) has committed. Blocks. Raises
+        KafkaException.
         """
         ends = {}
         for name in self._settings.input_topics:
-            for number in self._watcher.list_topics(name, timeout=_ASK_S).topics[name].partitions:
-                low, high = self._watcher.get_watermark_offsets(TopicPartition(name, number), timeout=_ASK_S)
+            for number in self._watcher.list_topics(name, timeout=_REQUEST_S).topics[name].partitions:
+                low, high = self._watcher.get_watermark_offsets(KafkaPartition(name, number), timeout=_REQUEST_S)
                 if low != high:
                     ends[TopicPartition(name, number)] = high
-        asked = self._watcher.committed([TopicPartition(*place) for place in ends], timeout=_ASK_S)
-        return self._clock.see(now_ms, ends, {TopicPartition(one.topic, one.partition): one.offset for one in asked})
+        offsets = self._watcher.committed([KafkaPartition(*partition) for partition in ends], timeout=_REQUEST_S)
+        return self._clock.update(now_ms, ends, {_partition(one): one.offset for one in offsets})
 
     def _run(self) -> None:
         try:
             self._consumer.subscribe(
                 self._settings.input_topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
             )
-            settled = time.monotonic()
+            committed_s = time.monotonic()
             while not self._ended.is_set():
                 for message in self._consumer.consume(_BATCH, _POLL_S):
                     self._read(message)
-                self._hold()
-                while not self._paused.is_set() and (taken := self._merge.take()) is not None:
-                    if not self._forward(taken):
+                self._hold_back()
+                while not self._paused.is_set() and (earliest := self._merge.pop()) is not None:
+                    if not self._forward(earliest):
                         return
-                if time.monotonic() - settled >= _SETTLE_S:
-                    self._settle()
-                    settled = time.monotonic()
+                if time.monotonic() - committed_s >= _COMMIT_INTERVAL_S:
+                    self._commit()
+                    committed_s = time.monotonic()
         except Exception as failure:
             self.failure = failure
             self._health.not_ready(PART, f"has ended: {failure}")
@@ -130,52 +137,52 @@ class Forwarder:
         self._ended.set()
         try:
             if self.failure is None:
-                self._settle()
+                self._commit()
             self._consumer.close()
         except Exception as failure:
             self.failure = self.failure or failure
-            _log.warning("what is not committed is forwarded again", reason=str(failure))
+            _log.warning("records whose offsets are not committed are forwarded again", reason=str(failure))
 
     def _read(self, message: Message) -> None:
         error = message.error()
-        place = TopicPartition(message.topic() or "", message.partition() or 0)
+        partition = TopicPartition(message.topic() or "", message.partition() or 0)
         if error is None:
-            self._merge.add(place, message.offset() or 0, message.timestamp()[1], message)
+            self._merge.add(partition, message.offset() or 0, message.timestamp()[1], message)
         elif error.code() == KafkaError._PARTITION_EOF:
-            self._merge.ended(place, message.offset() or 0)
+            self._merge.mark_end(partition, message.offset() or 0)
         elif error.fatal():
             raise KafkaException(error)
         else:
             self._health.not_ready(PART, error.str())
-            _log.warning("cannot read", topic=place.topic, reason=error.str())
+            _log.warning("cannot read", topic=partition.topic, reason=error.str())
             return
         self._health.ready(PART)
 
-    def _hold(self) -> None:
-        """Fetch no more of partitions that wait for others, and nothing at all while paused."""
-        ours = {TopicPartition(one.topic, one.partition) for one in self._consumer.assignment()}
+    def _hold_back(self) -> None:
+        """Pause the partitions that wait for others, or all partitions while forwarding is paused."""
+        assigned = {_partition(one) for one in self._consumer.assignment()}
         if self._paused.is_set():
-            wanted = ours
+            hold = assigned
         else:
-            wanted = self._merge.crowded(_CROWD) | (self._held & self._merge.crowded(_CROWD // 2))
-        wanted &= ours
-        self._consumer.pause([TopicPartition(*place) for place in wanted - self._held])
-        self._consumer.resume([TopicPartition(*place) for place in (self._held & ours) - wanted])
-        self._held = wanted
+            hold = self._merge.above(_MAX_WAITING) | (self._held_back & self._merge.above(_MAX_WAITING // 2))
+        hold &= assigned
+        self._consumer.pause([KafkaPartition(*partition) for partition in hold - self._held_back])
+        self._consumer.resume([KafkaPartition(*partition) for partition in (self._held_back & assigned) - hold])
+        self._held_back = hold
 
     def _forward(self, message: Message) -> bool:
-        """Write a record by its device, or bury it; False when the end came first."""
+        """Write a record with its device as key, or make it a dead letter; return False after a close."""
         try:
             device_id = self._device_of(message)
         except WireFormatError as error:
-            letter = dead_letter_record(
-                origin_of(message),
+            dead = dead_letter_record(
+                source_record(message),
                 error,
                 stage="VALUE_CONVERTER",
                 name=self._settings.name,
-                class_name=f"{__name__}.Forwarder",
+                class_name=f"{__name__}.{type(self).__name__}",
             )
-            self._dead_letters.send([letter])
+            self._dead_letters.send([dead])
             self._metrics.dead_lettered.labels(dead_letter_reason(error)).inc()
             _log.warning("dead letter", topic=message.topic(), offset=message.offset(), reason=str(error))
             return True
@@ -196,11 +203,14 @@ class Forwarder:
         return False
 
     def _device_of(self, message: Message) -> str | None:
-        """The device, when the registry answers; None when the end came first. Raises WireFormatError."""
+        """Return the device, waiting for the registry; None when the forwarder was closed first.
+
+        Raises WireFormatError.
+        """
         backoff = Backoff()
         while not self._ended.is_set():
             try:
-                found = self._decode(message.value(), message.timestamp()[1]).device_id
+                device_id = self._decode(message.value(), message.timestamp()[1]).device_id
             except RegistryUnavailableError as error:
                 self._health.not_ready(PART, str(error))
                 _log.warning("waiting for the registry", reason=str(error))
@@ -208,7 +218,7 @@ class Forwarder:
             else:
                 if backoff.failures:
                     self._health.ready(PART)
-                return found
+                return device_id
         return None
 
     def _reported(self, error: KafkaError | None, _message: Message) -> None:
@@ -217,17 +227,17 @@ class Forwarder:
         else:
             self._refused = self._refused or error
 
-    def _settle(self) -> None:
-        """Commit what was taken, when Kafka has it. Raises OutputRefusedError."""
+    def _commit(self) -> None:
+        """Commit what was forwarded, after Kafka has it. Raises ForwardingRefusedError."""
         positions = self._merge.positions()
         if not self._is_stored():
             return
-        new = {place: position for place, position in positions.items() if self._committed.get(place) != position}
+        new = {one: position for one, position in positions.items() if self._committed.get(one) != position}
         if not new:
             return
         try:
             self._consumer.commit(
-                offsets=[TopicPartition(*place, position) for place, position in new.items()], asynchronous=False
+                offsets=[KafkaPartition(*one, position) for one, position in new.items()], asynchronous=False
             )
         except KafkaException as error:
             # Nothing is lost: the records are forwarded again.
@@ -236,32 +246,33 @@ class Forwarder:
             self._committed.update(new)
 
     def _is_stored(self) -> bool:
-        """Wait until Kafka has what was forwarded; False when it still has not a while after the end has come."""
-        give_up: float | None = None
+        """Wait until Kafka has what was forwarded; return False when it does not within a while after a close."""
+        deadline_s: float | None = None
         while self._producer.flush(_POLL_S):
             if self._ended.is_set():
-                give_up = give_up or time.monotonic() + _DRAIN_S
-                if time.monotonic() > give_up:
+                deadline_s = deadline_s or time.monotonic() + _DRAIN_S
+                if time.monotonic() > deadline_s:
                     return False
         if self._refused is not None:
-            raise OutputRefusedError(self._refused.str())
+            raise ForwardingRefusedError(self._refused.str())
         return True
 
-    def _assigned(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        self._merge.assign(_places(partitions))
+    def _assigned(self, _consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+        self._merge.assign([_partition(one) for one in partitions])
         self._health.ready(PART)
         _log.info("forwards", partitions=[f"{one.topic}[{one.partition}]" for one in partitions])
 
-    def _revoked(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        self._settle()
+    def _revoked(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+        self._commit()
         self._lost(consumer, partitions)
 
-    def _lost(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        self._merge.revoke(_places(partitions))
-        for place in _places(partitions):
-            self._committed.pop(place, None)
-            self._held.discard(place)
+    def _lost(self, _consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+        lost = [_partition(one) for one in partitions]
+        self._merge.revoke(lost)
+        for partition in lost:
+            self._committed.pop(partition, None)
+            self._held_back.discard(partition)
 
 
-def _places(partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-    return [TopicPartition(one.topic, one.partition) for one in partitions]
+def _partition(one: KafkaPartition) -> TopicPartition:
+    return TopicPartition(one.topic, one.partition)

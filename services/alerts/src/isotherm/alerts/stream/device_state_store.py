@@ -1,6 +1,6 @@
-"""The devices of the partitions that this process owns: their memories, their clocks, and who is due when.
+"""The states of the devices in the partitions of this process, their clocks, and which device is due when.
 
-A memory that was recovered stays in the changelog's bytes until its device is needed.
+A recovered state stays in the bytes of the changelog until its device is needed.
 """
 
 from __future__ import annotations
@@ -10,67 +10,67 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from isotherm.alerts.engine import device_state as changelog
-from isotherm.alerts.engine.device_state import DeviceMemory
+from isotherm.alerts.engine.device_state import DeviceRuleState
 
 
 @dataclass
-class Partition:
-    """One partition's part of the fleet."""
+class PartitionStates:
+    """The devices of one partition."""
 
-    memories: dict[str, DeviceMemory | bytes] = field(default_factory=dict)
+    states: dict[str, DeviceRuleState | bytes] = field(default_factory=dict)
     clocks: dict[str, int] = field(default_factory=dict)
-    """By topic: up to here everything that was taken in has been read."""
-    overtaken: set[str] = field(default_factory=set)
-    """Devices of which another record than what is remembered stands last in the changelog."""
+    """By topic: the time (epoch ms) up to which everything that was appended has been read."""
+    needs_rewrite: set[str] = field(default_factory=set)
+    """Devices whose last record in the changelog is not their newest state."""
     _queue: list[tuple[int, str]] = field(default_factory=list)
     _scheduled: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.memories)
+        return len(self.states)
 
-    def hear(self, topic: str, taken_in_ms: int) -> None:
-        """A topic has been read up to readings that were taken in then; its clock never goes back."""
-        if taken_in_ms > self.clocks.get(topic, 0):
-            self.clocks[topic] = taken_in_ms
+    def advance_clock(self, topic: str, read_until_ms: int) -> None:
+        """Advance the clock of a topic to `read_until_ms` (epoch ms). An earlier time has no effect."""
+        if read_until_ms > self.clocks.get(topic, 0):
+            self.clocks[topic] = read_until_ms
 
     def clock_ms(self) -> int:
-        """Up to here all topics have been read."""
+        """Return the time (epoch ms) up to which all topics have been read."""
         return min(self.clocks.values(), default=0)
 
-    def memory(self, device_id: str) -> DeviceMemory:
-        """What is remembered of a device; a new memory for a new one."""
-        found = self.memories.get(device_id)
-        if isinstance(found, DeviceMemory):
+    def state(self, device_id: str) -> DeviceRuleState:
+        """Return the state of a device; a new one for a new device."""
+        found = self.states.get(device_id)
+        if isinstance(found, DeviceRuleState):
             return found
-        made = DeviceMemory() if found is None else changelog.decode(found)
-        self.memories[device_id] = made
-        return made
+        state = DeviceRuleState() if found is None else changelog.decode(found)
+        self.states[device_id] = state
+        return state
 
     def restore(self, device_id: str, value: bytes) -> None:
-        """Take a value of the changelog, unless what is remembered is newer.
+        """Take a value of the changelog, unless the state is newer.
 
-        A process that lost the partition may have written after the one that took it over: compaction keeps what it
-        wrote. Then the device is overtaken until its memory is written anew.
+        A process that lost the partition may have written after the process that took it over, and compaction keeps the
+        last record. Such a device needs a rewrite until its newest state is the last record again.
         """
-        known = self.memories.get(device_id)
+        known = self.states.get(device_id)
         if known is None or _revision_of(known) < changelog.revision_of(value):
-            self.memories[device_id] = value
-            self.overtaken.discard(device_id)
+            self.states[device_id] = value
+            self.needs_rewrite.discard(device_id)
         elif _is_value_of(known, value):
-            self.overtaken.discard(device_id)
+            self.needs_rewrite.discard(device_id)
         else:
-            self.overtaken.add(device_id)
+            self.needs_rewrite.add(device_id)
 
-    def forget(self, device_id: str) -> None:
-        """Remember a device no more."""
-        self.memories.pop(device_id, None)
-        self.overtaken.discard(device_id)
+    def remove(self, device_id: str) -> None:
+        """Remove the state of a device."""
+        self.states.pop(device_id, None)
+        self.needs_rewrite.discard(device_id)
         self._scheduled.pop(device_id, None)
 
     def schedule(self, device_id: str, due_ms: int | None) -> None:
-        """Say when a device is due; `due` gives it back then at the latest.
+        """Schedule a device for `due_ms` (epoch ms): `pop_due` returns it then at the latest.
 
-        A later time than the one known takes effect when that comes: one entry a device is enough.
+        A time later than the scheduled one takes effect when the scheduled one comes, so one entry a device suffices.
         """
         if due_ms is None:
             return
@@ -80,13 +80,13 @@ class Partition:
             heapq.heappush(self._queue, (due_ms, device_id))
 
     def schedule_all(self) -> None:
-        """Schedule every device that was recovered; those with alerts that may not have left are due at once."""
-        for device_id, memory in self.memories.items():
-            if isinstance(memory, bytes):
-                self.schedule(device_id, changelog.due_of(memory))
+        """Schedule every recovered device. Devices with alerts that may not have been published are due at once."""
+        for device_id, state in self.states.items():
+            if isinstance(state, bytes):
+                self.schedule(device_id, changelog.due_of(state))
 
-    def due(self, now_ms: int) -> Iterator[str]:
-        """The devices that were scheduled up to `now_ms`; each has to be scheduled anew."""
+    def pop_due(self, now_ms: int) -> Iterator[str]:
+        """Remove and yield the devices that were scheduled up to `now_ms`. The caller has to schedule them again."""
         while self._queue and self._queue[0][0] <= now_ms:
             due_ms, device_id = heapq.heappop(self._queue)
             if self._scheduled.get(device_id) == due_ms:
@@ -94,49 +94,49 @@ class Partition:
                 yield device_id
 
 
-class Fleet:
+class DeviceStateStore:
     """The partitions that this process owns."""
 
     def __init__(self, topics: Iterable[str] = ()) -> None:
-        """`topics` are the ones that are read: as long as one of them has told no time, a partition's clock stands."""
-        self.partitions: dict[int, Partition] = {}
+        """`topics` are the topics that are read. The clock of a partition stands still until each has shown a time."""
+        self.partitions: dict[int, PartitionStates] = {}
         self._topics = tuple(topics)
 
     def __len__(self) -> int:
         return sum(len(partition) for partition in self.partitions.values())
 
     def restore(self, partition: int, device_id: str, value: bytes | None) -> None:
-        """Take a record of the changelog; None forgets the device."""
-        part = self.partitions.setdefault(partition, Partition())
+        """Take a record of the changelog; a tombstone (None) removes the device."""
+        states = self.partitions.setdefault(partition, PartitionStates())
         if value is None:
-            part.forget(device_id)
+            states.remove(device_id)
         else:
-            part.restore(device_id, value)
+            states.restore(device_id, value)
 
-    def overtaken(self) -> Iterator[tuple[int, str, bytes]]:
-        """The partition, device and value of what has to be written to the changelog anew; each is given once."""
+    def pop_rewrites(self) -> Iterator[tuple[int, str, bytes]]:
+        """Yield partition, device and value of every state that has to be written to the changelog again, once each."""
         for number, partition in self.partitions.items():
-            while partition.overtaken:
-                device_id = partition.overtaken.pop()
-                memory = partition.memories[device_id]
-                # Who recovers it looks at once when it is due.
-                yield number, device_id, memory if isinstance(memory, bytes) else changelog.encode(memory, 0)
+            while partition.needs_rewrite:
+                device_id = partition.needs_rewrite.pop()
+                state = partition.states[device_id]
+                # Due 0: the process that recovers the value finds out at once when the device is due.
+                yield number, device_id, state if isinstance(state, bytes) else changelog.encode(state, 0)
 
     def own(self, partitions: Iterable[int]) -> None:
-        """From now on these partitions are ours, and no others; what was recovered of them is scheduled."""
-        self.partitions = {number: self.partitions.get(number, Partition()) for number in partitions}
+        """Own these partitions and no others from now on, and schedule their recovered devices."""
+        self.partitions = {number: self.partitions.get(number, PartitionStates()) for number in partitions}
         for partition in self.partitions.values():
             for topic in self._topics:
                 partition.clocks.setdefault(topic, 0)
             partition.schedule_all()
 
 
-def _revision_of(memory: DeviceMemory | bytes) -> int:
-    return memory.revision if isinstance(memory, DeviceMemory) else changelog.revision_of(memory)
+def _revision_of(state: DeviceRuleState | bytes) -> int:
+    return state.revision if isinstance(state, DeviceRuleState) else changelog.revision_of(state)
 
 
-def _is_value_of(memory: DeviceMemory | bytes, value: bytes) -> bool:
-    """Whether a value of the changelog, of no higher revision, is that of a memory."""
-    if isinstance(memory, bytes):
-        return memory == value
-    return memory.revision == changelog.revision_of(value) and changelog.decode(value) == memory
+def _is_value_of(state: DeviceRuleState | bytes, value: bytes) -> bool:
+    """Return whether a value of the changelog, whose revision is not higher, holds this state."""
+    if isinstance(state, bytes):
+        return state == value
+    return state.revision == changelog.revision_of(value) and changelog.decode(value) == state

@@ -1,4 +1,4 @@
-"""How far topics go, what stands in open transactions included: a killed front door's readings are not read yet."""
+"""The end offsets of the input, including open transactions: a killed MQTT server's readings may still be committed."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from faust.types import TP
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.servicekit import kafka
 
-_ASK_S = 5.0
+_REQUEST_S = 5.0
 
 
-class Ends:
-    """Asks Kafka: what a read_committed consumer is told ends before the first open transaction."""
+class EndOffsets:
+    """Asks Kafka for end offsets. A read_committed consumer only learns those before the first open transaction."""
 
     def __init__(self, settings: AlertsSettings) -> None:
         self._settings = settings
         self._admin = self._connect()
 
     def of(self, partitions: Collection[TP]) -> dict[TP, int]:
-        """The offset after the last record of each partition, committed or not. Blocks; raises KafkaException."""
+        """Return the offset after each partition's last record, committed or not. Blocks; raises KafkaException."""
         if not partitions:
             return {}
-        wanted = {
+        specs = {
             TopicPartition(*tp): OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
             for tp in partitions
         }
         try:
             futures = self._admin.list_offsets(
-                wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_ASK_S
+                specs, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_REQUEST_S
             )
             return {TP(tp.topic, tp.partition): future.result().offset for tp, future in futures.items()}
         except KafkaException as failure:
             error = kafka.error_of(failure)
             if error is not None and error.code() > 0:
-                # A broker's word, not a broker that is away. This client keeps the leaders and epochs that it knows for
-                # minutes, and is refused (FENCED_LEADER_EPOCH) as long after a broker was started again.
+                # A broker has answered with an error. This client keeps the leaders and their epochs for minutes, and
+                # after the restart of a broker it gets FENCED_LEADER_EPOCH for as long. A new client asks again.
                 self._admin = self._connect()
             raise
 

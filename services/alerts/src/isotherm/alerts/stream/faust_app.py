@@ -1,7 +1,7 @@
-"""Faust, bent to what the service promises: the group, its partitions, recovery from the changelog, one agent.
+"""The Faust application, adapted to the promises of the service: partitions, recovery from the changelog, one agent.
 
-Faust's own way to write a table is not used: it does not say when the changelog has a record, and costs most of an
-agent's time (docs/adr/0071). Its consumer reads read_committed here, and commits nothing that is not settled.
+Faust's tables are not used for writing: they do not report when the changelog has a record, and they take most of an
+agent's time (ADR 0071). The consumer reads read_committed, and commits only what is settled.
 """
 
 from __future__ import annotations
@@ -22,58 +22,59 @@ from yarl import URL
 
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream import faust_credentials
-from isotherm.alerts.stream.device_state_store import Fleet
+from isotherm.alerts.stream.device_state_store import DeviceStateStore
 from isotherm.servicekit.settings import KafkaSettings
 
 _REBALANCE_S = 60.0
 _REQUEST_S = 90.0
 _NEVER_S = 86_400.0
-_FAREWELL_S = 5.0
+_LEAVE_GROUP_S = 5.0
 _BUFFERED_READINGS = 1_024
 
 
-class Owner(Protocol):
-    """Who is told what Faust does."""
+class StreamOwner(Protocol):
+    """The callbacks of the application."""
 
     async def on_revoked(self) -> None:
-        """The partitions are given back: return when nothing of them is on its way to Kafka any more."""
+        """The partitions are revoked. Return when nothing of them is in flight to Kafka any more."""
 
     def on_recovered(self, partitions: set[int]) -> None:
-        """These partitions are ours, and the fleet remembers what the changelog held."""
+        """The partitions are assigned, and the store has their states from the changelog."""
 
-    async def take(self, message: Message) -> None:
-        """Have the effects of one record of the input. Never raises: what it cannot do stops the process."""
+    async def process(self, message: Message) -> None:
+        """Apply one record of the input. Never raises: a failure stops the process."""
 
     async def settle(self) -> bool:
-        """Return True when the effects of all records that were taken are in Kafka, False when they cannot be."""
+        """Return True when Kafka has the effects of all processed records, False when it cannot have them."""
 
 
 class _ConsumerThread(driver.AIOKafkaConsumerThread):
     def _create_worker_consumer(self, transport: driver.Transport) -> Any:
         consumer = super()._create_worker_consumer(transport)
-        # Faust reads so only with exactly_once, which has lost updates. aiokafka takes it when it is started.
+        # Faust sets this only together with exactly_once, which has lost updates. aiokafka reads it at its start.
         consumer._isolation_level = "read_committed"
         return consumer
 
     async def on_thread_stop(self) -> None:
-        # The process cannot end before this thread, and a broker that is away answers no farewell.
+        # The process cannot end before this thread, and an unavailable broker does not answer a LeaveGroup request.
         leaving = asyncio.ensure_future(super().on_thread_stop())
-        _done, late = await asyncio.wait([leaving], timeout=_FAREWELL_S)
+        _done, late = await asyncio.wait([leaving], timeout=_LEAVE_GROUP_S)
         for task in late:
             task.cancel()
 
     async def _fetch_records(self, *arguments: Any, **more: Any) -> Any:
         records = await super()._fetch_records(*arguments, **more)
         app = self.app
-        assert isinstance(app, Streaming)
-        app.fetched.update({TP(*tp): found[-1].offset for tp, found in records.items() if found})
+        assert isinstance(app, FaustApp)
+        app.fetched.update({TP(*tp): fetched[-1].offset for tp, fetched in records.items() if fetched})
         return records
 
 
 class _Consumer(driver.Consumer):
-    """Commits what was taken and settled, by the agent's own account.
+    """Commits what was processed and settled, by the application's own account.
 
-    Faust forgets acknowledgements whose commit fails during a rebalance, and commits nothing of the partition any more.
+    When a commit fails during a rebalance, Faust forgets its acknowledgements and commits nothing of the partition any
+    more.
     """
 
     def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
@@ -85,50 +86,55 @@ class _Consumer(driver.Consumer):
         return True
 
     async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
-        """Offsets that no record has (transaction markers) need no account here."""
+        """Ignore offsets without a record (transaction markers): the application does not count them."""
 
     async def commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
         app = self.app
-        assert isinstance(app, Streaming)
-        return await app.commit_taken()
+        assert isinstance(app, FaustApp)
+        return await app.commit_processed()
 
 
 class _Transport(driver.Transport):
     Consumer = _Consumer
 
 
-class _FleetStore(Store[Any, Any]):
-    """Gives what is read from the changelog to the fleet, which knows the newer of two values."""
+class _ChangelogStore(Store[Any, Any]):
+    """Passes the records of the changelog to the store of device states, which keeps the newer of two values."""
 
     def apply_changelog_batch(self, batch: Iterable[Any], to_key: Callable[[Any], Any], to_value: Any) -> None:
         app = self.app
-        assert isinstance(app, Streaming)
+        assert isinstance(app, FaustApp)
         for event in batch:
             message = event.message
-            app.fleet.restore(message.partition, message.key.decode(), message.value)
+            app.store.restore(message.partition, message.key.decode(), message.value)
 
     async def on_recovery_completed(self, active_tps: set[TP], standby_tps: set[TP]) -> None:
         app = self.app
-        assert isinstance(app, Streaming)
+        assert isinstance(app, FaustApp)
         app.owner.on_recovered({tp.partition for tp in active_tps})
 
 
-class _FleetTable(Table[Any, Any]):
+class _ChangelogTable(Table[Any, Any]):
     def _new_store_by_url(self, url: str | URL) -> Any:
-        return _FleetStore(url, self.app, self, table_name=self.name, loop=self.loop)
+        return _ChangelogStore(url, self.app, self, table_name=self.name, loop=self.loop)
 
 
-class Streaming(faust.App):
+class FaustApp(faust.App):
     """The Faust application of one run."""
 
     def __init__(
-        self, settings: AlertsSettings, topics: Sequence[str], partitions: int, fleet: Fleet, owner: Owner
+        self,
+        settings: AlertsSettings,
+        topics: Sequence[str],
+        partitions: int,
+        store: DeviceStateStore,
+        owner: StreamOwner,
     ) -> None:
-        """`topics` are read, each with as many partitions as `partitions` says. Raises SettingsError."""
-        self.fleet, self.owner = fleet, owner
+        """`topics` are read, each with `partitions` partitions. Raises SettingsError."""
+        self.store, self.owner = store, owner
         self.fetched: dict[TP, int] = {}
-        """The last offset that was fetched of each partition; written by the consumer's thread."""
-        self._taken: dict[TP, int] = {}
+        """The last offset that was fetched of each partition. The consumer's thread writes it."""
+        self._processed: dict[TP, int] = {}
         self._committed: dict[TP, int] = {}
         session_s = settings.session_timeout_ms / 1000
         super().__init__(
@@ -136,7 +142,7 @@ class Streaming(faust.App):
             broker=_broker(settings.kafka),
             broker_credentials=faust_credentials.credentials(settings.kafka),
             broker_client_id=settings.name,
-            # Committed when the service says so, once a second.
+            # The service itself commits once a second.
             broker_commit_interval=_NEVER_S,
             broker_session_timeout=session_s,
             broker_heartbeat_interval=session_s / 10,
@@ -154,7 +160,7 @@ class Streaming(faust.App):
             web_enabled=False,
         )
         changelog = self.topic(settings.changelog, **_RAW, partitions=partitions, internal=True)
-        self.tables.add(_FleetTable(self, name="devices", changelog_topic=changelog, partitions=partitions))
+        self.tables.add(_ChangelogTable(self, name="devices", changelog_topic=changelog, partitions=partitions))
         self.on_partitions_revoked.connect(self._on_revoked, weak=False)
         self.agent(self.topic(*topics, **_RAW))(self._read)
 
@@ -164,50 +170,50 @@ class Streaming(faust.App):
     async def _read(self, stream: Any) -> None:
         async for event in stream.events():
             message = event.message
-            await self.owner.take(message)
-            # What was read before a rebalance is read again after it.
+            await self.owner.process(message)
+            # A record that was fetched before a rebalance is read again after it.
             if message.generation_id == self.consumer_generation_id:
-                self._taken[message.tp] = message.offset
+                self._processed[message.tp] = message.offset
 
     async def _on_revoked(self, *_arguments: Any, **_more: Any) -> None:
         await self.owner.on_revoked()
         self.fetched.clear()
-        self._taken.clear()
+        self._processed.clear()
         self._committed.clear()
 
-    async def commit_taken(self) -> bool:
-        """Settle, then commit what was taken before; False when it could not be settled or there was nothing new."""
-        taken, generation = dict(self._taken), self.consumer_generation_id
+    async def commit_processed(self) -> bool:
+        """Settle, then commit what was processed before; return False when nothing was committed."""
+        processed, generation = dict(self._processed), self.consumer_generation_id
         if not await self.owner.settle() or generation != self.consumer_generation_id:
             return False
-        offsets = {tp: offset + 1 for tp, offset in taken.items() if self._committed.get(tp) != offset + 1}
-        # A commit that fails during a rebalance is no loss: the readings are read again.
+        offsets = {tp: offset + 1 for tp, offset in processed.items() if self._committed.get(tp) != offset + 1}
+        # A commit that fails during a rebalance loses nothing: the readings are read again.
         if not offsets or not await self.consumer._commit(offsets):  # type: ignore[attr-defined]  # of the class, not of the interface
             return False
         self._committed.update(offsets)
         return True
 
     def remaining(self) -> int:
-        """Records of the changelog that are still to be read."""
+        """Return how many records of the changelog are not read yet."""
         recovery = self.tables.recovery  # type: ignore[attr-defined]  # of the class, not of the interface
         return sum(max(left, 0) for left in recovery.active_remaining().values())
 
     def input_partitions(self) -> set[TP]:
-        """The partitions of the input that are assigned to this process."""
+        """Return the partitions of the input that are assigned to this process."""
         return {tp for tp in self.consumer.assignment() if tp.topic not in self.tables.changelog_topics}
 
     async def is_read(self, partition: TP, end: int) -> bool:
-        """Whether everything before the offset `end` of a partition was read and taken; no for another process's."""
+        """Return whether every record before the offset `end` was processed; False for a revoked partition."""
         try:
             position = await self.consumer.position(partition)
         except IllegalStateError:
-            # A rebalance has taken it away since the assignment was looked at.
+            # A rebalance has revoked the partition meanwhile.
             return False
-        # The position alone runs ahead: records wait in queues between the fetch and the agent.
+        # The position alone is not enough: records wait in queues between the fetch and the agent.
         return (
             position is not None
             and position >= end
-            and self.fetched.get(partition, -1) <= self._taken.get(partition, -1)
+            and self.fetched.get(partition, -1) <= self._processed.get(partition, -1)
         )
 
 

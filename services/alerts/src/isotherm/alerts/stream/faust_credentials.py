@@ -1,4 +1,4 @@
-"""From librdkafka's security properties to aiokafka's credentials. Pure, but for reading PEM files."""
+"""Faust's credentials, made from librdkafka's security properties. Pure, except for reading PEM files."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _SECURITY = ("security.", "ssl.", "sasl.", "enable.ssl.", "enable.sasl.")
 
 
 def credentials(settings: KafkaSettings) -> CredentialsT | None:
-    """Credentials for Faust; None for an open connection.
+    """Return the credentials for Faust; None for an unencrypted connection without login.
 
-    Properties that tune librdkafka have no effect on aiokafka and are left out; a security property that it has no
-    counterpart of is an error, because leaving it out would weaken the connection. Raises SettingsError.
+    Properties that tune librdkafka have no effect on aiokafka and are left out. A security property without a
+    counterpart in aiokafka is an error, because leaving it out would weaken the connection. Raises SettingsError.
     """
     given = settings.properties
     problems = [

@@ -1,6 +1,7 @@
-"""What the service writes: the changelog, alerts, the newest states. One producer; nothing is taken for written before.
+"""The output topics: the changelog, alerts and the newest states of devices, written by one producer.
 
-Kafka may be away for any time: the producer goes on trying, and what is handed over waits for room meanwhile.
+Nothing counts as written before Kafka has acknowledged it. Kafka may be unavailable for any time: the producer keeps
+trying, and new records wait for room meanwhile.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ DEVICE_STATE = isotherm.schemas.schema("DeviceState", 2)
 _MAX_OUTSTANDING = 10_000
 _BY_KEY = -1
 
-Then = Callable[[], None]
+OnStored = Callable[[], None]
 
 
-def _nothing() -> None:
-    """Nothing follows."""
+def _do_nothing() -> None:
+    """Default action after a record is stored."""
 
 
 class _Record(NamedTuple):
@@ -39,33 +40,35 @@ class _Record(NamedTuple):
     key: str
     value: bytes | None
     partition: int
-    then: Then
+    on_stored: OnStored
 
 
 class OutputRefusedError(Exception):
-    """Kafka refuses a record for good: going on would lose it."""
+    """Kafka refuses a record permanently. Going on would lose it."""
 
 
 class OutputsClosedError(Exception):
-    """The run has ended; what Kafka has not acknowledged by then counts as not written."""
+    """The run has ended. Records that Kafka had not acknowledged by then count as not written."""
 
 
 def producer(settings: AlertsSettings) -> Producer:
-    """A producer that never gives a record up: whatever is not written in the end would have to end the process."""
+    """Return a producer that never gives a record up, because a lost record would have to end the process."""
     return kafka.producer(settings.kafka, f"{settings.name}-outputs", delivery_timeout_ms=0, linger_ms=2)
 
 
 class Outputs:
-    """Owns the producer of one run; to be used on one event loop."""
+    """Writes the records of one run. It owns the producer and belongs to one event loop."""
 
-    def __init__(self, settings: AlertsSettings, registry: SchemaRegistry, metrics: Metrics, made: Producer) -> None:
-        """`made` is such a producer as `producer` makes.
+    def __init__(
+        self, settings: AlertsSettings, registry: SchemaRegistry, metrics: Metrics, producer: Producer
+    ) -> None:
+        """`producer` comes from the function of that name.
 
-        Raises SchemaNotRegisteredError before `isotherm apply` was run, RegistryUnavailableError.
+        Raises SchemaNotRegisteredError before `isotherm apply` was run, and RegistryUnavailableError.
         """
         self._encode_alert = registry.encoder(settings.alerts_topic, ALERT)
         self._encode_state = registry.encoder(settings.latest_topic, DEVICE_STATE)
-        self._producer = LoopProducer(made, max_outstanding=_MAX_OUTSTANDING)
+        self._producer = LoopProducer(producer, max_outstanding=_MAX_OUTSTANDING)
         self._settings = settings
         self._metrics = metrics
         self._refused: KafkaError | None = None
@@ -73,39 +76,39 @@ class Outputs:
         self._waiting: deque[_Record] = deque()
         self._epoch = 0
         self._unreported: Counter[int] = Counter()
-        """Records that wait for their report, by the epoch in which they were handed over."""
+        """How many records wait for their delivery report, by the epoch in which they were produced."""
         self._progress = asyncio.Event()
 
     def close(self) -> None:
-        """Give up what Kafka has not acknowledged: nothing follows from it, and who waits for it is told so.
+        """Give up what Kafka has not acknowledged: its actions never run, and whoever waits for it gets an exception.
 
-        The next run finds in the changelog what this one has written; nothing that this one knows may be added to it.
+        The next run reads from the changelog what this run has written. After that nothing may be added to it.
         """
         self._closed = True
         self._waiting.clear()
         self._producer.producer.purge()
         self._progress.set()
 
-    async def room(self) -> None:
-        """Return when a record can be handed over. Raises OutputRefusedError, OutputsClosedError."""
+    async def wait_for_room(self) -> None:
+        """Return when a record can be produced. Raises OutputRefusedError, OutputsClosedError."""
         await self._producer.room()
         while self._waiting:
-            self._hand_over(self._waiting.popleft())
+            self._produce(self._waiting.popleft())
             await self._producer.room()
         self._verify()
 
-    async def stored(self) -> None:
-        """Return when Kafka has everything that was handed over, and what followed from it.
+    async def flush(self) -> None:
+        """Return when Kafka has every record, including those that the actions after other records have produced.
 
         Raises OutputRefusedError, OutputsClosedError.
         """
         while self._waiting or self._producer.outstanding:
-            await self.room()
+            await self.wait_for_room()
             await self._producer.drain()
         self._verify()
 
-    async def stored_so_far(self) -> None:
-        """Return when Kafka has what was handed over until now, whatever comes after it meanwhile.
+    async def flush_earlier(self) -> None:
+        """Return when Kafka has every record that was produced before this call, whatever is produced meanwhile.
 
         Raises OutputRefusedError, OutputsClosedError.
         """
@@ -115,27 +118,29 @@ class Outputs:
             await self._progress.wait()
         self._verify()
 
-    def change(self, partition: int, device_id: str, value: bytes | None, then: Then = _nothing) -> None:
-        """Write a device's memory to the changelog, beside the readings of the device; None forgets it.
+    def write_changelog(
+        self, partition: int, device_id: str, value: bytes | None, on_stored: OnStored = _do_nothing
+    ) -> None:
+        """Write a device's state to the changelog partition of its readings; None is a tombstone.
 
-        `then` is called when Kafka has it.
+        `on_stored` is called when Kafka has it.
         """
-        self._hand_over(_Record(self._settings.changelog, device_id, value, partition, then))
+        self._produce(_Record(self._settings.changelog, device_id, value, partition, on_stored))
         self._metrics.changes.inc()
 
-    def alert(self, record: AlertRecord, then: Then) -> None:
-        """Write one state of an alert; `then` is called when Kafka has it."""
+    def write_alert(self, record: AlertRecord, on_stored: OnStored) -> None:
+        """Write one state of an alert; `on_stored` is called when Kafka has it."""
         value = self._encode_alert(record)
-        self._hand_over(_Record(self._settings.alerts_topic, record["device_id"], value, _BY_KEY, then))
+        self._produce(_Record(self._settings.alerts_topic, record["device_id"], value, _BY_KEY, on_stored))
         self._metrics.alerts.labels(record["rule"], record["state"]).inc()
 
-    def state(self, device_id: str, memory: DeviceRuleState, now_ms: int) -> None:
-        """Write a device's newest state."""
-        value = self._encode_state(alert_records.state_record(device_id, memory, now_ms))
-        self._hand_over(_Record(self._settings.latest_topic, device_id, value, _BY_KEY, _nothing))
+    def write_latest(self, device_id: str, state: DeviceRuleState, now_ms: int) -> None:
+        """Write a device's newest state to the topic of newest states."""
+        value = self._encode_state(alert_records.state_record(device_id, state, now_ms))
+        self._produce(_Record(self._settings.latest_topic, device_id, value, _BY_KEY, _do_nothing))
         self._metrics.latest.inc()
 
-    def _hand_over(self, record: _Record) -> None:
+    def _produce(self, record: _Record) -> None:
         epoch = self._epoch
 
         def report(error: KafkaError | None) -> None:
@@ -146,18 +151,18 @@ class Outputs:
             if self._closed:
                 return
             if error is None:
-                record.then()
+                record.on_stored()
             else:
                 self._refused = self._refused or error
                 self._progress.set()
 
         if self._closed:
             return
-        topic, key, value, partition, _then = record
+        topic, key, value, partition, _on_stored = record
         try:
             self._producer.produce(topic, key=key, value=value, partition=partition, on_delivery=report)
         except QueueFullError:
-            # What follows from a report cannot wait for room where it is decided.
+            # A delivery report produces this record, and a report cannot wait for room.
             self._waiting.append(record)
         else:
             self._unreported[epoch] += 1

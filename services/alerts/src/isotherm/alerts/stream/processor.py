@@ -1,8 +1,8 @@
-"""Readings in, memories and alerts out, in the order that survives a crash at any point.
+"""Applies readings and time to device states, in an order of writes that survives a crash at any point.
 
-First the changelog has a device's new memory, with the alerts that it has decided inside; then the alerts leave; only
-then may the reading's offset be committed. Who takes over finds either the old memory, and decides the same again, or
-the new one, and repeats the alerts in it.
+First the changelog gets the device's new state, which contains the alerts that it has decided. Then the alerts are
+published. Only then may the reading's offset be committed. The process that takes over finds either the old state, and
+decides the same again, or the new state, and publishes the alerts in it again (ADR 0070).
 """
 
 from __future__ import annotations
@@ -15,209 +15,216 @@ from functools import partial
 from typing import NamedTuple
 
 from isotherm.alerts.engine import device_state as changelog
-from isotherm.alerts.engine.device_state import AlertRecord, DeviceMemory
+from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState
 from isotherm.alerts.engine.reading import (
     TOO_MANY_METRICS,
     Reading,
-    RefusedReadingError,
-    refusal,
+    RejectedReadingError,
+    filter_reason,
 )
-from isotherm.alerts.engine.rule_engine import Engine
+from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.metrics import Metrics
-from isotherm.alerts.rules.device_table import KnownDevices
-from isotherm.alerts.stream.device_state_store import Fleet, Partition
+from isotherm.alerts.rules.device_table import DeviceTable
+from isotherm.alerts.stream.device_state_store import DeviceStateStore, PartitionStates
 from isotherm.alerts.stream.outputs import Outputs
 
-MAX_LEAVING = 100
-"""Alerts of a device on their way to Kafka; its next reading waits for them. The changelog has them in one value."""
+MAX_ALERTS_IN_FLIGHT = 100
+"""Limit of a device's alerts in flight, which its changelog value contains. Its next reading waits for them."""
 
 
-class Place(NamedTuple):
-    """A device's place in the fleet."""
+class DeviceRef(NamedTuple):
+    """A device and the partition of its readings."""
 
     partition: int
     device_id: str
 
 
 class Processor:
-    """Drives the engine. One thing at a time: a reading or a sweep."""
+    """Drives the engine. A lock admits one reading or one step of time at once."""
 
     def __init__(
         self,
-        engine: Engine,
-        known: KnownDevices,
-        fleet: Fleet,
+        engine: RuleEngine,
+        devices: DeviceTable,
+        store: DeviceStateStore,
         outputs: Outputs,
         metrics: Metrics,
         max_skew_ms: int,
-        read_slack_ms: int,
-        records_tell_time: bool = True,
+        max_publish_delay_ms: int,
+        records_show_time: bool = True,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self.fleet = fleet
-        self._engine, self._known, self._outputs, self._metrics = engine, known, outputs, metrics
-        self._max_skew_ms, self._read_slack_ms = max_skew_ms, read_slack_ms
-        # Not when they were repartitioned: one from before it may still be under way.
-        self._records_tell_time = records_tell_time
+        """`records_show_time` says that a record shows how far its topic was read.
+
+        Repartitioned records do not: an earlier one may not have been forwarded yet.
+        """
+        self.store = store
+        self._engine, self._devices, self._outputs, self._metrics = engine, devices, outputs, metrics
+        self._max_skew_ms, self._max_publish_delay_ms = max_skew_ms, max_publish_delay_ms
+        self._records_show_time = records_show_time
         self._now_ms = now_ms
-        self._unshown: set[Place] = set()
-        """Devices whose newest state is not written yet."""
-        self._leaving: Counter[Place] = Counter()
-        """How many alerts of a device are on their way to Kafka."""
+        self._unpublished: set[DeviceRef] = set()
+        """Devices whose newest state is not written to its topic yet."""
+        self._in_flight: Counter[DeviceRef] = Counter()
+        """How many alerts of a device Kafka has not acknowledged yet."""
         self._turn, self._settling = asyncio.Lock(), asyncio.Lock()
 
-    async def take(self, topic: str, number: int, reading: Reading, appended_ms: int | None = None) -> None:
-        """Let a reading from a partition have its effects; `settle` waits until Kafka has them.
+    async def process(self, topic: str, number: int, reading: Reading, appended_ms: int | None = None) -> None:
+        """Apply a reading from a partition; `settle` waits until Kafka has its effects.
 
-        `appended_ms` is when the broker appended it (epoch ms), in a topic that says so. A reading that an outage held
-        back is counted as late, and rules see it all the same: it tells what has happened.
+        `appended_ms` is the append time (epoch ms), in a topic with append times. A reading that an outage held back is
+        counted as late, and the rules see it all the same, because it describes what has happened.
 
-        Raises RefusedReadingError when the reading is a dead letter, OutputRefusedError.
+        Raises RejectedReadingError when the reading is a dead letter, and OutputRefusedError.
         """
         async with self._turn:
-            partition = self.fleet.partitions.get(number)
+            partition = self.store.partitions.get(number)
             if partition is None:
-                return  # the partition was lost meanwhile: its new owner reads it
-            if self._records_tell_time:
-                # The wall clock bounds what a wrong clock, a broker's too, can do to all devices of the partition.
-                told_ms = reading.ingest_time_ms if appended_ms is None else appended_ms
-                partition.hear(topic, min(told_ms, self._now_ms()))
-            if appended_ms is not None and appended_ms > reading.ingest_time_ms + self._read_slack_ms:
+                return  # The partition was lost meanwhile. Its new owner reads the record.
+            if self._records_show_time:
+                # The bound by the wall clock limits what a wrong clock can do to all devices of the partition.
+                time_ms = reading.ingest_time_ms if appended_ms is None else appended_ms
+                partition.advance_clock(topic, min(time_ms, self._now_ms()))
+            if appended_ms is not None and appended_ms > reading.ingest_time_ms + self._max_publish_delay_ms:
                 self._metrics.late.inc()
-            reason = refusal(reading, self._max_skew_ms)
+            reason = filter_reason(reading, self._max_skew_ms)
             if reason is not None:
                 self._metrics.filtered.labels(reason).inc()
                 return
-            await self._take(partition, Place(number, reading.device_id), reading)
+            await self._apply(partition, DeviceRef(number, reading.device_id), reading)
 
-    async def _take(self, partition: Partition, place: Place, reading: Reading) -> None:
-        await self._outputs.room()
-        # Before anything else: what was read before a crash may never have been shown.
-        self._unshown.add(place)
-        memory, device = partition.memory(place.device_id), self._known.get(place.device_id)
-        if not self._engine.admits(memory, reading):
-            message = f"{place.device_id!r} has {len(memory.metrics)} metrics, {reading.metric!r} would be one more"
-            raise RefusedReadingError(TOO_MANY_METRICS, message)
-        if len(memory.outbox) >= MAX_LEAVING:
-            await self._outputs.stored()
-        # Whether a sweep has come since then must make no difference: it depends on how far behind we are.
-        passed = self._engine.tick(memory, place.device_id, device, partition.clock_ms() - self._read_slack_ms)
-        if passed is not None:
-            self._keep(partition, place, memory, passed, None)
-            await self._outputs.room()
-        decided = self._engine.take(memory, reading, device)
+    async def _apply(self, partition: PartitionStates, ref: DeviceRef, reading: Reading) -> None:
+        await self._outputs.wait_for_room()
+        # Mark the device before anything else: a state from before a crash may never have been published.
+        self._unpublished.add(ref)
+        state, device = partition.state(ref.device_id), self._devices.get(ref.device_id)
+        if not self._engine.admits(state, reading):
+            message = f"{ref.device_id!r} has {len(state.metrics)} metrics, {reading.metric!r} would be one more"
+            raise RejectedReadingError(TOO_MANY_METRICS, message)
+        if len(state.outbox) >= MAX_ALERTS_IN_FLIGHT:
+            await self._outputs.flush()
+        # Advance the time first, so that the result does not depend on whether `advance_time` was called meanwhile.
+        alerts = self._engine.advance_time(
+            state, ref.device_id, device, partition.clock_ms() - self._max_publish_delay_ms
+        )
+        if alerts is not None:
+            self._write_state(partition, ref, state, alerts, None)
+            await self._outputs.wait_for_room()
+        decided = self._engine.apply(state, reading, device)
         if decided is None:
             self._metrics.filtered.labels("stale").inc()
             return
-        self._keep(partition, place, memory, decided, reading.ingest_time_ms)
+        self._write_state(partition, ref, state, decided, reading.ingest_time_ms)
 
-    async def sweep(self, number: int, now_ms: int) -> None:
-        """Let time pass in a partition: `now_ms` is a time up to which everything taken in was read.
+    async def advance_time(self, number: int, now_ms: int) -> None:
+        """Advance the time of a partition's due devices to `now_ms` (epoch ms), up to which its readings were applied.
 
         Raises OutputRefusedError.
         """
         async with self._turn:
-            partition = self.fleet.partitions.get(number)
+            partition = self.store.partitions.get(number)
             if partition is None:
                 return
-            await self._tick(partition, number, list(partition.due(now_ms)), now_ms)
+            await self._advance_devices(partition, number, list(partition.pop_due(now_ms)), now_ms)
 
     def reschedule(self, device_ids: Iterable[str]) -> None:
-        """What is known of these devices has changed: they may be due at another time."""
+        """Schedule devices again after their metadata has changed: they may be due at another time."""
         for device_id in device_ids:
-            for partition in self.fleet.partitions.values():
-                if device_id in partition.memories:
-                    partition.schedule(device_id, 0)  # the next sweep looks when that is
+            for partition in self.store.partitions.values():
+                if device_id in partition.states:
+                    partition.schedule(device_id, 0)  # The next `advance_time` finds out when the device is due.
 
     async def settle(self) -> None:
-        """Write the states that are not shown yet, and return when Kafka has the effects of all that was taken before.
+        """Write the states that are not published yet, and return when Kafka has the effects of all earlier readings.
 
-        Alerts may still be on their way: the changelog has them. Raises OutputRefusedError.
+        Alerts may still be in flight: the changelog has them. Raises OutputRefusedError.
         """
         async with self._settling:
-            unshown, self._unshown = self._unshown, set()
-            for place in unshown:
-                partition = self.fleet.partitions.get(place.partition)
-                if partition is not None and place.device_id in partition.memories:
-                    await self._outputs.room()
-                    self._outputs.state(place.device_id, partition.memory(place.device_id), self._now_ms())
-            await self._outputs.stored_so_far()
+            unpublished, self._unpublished = self._unpublished, set()
+            for ref in unpublished:
+                partition = self.store.partitions.get(ref.partition)
+                if partition is not None and ref.device_id in partition.states:
+                    await self._outputs.wait_for_room()
+                    self._outputs.write_latest(ref.device_id, partition.state(ref.device_id), self._now_ms())
+            await self._outputs.flush_earlier()
 
-    async def release(self) -> None:
-        """Return when nothing at all is on its way, as whoever takes the partitions over wants it.
+    async def drain(self) -> None:
+        """Return when nothing is in flight any more, so that another process can take the partitions over.
 
         Raises OutputRefusedError.
         """
         async with self._turn:
             await self.settle()
-            await self._outputs.stored()
+            await self._outputs.flush()
 
-    async def _tick(self, partition: Partition, number: int, device_ids: Sequence[str], now_ms: int) -> None:
-        for device_id in device_ids:
-            if device_id not in partition.memories:
-                continue
-            memory, device = partition.memory(device_id), self._known.get(device_id)
-            place = Place(number, device_id)
-            await self._outputs.room()
-            decided = self._engine.tick(memory, device_id, device, now_ms)
-            if decided is not None:
-                self._keep(partition, place, memory, decided, None)
-                self._unshown.add(place)
-            else:
-                partition.schedule(device_id, self._engine.due_ms(memory, device))
-                if memory.outbox and place not in self._leaving:
-                    # What a process before this one may not have sent; the changelog has it.
-                    to_send = tuple(memory.outbox)
-                    self._leaving[place] += len(to_send)
-                    self._dispatch(partition, place, memory, to_send, None)
-
-    def _keep(
-        self,
-        partition: Partition,
-        place: Place,
-        memory: DeviceMemory,
-        decided: Sequence[AlertRecord],
-        taken_in_ms: int | None,
+    async def _advance_devices(
+        self, partition: PartitionStates, number: int, device_ids: Sequence[str], now_ms: int
     ) -> None:
-        """Write a memory to the changelog; the alerts in it that were just decided leave when Kafka has it."""
-        due_ms = self._engine.due_ms(memory, self._known.get(place.device_id))
-        partition.schedule(place.device_id, due_ms)
-        # Who recovers it has to look at once whether its alerts have left.
-        value = changelog.encode(memory, 0 if memory.outbox else due_ms)
-        to_send = tuple(decided) if place in self._leaving else tuple(memory.outbox)
-        if not to_send:
-            self._outputs.change(place.partition, place.device_id, value)
+        for device_id in device_ids:
+            if device_id not in partition.states:
+                continue
+            state, device = partition.state(device_id), self._devices.get(device_id)
+            ref = DeviceRef(number, device_id)
+            await self._outputs.wait_for_room()
+            decided = self._engine.advance_time(state, device_id, device, now_ms)
+            if decided is not None:
+                self._write_state(partition, ref, state, decided, None)
+                self._unpublished.add(ref)
+            else:
+                partition.schedule(device_id, self._engine.due_ms(state, device))
+                if state.outbox and ref not in self._in_flight:
+                    # An earlier process may not have published these alerts. The changelog has them.
+                    to_publish = tuple(state.outbox)
+                    self._in_flight[ref] += len(to_publish)
+                    self._publish(partition, ref, state, to_publish, None)
+
+    def _write_state(
+        self,
+        partition: PartitionStates,
+        ref: DeviceRef,
+        state: DeviceRuleState,
+        decided: Sequence[AlertRecord],
+        ingest_time_ms: int | None,
+    ) -> None:
+        """Write a state to the changelog. The alerts that were just decided are published when Kafka has it."""
+        due_ms = self._engine.due_ms(state, self._devices.get(ref.device_id))
+        partition.schedule(ref.device_id, due_ms)
+        # Due 0: the process that recovers the state must find out at once whether the alerts were published.
+        value = changelog.encode(state, 0 if state.outbox else due_ms)
+        to_publish = tuple(decided) if ref in self._in_flight else tuple(state.outbox)
+        if not to_publish:
+            self._outputs.write_changelog(ref.partition, ref.device_id, value)
             return
-        self._leaving[place] += len(to_send)
-        self._outputs.change(
-            place.partition,
-            place.device_id,
+        self._in_flight[ref] += len(to_publish)
+        self._outputs.write_changelog(
+            ref.partition,
+            ref.device_id,
             value,
-            lambda: self._dispatch(partition, place, memory, to_send, taken_in_ms),
+            lambda: self._publish(partition, ref, state, to_publish, ingest_time_ms),
         )
 
-    def _dispatch(
+    def _publish(
         self,
-        partition: Partition,
-        place: Place,
-        memory: DeviceMemory,
+        partition: PartitionStates,
+        ref: DeviceRef,
+        state: DeviceRuleState,
         alerts: Sequence[AlertRecord],
-        taken_in_ms: int | None,
+        ingest_time_ms: int | None,
     ) -> None:
-        def sent(alert: AlertRecord) -> None:
-            memory.outbox.remove(alert)
-            self._leaving[place] -= 1
-            if taken_in_ms is not None:
-                self._metrics.reaction.observe(max(self._now_ms() - taken_in_ms, 0) / 1000)
-            if not self._leaving[place]:
-                del self._leaving[place]
-                self._empty(partition, place, memory)
+        def published(alert: AlertRecord) -> None:
+            state.outbox.remove(alert)
+            self._in_flight[ref] -= 1
+            if ingest_time_ms is not None:
+                self._metrics.reaction.observe(max(self._now_ms() - ingest_time_ms, 0) / 1000)
+            if not self._in_flight[ref]:
+                del self._in_flight[ref]
+                self._write_published(partition, ref, state)
 
         for alert in alerts:
-            self._outputs.alert(alert, partial(sent, alert))
+            self._outputs.write_alert(alert, partial(published, alert))
 
-    def _empty(self, partition: Partition, place: Place, memory: DeviceMemory) -> None:
-        """Say in the changelog that the alerts have left: whoever recovers the device would repeat them."""
-        if self.fleet.partitions.get(place.partition) is partition:
-            memory.revision += 1
-            self._keep(partition, place, memory, (), None)
+    def _write_published(self, partition: PartitionStates, ref: DeviceRef, state: DeviceRuleState) -> None:
+        """Write to the changelog that the alerts are published, so that a recovery does not publish them again."""
+        if self.store.partitions.get(ref.partition) is partition:
+            state.revision += 1
+            self._write_state(partition, ref, state, (), None)

@@ -1,4 +1,4 @@
-"""One run of Faust: from its start until it crashes, is to be restarted, or the service is to stop."""
+"""One run of Faust: from its start until it crashes, has to be restarted, or the service stops."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from enum import StrEnum
 
 from faust.types.tuples import Message
 
-from isotherm.alerts.engine.reading import Reading, RefusedReadingError
-from isotherm.alerts.input.device_table_follower import KnownFollower
-from isotherm.alerts.input.reading_converter import Intake
+from isotherm.alerts.engine.reading import Reading, RejectedReadingError
+from isotherm.alerts.input.device_table_follower import DeviceTableFollower
+from isotherm.alerts.input.reading_converter import ReadingConverter
+from isotherm.alerts.liveness import is_done_within
 from isotherm.alerts.metrics import Metrics
-from isotherm.alerts.repartition.forwarder import Forwarder
+from isotherm.alerts.repartition.forwarder import Forwarder, ForwardingRefusedError
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.alerts.stream.device_state_store import Fleet
-from isotherm.alerts.stream.end_offsets import Ends
-from isotherm.alerts.stream.faust_app import Streaming
+from isotherm.alerts.stream.device_state_store import DeviceStateStore
+from isotherm.alerts.stream.end_offsets import EndOffsets
+from isotherm.alerts.stream.faust_app import FaustApp
 from isotherm.alerts.stream.outputs import OutputRefusedError, Outputs, OutputsClosedError
 from isotherm.alerts.stream.processor import Processor
-from isotherm.alerts.waiting import is_done_within
 from isotherm.connector.errors.dead_letters import DeadLettersUnavailableError
 from isotherm.connector.state.target_follower import TargetFollower, TargetState
 from isotherm.servicekit import logs
@@ -27,148 +27,148 @@ from isotherm.servicekit.health import Health
 from isotherm.servicekit.lifecycle import Stop
 
 _LOG_APPEND_TIME = 1
-"""Kafka's number for the timestamp type of the same name."""
-_TICK_S = 1.0
+"""Kafka's number for the timestamp type LogAppendTime."""
+_INTERVAL_S = 1.0
 _STALLED_S = 10.0
 _LEAVE_SHARE, _GIVE_UP_SHARE = 0.3, 0.1
-"""Of the time in which a process has to end: to settle what was taken, then to leave without. Others need the rest."""
-_FOR_GOOD = (OutputRefusedError, DeadLettersUnavailableError)
+"""Shares of the shutdown timeout: to settle what was processed, then to stop without. The other parts need the rest."""
+_PERMANENT = (OutputRefusedError, ForwardingRefusedError, DeadLettersUnavailableError)
 
 _log = logs.logger(__name__)
 
 
-class Ended(StrEnum):
+class RunOutcome(StrEnum):
     """Why a run has ended."""
 
     STOPPED = "stopped"
     RESTART = "restart"
     CRASHED = "crashed"
     FAILED = "failed"
-    """It cannot go on by being started again: something was refused for good."""
+    """A restart cannot help: a record was refused permanently."""
 
 
-class Operation:
-    """Runs Faust and lets time pass beside it; what Faust calls its owner."""
+class StreamRunner:
+    """Runs Faust, advances the clocks beside it, and handles Faust's callbacks (StreamOwner)."""
 
     def __init__(
         self,
         settings: AlertsSettings,
         partitions: int,
-        intake: Intake,
+        converter: ReadingConverter,
         processor: Processor,
         outputs: Outputs,
-        known: KnownFollower,
+        follower: DeviceTableFollower,
         target: TargetFollower,
         health: Health,
         metrics: Metrics,
         forwarder: Forwarder | None = None,
     ) -> None:
-        """`forwarder` writes what is read when the input is aggregates; it and `outputs` end with the run.
+        """`forwarder` writes the topic that is read when the input is aggregates. It and `outputs` end with the run.
 
         Raises SettingsError.
         """
-        self._settings, self._intake, self._processor, self._outputs = settings, intake, processor, outputs
-        self._known, self._target, self._health, self._metrics = known, target, health, metrics
-        self._fleet: Fleet = processor.fleet
+        self._settings, self._converter, self._processor, self._outputs = settings, converter, processor, outputs
+        self._follower, self._target, self._health, self._metrics = follower, target, health, metrics
+        self._store: DeviceStateStore = processor.store
         self._forwarder = forwarder
         topics = settings.input_topics if forwarder is None else [settings.repartition]
-        self._streaming = Streaming(settings, topics, partitions, self._fleet, self)
-        self._ends = Ends(settings)
+        self._app = FaustApp(settings, topics, partitions, self._store, self)
+        self._end_offsets = EndOffsets(settings)
         self._failure: Exception | None = None
         self._recovered = False
         self._recovering_since = time.monotonic()
         self._began_ms = time.time_ns() // 1_000_000
         self._paused = False
 
-    async def run(self, stop: Stop) -> Ended:
-        """Run until it ends; whatever the reason, Faust has been stopped then."""
+    async def run(self, stop: Stop) -> RunOutcome:
+        """Run until one of the outcomes; Faust is stopped when this returns or raises."""
         restarts = self._target.target.restarts_of(0)
         if self._forwarder is not None:
             self._forwarder.start()
-        start = asyncio.create_task(self._streaming.start())
+        start = asyncio.create_task(self._app.start())
         stopping = asyncio.create_task(stop.wait_async())
-        # A task of its own: it waits for Kafka, for as long as Kafka is away, and nobody else may.
-        tick, ticking_since = asyncio.create_task(self._tick()), time.monotonic()
+        # A task of its own: it waits for Kafka as long as Kafka is unavailable, and this loop must not.
+        maintenance, since_s = asyncio.create_task(self._maintain()), time.monotonic()
         try:
             while True:
                 self._health.beat()
-                await asyncio.wait([stopping], timeout=_TICK_S)
+                await asyncio.wait([stopping], timeout=_INTERVAL_S)
                 if stop.is_set():
-                    return Ended.STOPPED
-                ended = self._ended(start)
-                if ended is not None:
-                    return ended
+                    return RunOutcome.STOPPED
+                outcome = self._outcome(start)
+                if outcome is not None:
+                    return outcome
                 if self._target.target.restarts_of(0) != restarts:
-                    return Ended.RESTART
+                    return RunOutcome.RESTART
                 if self._recovered:
-                    self._obey()
-                if tick.done():
+                    self._apply_target()
+                if maintenance.done():
                     self._health.ready("outputs")
-                    tick, ticking_since = asyncio.create_task(self._tick()), time.monotonic()
-                elif time.monotonic() - ticking_since > _STALLED_S:
+                    maintenance, since_s = asyncio.create_task(self._maintain()), time.monotonic()
+                elif time.monotonic() - since_s > _STALLED_S:
                     self._health.not_ready("outputs", "Kafka does not acknowledge what is written to it")
         finally:
             stopping.cancel()
-            await self._end(start, tick)
+            await self._end(start, maintenance)
 
-    def _ended(self, start: asyncio.Task[None]) -> Ended | None:
-        """Why the run cannot go on; None when it can."""
+    def _outcome(self, start: asyncio.Task[None]) -> RunOutcome | None:
+        """Return why the run cannot go on; None when it can."""
         if self._failure is not None:
-            return Ended.FAILED
+            return RunOutcome.FAILED
         if self._forwarder is not None and self._forwarder.failure is not None:
-            return Ended.FAILED if isinstance(self._forwarder.failure, _FOR_GOOD) else Ended.CRASHED
-        if self._streaming.should_stop or (start.done() and start.exception() is not None):
+            return RunOutcome.FAILED if isinstance(self._forwarder.failure, _PERMANENT) else RunOutcome.CRASHED
+        if self._app.should_stop or (start.done() and start.exception() is not None):
             _log.error("the stream has ended", reason=repr(self._reason(start)))
-            return Ended.CRASHED
+            return RunOutcome.CRASHED
         return None
 
     def is_paused(self) -> bool:
-        """Whether nothing is read because the target state says so."""
+        """Return whether nothing is read because the target state says so."""
         return self._paused
 
     def is_recovered(self) -> bool:
-        """Whether the memories of all our devices are there."""
+        """Return whether the states of all devices of this process are recovered."""
         return self._recovered
 
     async def on_revoked(self) -> None:
         try:
-            await self._processor.release()
+            await self._processor.drain()
         except Exception as failure:
             self._fail(failure)
         self._recovered = False
         self._recovering_since = time.monotonic()
-        self._health.not_ready("recovery", "the partitions are being shared out")
+        self._health.not_ready("recovery", "the partitions are being assigned")
 
     def on_recovered(self, partitions: set[int]) -> None:
-        self._fleet.own(partitions)
-        for overtaken in self._fleet.overtaken():
-            # Compaction would keep the older memory, which another process has written last.
-            self._outputs.change(*overtaken)
+        self._store.own(partitions)
+        for rewrite in self._store.pop_rewrites():
+            # Compaction would otherwise keep the older state, which another process has written last.
+            self._outputs.write_changelog(*rewrite)
         self._recovered = True
         self._metrics.recoveries.inc()
         seconds = time.monotonic() - self._recovering_since
         self._metrics.recovery_seconds.set(seconds)
         self._metrics.recovery_remaining.set(0)
         self._health.ready("recovery")
-        _log.info("recovered", partitions=sorted(partitions), devices=len(self._fleet), seconds=round(seconds, 3))
+        _log.info("recovered", partitions=sorted(partitions), devices=len(self._store), seconds=round(seconds, 3))
 
-    async def take(self, message: Message) -> None:
+    async def process(self, message: Message) -> None:
         try:
-            reading = await self._intake.reading(message)
+            reading = await self._converter.convert(message)
             if reading is not None:
-                await self._take(message, reading)
+                await self._process(message, reading)
         except Exception as failure:
             self._fail(failure)
-            # Returning would let Faust take the reading for done.
+            # Never return: Faust would count the record as processed.
             await asyncio.Event().wait()
 
-    async def _take(self, message: Message, reading: Reading) -> None:
+    async def _process(self, message: Message, reading: Reading) -> None:
         try:
-            # In a replay the readings tell the time, not when they were put there.
-            appended_ms = _appended_ms(message) if self._settings.idle_clock else None
-            await self._processor.take(message.topic, message.partition, reading, appended_ms)
-        except RefusedReadingError as error:
-            await self._intake.bury(message, error)
+            # In a replay the ingest times of the readings count, not the times at which the replay wrote them.
+            appended_ms = _appended_ms(message) if self._settings.advance_when_idle else None
+            await self._processor.process(message.topic, message.partition, reading, appended_ms)
+        except RejectedReadingError as error:
+            await self._converter.dead_letter(message, error)
 
     async def settle(self) -> bool:
         if self._failure is not None:
@@ -185,97 +185,100 @@ class Operation:
             self._failure = failure
             _log.error("cannot go on", exc_info=failure)
 
-    async def _tick(self) -> None:
+    async def _maintain(self) -> None:
+        """Advance the clocks and commit; report the recovery instead while it lasts."""
         try:
             if not self._recovered:
-                left = self._streaming.remaining()
+                left = self._app.remaining()
                 self._metrics.recovery_remaining.set(left)
-                self._health.not_ready("recovery", f"{left} records of the changelog are still to be read")
+                self._health.not_ready("recovery", f"{left} records of the changelog are not read yet")
                 return
-            self._processor.reschedule(self._known.changed())
+            self._processor.reschedule(self._follower.changed())
             if not self._paused:
-                await self._let_time_pass()
-            await self._streaming.commit_taken()
+                await self._advance_clocks()
+            await self._app.commit_processed()
         except Exception as failure:
             self._fail(failure)
-        self._metrics.devices.set(len(self._fleet))
+        self._metrics.devices.set(len(self._store))
 
-    def _obey(self) -> None:
-        """Pause or go on; a rebalance lets Faust go on by itself, so a pause is said again and again."""
-        wanted = self._target.target.state != TargetState.STARTED
+    def _apply_target(self) -> None:
+        """Pause or resume as the target state says. A rebalance resumes partitions, so a pause is repeated."""
+        pause = self._target.target.state != TargetState.STARTED
         if self._forwarder is not None:
-            self._forwarder.pause(wanted)
-        consumer, partitions = self._streaming.consumer, self._streaming.input_partitions()
-        if wanted:
+            self._forwarder.pause(pause)
+        consumer, partitions = self._app.consumer, self._app.input_partitions()
+        if pause:
             consumer.pause_partitions(partitions)
         elif self._paused:
             consumer.resume_partitions(partitions)
-        if wanted != self._paused:
-            _log.info("paused" if wanted else "resumed")
-        self._paused = wanted
+        if pause != self._paused:
+            _log.info("paused" if pause else "resumed")
+        self._paused = pause
 
-    async def _let_time_pass(self) -> None:
-        """Let each partition's clock go on to where its topics are read, and see who is due."""
+    async def _advance_clocks(self) -> None:
+        """Advance each partition's clock to the time up to which its topics are read, and its due devices with it."""
         now_ms = time.time_ns() // 1_000_000
-        inputs = self._streaming.input_partitions()
-        told_ms = now_ms
+        inputs = self._app.input_partitions()
+        read_until_ms = now_ms
         try:
             if self._forwarder is not None:
-                told_ms = await asyncio.to_thread(self._forwarder.told_ms, now_ms)
-            ends = await asyncio.to_thread(self._ends.of, inputs)
+                read_until_ms = await asyncio.to_thread(self._forwarder.forwarded_until_ms, now_ms)
+            ends = await asyncio.to_thread(self._end_offsets.of, inputs)
         except Exception as failure:
-            # Whoever cannot ask Kafka cannot know that a device is silent.
-            self._health.not_ready("kafka", f"does not say how far its topics go: {failure!r}")
+            # Without Kafka's answer nobody knows whether a device is silent.
+            self._health.not_ready("kafka", f"does not return the end offsets of its topics: {failure!r}")
             ends = {}
         else:
             self._health.ready("kafka")
         behind_ms = 0
         for tp in inputs:
-            partition = self._fleet.partitions.get(tp.partition)
+            partition = self._store.partitions.get(tp.partition)
             if partition is None:
                 continue
-            up_to_ms = partition.clocks.get(tp.topic, 0)
-            if tp in ends and await self._streaming.is_read(tp, ends[tp]):
-                up_to_ms = told_ms
-                if self._settings.idle_clock:
-                    partition.hear(tp.topic, told_ms)
-            if up_to_ms or self._forwarder is not None:
-                # As long as nothing is known of what is being forwarded: at least since this run began.
-                behind_ms = max(behind_ms, now_ms - (up_to_ms or self._began_ms))
+            until_ms = partition.clocks.get(tp.topic, 0)
+            if tp in ends and await self._app.is_read(tp, ends[tp]):
+                until_ms = read_until_ms
+                if self._settings.advance_when_idle:
+                    partition.advance_clock(tp.topic, read_until_ms)
+            if until_ms or self._forwarder is not None:
+                # While the forwarded time is not known, the lag is at least the duration of this run.
+                behind_ms = max(behind_ms, now_ms - (until_ms or self._began_ms))
         self._metrics.lag_seconds.set(max(behind_ms, 0) / 1000)
-        for number, partition in list(self._fleet.partitions.items()):
-            await self._processor.sweep(number, partition.clock_ms() - self._settings.read_slack_ms)
+        for number, partition in list(self._store.partitions.items()):
+            await self._processor.advance_time(number, partition.clock_ms() - self._settings.max_publish_delay_ms)
 
-    async def _end(self, start: asyncio.Task[None], tick: asyncio.Task[None]) -> None:
+    async def _end(self, start: asyncio.Task[None], maintenance: asyncio.Task[None]) -> None:
         self._health.not_ready("recovery", "stopped")
         self._health.ready("outputs")
         limit_s = self._settings.shutdown_timeout_ms / 1000
-        leaving = asyncio.create_task(self._leave(tick))
+        leaving = asyncio.create_task(self._leave(maintenance))
         settled = await is_done_within(self._health, limit_s * _LEAVE_SHARE, leaving)
-        # From here on nobody waits for Kafka's acknowledgement any more.
+        # From here on nothing waits for Kafka's acknowledgements any more.
         self._outputs.close()
         await is_done_within(self._health, limit_s * _GIVE_UP_SHARE, leaving)
-        for task in (leaving, tick, start):
+        for task in (leaving, maintenance, start):
             task.cancel()
-        await asyncio.wait([leaving, tick, start], timeout=_TICK_S)
+        await asyncio.wait([leaving, maintenance, start], timeout=_INTERVAL_S)
         failure = leaving.exception() if leaving.done() and not leaving.cancelled() else None
         if failure is not None or not settled:
-            _log.warning("did not leave cleanly; what is not committed is read again", reason=repr(failure))
+            _log.warning(
+                "did not stop cleanly; records whose offsets are not committed are read again", reason=repr(failure)
+            )
 
-    async def _leave(self, tick: asyncio.Task[None]) -> None:
+    async def _leave(self, maintenance: asyncio.Task[None]) -> None:
         closing = [] if self._forwarder is None else [asyncio.to_thread(self._forwarder.close)]
-        await asyncio.gather(asyncio.wait([tick]), *closing)
-        await self._streaming.stop()
+        await asyncio.gather(asyncio.wait([maintenance]), *closing)
+        await self._app.stop()
         if self._failure is None:
-            # Alerts that are still on their way would be repeated by the next run.
-            await self._processor.release()
+            # The next run would publish the alerts in flight again.
+            await self._processor.drain()
 
     def _reason(self, start: asyncio.Task[None]) -> BaseException | None:
         if start.done() and not start.cancelled():
-            return start.exception() or self._streaming.crash_reason
-        return self._streaming.crash_reason
+            return start.exception() or self._app.crash_reason
+        return self._app.crash_reason
 
 
 def _appended_ms(message: Message) -> int | None:
-    """When the broker appended a record (epoch ms); None in a topic that bears the producers' times."""
+    """Return the append time of a record (epoch ms); None in a topic with the producers' times."""
     return round(message.timestamp * 1000) if message.timestamp_type == _LOG_APPEND_TIME else None

@@ -1,4 +1,4 @@
-"""What has to be there before Faust starts: topics that fit each other, and the service's own ones."""
+"""Verifies the topics before Faust starts, and creates those of the service."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ _log = logs.logger(__name__)
 
 
 class NotPreparedError(Exception):
-    """Kafka does not answer, or a topic is missing: try again later."""
+    """Kafka does not answer, or a topic is missing. A later attempt can succeed."""
 
 
 class UnfitTopicsError(Exception):
-    """The topics cannot be used together, now or later."""
+    """The topics cannot be used together. A later attempt cannot succeed."""
 
 
 def has_aggregates(settings: AlertsSettings, registry: SchemaRegistry) -> bool:
-    """Whether the input is aggregates, which have to be repartitioned, and not readings: as the subjects say.
+    """Return whether the input is aggregates, which have to be repartitioned, by the schemas of its subjects.
 
-    Raises UnfitTopicsError when it is both, SchemaNotRegisteredError, RegistryUnavailableError.
+    Raises UnfitTopicsError when the input has aggregates and readings, SchemaNotRegisteredError and
+    RegistryUnavailableError.
     """
-    of_windows = {name for name in settings.input_topics if _holds_aggregates(registry, name)}
-    if of_windows and of_windows != set(settings.input_topics):
+    with_aggregates = {name for name in settings.input_topics if _holds_aggregates(registry, name)}
+    if with_aggregates and with_aggregates != set(settings.input_topics):
         raise UnfitTopicsError(
-            f"input_topics are of two kinds: {', '.join(sorted(of_windows))} with aggregates, the others with "
-            "readings; give one kind only"
+            f"input_topics are of two kinds: {', '.join(sorted(with_aggregates))} with aggregates, the others with "
+            "readings; use one kind only"
         )
-    return bool(of_windows)
+    return bool(with_aggregates)
 
 
 def _holds_aggregates(registry: SchemaRegistry, topic: str) -> bool:
@@ -54,10 +55,10 @@ def _holds_aggregates(registry: SchemaRegistry, topic: str) -> bool:
 
 
 def prepare(settings: AlertsSettings, *, repartition: bool = False) -> int:
-    """Create what is the service's own, the topic of aggregates by device too; returns the input's partition count.
+    """Create the topics of the service, with `repartition` also that of aggregates; return the input's partition count.
 
-    A changelog that Faust would create by itself at the first start is not there yet when the first reading comes.
-    Raises NotPreparedError, or UnfitTopicsError.
+    Faust would create the changelog itself, but after the first reading has come. Raises NotPreparedError and
+    UnfitTopicsError.
     """
     admin = kafka.admin(settings.kafka, f"{settings.name}-admin")
     try:
@@ -67,15 +68,17 @@ def prepare(settings: AlertsSettings, *, repartition: bool = False) -> int:
             raise UnfitTopicsError(f"input_topics have different numbers of partitions: {inputs}")
         partitions = inputs[settings.input_topics[0]]
         compacted = {"cleanup.policy": "compact", "segment.ms": "3600000", "min.cleanable.dirty.ratio": "0.2"}
-        _ensure(admin, settings, settings.changelog, partitions, compacted, "give it another name (changelog_topic)")
+        _ensure(admin, settings, settings.changelog, partitions, compacted, "choose another name (changelog_topic)")
         if repartition:
-            # By the time of writing: aggregates that are read again may be older than what is kept.
-            kept = {
+            # Retention by append time: aggregates that are read again may be older than the retention.
+            retained = {
                 "cleanup.policy": "delete",
                 "retention.ms": str(settings.repartition_retention_ms),
                 "message.timestamp.type": "LogAppendTime",
             }
-            _ensure(admin, settings, settings.repartition, partitions, kept, "give the service another name (name)")
+            _ensure(
+                admin, settings, settings.repartition, partitions, retained, "choose another name of the service (name)"
+            )
         ensure_topic(admin, settings.dead_letter_topic)
     except KafkaException as error:
         raise NotPreparedError(f"Kafka does not answer as needed: {error}") from error
@@ -93,17 +96,17 @@ def _partitions(admin: AdminClient, topics: list[str]) -> dict[str, int]:
 def _ensure(
     admin: AdminClient, settings: AlertsSettings, topic: str, partitions: int, config: dict[str, str], remedy: str
 ) -> None:
-    wanted = NewTopic(topic, num_partitions=partitions, replication_factor=settings.replication_factor, config=config)
+    declared = NewTopic(topic, num_partitions=partitions, replication_factor=settings.replication_factor, config=config)
     try:
-        admin.create_topics([wanted])[topic].result()
+        admin.create_topics([declared])[topic].result()
     except KafkaException as failure:
         error = kafka.error_of(failure)
         if error is None or error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
-        found = _partitions(admin, [topic])[topic]
-        if found != partitions:
+        count = _partitions(admin, [topic])[topic]
+        if count != partitions:
             raise UnfitTopicsError(
-                f"topic {topic} has {found} partitions, the input has {partitions}: {remedy}, or the same number"
+                f"topic {topic} has {count} partitions, the input has {partitions}: {remedy}, or use the same number"
             ) from None
     else:
         _log.info("topic created", topic=topic, partitions=partitions)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from isotherm.alerts.input.decoding import READER
-from isotherm.alerts.input.reading_converter import Intake
+from isotherm.alerts.input.reading_converter import ReadingConverter
 from isotherm.alerts.metrics import Metrics
 from isotherm.connector.errors.dead_letters import PREFIX
 from isotherm.servicekit.avro import (
@@ -55,10 +55,10 @@ class Producer:
         """Everything is delivered."""
 
 
-def intake_of(producer: Producer, metrics: Metrics) -> Intake:
+def converter_of(producer: Producer, metrics: Metrics) -> ReadingConverter:
     registry: Any = Registry()
     kafka: Any = producer
-    return Intake(registry, kafka, "dead", "alerts", metrics, Health())
+    return ReadingConverter(registry, kafka, "dead", "alerts", metrics, Health())
 
 
 def record_of(value: bytes | None) -> Any:
@@ -77,9 +77,9 @@ def record_of(value: bytes | None) -> Any:
         (b"\x00\x00\x00\x0f\x12rest", "unknown-schema"),
     ],
 )
-async def test_poison_is_buried(value: bytes | None, reason: str) -> None:
+async def test_poison_is_made_a_dead_letter(value: bytes | None, reason: str) -> None:
     producer, metrics = Producer(), Metrics()
-    assert await intake_of(producer, metrics).reading(record_of(value)) is None
+    assert await converter_of(producer, metrics).convert(record_of(value)) is None
     ((key, buried, headers),) = producer.sent
     assert (key, buried, headers["from"]) == (b"d", value, b"a device")
     assert (headers[f"{PREFIX}topic"], headers[f"{PREFIX}offset"]) == (b"in", b"3")
@@ -88,9 +88,9 @@ async def test_poison_is_buried(value: bytes | None, reason: str) -> None:
 
 async def test_a_reading_is_read_whether_its_schema_is_known_or_not() -> None:
     producer, metrics = Producer(), Metrics()
-    intake = intake_of(producer, metrics)
+    converter = converter_of(producer, metrics)
     value = encoder(READER, 7)({**READING, "sequence": 3, "attributes": {}})
-    first, second = await intake.reading(record_of(value)), await intake.reading(record_of(value))
+    first, second = await converter.convert(record_of(value)), await converter.convert(record_of(value))
     assert first == second
     assert first is not None
     assert (first.event_time_ms, first.ingest_time_ms, first.sequence) == (5, 6, 3)

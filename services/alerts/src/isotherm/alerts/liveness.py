@@ -1,4 +1,4 @@
-"""Waiting that is no sign of death: whoever waits for a server says meanwhile that the service lives."""
+"""Keeps the service live while its main loop waits for a server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ _BEAT_S = 1.0
 
 
 async def is_done_within(health: Health, limit_s: float, *tasks: asyncio.Future[Any]) -> bool:
-    """Wait until one of the tasks has ended, `limit_s` at most, and beat; whether one has. Cancels none."""
-    give_up = time.monotonic() + limit_s
+    """Wait until one of the tasks is done, for at most `limit_s`, and beat meanwhile; return whether one is done.
+
+    Cancels no task.
+    """
+    deadline_s = time.monotonic() + limit_s
     while not any(task.done() for task in tasks):
-        left_s = give_up - time.monotonic()
+        left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             return False
         health.beat()

@@ -8,7 +8,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer
 from faust.types import TP
 
-from isotherm.alerts.stream.faust_app import Streaming
+from isotherm.alerts.stream.faust_app import FaustApp
 
 
 async def test_a_partition_that_a_rebalance_took_away_is_not_read() -> None:
@@ -16,6 +16,6 @@ async def test_a_partition_that_a_rebalance_took_away_is_not_read() -> None:
     consumer = AIOKafkaConsumer(bootstrap_servers="127.0.0.1:1")
     rebalanced: Any = SimpleNamespace(consumer=consumer, fetched={}, _taken={})
     try:
-        assert await Streaming.is_read(rebalanced, TP("thermostat.data", 1), 5) is False
+        assert await FaustApp.is_read(rebalanced, TP("thermostat.data", 1), 5) is False
     finally:
         await consumer.stop()

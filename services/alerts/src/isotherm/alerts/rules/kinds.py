@@ -1,0 +1,143 @@
+"""The kinds of rules as models of the settings, and the bounds of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from isotherm.servicekit.settings import Settings
+
+Bounds = Mapping[str, float]
+"""The numbers of one rule for one device, by name."""
+
+Severity = Literal["info", "warning", "critical"]
+
+_MAX_TIME_MS = 366 * 86_400_000
+"""Limit of every time span of a rule."""
+_MAX_INTERVALS = 10_000
+
+
+class BaseRule(Settings):
+    """The part that all rules share."""
+
+    bound_names: ClassVar[tuple[str, ...]]
+    main_bound: ClassVar[str | None] = None
+    """The bound that an override sets when it names only the rule."""
+
+    kind: str
+    severity: Severity = Field("warning", description="Severity of the alerts of this rule.")
+
+    @property
+    def key(self) -> str:
+        """The name of the rule in overrides and in the state of a device."""
+        return self.kind
+
+    def bounds(self) -> dict[str, float]:
+        """Return the configured bounds."""
+        return {name: float(getattr(self, name)) for name in self.bound_names}
+
+    def override_keys(self) -> dict[str, str]:
+        """Return the bounds of the rule by the keys that overrides may use for them."""
+        keys = {f"{self.key}.{name}": name for name in self.bound_names}
+        return keys if self.main_bound is None else {self.key: self.main_bound, **keys}
+
+
+class BaseMetricRule(BaseRule):
+    """The part that all rules about one metric share."""
+
+    name: str | None = Field(None, pattern=r"^[a-z][a-z0-9-]*$", description="Empty: its kind.")
+    metric: str = Field(min_length=1)
+
+    @property
+    def key(self) -> str:
+        """Metric and name, such as `temperature.above`."""
+        return f"{self.metric}.{self.name or self.kind}"
+
+
+class ThresholdRule(BaseMetricRule):
+    """The value is beyond a threshold for `for_ms`. The alert closes when the value has returned by the hysteresis."""
+
+    bound_names = ("threshold", "hysteresis", "for_ms")
+    main_bound = "threshold"
+
+    kind: Literal["above", "below"]
+    threshold: float = Field(allow_inf_nan=False)
+    hysteresis: float = Field(0.0, ge=0, allow_inf_nan=False)
+    for_ms: int = Field(0, ge=0, le=_MAX_TIME_MS)
+
+
+class RateRule(BaseMetricRule):
+    """The value has changed by more than `threshold` within `window_ms`.
+
+    A change is never below 0, so an alert would never close with a hysteresis of the threshold or more.
+    """
+
+    bound_names = ("threshold", "hysteresis", "window_ms")
+    main_bound = "threshold"
+
+    kind: Literal["rate"]
+    threshold: float = Field(gt=0, allow_inf_nan=False)
+    hysteresis: float = Field(0.0, ge=0, allow_inf_nan=False)
+    window_ms: int = Field(600_000, ge=1_000, le=_MAX_TIME_MS)
+
+    @model_validator(mode="after")
+    def _can_close(self) -> Self:
+        problem = endless_rate(self.bounds())
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+
+class FlatRule(BaseMetricRule):
+    """The value has not moved by more than `tolerance` for `for_ms`: the sensor is stuck."""
+
+    bound_names = ("tolerance", "for_ms")
+    main_bound = "for_ms"
+
+    kind: Literal["flat"]
+    tolerance: float = Field(0.0, ge=0, allow_inf_nan=False)
+    for_ms: int = Field(21_600_000, ge=1, le=_MAX_TIME_MS)
+
+
+class SilentRule(BaseRule):
+    """No reading for `intervals` times the device's usual interval, and at least for `min_ms`."""
+
+    bound_names = ("intervals", "min_ms", "interval_ms")
+    main_bound = "intervals"
+
+    kind: Literal["silent"]
+    intervals: float = Field(5.0, gt=1, le=_MAX_INTERVALS, allow_inf_nan=False)
+    min_ms: int = Field(60_000, ge=1_000, le=_MAX_TIME_MS)
+    interval_ms: int = Field(0, ge=0, le=_MAX_TIME_MS, description="The usual interval; 0 learns it from the readings.")
+
+
+class UnknownDeviceRule(BaseRule):
+    """Readings arrive for `for_ms` from a device that is not in the topic `devices`."""
+
+    bound_names = ("for_ms",)
+
+    kind: Literal["unknown-device"]
+    for_ms: int = Field(60_000, ge=0, le=_MAX_TIME_MS)
+
+
+def endless_rate(bounds: Bounds) -> str | None:
+    """Return why an alert of a rate with these bounds would never close; None when it can close."""
+    if bounds["hysteresis"] < bounds["threshold"]:
+        return None
+    hysteresis, threshold = bounds["hysteresis"], bounds["threshold"]
+    return f"hysteresis = {hysteresis:g} is not allowed: must be below the threshold, {threshold:g}"
+
+
+MetricRule = ThresholdRule | RateRule | FlatRule
+Rule = Annotated[ThresholdRule | RateRule | FlatRule | SilentRule | UnknownDeviceRule, Field(discriminator="kind")]
+
+DEFAULT_RULES: list[Rule] = [
+    ThresholdRule(kind="above", metric="temperature", threshold=40, hysteresis=1, for_ms=60_000),
+    ThresholdRule(kind="below", metric="temperature", threshold=0, hysteresis=1, for_ms=60_000),
+    RateRule(kind="rate", metric="temperature", threshold=15, hysteresis=5),
+    FlatRule(kind="flat", metric="temperature"),
+    SilentRule(kind="silent"),
+    UnknownDeviceRule(kind="unknown-device", severity="info"),
+]
