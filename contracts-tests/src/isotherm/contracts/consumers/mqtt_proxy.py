@@ -28,7 +28,7 @@ NEEDS = (
         "isotherm.mqtt.sessions",
         "MqttSession",
         2,
-        key="fleet-1",
+        key="simulator-1",
         value={
             "epoch": 3,
             "committed": [{"packet_id": 7, "crc32": 2_771_284_651}],

@@ -109,7 +109,7 @@ def reading(harness: Harness, device_id: str, value: float, measured_ms: int, af
         "attributes": {},
     }
     topic = SETTINGS.input_topics[0]
-    headers = {"mqtt.topic": f"devices/{device_id}/temperature", "mqtt.qos": "1", "mqtt.client_id": "fleet-1"}
+    headers = {"mqtt.topic": f"devices/{device_id}/temperature", "mqtt.qos": "1", "mqtt.client_id": "simulator-1"}
     return Message(topic, device_id, harness.encode(topic, "SensorReading", 1, record), headers)
 
 

@@ -69,8 +69,8 @@ def _published(translator: Translator, topic: str, payload: Mapping[str, object]
 def _session(harness: Harness) -> Message:
     topic = _settings(EXAMPLES / "demo" / "mqtt-proxy.toml").session.topic
     state = StoredState(epoch=3, expiry_s=86_400, expires_at_ms=scenario.START_MS, committed={7: 2_771_284_651})
-    record = to_record("fleet-1", state, owner=0, now_ms=scenario.TAKEN_IN_MS)
-    return message(topic, "fleet-1", harness.registry.encoder(topic, SESSION)(record))
+    record = to_record("simulator-1", state, owner=0, now_ms=scenario.TAKEN_IN_MS)
+    return message(topic, "simulator-1", harness.registry.encoder(topic, SESSION)(record))
 
 
 def _plugin(harness: Harness) -> Message:
