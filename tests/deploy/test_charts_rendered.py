@@ -394,7 +394,7 @@ def test_a_change_of_settings_rolls_the_pods(folder: Path, rendered: Callable[[s
     [
         ("persisters.jobs[0].sink=cassandra", "/jobs/0/sink"),
         ("persisters.settings.writer=8", "writer"),
-        ("mqtt-proxy.replicas=2", "a front door is one pod"),
+        ("mqtt-proxy.replicas=2", "an MQTT server is one pod"),
         ("console.ingress.enabled=true", "ingress.host says by which name"),
         ("aggregator.replicas=2", "replicas"),
     ],

@@ -99,7 +99,7 @@ def _rate(metric: str, by: str = "", selector: str = "") -> str:
 _OVERVIEW = (
     Panel(
         "Into Kafka",
-        "Readings and messages that Kafka acknowledged, by front door and topic.",
+        "Readings and messages that Kafka acknowledged, by server and topic.",
         [
             (_rate("isotherm_mqtt_proxy_readings_stored_total", "topic"), "MQTT {{topic}}"),
             (_rate("isotherm_coap_ingest_records_produced_total", "topic"), "CoAP {{topic}}"),

@@ -191,7 +191,7 @@ class _Device:
     """One of a group."""
 
     def __init__(self, group: DeviceGroup, port: int, name: str, messages: int, qos: int) -> None:
-        self._fleet = group
+        self._group = group
         self._port = port
         self._name = name
         self._waiting: Iterator[int] = iter(range(messages))
@@ -220,7 +220,7 @@ class _Device:
                 await asyncio.sleep(_RETRY_S)
                 return False
             if self._was_accepted and not answer[2]:
-                self._fleet.lost_sessions.append(self._name)
+                self._group.lost_sessions.append(self._name)
             self._was_accepted = True
             for packet_id in self._unfinished:
                 self._send(writer, packet_id, dup=True)
@@ -249,7 +249,7 @@ class _Device:
 
     def _answered(self, writer: asyncio.StreamWriter, packet_type: int, packet_id: int) -> None:
         if packet_type in (PUBACK, PUBREC):
-            self._fleet.acknowledged.add((self._name, self._unfinished[packet_id]))
+            self._group.acknowledged.add((self._name, self._unfinished[packet_id]))
         if packet_type == PUBREC:
             self._released.add(packet_id)
             self._send(writer, packet_id, dup=False)

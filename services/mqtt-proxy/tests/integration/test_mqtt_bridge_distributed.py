@@ -28,7 +28,7 @@ def control(kafka: Kafka, registry: Registry) -> Control:
 
 
 @pytest.fixture
-def fleet(control: Control, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Fleet]:
+def worker_group(control: Control, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Fleet]:
     made = Fleet(control, "mqtt-proxy", tmp_path, free_port)
     yield made
     made.close()
@@ -40,7 +40,7 @@ def numbered(device: str, numbers: Sequence[int]) -> list[str]:
 
 
 def test_two_bridges_share_the_messages_move_and_wait(
-    control: Control, fleet: Fleet, mosquitto: Broker, kafka: Kafka, registry: Registry
+    control: Control, worker_group: Fleet, mosquitto: Broker, kafka: Kafka, registry: Registry
 ) -> None:
     topics = Topics(kafka, registry)
     apply(topics.kafka, topics.registry)
@@ -58,30 +58,30 @@ def test_two_bridges_share_the_messages_move_and_wait(
         "connect.mqtt.kcql": "INSERT INTO thermostat.data SELECT id AS device_id, t AS value, sequence, event_time "
         f"FROM devices/{name}/temperature",
     }
-    first = fleet.worker("role=worker")
-    control.create("bad-" + name, fleet.group, {**config, "connect.mqtt.hosts": "http://nowhere"})
-    control.create(name, fleet.group, config)
-    fleet.until("running", lambda: control.states(name, 2) == RUNNING)
-    fleet.until("told", lambda: control.states("bad-" + name, 1) == ["FAILED", None])
-    fleet.until("subscribed", lambda: first.page("metrics").count("isotherm_mqtt_proxy_connections{") == 2)
+    first = worker_group.worker("role=worker")
+    control.create("bad-" + name, worker_group.group, {**config, "connect.mqtt.hosts": "http://nowhere"})
+    control.create(name, worker_group.group, config)
+    worker_group.until("running", lambda: control.states(name, 2) == RUNNING)
+    worker_group.until("told", lambda: control.states("bad-" + name, 1) == ["FAILED", None])
+    worker_group.until("subscribed", lambda: first.page("metrics").count("isotherm_mqtt_proxy_connections{") == 2)
     mosquitto.publish(name, numbered(name, range(50)))
-    fleet.until("all there", lambda: arrived() == set(range(50)))
+    worker_group.until("all there", lambda: arrived() == set(range(50)))
 
-    second = fleet.worker("role=worker")
+    second = worker_group.worker("role=worker")
     first.kill()
-    fleet.until("moved", lambda: len(second.tasks()) == 2)
+    worker_group.until("moved", lambda: len(second.tasks()) == 2)
     mosquitto.publish(name, numbered(name, range(50, 100)))
-    fleet.until("all there", lambda: arrived() == set(range(100)))
+    worker_group.until("all there", lambda: arrived() == set(range(100)))
 
     # The broker keeps what comes while nobody is there.
     control.change(name, target_state="PAUSED")
-    fleet.until("paused", lambda: control.states(name, 2) == ["PAUSED"] * 3 and not second.tasks())
+    worker_group.until("paused", lambda: control.states(name, 2) == ["PAUSED"] * 3 and not second.tasks())
     mosquitto.publish(name, numbered(name, range(100, 150)))
     assert arrived() == set(range(100))
     control.change(name, target_state="STARTED")
-    fleet.until("all there", lambda: arrived() == set(range(150)))
+    worker_group.until("all there", lambda: arrived() == set(range(150)))
     control.delete(name)
     control.delete("bad-" + name)
-    fleet.until("nothing", lambda: control.states(name, 2) == [None] * 3 and not second.tasks())
+    worker_group.until("nothing", lambda: control.states(name, 2) == [None] * 3 and not second.tasks())
     assert second.stop() == 0, second.log()
     assert PASSWORD not in second.log()
