@@ -150,7 +150,7 @@ def test_unknown_labels_are_ignored_as_the_rfc_wants_but_not_unknown_numbers() -
     assert decode(b'[{"n":"a","v":1,"extra":5}]', 110) == [{"name": "a", "metric": "a", "value": 1}]
     with pytest.raises(PayloadError, match="unknown label 99"):
         decode(cbor2.dumps([{0: "a", 2: 1, 99: 1}]), 112)
-    with pytest.raises(PayloadError, match="n is there twice"):
+    with pytest.raises(PayloadError, match="n occurs twice"):
         decode(cbor2.dumps([{0: "a", "n": "b", 2: 1}]), 112)
 
 

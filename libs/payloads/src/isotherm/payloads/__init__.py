@@ -1,8 +1,8 @@
-"""Bytes that a device sent, as plain readings: JSON, SenML (JSON and CBOR), CBOR and plain numbers.
+"""Turns the bytes of a device into plain readings: JSON, SenML (JSON and CBOR), CBOR and plain numbers.
 
-`decode` turns bytes into rows, `reading` turns one row into a `Reading` (`record` into the dict that Avro takes) by
-fixed rules and given defaults. Between the two a caller may rename fields (KCQL does). Nothing here knows Kafka, Avro
-or a topic.
+`decode` turns bytes into rows; `reading` turns one row into a `Reading` by fixed rules and given defaults, and `record`
+turns it into the fields of an Avro record. A caller may rename fields in between, as KCQL does. The package may import
+the decoders orjson and cbor2; it must not know Kafka, Avro or a topic.
 """
 
 from isotherm.payloads.errors import IdentityError, PayloadError

@@ -2,7 +2,7 @@
 
 
 class PayloadError(ValueError):
-    """The bytes, or a row in them, cannot become a reading: a bad record, for ever. `reason` is for a dead letter."""
+    """The bytes or one of their rows are no valid reading; a retry cannot help. `reason` is for the dead letter."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -10,4 +10,4 @@ class PayloadError(ValueError):
 
 
 class IdentityError(PayloadError):
-    """A row names another device than the one that its sender is bound to."""
+    """A row names another device than the one to which its sender is bound."""

@@ -1,8 +1,8 @@
-"""Content formats: which bytes are read how.
+"""Decodes payloads by their content format.
 
-A format is named by its CoAP number (RFC 7252 section 12.3, RFC 8428 section 12.3) or its media type, whose
-parameters do not count. Without a format, and for plain text and octet-streams, the bytes are looked at: a JSON
-object, array or number is read as such.
+A CoAP number (RFC 7252 section 12.3, RFC 8428 section 12.3) or a media type names the format; parameters of the media
+type do not matter. Without a format, and for plain text and octet-streams, the bytes decide: a JSON object, array or
+number is decoded as such.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _MAX_NUMBER_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what one payload may hold; a device decides nothing about our memory.
+    """The limits of one payload, so that no device decides how much memory it takes.
 
-    `max_items` counts every value in the payload, those inside records and arrays included.
+    `max_items` counts every value in the payload, including those inside records and arrays.
     """
 
     max_bytes: int = 1024 * 1024
@@ -58,18 +58,18 @@ def decode(
     limits: Limits = _DEFAULT_LIMITS,
     now_ms: int | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows in `data`, one for each item of an array; a plain number is `[{"value": number}]`.
+    """Decode `data` to rows, one for each item of an array; a plain number becomes `[{"value": number}]`.
 
-    `content_format` is a CoAP number, a media type, or None or "" when nobody said. `now_ms` (epoch) is what SenML's
-    relative times are relative to, default the clock.
+    `content_format` is a CoAP number or a media type, or None or "" when it is unknown. `now_ms` (epoch) is the base of
+    SenML's relative times; its default is the clock.
 
-    Raises PayloadError when the bytes do not hold rows, break a limit, or are in a format that is not read.
+    Raises PayloadError when the bytes hold no rows, exceed a limit, or have an unsupported format.
     """
     if len(data) > limits.max_bytes:
         raise PayloadError(f"{len(data)} bytes are over the limit of {limits.max_bytes}")
     reader = _read_unnamed if content_format is None else _reader(content_format)
     content = reader(data, now_ms, limits)
-    # The two shapes that nearly every payload has, without the walk.
+    # Nearly every payload has one of two shapes that need no walk through all values.
     if type(content) is dict and len(content) <= 64 and _SCALARS.issuperset(map(type, content.values())):
         return [_row(content)]
     if type(content) is list and content and _are_flat(content, limits):
@@ -86,7 +86,7 @@ def _read_unnamed(data: bytes, _now_ms: int | None, _limits: Limits) -> object:
     try:
         content = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        # JSON has no "+21.5", ".5" and "21.": devices that print numbers do.
+        # Devices that print numbers write "+21.5", ".5" and "21.", which JSON does not have.
         if len(data) <= _MAX_NUMBER_BYTES and _DECIMAL.fullmatch(data):
             return float(data)
         raise PayloadError(f"neither JSON nor a number: {error}") from None
@@ -130,14 +130,14 @@ _READERS: dict[str, _Reader] = {
 }
 
 
-# MQTT clients name any content type they like: the cache must not grow with them.
+# MQTT clients may send any content type, so the cache must have a limit.
 @lru_cache(maxsize=256)
 def _reader(content_format: str | int) -> _Reader:
     named = _NUMBERS.get(content_format) if isinstance(content_format, int) else content_format
     reader = _READERS.get(named.partition(";")[0].strip().lower()) if named is not None else None
     if reader is None:
         known = ", ".join(f"{media_type} ({number})" for number, media_type in _NUMBERS.items())
-        raise PayloadError(f"content format {str(content_format)[:60]!r} is not read here; known: {known}")
+        raise PayloadError(f"content format {str(content_format)[:60]!r} is not supported; supported: {known}")
     return reader
 
 
@@ -153,17 +153,17 @@ def _cbor(data: bytes, limits: Limits) -> object:
         )
         content = decoder.decode()
     except (cbor2.CBORError, ValueError, TypeError, ArithmeticError) as error:
-        # cbor2 names only the tag that failed; its cause says why.
+        # The error of cbor2 names only the tag that failed; its cause explains why.
         raise PayloadError(f"not CBOR: {error.__cause__ or error}") from None
     if stream.tell() != len(data):
         raise PayloadError(f"not CBOR: {len(data) - stream.tell()} bytes are left over")
-    # Before anything follows its references: shared values (tag 28) can be cyclic or fan out without end.
+    # Check before following references: shared values (tag 28) can be cyclic or fan out without end.
     _check(content, limits)
     return _plain(content)
 
 
 def _refuse(*_arguments: object) -> object:
-    raise ValueError("a tag other than 0, 1 (times) and 4 (decimal fraction) is not read here")
+    raise ValueError("only the tags 0, 1 (times) and 4 (decimal fraction) are supported")
 
 
 def _decimal_fraction(parts: tuple[int, int], _immutable: bool) -> float:
@@ -172,12 +172,12 @@ def _decimal_fraction(parts: tuple[int, int], _immutable: bool) -> float:
 
 
 _TAGS: dict[int, Callable[[Any, bool], object]] = {4: _decimal_fraction}
-# Types that no reading needs and that cost: big numbers as keys of one hash, regular expressions, addresses, sets.
+# No reading needs these types, and they are costly: big numbers with one hash, regular expressions, addresses, sets.
 _TAGS.update((tag, _refuse) for tag in (2, 3, 5, 30, 35, 36, 37, 52, 54, 100, 258, 260, 261, 1004, 43000))
 
 
 def _plain(value: object) -> object:
-    """CBOR's own types as those that JSON has too, and bytes."""
+    """Convert the types of CBOR to those of JSON, and bytes."""
     if value is None or type(value) in (str, int, float, bool, bytes):
         return value
     if isinstance(value, dict | cbor2.frozendict):
@@ -186,7 +186,7 @@ def _plain(value: object) -> object:
         return [_plain(inner) for inner in value]
     if isinstance(value, datetime):
         return value.isoformat()
-    raise PayloadError(f"CBOR type {type(value).__name__} is not read here")
+    raise PayloadError(f"CBOR type {type(value).__name__} is not supported")
 
 
 def _object_array_or_number(content: object) -> object:
@@ -205,7 +205,7 @@ def _row(item: object) -> dict[str, Any]:
 
 
 def _are_flat(items: list[Any], limits: Limits) -> bool:
-    """Whether these are rows of single values within the limits; the walk says what is wrong with others."""
+    """Return whether the items are rows of scalars within the limits; `_check` reports the problem of other items."""
     values = len(items)
     for item in items:
         if (
@@ -239,7 +239,7 @@ def _check(content: object, limits: Limits) -> None:
 _SCALARS = frozenset((str, int, float, bool, bytes, type(None)))
 _TEXTS = frozenset((str,))
 
-# The last two are what cbor2 makes of a container inside a tag.
+# cbor2 returns the last two for a container inside a tag.
 _CONTAINERS = (dict, list, tuple, cbor2.frozendict)
 
 

@@ -1,8 +1,7 @@
-"""Rows to readings: which keys of a row mean what, and what holds when it does not say.
+"""Turns rows into readings: the meaning of a row's keys, and the defaults for missing ones.
 
-Keys are taken by their exact names only: `device_id`, `metric`, `value`, `unit`, `event_time`, `sequence` and
-`attributes`. A payload that names them otherwise is renamed by its route (KCQL: `SELECT t AS value`); guessing would
-one day take a battery level for a temperature.
+Only the exact names count: `device_id`, `metric`, `value`, `unit`, `event_time`, `sequence` and `attributes`. The route
+renames other names (KCQL: `SELECT t AS value`); a guess could take a battery level for a temperature.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from isotherm.payloads.errors import IdentityError, PayloadError
 from isotherm.payloads.times import epoch_ms
 
 MAX_NAME_CHARS = 256
-"""Upper bound of device_id, metric and unit: they become keys, labels and index terms."""
+"""Maximum length of device_id, metric and unit, which become keys, labels and index terms."""
 
 _INFINITY = math.inf
 _MAX_SEQUENCE = 2**63 - 1
@@ -26,13 +25,13 @@ _KEYS = frozenset(("device_id", "metric", "value", "unit", "event_time", "sequen
 
 
 class Defaults(NamedTuple):
-    """What holds when a row does not say.
+    """The values for keys that a row does not have.
 
-    `units` gives the unit of a metric; `ingest_time_ms` is when the suite took the payload; `sequence` tells items
-    of one payload apart that carry no time of their own (their index), and is used for those only.
+    `units` gives the unit of a metric. `ingest_time_ms` is when the suite received the payload (epoch ms). `sequence`
+    distinguishes the items of one payload that have no time of their own; only those use it.
 
-    `bound_device_id` is the one device that the sender may speak for; then `device_id` has no say. A row may name it,
-    and is refused when it names another one.
+    `bound_device_id` is the only device for which the sender may write; it replaces `device_id`. A row that names
+    another device is refused.
     """
 
     device_id: str | None
@@ -56,7 +55,7 @@ class Reading(NamedTuple):
     attributes: dict[str, str]
 
     def as_record(self) -> dict[str, Any]:
-        """The reading under the suite's field names; times stay integers, which Avro's timestamp-millis is."""
+        """Return the reading under the field names of SensorReading; times stay integers, as timestamp-millis wants."""
         return {
             "device_id": self.device_id,
             "metric": self.metric,
@@ -70,19 +69,19 @@ class Reading(NamedTuple):
 
 
 def reading(row: Mapping[str, Any], defaults: Defaults) -> Reading:
-    """The reading that `row` describes; `record` says how and what it raises."""
+    """Return the reading in `row`; `record` describes the rules and the errors."""
     return Reading(*record(row, defaults, defaults.sequence).values())
 
 
 def record(row: Mapping[str, Any], defaults: Defaults, sequence: int) -> dict[str, Any]:
-    """The reading that `row` describes, as `Reading.as_record` gives it; `sequence` takes the place of the defaults'.
+    """Return the reading in `row` in the form of `Reading.as_record`; `sequence` replaces that of the defaults.
 
-    `value` must be a finite number. A null counts as not said. `event_time` is read by `epoch_ms`, default the ingest
-    time. The reading's sequence: default 0 for a row with a time, `sequence` for one without. Every other field goes
-    to the attributes as text (bytes as base64, records and arrays as JSON).
+    `value` must be a finite number. A null counts as missing. `epoch_ms` parses `event_time`; its default is the ingest
+    time. The default of the sequence is 0 for a row with a time and `sequence` for a row without one. Every other field
+    becomes an attribute as text: bytes as base64, records and arrays as JSON.
 
-    Raises PayloadError naming the field and what was expected, IdentityError (one of them) for a device that is not
-    the bound one.
+    Raises PayloadError, which names the field and what was expected, and IdentityError (one of them) for a device that
+    is not the bound one.
     """
     get = row.get
     value = get("value")
@@ -92,7 +91,7 @@ def record(row: Mapping[str, Any], defaults: Defaults, sequence: int) -> dict[st
         raise PayloadError(f"value: {value!r} is not a finite number")
     device_id, bound = get("device_id"), defaults.bound_device_id
     if bound is not None:
-        device_id = _bound(device_id, bound)
+        device_id = _bound_device(device_id, bound)
     elif type(device_id) is not str or not 0 < len(device_id) <= MAX_NAME_CHARS:
         device_id = _name("device_id", device_id, defaults.device_id)
     metric = get("metric")
@@ -102,10 +101,10 @@ def record(row: Mapping[str, Any], defaults: Defaults, sequence: int) -> dict[st
     if unit is None:
         unit = defaults.units.get(metric)
         if unit is None:
-            raise PayloadError(f"unit: neither the payload nor the settings say the unit of {metric!r}")
+            raise PayloadError(f"unit: neither the payload nor the settings give the unit of {metric!r}")
     elif type(unit) is not str or len(unit) > MAX_NAME_CHARS:
         raise PayloadError(f"unit: expected a text of at most {MAX_NAME_CHARS} characters")
-    time, said_sequence = get("event_time"), get("sequence")
+    time, given_sequence = get("event_time"), get("sequence")
     if time is None:
         event_time_ms = defaults.ingest_time_ms
     else:
@@ -114,8 +113,8 @@ def record(row: Mapping[str, Any], defaults: Defaults, sequence: int) -> dict[st
             event_time_ms = epoch_ms(time)
         except PayloadError as error:
             raise PayloadError(f"event_time: {error.reason}") from None
-    if said_sequence is not None:
-        sequence = _sequence(said_sequence)
+    if given_sequence is not None:
+        sequence = _sequence(given_sequence)
     return {
         "device_id": device_id,
         "metric": metric,
@@ -143,32 +142,32 @@ def _number(row: Mapping[str, Any], value: object) -> float:
         raise PayloadError("value: the number is too large for a double") from None
 
 
-def _name(key: str, said: object, default: str | None) -> str:
-    if said is None:
-        said = default
-        if said is None:
-            raise PayloadError(f"{key}: neither the payload nor its route says it")
-    if type(said) is int:
-        # Numeric device ids are common; a number is never a metric, but its text does no harm there either.
-        said = str(said)
-    if type(said) is not str or not 0 < len(said) <= MAX_NAME_CHARS:
+def _name(key: str, given: object, default: str | None) -> str:
+    if given is None:
+        given = default
+        if given is None:
+            raise PayloadError(f"{key}: neither the payload nor its route gives it")
+    if type(given) is int:
+        # Numeric device ids are common. A metric is never a number, but its text does no harm there either.
+        given = str(given)
+    if type(given) is not str or not 0 < len(given) <= MAX_NAME_CHARS:
         raise PayloadError(f"{key}: expected a text of 1 to {MAX_NAME_CHARS} characters")
-    return said
+    return given
 
 
-def _bound(said: object, bound: str) -> str:
-    # The numeric id 7 is the text "7" elsewhere, too; no other type is ever the name of a device.
-    if said is not None and said != bound and (type(said) is not int or str(said) != bound):
+def _bound_device(named: object, bound: str) -> str:
+    # A numeric id such as 7 equals the text "7", as for unbound devices; no other type names a device.
+    if named is not None and named != bound and (type(named) is not int or str(named) != bound):
         raise IdentityError(
-            f"device_id: the payload names {str(said)[:100]!r}, its sender may speak for {bound!r} only"
+            f"device_id: the payload names {str(named)[:100]!r}, its sender may speak for {bound!r} only"
         )
     return _name("device_id", bound, None)
 
 
-def _sequence(said: object) -> int:
-    if type(said) is not int or not 0 <= said <= _MAX_SEQUENCE:
+def _sequence(given: object) -> int:
+    if type(given) is not int or not 0 <= given <= _MAX_SEQUENCE:
         raise PayloadError("sequence: expected a whole number from 0")
-    return said
+    return given
 
 
 def _attributes(row: Mapping[str, Any]) -> dict[str, str]:
@@ -192,7 +191,7 @@ def _text(value: object) -> str:
     try:
         return orjson.dumps(value, default=_json, option=orjson.OPT_NON_STR_KEYS).decode("utf-8")
     except TypeError:
-        # Integers beyond 64 bits, which CBOR has and orjson does not write.
+        # CBOR has integers beyond 64 bits, which orjson does not encode.
         return repr(value)
 
 

@@ -1,9 +1,9 @@
-"""SenML packs (RFC 8428), resolved: base fields applied, times absolute, one row a record.
+"""Resolves SenML packs (RFC 8428): applies base fields, makes times absolute, returns one row for each record.
 
 A row has `name` (base name and name joined), `device_id` (the base name without a final separator), `metric` (the
-name below the base name), `unit`, `value`, `event_time` (epoch ms) and, where the record has them, `string_value`,
-`boolean_value`, `data_value`, `sum` and `update_time`. What a record does not have is left out. `device_id` is left
-out when there is no base name, and `metric` when there is nothing below it.
+name after the base name), `unit`, `value`, `event_time` (epoch ms) and, when the record has them, `string_value`,
+`boolean_value`, `data_value`, `sum` and `update_time`. A row has only the fields that its record has; it has no
+`device_id` without a base name, and no `metric` without a name after it.
 """
 
 from __future__ import annotations
@@ -34,24 +34,23 @@ _CBOR_LABELS = {
     7: "ut",
     8: "vd",
 }
-"""RFC 8428 table 4: the integer map keys of the CBOR representation."""
+"""The integer map keys of the CBOR representation (RFC 8428 table 4)."""
 
 _BASE_FIELDS = ("bver", "bn", "bt", "bu", "bv", "bs")
 _VALUE_FIELDS = {"v": "value", "vs": "string_value", "vb": "boolean_value", "vd": "data_value"}
 _RELATIVE_BELOW_S = 2**28
 _VERSION = 10
-# A long base name repeated in every record would turn a small pack into a large one.
+# Every row repeats the base name, so a long one would turn a small pack into many bytes.
 _MAX_NAME_CHARS = 512
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9\-:./_]*")
 
 
 def resolve(pack: object, *, now_ms: int, cbor: bool) -> list[dict[str, Any]]:
-    """The records of `pack` (parsed JSON or CBOR) in resolved form, in order.
+    """Return the records of `pack` (parsed JSON or CBOR) in resolved form, in order.
 
-    `now_ms` is what times below 2**28 s are relative to (section 4.5.3). `cbor` says which labels and which type of
-    data values to expect.
+    Times below 2**28 s are relative to `now_ms` (section 4.5.3). `cbor` selects the labels and the type of data values.
 
-    Raises PayloadError when the pack breaks the RFC: an unknown field that ends in `_` (section 4.4), a version above
+    Raises PayloadError when the pack violates the RFC: an unknown field that ends in `_` (section 4.4), a version above
     10 (section 4.4), a name outside the permitted characters (section 4.5.1), more or less than one value.
     """
     if not isinstance(pack, Sequence) or isinstance(pack, str | bytes):
@@ -77,9 +76,9 @@ def _labelled(record: object, cbor: bool) -> dict[str, Any]:
         if not isinstance(label, str):
             raise PayloadError(f"unknown label {key!r}")
         if label in labelled:
-            raise PayloadError(f"{label} is there twice")
+            raise PayloadError(f"{label} occurs twice")
         if label.endswith("_"):
-            raise PayloadError(f"field {label!r} must be understood and is not known")
+            raise PayloadError(f"field {label!r} must be understood, but is unknown")
         labelled[label] = value
     return labelled
 
@@ -88,14 +87,14 @@ def _resolve(record: dict[str, Any], base: dict[str, Any], now_ms: int, cbor: bo
     base.update((label, record[label]) for label in _BASE_FIELDS if label in record)
     version = base.get("bver", _VERSION)
     if type(version) is not int or not 0 < version <= _VERSION:
-        raise PayloadError(f"bver: version {version!r} is not known, expected at most {_VERSION}")
+        raise PayloadError(f"bver: version {version!r} is unknown, expected at most {_VERSION}")
     if record and base.keys() >= record.keys():
-        return None  # A record of base fields only sets them for those that follow.
+        return None  # A record with base fields only sets them for the following records.
     given = [label for label in _VALUE_FIELDS if label in record]
     if not given and "s" not in record:
         if "bv" not in base:
             raise PayloadError("it has no value")
-        given = ["v"]  # Of base value and value, a missing one counts as 0.
+        given = ["v"]  # A missing value counts as 0 beside a base value.
     if len(given) > 1:
         raise PayloadError(f"more than one value: {', '.join(given)}")
     row = _named(_text(base, "bn"), _text(record, "n"))
@@ -107,7 +106,7 @@ def _resolve(record: dict[str, Any], base: dict[str, Any], now_ms: int, cbor: bo
     if "s" in record or "bs" in base:
         row["sum"] = _number(record, "s") + _number(base, "bs")
     time_s = _number(base, "bt") + _number(record, "t")
-    # Time 0 is the RFC's "roughly now, by no clock": the reader's ingest time says that better than a number.
+    # Time 0 means "roughly now" in the RFC; the row then has no time, and the reading takes its ingest time.
     if time_s:
         row["event_time"] = _time_ms(time_s, now_ms)
     if "ut" in record:

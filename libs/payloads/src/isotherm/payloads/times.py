@@ -1,8 +1,8 @@
-"""Times as devices write them, as epoch milliseconds.
+"""Converts the times that devices write to epoch milliseconds.
 
-Numbers are seconds, milliseconds, microseconds or nanoseconds since 1970-01-01T00:00Z, told apart by magnitude:
+A number is seconds, milliseconds, microseconds or nanoseconds since 1970-01-01T00:00Z; its magnitude decides the unit:
 below 1e11 seconds (until the year 5138), below 1e14 milliseconds (from March 1973), below 1e17 microseconds, above
-that nanoseconds. Texts are ISO 8601 with a time zone.
+that nanoseconds. A text is ISO 8601 with a time zone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from isotherm.payloads.errors import PayloadError
 
 MAX_EPOCH_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999: the latest time that every store behind us can hold."""
+"""The last millisecond of the year 9999, the latest time that every supported store can hold."""
 
 _MS_FROM, _MS_BELOW = 100_000_000_000, 100_000_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -21,12 +21,12 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def epoch_ms(time: object) -> int:
-    """The time as whole epoch milliseconds, rounded towards the past.
+    """Return `time` as whole epoch milliseconds, rounded towards the past.
 
-    Raises PayloadError for anything that is not a time between 1970 and 9999, and for a text without time zone.
+    Raises PayloadError for anything that is not a time between 1970 and 9999, and for a text without a time zone.
     """
     if type(time) is int:
-        # What nearly every device writes, at once: whole milliseconds.
+        # Nearly every device writes whole milliseconds, so they take the shortest way.
         return time if _MS_FROM <= time < _MS_BELOW else _of_number(time)
     if type(time) is float:
         return _of_number(time)
@@ -39,7 +39,7 @@ def _of_number(number: int | float) -> int:
     if not 0 <= number < math.inf:
         raise PayloadError(f"{_shown(number)} is not a time: expected a number from 0")
     if number < _MS_FROM:
-        # 1486997194.029 * 1000 in binary is 1486997194028.9999: a hundredth of a millisecond is beyond what is meant.
+        # In binary, 1486997194.029 * 1000 is 1486997194028.9999; no device means a hundredth of a millisecond.
         ms = number * 1000 if type(number) is int else math.floor(round(number * 1e3, 2))
     elif number < _MS_BELOW:
         ms = math.floor(number)
