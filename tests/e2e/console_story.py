@@ -88,7 +88,7 @@ class Greenhouse:
         assert self._producer.flush(WITHIN_S) == 0
 
     def poison(self, *values: bytes) -> None:
-        """Write records that nobody can store; the balance is told to expect their dead letters."""
+        """Write records that nobody can store; the report is told to expect their dead letters."""
         self._system.expected_dead_letters[QUEUE] = len(values)
         self.measure(*values)
 

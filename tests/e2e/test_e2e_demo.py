@@ -1,4 +1,4 @@
-"""The whole system under load: worked with in a browser, then each service killed; the balance must still add up."""
+"""The whole system under load: worked with in a browser, then each service killed; the report must still add up."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ def test_killing_each_service_loses_nothing_and_doubles_nothing(system: System, 
 
     kills = [kill_each_once(system, console) for _ in range(rounds)]
     run.check_alive(system.dead())
-    balance = run.settle(system, console, threading.Event())
+    report = run.settle(system, console, threading.Event())
 
-    assert balance.problems == ()
+    assert report.problems == ()
     for pids in kills:
         assert pids.keys() == system.services.keys()
         assert all(old != new for old, new in pids.values())
-    by_title = {line.title: line.figures for line in balance.lines}
+    by_title = {line.title: line.figures for line in report.lines}
     # Nothing adds up to nothing: each hop must have carried what the load sent.
     least = rounds * 3 * len(system.services) * FLOW // 4
     assert sum(by_title[f"MQTT QoS {qos}"]["stored"] for qos in (1, 2)) > least // 2

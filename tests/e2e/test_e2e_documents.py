@@ -235,9 +235,9 @@ def test_document_b_publishes_of_every_qos_end_in_the_tables(
             cql.execute(statement)
     port = free_port()
     run(MqttProxy, "--config", folder / "mqtt-proxy.toml", "--set", f"listener.port={port}")
-    places = {"CASSANDRA_HOST": "localhost", "CASSANDRA_PORT": str(cassandra.port)}
+    addresses = {"CASSANDRA_HOST": "localhost", "CASSANDRA_PORT": str(cassandra.port)}
     for table in ("temperature", "brightness"):
-        run(CassandraPersister, "--sink", "scylla", folder / "conf" / f"cassandra-sink-{table}.properties", **places)
+        run(CassandraPersister, "--sink", "scylla", folder / "conf" / f"cassandra-sink-{table}.properties", **addresses)
     run_id, now_ms = uuid.uuid4().hex, time.time_ns() // 1_000_000
 
     for qos, metric in itertools.product((0, 1, 2), UNITS):

@@ -1,1 +1,5 @@
-"""The whole path with one command: servers, services and simulators, and the balance of what went through them."""
+"""The demo: runs servers, services and simulators with one command and reports whether every record arrived.
+
+It may import `isotherm.cli`, `isotherm.simulators`, `isotherm.stack` and libraries. It starts the services as processes
+and must not import them.
+"""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from isotherm.demo import run, table, verdict
-from isotherm.demo.addresses import Places
+from isotherm.demo import reconcile, run, table
+from isotherm.demo.addresses import Addresses
 from isotherm.demo.evidence import Reader
 from isotherm.demo.system import (
     EXAMPLES,
@@ -55,16 +55,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--free-ports", action="store_true", help="any free ports in place of the usual ones")
     parser.add_argument("--examples", type=Path, default=EXAMPLES, help="the services' configuration")
     commands = parser.add_subparsers()
-    balance = commands.add_parser("balance", help="only the balance, of a system that runs and is not fed any more")
-    balance.add_argument("--kafka", default=KafkaSettings().bootstrap_servers)
-    balance.add_argument("--registry", default=RegistrySettings().url)
-    balance.add_argument("--elasticsearch", default=Places().elasticsearch_url)
-    balance.add_argument("--cassandra-port", type=int, default=Places().cassandra_port)
-    balance.add_argument("--hazelcast", default=Places().hazelcast_address)
-    balance.add_argument("--mqtt-ledger", type=Path, action="append", default=[], metavar="FILE")
-    balance.add_argument("--coap-ledger", type=Path, action="append", default=[], metavar="FILE")
-    balance.add_argument("--patience", type=float, default=run.PATIENCE_S, metavar="S")
-    balance.set_defaults(go=_balance)
+    report = commands.add_parser("report", help="only the report, of a system that runs and is not fed any more")
+    report.add_argument("--kafka", default=KafkaSettings().bootstrap_servers)
+    report.add_argument("--registry", default=RegistrySettings().url)
+    report.add_argument("--elasticsearch", default=Addresses().elasticsearch_url)
+    report.add_argument("--cassandra-port", type=int, default=Addresses().cassandra_port)
+    report.add_argument("--hazelcast", default=Addresses().hazelcast_address)
+    report.add_argument("--mqtt-ledger", type=Path, action="append", default=[], metavar="FILE")
+    report.add_argument("--coap-ledger", type=Path, action="append", default=[], metavar="FILE")
+    report.add_argument("--patience", type=float, default=run.PATIENCE_S, metavar="S")
+    report.set_defaults(go=_report)
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     # What the clients retry by themselves is no news here.
@@ -79,8 +79,8 @@ def _console() -> Console:
     return Console(width=max(_NARROWEST, Console().width))
 
 
-def _balance(arguments: argparse.Namespace) -> int:
-    places = Places(
+def _report(arguments: argparse.Namespace) -> int:
+    addresses = Addresses(
         kafka=KafkaSettings(bootstrap_servers=arguments.kafka),
         registry=RegistrySettings(url=arguments.registry),
         elasticsearch_url=arguments.elasticsearch,
@@ -89,13 +89,13 @@ def _balance(arguments: argparse.Namespace) -> int:
         mqtt_ledgers=tuple(arguments.mqtt_ledger),
         coap_ledgers=tuple(arguments.coap_ledger),
     )
-    reader = Reader(places)
+    reader = Reader(addresses)
     try:
-        balance = verdict.settle(places, reader, patience_s=arguments.patience)
+        report = reconcile.settle(addresses, reader, patience_s=arguments.patience)
     finally:
         reader.close()
-    table.show(balance, _console())
-    return _OK if balance.adds_up else _FAILED
+    table.show(report, _console())
+    return _OK if report.adds_up else _FAILED
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -123,8 +123,8 @@ def _demo(arguments: argparse.Namespace) -> int:
     try:
         run.start(system, console, stopped)
         run.watch(system, console, stopped, seconds)
-        balance = run.settle(system, console, threading.Event())
-        code = _OK if balance.adds_up else _FAILED
+        report = run.settle(system, console, threading.Event())
+        code = _OK if report.adds_up else _FAILED
     except InterruptedStartError:
         code = 128 + signal.SIGINT
     except _Terminated as wish:
@@ -158,7 +158,7 @@ def _until_signal(console: Console) -> threading.Event:
     def on_signal(number: int, _frame: object) -> None:
         if number == signal.SIGTERM or stopped.is_set():
             raise _Terminated(number)
-        console.print("\nEnding with the balance; Ctrl-C again ends without it.")
+        console.print("\nEnding with the report; Ctrl-C again ends without it.")
         stopped.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""Where everything of one running system is: the names and addresses that the balance needs."""
+"""Names and addresses of one running system's servers, topics, stores and ledgers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 
 @dataclass(frozen=True)
-class Places:
+class Addresses:
     """Servers, topics, stores and ledgers; the defaults are those of `examples/demo` on a local stack."""
 
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
@@ -40,4 +40,4 @@ class Places:
     queue: str = "dev"
     aggregates_map: str = "temperatures"
     expected_dead_letters: dict[str, int] = field(default_factory=dict)
-    """Dead letters that a run provoked on purpose, by topic."""
+    """Dead-letter records that a run provoked on purpose, by topic."""

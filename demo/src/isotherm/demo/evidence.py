@@ -1,4 +1,4 @@
-"""The evidence for the balance: identities read from ledgers, topics and stores, from the outside."""
+"""The evidence of the report: identities read from ledgers, topics and stores, from outside of the services."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from elasticsearch.helpers import scan
 from hazelcast.client import HazelcastClient
 
 from isotherm.cli import records
-from isotherm.demo.addresses import Places
-from isotherm.demo.balance import Identity, Published
+from isotherm.demo.addresses import Addresses
+from isotherm.demo.reconciliation import Identity, Published
 from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.simulators.ledger import events
@@ -33,38 +33,38 @@ _REQUEST_TIMEOUT_S = 60
 
 @dataclass
 class Topic:
-    """What a topic holds, by identity; `counts` is the highest revision's `count` where the record has one."""
+    """A topic's records by identity; `counts` is the `count` of the highest revision, where records have revisions."""
 
     identity_fields: tuple[str, ...]
     records: Counter[Identity] = field(default_factory=Counter)
     revisions: dict[Identity, int] = field(default_factory=dict)
     counts: dict[Identity, int] = field(default_factory=dict)
     from_coap: Counter[Identity] = field(default_factory=Counter)
-    """Device and event time of the records that came in over CoAP."""
+    """Device and event time of the records that arrived over CoAP."""
 
 
 class Reader:
-    """Reads one system; keep it for several readings, it keeps its connections."""
+    """Reads the evidence of one system; keeps its connections for further reads."""
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
-        self._registry = SchemaRegistry(places.registry)
+    def __init__(self, addresses: Addresses) -> None:
+        self._addresses = addresses
+        self._registry = SchemaRegistry(addresses.registry)
         self._decoder = Decoder(self._registry)
-        self._elasticsearch = Elasticsearch(places.elasticsearch_url, request_timeout=_REQUEST_TIMEOUT_S)
+        self._elasticsearch = Elasticsearch(addresses.elasticsearch_url, request_timeout=_REQUEST_TIMEOUT_S)
         profile = ExecutionProfile(
             load_balancing_policy=RoundRobinPolicy(), row_factory=dict_factory, request_timeout=_REQUEST_TIMEOUT_S
         )
         self._cluster = Cluster(
-            [places.cassandra_host],
-            port=places.cassandra_port,
-            # The newest version that Scylla speaks too; without it the driver tries them one by one.
+            [addresses.cassandra_host],
+            port=addresses.cassandra_port,
+            # The newest version that Scylla also speaks; without it the driver tries all versions.
             protocol_version=4,
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
         )
         self._cassandra = self._cluster.connect()
         self._hazelcast = HazelcastClient(
-            cluster_name=places.hazelcast_cluster,
-            cluster_members=[places.hazelcast_address],
+            cluster_name=addresses.hazelcast_cluster,
+            cluster_members=[addresses.hazelcast_address],
             cluster_connect_timeout=_REQUEST_TIMEOUT_S,
         )
 
@@ -76,9 +76,9 @@ class Reader:
         self._elasticsearch.close()
 
     def topic(self, name: str) -> Topic:
-        """Every committed record of a topic, by the identity that its writer's schema declares."""
+        """Every committed record of a topic, by the identity that the writer's schema declares."""
         found = Topic(identity_fields=self._identity_fields(name))
-        with closing(records.read(self._places.kafka, name)) as messages:
+        with closing(records.read(self._addresses.kafka, name)) as messages:
             for message in messages:
                 value = message.value()
                 if value is not None:
@@ -102,9 +102,9 @@ class Reader:
             found.from_coap[(record["device_id"], plain(record["event_time"]))] += 1
 
     def payloads(self, name: str) -> Counter[Identity]:
-        """Sensor and time inside the payload of each raw CoAP message of a topic, in the documents' form."""
+        """Sensor and time of the payload of each raw CoAP message of a topic."""
         found: Counter[Identity] = Counter()
-        with closing(records.read(self._places.kafka, name)) as messages:
+        with closing(records.read(self._addresses.kafka, name)) as messages:
             for message in messages:
                 record = cast(Mapping[str, Any], self._decoder(message.value() or b"").record)
                 if record["payload"]:
@@ -112,9 +112,9 @@ class Reader:
         return found
 
     def latest(self, name: str) -> Counter[Identity]:
-        """Device, metric and event time of the newest readings that a topic of DeviceState records knows by now."""
+        """Device, metric and event time of the newest readings in a topic of DeviceState records."""
         states: dict[bytes | None, Mapping[str, Any]] = {}
-        with closing(records.read(self._places.kafka, name)) as messages:
+        with closing(records.read(self._addresses.kafka, name)) as messages:
             for message in messages:
                 value = message.value()
                 if value is None:
@@ -126,7 +126,7 @@ class Reader:
     def alerts(self, name: str) -> dict[Identity, Counter[bytes]]:
         """The records of a topic of alerts, as bytes, by alert and state."""
         found: dict[Identity, Counter[bytes]] = {}
-        with closing(records.read(self._places.kafka, name)) as messages:
+        with closing(records.read(self._addresses.kafka, name)) as messages:
             for message in messages:
                 value = message.value() or b""
                 alert = cast(Mapping[str, Any], self._decoder(value).record)
@@ -134,11 +134,11 @@ class Reader:
         return found
 
     def dead_letters(self) -> dict[str, list[Hashable]]:
-        """Where each dead letter came from (topic, partition, offset), by dead-letter topic."""
-        known = clients.admin(self._places.kafka, "isotherm-balance").list_topics(timeout=_REQUEST_TIMEOUT_S).topics
+        """The origin (topic, partition, offset) of each dead-letter record, by dead-letter topic."""
+        known = clients.admin(self._addresses.kafka, "isotherm-report").list_topics(timeout=_REQUEST_TIMEOUT_S).topics
         found: dict[str, list[Hashable]] = {}
         for name in sorted(topic for topic in known if topic.endswith(DEAD_LETTERS)):
-            with closing(records.read(self._places.kafka, name)) as messages:
+            with closing(records.read(self._addresses.kafka, name)) as messages:
                 found[name] = [_origin(message) for message in messages]
         return found
 
@@ -160,11 +160,11 @@ class Reader:
         """Identities of the rows of a table; none when there is no such table yet."""
         names = tuple(identity_fields)
         self._cluster.refresh_schema_metadata()
-        keyspace = self._cluster.metadata.keyspaces.get(self._places.keyspace)
+        keyspace = self._cluster.metadata.keyspaces.get(self._addresses.keyspace)
         if keyspace is None or table not in keyspace.tables:
             return Counter()
         columns = ", ".join(f'"{name}"' for name in names)
-        found = self._cassandra.execute(f'SELECT {columns} FROM "{self._places.keyspace}"."{table}"')  # noqa: S608 - our own names
+        found = self._cassandra.execute(f'SELECT {columns} FROM "{self._addresses.keyspace}"."{table}"')  # noqa: S608 - our own names
         return Counter(identity_of(row, names) for row in found)
 
     def map_entries(self, name: str, identity_fields: Iterable[str]) -> Counter[Identity]:
@@ -174,7 +174,7 @@ class Reader:
         return Counter(identity_of(_document(value), names) for value in values)
 
     def queue_items(self, name: str, identity_fields: Iterable[str]) -> Counter[Identity]:
-        """Identities of the items of a Hazelcast queue, which stay in it."""
+        """Identities of the items of a Hazelcast queue; the items stay in the queue."""
         names = tuple(identity_fields)
         items: list[Any] = self._hazelcast.get_queue(name).blocking().iterator()
         return Counter(identity_of(_document(item), names) for item in items)
@@ -187,7 +187,7 @@ def latest_of(state: Mapping[str, Any]) -> Iterator[Identity]:
 
 
 def mqtt_ledger(paths: Iterable[Path]) -> Published:
-    """What the fleets published and what was acknowledged to them."""
+    """The readings that simulated devices published, and those that were acknowledged."""
     qos_by_identity: dict[Identity, int] = {}
     acknowledged: set[Identity] = set()
     for event in _ledger_events(paths):
@@ -214,17 +214,17 @@ def _ledger_events(paths: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
 
 
 def sensor_identity(payload: Mapping[str, Any]) -> Identity:
-    """Sensor and time of the documents' CoAP payload."""
+    """Sensor and time of a CoAP payload."""
     return (payload["sensorId"], payload["timestamp"])
 
 
 def identity_of(record: Mapping[str, Any], fields: Iterable[str]) -> Identity:
-    """The values of the fields, comparable whichever way a store gave them back."""
+    """The values of the fields, in a form in which the values of different stores can be compared."""
     return tuple(plain(record[name]) for name in fields)
 
 
 def plain(value: object) -> Hashable:
-    """A value in the one form in which all places agree: times as epoch milliseconds."""
+    """A value in the common form of all stores: times as epoch milliseconds."""
     if isinstance(value, datetime):
         # CQL's timestamps come without a zone; they are UTC.
         zoned = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
@@ -245,5 +245,5 @@ def _origin(message: Message) -> Hashable:
 
 
 def _document(value: Any) -> Mapping[str, Any]:
-    # HazelcastJsonValue; its text is the document.
+    # The value is a HazelcastJsonValue, whose text is the document.
     return cast(Mapping[str, Any], json.loads(value.to_string()))

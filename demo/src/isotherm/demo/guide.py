@@ -1,4 +1,4 @@
-"""Where to look while the demo runs: addresses, and commands that work when pasted."""
+"""The guide that the demo prints: addresses, and commands to paste."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from isotherm.demo.workers import Console
 
 def lines(system: System) -> Iterator[str]:
     """The text, line by line."""
-    stack, places = system.stack, system.places
+    stack, addresses = system.stack, system.addresses
     servers = f"--kafka {system.kafka.bootstrap_servers} --registry {system.registry.url}"
     newest = "size=3&sort=window_start:desc&pretty"
     console = system.services[Console.name].address
@@ -21,18 +21,18 @@ def lines(system: System) -> Iterator[str]:
     yield "  the newest aggregates in Elasticsearch (a window is final 25 seconds after its end):"
     yield f"    curl -s '{stack.elasticsearch.url}/temperatures-aggregated-*/_search?{newest}'"
     yield "  brightness of one device in Cassandra:"
-    columns = f"event_time, value, unit FROM {places.brightness_table}"
+    columns = f"event_time, value, unit FROM {addresses.brightness_table}"
     yield (
         '    .venv/bin/python -c "from cassandra.cluster import Cluster; '
-        f"c = Cluster(['127.0.0.1'], port={stack.cassandra.port}); s = c.connect('{places.keyspace}'); "
+        f"c = Cluster(['127.0.0.1'], port={stack.cassandra.port}); s = c.connect('{addresses.keyspace}'); "
         f"[print(*row) for row in s.execute('SELECT {columns} LIMIT 5')]; c.shutdown()\""
     )
     yield "  how many CoAP messages wait in the Hazelcast queue:"
     yield (
         '    .venv/bin/python -W ignore -c "import hazelcast; '
-        f"c = hazelcast.HazelcastClient(cluster_name='{places.hazelcast_cluster}', "
-        f"cluster_members=['{places.hazelcast_address}']); "
-        f"print(c.get_queue('{places.queue}').blocking().size()); c.shutdown()\""
+        f"c = hazelcast.HazelcastClient(cluster_name='{addresses.hazelcast_cluster}', "
+        f"cluster_members=['{addresses.hazelcast_address}']); "
+        f"print(c.get_queue('{addresses.queue}').blocking().size()); c.shutdown()\""
     )
     yield "  readings as they come:"
     yield f"    .venv/bin/isotherm tail thermostat.data --headers {servers}"

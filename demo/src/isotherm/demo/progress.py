@@ -13,7 +13,7 @@ from isotherm.demo import workers
 
 @dataclass(frozen=True)
 class Hop:
-    """One figure: the sum of a counter's samples of one service, of those with the labels given."""
+    """One rate: a service's counter, summed over the samples with these labels."""
 
     title: str
     service: str
@@ -51,16 +51,16 @@ def _families(page: str) -> Iterable[Metric]:
 
 
 class Rates:
-    """Rates between two looks at the counters; a service that was started again begins anew."""
+    """Rates between two reads of the counters; a restarted service starts from zero."""
 
     def __init__(self, hops: Iterable[Hop] = HOPS) -> None:
         self._hops = tuple(hops)
         self._last: dict[int, tuple[float, float]] = {}
 
     def look(self, get: Callable[[str], str | None], now_s: float) -> list[tuple[str, float | None]]:
-        """Rate per second of every hop since the last look; None where there is none to tell.
+        """Rate per second of every hop since the last call; None when it is not known.
 
-        `get` gives a service's page of metrics, or None when it does not answer.
+        `get` returns a service's page of metrics, or None when the service does not answer.
         """
         pages: dict[str, str | None] = {}
         rates: list[tuple[str, float | None]] = []

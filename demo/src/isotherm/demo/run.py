@@ -8,29 +8,24 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from isotherm.demo import (
-    guide,
-    progress,
-    table,
-    verdict,
-)
-from isotherm.demo.balance import Balance
+from isotherm.demo import guide, progress, reconcile, table
 from isotherm.demo.evidence import Reader
+from isotherm.demo.reconciliation import ReconciliationReport
 from isotherm.demo.system import System
 from isotherm.stack.servers.server import Server
 
 _RATES_EVERY_S = 5.0
 _POLL_S = 0.5
 PATIENCE_S = 90.0
-"""How long the figures may stand still before what is missing counts as lost: longer than a window stays open."""
+"""Time without a change of the figures after which missing records count as lost; longer than a window stays open."""
 
 
 class CrashedError(RuntimeError):
-    """A part of the system ended that nobody asked to end; the text has its last log lines."""
+    """A part of the system ended by itself; the text has its last log lines."""
 
 
 def start(system: System, console: Console, stopped: threading.Event) -> float:
-    """Start everything with live notes; returns the seconds it took.
+    """Start everything and print its progress; returns the seconds that it took.
 
     Raises ServerFailed, InterruptedStartError.
     """
@@ -70,7 +65,7 @@ def watch(system: System, console: Console, stopped: threading.Event, seconds: f
 
 
 def check_alive(dead: list[Server]) -> None:
-    """Raise CrashedError, with its last words, when a part has ended."""
+    """Raise CrashedError with the last log lines of a part that has ended."""
     if dead:
         first = dead[0]
         raise CrashedError(str(first.failure("ended by itself")))
@@ -81,29 +76,29 @@ def settle(
     console: Console,
     stopped: threading.Event,
     patience_s: float = PATIENCE_S,
-    on_wait: Callable[[Balance], None] = lambda _balance: None,
-) -> Balance:
-    """Stop the simulators, wait until everything has come out at the far end, and show the balance.
+    on_wait: Callable[[ReconciliationReport], None] = lambda _report: None,
+) -> ReconciliationReport:
+    """Stop the simulators, wait until every record is stored, and print the report.
 
     Raises CrashedError.
     """
     console.print("Stopping the simulators; they wait for the last acknowledgements.")
     system.stop_simulators()
-    reader = Reader(system.places)
+    reader = Reader(system.addresses)
     began = time.monotonic()
 
     def wait(seconds: float) -> None:
         check_alive([server for server in system.dead() if server not in system.simulators])
         stopped.wait(seconds)
 
-    def say(balance: Balance) -> None:
-        left = ", ".join(line.title for line in balance.lines if not line.adds_up)
+    def show_progress(report: ReconciliationReport) -> None:
+        left = ", ".join(line.title for line in report.lines if not line.adds_up)
         console.print(f"{time.monotonic() - began:6.0f} s  draining: {left}", highlight=False, soft_wrap=True)
-        on_wait(balance)
+        on_wait(report)
 
     try:
-        balance = verdict.settle(system.places, reader, patience_s=patience_s, wait=wait, on_wait=say)
+        report = reconcile.settle(system.addresses, reader, patience_s=patience_s, wait=wait, on_wait=show_progress)
     finally:
         reader.close()
-    table.show(balance, console)
-    return balance
+    table.show(report, console)
+    return report

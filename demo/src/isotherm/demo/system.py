@@ -1,4 +1,4 @@
-"""The whole system of the demo: what there is, in which order it starts, and that nothing of it is left."""
+"""The system of the demo: its servers, services and simulators, their start order, and the check that none is left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import psutil
 from isotherm.cli import apply as applying
 from isotherm.cli import devices as device_import
 from isotherm.demo import workers
-from isotherm.demo.addresses import Places
+from isotherm.demo.addresses import Addresses
 from isotherm.demo.workers import Configured, Simulator, Worker
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.simulators.mqtt.devices import make_devices
@@ -32,12 +32,12 @@ from isotherm.stack.stack import Stack, stop_all
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "demo"
 SINK_GROUP = "sinks"
-"""The worker group of connectors that are made at run time."""
+"""The worker group of connectors that are created at run time."""
 
 _POLL_S = 0.1
 _CHILDREN_END_WITHIN_S = 10.0
 _PROGRAMS = ("java", "python")
-"""What servers, services and simulators run on; an editor that has a log open is none of them."""
+"""Programs that run servers, services and simulators; other processes may have a log of the demo open."""
 
 
 class PortTakenError(RuntimeError):
@@ -45,7 +45,7 @@ class PortTakenError(RuntimeError):
 
 
 class InterruptedStartError(Exception):
-    """The stop was asked for before everything had started."""
+    """The stop was requested before everything had started."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class DemoPorts:
 
 @dataclass(frozen=True)
 class Load:
-    """What the simulators do."""
+    """The load of the simulators."""
 
     devices: int = 50
     seed: int = 1
@@ -86,7 +86,7 @@ class Load:
 
 @dataclass
 class Started:
-    """How long each part took from the start of the demo until it was ready, in seconds."""
+    """Seconds from the start of the demo until each part was ready."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -110,13 +110,13 @@ class System:
         self._created_at = time.time()
         self._runtime = Runtime(stack.artifacts)
         self.expected_dead_letters: dict[str, int] = {}
-        """Dead letters that somebody provokes on purpose, by topic; the balance asks for exactly these."""
+        """Dead-letter records that a test provokes on purpose, by topic; the report expects exactly these."""
         self.kafka = KafkaSettings(bootstrap_servers=stack.kafka.bootstrap_servers)
         self.registry = RegistrySettings(url=stack.registry.url)
         self.services: dict[str, Worker] = {worker.name: worker for worker in self._services()}
-        self.fleet = self._fleet()
+        self.mqtt_devices = self._mqtt_devices()
         self.sensors = self._sensors()
-        self.simulators: tuple[Simulator, ...] = (self.fleet, self.sensors)
+        self.simulators: tuple[Simulator, ...] = (self.mqtt_devices, self.sensors)
 
     @property
     def servers(self) -> list[Server]:
@@ -124,21 +124,21 @@ class System:
         return [*self.stack.select(), *self.services.values(), *self.simulators]
 
     @property
-    def places(self) -> Places:
-        """Where the balance finds everything."""
-        return Places(
+    def addresses(self) -> Addresses:
+        """The addresses that the report reads from."""
+        return Addresses(
             kafka=self.kafka,
             registry=self.registry,
             elasticsearch_url=self.stack.elasticsearch.url,
             cassandra_port=self.stack.cassandra.port,
             hazelcast_address=self.stack.hazelcast.address,
-            mqtt_ledgers=(self.fleet.ledger,),
+            mqtt_ledgers=(self.mqtt_devices.ledger,),
             coap_ledgers=(self.sensors.ledger,),
             expected_dead_letters=self.expected_dead_letters,
         )
 
     def wipe(self) -> None:
-        """Delete all data and logs of an earlier run. Raises ServerFailed when something of it still runs."""
+        """Delete all data and logs of an earlier run. Raises ServerFailed when a part of it still runs."""
         for server in self.servers:
             server.wipe()
 
@@ -159,7 +159,7 @@ class System:
         on_ready: Callable[[Server, float], None] = lambda _server, _seconds: None,
         on_note: Callable[[str], None] = lambda _text: None,
     ) -> Started:
-        """Start everything, each part as soon as what it needs is ready, and return when all are.
+        """Start every part as soon as the parts that it needs are ready, and return when all are ready.
 
         Raises ServerFailed with the last log lines of a part that ended, InterruptedStartError when `stopped` was set.
         """
@@ -195,7 +195,7 @@ class System:
         return [server for server in self.servers if not server.alive()]
 
     def stop_simulators(self) -> None:
-        """End the simulators; they wait for the answers to what they sent."""
+        """Stop the simulators, which wait for outstanding acknowledgements."""
         stop_all(self.simulators)
 
     def stop(self) -> None:
@@ -235,7 +235,7 @@ class System:
 
     def _needs(self, server: Server) -> set[str]:
         """Names of the parts that have to be ready before `server` starts."""
-        if server is self.fleet:
+        if server is self.mqtt_devices:
             return {"topics", *self.services}
         if server is self.sensors:
             # Before the ingest, which is ready when it observes them.
@@ -318,7 +318,7 @@ class System:
             "HAZELCAST_MEMBER": self.stack.hazelcast.address,
         }
 
-    def _fleet(self) -> Simulator:
+    def _mqtt_devices(self) -> Simulator:
         load = self.load
         arguments = {
             "--port": self.ports.mqtt,
@@ -329,7 +329,7 @@ class System:
             "--out-of-order": load.out_of_order_share,
             "--late": load.late_share,
         }
-        return workers.MqttFleet(
+        return workers.MqttDevices(
             self._folder / "mqtt-fleet", self._runtime, [str(part) for pair in arguments.items() for part in pair]
         )
 

@@ -1,4 +1,4 @@
-"""The balance as tables for the terminal."""
+"""The report as tables for the terminal."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from itertools import groupby
 from rich.console import Console
 from rich.table import Table
 
-from isotherm.demo.balance import Balance, Line
+from isotherm.demo.reconciliation import Line, ReconciliationReport
 
 
-def show(balance: Balance, console: Console) -> None:
+def show(report: ReconciliationReport, console: Console) -> None:
     """Print the lines, those with the same figures as one table, then the verdict with every reason."""
-    for columns, lines in groupby(balance.lines, key=lambda line: tuple(line.figures)):
+    for columns, lines in groupby(report.lines, key=lambda line: tuple(line.figures)):
         console.print(_table(columns, list(lines)))
-    if balance.adds_up:
+    if report.adds_up:
         console.print("[green]Everything adds up.[/]")
         return
     console.print("[red]It does not add up:[/]")
-    for problem in balance.problems:
+    for problem in report.problems:
         console.print(f"  {problem}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -76,7 +76,7 @@ class Worker(Server):
 
 
 class MqttProxy(Worker):
-    """Where the fleet connects."""
+    """The port that devices connect to."""
 
     name = "mqtt-proxy"
     program = "mqtt-proxy"
@@ -155,7 +155,7 @@ class Simulator(Server):
 
     @property
     def ledger(self) -> Path:
-        """What it sent, as JSON lines."""
+        """The file with everything that it sent, as JSON lines."""
         return self.data_folder / "ledger.jsonl"
 
     @property
@@ -173,11 +173,11 @@ class Simulator(Server):
         return self.ledger.exists()
 
     def sent(self) -> int:
-        """How many readings it has sent so far."""
+        """Number of readings sent so far."""
         return self.ledger.read_bytes().count(self.sent_event)
 
 
-class MqttFleet(Simulator):
+class MqttDevices(Simulator):
     """Thermostats that publish temperature and brightness."""
 
     name = "mqtt"

@@ -1,4 +1,4 @@
-"""What the demo's balance needs: identities, counts, and the headers that tell where a reading came in."""
+"""Needs of the demo's reconciliation report: identities, counts, and the header of readings from CoAP."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SPAN = {"window_start": scenario.START_MS, "window_end": scenario.START_MS + sc
 
 
 def identifies(harness: Harness, found: Message) -> None:
-    """Raise UnusableError unless the balance can tell this record from others."""
+    """Raise UnusableError unless the report can tell this record from others."""
     decoded = Decoder(harness.registry)(found.value)
     fields = tuple(decoded.writer.json["isotherm.identity"])
     identity = identity_of(decoded.record, fields)
@@ -35,10 +35,10 @@ def identifies(harness: Harness, found: Message) -> None:
 
 
 def tells_the_newest(harness: Harness, found: Message) -> None:
-    """Raise UnusableError unless the balance can tell from a device's state which reading is its newest."""
+    """Raise UnusableError unless the report can tell from a device's state which reading is its newest."""
     record = Decoder(harness.registry)(found.value).record
-    places = [(device, metric) for device, metric, _time in latest_of(record)]
-    expect("places", places, [(record["device_id"], metric) for metric in record["latest"]])
+    found = [(device, metric) for device, metric, _time in latest_of(record)]
+    expect("readings", found, [(record["device_id"], metric) for metric in record["latest"]])
 
 
 def _need(provider: str, name: str, topic: str, record: str, value: Mapping[str, Any], **more: Any) -> Need:
@@ -52,14 +52,14 @@ def _reading(device_id: str, metric: str, event_time_ms: int, sequence: int) -> 
 
 
 _COAP = {"coap.uri": match.type("coap://localhost:5633/sensors")}
-"""By it the balance tells what came in over CoAP."""
+"""The header by which the report recognizes readings from CoAP."""
 
 _LATEST = {
     "value": match.number(21.5),
     "unit": match.type("Cel"),
     "event_time": match.integer(scenario.MEASURED_MS),
 }
-"""Of a record within a record every field has to come; the balance looks at the last."""
+"""An inner record needs every field; the report reads only the last one."""
 
 NEEDS = (
     _need(

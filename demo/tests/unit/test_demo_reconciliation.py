@@ -3,10 +3,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.demo.balance import (
-    Balance,
+from isotherm.demo.reconciliation import (
     Identity,
     Published,
+    ReconciliationReport,
     alerts_line,
     coap_line,
     dead_letters_line,
@@ -34,7 +34,7 @@ def test_a_run_that_kept_every_promise_adds_up(qos_by_identity: dict[Identity, i
 
     lines = mqtt_lines(Published(qos_by_identity, acknowledged), stored)
 
-    assert Balance(lines).problems == ()
+    assert ReconciliationReport(lines).problems == ()
     assert sum(line.figures["published"] for line in lines) == len(qos_by_identity)
     assert sum(line.figures["stored"] + line.figures["extra copies"] for line in lines) == stored.total()
 
@@ -44,11 +44,11 @@ def test_one_lost_acknowledged_reading_is_named(qos_by_identity: dict[Identity, 
     lost = data.draw(st.sampled_from(sorted(qos_by_identity)))
     stored = Counter(set(qos_by_identity) - {lost})
 
-    balance = Balance(mqtt_lines(Published(qos_by_identity, set(qos_by_identity)), stored))
+    report = ReconciliationReport(mqtt_lines(Published(qos_by_identity, set(qos_by_identity)), stored))
 
-    assert balance.adds_up is (qos_by_identity[lost] == 0)
-    if not balance.adds_up:
-        (problem,) = balance.problems
+    assert report.adds_up is (qos_by_identity[lost] == 0)
+    if not report.adds_up:
+        (problem,) = report.problems
         assert problem == (f"MQTT QoS {qos_by_identity[lost]}: 1 acknowledged but not stored: {lost[0]}/{lost[1]}")
 
 
@@ -59,7 +59,7 @@ def test_a_second_copy_is_allowed_at_qos_1_only(qos_by_identity: dict[Identity, 
 
     lines = mqtt_lines(Published(qos_by_identity, set(qos_by_identity)), stored)
 
-    assert Balance(lines).adds_up is (qos_by_identity[doubled] == 1)
+    assert ReconciliationReport(lines).adds_up is (qos_by_identity[doubled] == 1)
     assert sum(line.figures["extra copies"] for line in lines) == 1
 
 

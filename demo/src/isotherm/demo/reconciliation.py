@@ -1,7 +1,6 @@
-"""The balance: does everything that went in come out, exactly as often as it should?
+"""The reconciliation report: compares what was sent with what was stored, by identity. Pure.
 
-Pure counting over identities. What a line asks for is written in `docs/explanation/promises.md`;
-where the identities come from is `evidence`'s business.
+`docs/explanation/promises.md` states the promise that each line checks. `evidence` reads the identities.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table: figures by column, and every reason why it does not add up."""
+    """One line of the report: figures by column, and every reason why the line does not add up."""
 
     title: str
     figures: Mapping[str, int]
@@ -26,19 +25,19 @@ class Line:
 
     @property
     def adds_up(self) -> bool:
-        """Whether nothing is missing and nothing too much."""
+        """Whether no record is missing and none is surplus."""
         return not self.problems
 
 
 @dataclass(frozen=True)
-class Balance:
-    """All lines; `adds_up` only if every line does."""
+class ReconciliationReport:
+    """All lines of a report."""
 
     lines: tuple[Line, ...]
 
     @property
     def adds_up(self) -> bool:
-        """The verdict."""
+        """Whether every line adds up."""
         return all(line.adds_up for line in self.lines)
 
     @property
@@ -49,7 +48,7 @@ class Balance:
 
 @dataclass(frozen=True)
 class Published:
-    """A simulator's own record: what it published, with which promise, and what was acknowledged to it."""
+    """A simulator's ledger: the readings that it published, with their QoS, and the acknowledged ones."""
 
     qos_by_identity: Mapping[Identity, int] = field(default_factory=dict)
     acknowledged: Collection[Identity] = frozenset()
@@ -58,9 +57,9 @@ class Published:
 def mqtt_lines(ledger: Published, stored: Counter[Identity]) -> tuple[Line, ...]:
     """One line for each QoS level that was used.
 
-    QoS 2: what was acknowledged is stored, and nothing is stored twice. QoS 1: what was acknowledged is stored;
-    further copies are allowed and counted. QoS 0: nothing is promised, so gaps are counted, not judged; but no publish
-    can be stored twice. A publish that was never acknowledged may be stored or not.
+    QoS 2: every acknowledged reading is stored, and none twice. QoS 1: every acknowledged reading is stored; extra
+    copies are allowed and counted. QoS 0: nothing is promised, so missing readings are counted and are no problem, but
+    no reading may be stored twice. A reading that was not acknowledged may be stored or not.
     """
     lines = []
     for qos in sorted(set(ledger.qos_by_identity.values())):
@@ -92,11 +91,11 @@ def mqtt_lines(ledger: Published, stored: Counter[Identity]) -> tuple[Line, ...]
 
 
 def coap_line(notified: Collection[Identity], messages: Counter[Identity], readings: Counter[Identity]) -> Line:
-    """Observed notifications: best effort by protocol, so gaps are counted; but nothing is made up.
+    """Observed notifications, which are best effort by protocol: missing ones are counted, invented ones are a problem.
 
     `messages` are the identities in the topic of raw messages, `readings` those in the topic of readings. A process
-    that is killed between the two writes leaves one of them: such notifications are counted too. After a new
-    registration a server repeats its current state, so a notification may be stored twice.
+    that is killed between the two writes leaves a notification in one topic only; such notifications are counted too.
+    After a new registration a server repeats its current state, so a notification may be stored twice.
     """
     sent = set(notified)
     invented = (set(messages) | set(readings)) - sent
@@ -120,10 +119,10 @@ def coap_line(notified: Collection[Identity], messages: Counter[Identity], readi
 def windows_line(
     topic: str, records: Counter[Identity], counted: int, late: Counter[Identity], dead: Collection[Hashable]
 ) -> Line:
-    """Every record of the aggregation's input is in one window, late or a dead letter.
+    """Every record of the aggregator's input is in one window, late, or a dead-letter record.
 
-    `counted` is the sum of the windows' counts, `dead` holds the places (topic, partition, offset) of the dead letters.
-    A batch that was repeated after a kill may write late readings again; copies beyond those in the input do not count.
+    `counted` is the sum of the windows' counts; `dead` holds the origins (topic, partition, offset) of dead-letter
+    records. A batch that is repeated after a kill may write late readings again; such copies do not count.
     """
     late_once = late & records
     made_up = set(late) - set(records)
@@ -175,7 +174,7 @@ def newest(readings: Collection[Identity]) -> set[Identity]:
     for device, metric, event_time_ms, _sequence in readings:
         assert isinstance(event_time_ms, int)
         times[device, metric] = max(event_time_ms, times.get((device, metric), event_time_ms))
-    return {(*place, event_time_ms) for place, event_time_ms in times.items()}
+    return {(*series, event_time_ms) for series, event_time_ms in times.items()}
 
 
 def alerts_line(topic: str, states: Mapping[Identity, Counter[bytes]]) -> Line:

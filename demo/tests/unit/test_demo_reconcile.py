@@ -9,9 +9,8 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from isotherm.demo import verdict
-from isotherm.demo.addresses import Places
-from isotherm.demo.balance import Balance, Line
+from isotherm.demo import reconcile
+from isotherm.demo.addresses import Addresses
 from isotherm.demo.evidence import (
     Reader,
     coap_ledger,
@@ -19,14 +18,15 @@ from isotherm.demo.evidence import (
     mqtt_ledger,
     plain,
 )
+from isotherm.demo.reconciliation import Line, ReconciliationReport
 from isotherm.demo.table import show
 from isotherm.simulators.ledger import Ledger
 
-GOOD = Balance((Line("a", {"records": 2}),))
+GOOD = ReconciliationReport((Line("a", {"records": 2}),))
 
 
-def bad(records: int) -> Balance:
-    return Balance((Line("a", {"records": records, "missing": 1}, ("1 missing: x",)),))
+def bad(records: int) -> ReconciliationReport:
+    return ReconciliationReport((Line("a", {"records": records, "missing": 1}, ("1 missing: x",)),))
 
 
 class Time:
@@ -44,10 +44,12 @@ def time() -> Time:
     return Time()
 
 
-def settle(monkeypatch: pytest.MonkeyPatch, time: Time, balances: Iterator[Balance]) -> Balance:
-    monkeypatch.setattr(verdict, "take", lambda _places, _reader: next(balances))
-    return verdict.settle(
-        Places(), cast(Reader, None), patience_s=10.0, interval_s=3.0, wait=time.wait, clock=lambda: time.now_s
+def settle(
+    monkeypatch: pytest.MonkeyPatch, time: Time, reports: Iterator[ReconciliationReport]
+) -> ReconciliationReport:
+    monkeypatch.setattr(reconcile, "take", lambda _addresses, _reader: next(reports))
+    return reconcile.settle(
+        Addresses(), cast(Reader, None), patience_s=10.0, interval_s=3.0, wait=time.wait, clock=lambda: time.now_s
     )
 
 
@@ -108,7 +110,7 @@ def test_time_is_the_same_whichever_way_a_store_gives_it(moment: datetime | int)
 
 def test_table_shows_figures_and_every_reason() -> None:
     written = io.StringIO()
-    show(Balance((*GOOD.lines, *bad(1).lines)), Console(width=200, file=written))
+    show(ReconciliationReport((*GOOD.lines, *bad(1).lines)), Console(width=200, file=written))
     text = written.getvalue()
 
     assert "adds up" in text
