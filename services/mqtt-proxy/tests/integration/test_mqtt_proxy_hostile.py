@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
 _CONNECTIONS = 9_900
 MEMORY_BOUND_MIB = 300
-"""What README.md promises under this attack with the default limits."""
+"""What docs/reference/behaviour/mqtt.md states under this attack with the default limits."""
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from isotherm.stack.servers.registry import Registry
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
 MEMORY_BOUND_MIB = 200
-"""What README.md promises for the process with 200 connections and the default limits."""
+"""What docs/reference/behaviour/mqtt.md states for the process with 200 connections and the default limits."""
 
 
 @pytest.fixture
