@@ -157,7 +157,7 @@ class Worker(ServiceProcess):
             *settings,
         ]
         sets = [word for one in chosen for word in ("--set", one)]
-        module = self._service.replace("-", "_")
+        module = f"isotherm.{self._service.replace('-', '_')}"
         self.launch([sys.executable, "-m", module, "run", *self._more, *sets])
 
     def tasks(self) -> list[psutil.Process]:
