@@ -1,4 +1,4 @@
-"""Values serialized by the sink are what the driver makes of them, and whatever is unusual is left to the driver."""
+"""Values serialized by the sink are what the driver makes of them, and all other values are left to the driver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BY_KEY = "PK _key.id, _key.at"
 PROTOCOL = 4
 
 longs = st.integers(-(2**63), 2**63 - 1)
-usual = {
+plain = {
     "id": st.text(),
     "at": longs,
     "count": st.none() | longs,
@@ -109,7 +109,7 @@ def row(
     return Row(offset, "t", "id", values, event_ms, revision, compile_plan(statement, None, "-"), pk=pk)
 
 
-@given(values=st.fixed_dictionaries(usual), absent=st.sampled_from([None, UNSET_VALUE]))
+@given(values=st.fixed_dictionaries(plain), absent=st.sampled_from([None, UNSET_VALUE]))
 def test_the_usual_case_is_what_the_driver_makes_of_it(values: dict[str, Any], absent: Any) -> None:
     layout = cells.layout(PLAIN, KEY, {name: name for name in PLAIN})
     assert layout is not None
@@ -179,9 +179,9 @@ def test_what_becomes_of_a_key_in_one_millisecond_is_written_in_its_order(extra:
         return int.from_bytes(cell, "big")
 
     expected = {998: values, 999: None, 1_000: values, 1_001: None, 1_002: values, 1_003: values | {"at": 4}}
-    times = {offset: written_us(offset, wanted) for offset, wanted in expected.items()}
+    times = {offset: written_us(offset, written) for offset, written in expected.items()}
     assert list(times.values()) == [5_000_998, 5_000_999, 5_001_000, 5_001_001, 5_001_002, 5_000_003]
-    assert {offset: written_us(offset, wanted) for offset, wanted in expected.items()} == times, "written again"
+    assert {offset: written_us(offset, written) for offset, written in expected.items()} == times, "written again"
     assert written_us(2_000, values, ("t", 1)) == 5_000_000, "offsets of two partitions say nothing of an order"
     assert written_us(2_000, values, revision=4) == 4_000
     assert written_us(2_000, values | {"message_internal_timestamp": 6}) == 6

@@ -30,7 +30,7 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(address: dict[st
     with pytest.raises(InvalidConfigError) as refused:
         check(KINDS["elasticsearch"], files.from_mapping(given))
     (problem,) = refused.value.problems
-    assert problem.endswith("these belong to connect.elastic.use.http.username and connect.elastic.use.http.password")
+    assert problem.endswith("set connect.elastic.use.http.username and connect.elastic.use.http.password instead")
     assert not any(part in problem for part in ("elastic:", "one", "pw12345"))
 
 

@@ -63,9 +63,9 @@ def row(statement: str) -> Row:
 
 def test_an_index_that_only_a_record_names_is_the_records_fault(forbidding: Serve) -> None:
     targets = forbidding("/secret")
-    refusal = targets.prepare(row("INSERT INTO _value.a SELECT * FROM t"))
-    assert isinstance(refusal, RowError)
-    assert (refusal.reason, "403" in str(refusal)) == ("target", True)
+    error = targets.prepare(row("INSERT INTO _value.a SELECT * FROM t"))
+    assert isinstance(error, RowError)
+    assert (error.reason, "403" in str(error)) == ("target", True)
     with pytest.raises(SinkConfigError, match="403"):
         targets.prepare(row("INSERT INTO secret SELECT * FROM t"))
 

@@ -163,17 +163,17 @@ def test_a_null_an_empty_text_and_null_as_a_text_are_three_identities() -> None:
     assert first == ["-x", "%-x", "null-x", "%%-x"]
 
 
-USUAL = written({"name": "x", "at": NOW_MS, "n": 1, "note": None, "tags": {}})
+PLAIN = written({"name": "x", "at": NOW_MS, "n": 1, "note": None, "tags": {}})
 LONG = written({"name": "x" * 70, "at": NOW_MS, "n": 1, "note": "y" * 5_000, "tags": {}})
 
 
-@pytest.mark.parametrize("usual", [1, MANY])
-def test_texts_that_fastavro_has_to_read_are_usual_too(usual: int) -> None:
+@pytest.mark.parametrize("plain", [1, MANY])
+def test_texts_that_fastavro_has_to_read_take_the_fast_path_too(plain: int) -> None:
     project = projector()
-    one_by_one(project, records([USUAL]))
-    found = project.try_project_batch(records([USUAL] * usual + [LONG]))
+    one_by_one(project, records([PLAIN]))
+    found = project.try_project_batch(records([PLAIN] * plain + [LONG]))
     assert found is not None
-    assert [len(row.id) for row in found] == [15] * usual + [84]
+    assert [len(row.id) for row in found] == [15] * plain + [84]
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_texts_that_fastavro_has_to_read_are_usual_too(usual: int) -> None:
         None,
         b"",
         b"\x00\x00",
-        USUAL[:-1],
-        USUAL + b"\x00",
+        PLAIN[:-1],
+        PLAIN + b"\x00",
         b"{}",
         written({"name": "x", "at": 1, "n": 1, "note": None, "tags": {}}, 8),
         written({"name": "x", "at": 300_000_000_000_000, "n": 1, "note": None, "tags": {}}),
@@ -192,10 +192,10 @@ def test_texts_that_fastavro_has_to_read_are_usual_too(usual: int) -> None:
 )
 def test_a_batch_with_anything_else_is_left_to_single_records(other: bytes | None) -> None:
     project = projector()
-    one_by_one(project, records([USUAL]))
-    for usual in ([USUAL], [USUAL] * MANY):
-        assert project.try_project_batch(records([*usual, other])) is None
-        assert project.try_project_batch(records([other, *usual])) is None
+    one_by_one(project, records([PLAIN]))
+    for plain in ([PLAIN], [PLAIN] * MANY):
+        assert project.try_project_batch(records([*plain, other])) is None
+        assert project.try_project_batch(records([other, *plain])) is None
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_other_statements_and_schemas_are_left_to_single_records(text: str, sche
     assert project.try_project_batch(batch) is None
 
 
-def test_work_is_prepared_from_a_batch_and_from_single_records_alike() -> None:
-    project, batch = projector(), records([USUAL, USUAL])
+def test_a_batch_is_prepared_from_a_batch_and_from_single_records_alike() -> None:
+    project, batch = projector(), records([PLAIN, PLAIN])
     policy = ErrorPolicy(Policy.THROW)
     assert project.try_project_batch(batch) is None, "the schema is not known yet"
     first = InFlightBatch.prepare(batch, policy, project, project.try_project_batch)
@@ -226,6 +226,6 @@ def test_work_is_prepared_from_a_batch_and_from_single_records_alike() -> None:
     second = InFlightBatch.prepare(batch, policy, project, project.try_project_batch)
     assert essence(first.rows) == essence(second.rows)
     assert (first.end, second.end) == (32, 32)
-    third = InFlightBatch.prepare(records([USUAL, b"\x00", USUAL]), policy, project, project.try_project_batch)
+    third = InFlightBatch.prepare(records([PLAIN, b"\x00", PLAIN]), policy, project, project.try_project_batch)
     assert third.stopped_at is not None
     assert (len(third.rows), third.end) == (1, 31)

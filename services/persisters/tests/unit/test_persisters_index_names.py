@@ -71,9 +71,9 @@ def test_what_is_taken_names_one_index(text: str) -> None:
 def test_a_dated_index_is_of_its_family_and_its_pattern(base: str, suffix: str, time_ms: int) -> None:
     (statement,) = kcql.parse(f"INSERT INTO `{base}` SELECT * FROM t WITHINDEXSUFFIX={suffix}")
     name = index_name("P-" + base + format_suffix(suffix, time_ms))
-    family = dated_series("P-", statement)
-    assert family is not None
-    assert family.end_ms(name) is not None
+    series = dated_series("P-", statement)
+    assert series is not None
+    assert series.end_ms(name) is not None
     before, after = pattern("P-", statement, name).split("*", 1)
     assert name.startswith(before)
     assert name.endswith(after.rpartition("*")[2])

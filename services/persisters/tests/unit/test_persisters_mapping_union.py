@@ -48,9 +48,9 @@ def test_an_object_where_the_index_has_a_value_is_left_to_it() -> None:
 
 
 @given(mappings, mappings)
-def test_a_union_has_what_was_known_and_misses_nothing(known: Any, wanted: Any) -> None:
-    both = union(known, wanted)
-    assert additions(both, wanted) == {}
+def test_a_union_has_what_was_known_and_misses_nothing(known: Any, required: Any) -> None:
+    both = union(known, required)
+    assert additions(both, required) == {}
     assert additions(both, known) == {}
-    assert union(both, wanted) == both
-    assert names(known) <= names(both) <= names(known) | names(wanted)
+    assert union(both, required) == both
+    assert names(known) <= names(both) <= names(known) | names(required)

@@ -49,8 +49,8 @@ class Told:
     def __init__(self) -> None:
         self.dead_letters: list[tuple[int, int]] = []
 
-    def send(self, letters: Sequence[FailedRecord]) -> None:
-        self.dead_letters += [(one.record.partition, one.record.offset) for one in letters]
+    def send(self, records: Sequence[FailedRecord]) -> None:
+        self.dead_letters += [(one.record.partition, one.record.offset) for one in records]
 
     def wrote(self, rows: int, seconds: float) -> None: ...
 
@@ -59,7 +59,7 @@ class Told:
     def failed(self, records: Sequence[FailedRecord]) -> None: ...
 
 
-def work(partition: int) -> InFlightBatch:
+def batch_of(partition: int) -> InFlightBatch:
     records = [Record("t", partition, offset, 0, None, b"", ()) for offset in range(2)]
     rows = [Row(one.offset, "target", str(one.offset), {}, 0, None, PLAN) for one in records]
     return InFlightBatch.prepare(records, NOOP, lambda one: ProjectedRecord([rows[one.offset]]))
@@ -69,11 +69,11 @@ def test_a_queued_write_and_the_dead_letters_of_one_under_way_are_not_begun_for_
     """With one thread the second buffer's write waits behind the first one's."""
     sink, told, buffers = Held(), Told(), PartitionBuffers(BufferLimits(), Backoff)
     writers = Writers(1, sink, NOOP, told.send, told)
-    works = {}
+    batches = {}
     for partition in range(3):
         buffers.assign(("t", partition), None, Counts())
-        works[partition] = work(partition)
-        writers.start(buffers.by_partition["t", partition], works[partition])
+        batches[partition] = batch_of(partition)
+        writers.start(buffers.by_partition["t", partition], batches[partition])
     assert sink.entered.wait(WAIT_S)
     buffers.remove(("t", 0))
     buffers.remove(("t", 1))
@@ -85,7 +85,7 @@ def test_a_queued_write_and_the_dead_letters_of_one_under_way_are_not_begun_for_
     assert sink.written == [0, 2], "the write that waited was not begun"
     assert told.dead_letters == [(2, 1)], "the next owner writes the others"
     assert answers == [(0, None), (1, None), (2, None)]
-    assert [one.offset for one in works[1].rows] == [0, 1]
+    assert [one.offset for one in batches[1].rows] == [0, 1]
 
 
 def test_a_write_that_was_not_begun_counts_no_attempt_and_waits_where_the_partition_stays() -> None:
@@ -96,7 +96,7 @@ def test_a_write_that_was_not_begun_counts_no_attempt_and_waits_where_the_partit
     sink, told = Held(), Told()
     sink.go_on.set()
     writers = Writers(1, sink, NOOP, told.send, told)
-    buffer.prepared = work(0)
+    buffer.prepared = batch_of(0)
     begun = buffer.start(0.0)
     assert begun is not None
     now_s[0] = 60.0

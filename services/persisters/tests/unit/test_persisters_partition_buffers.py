@@ -1,4 +1,4 @@
-"""PartitionBuffers and work without servers: any schedule of failures, crashes and rebalances keeps every promise."""
+"""Partition buffers and their batches: any schedule of failures, crashes and rebalances keeps every promise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from isotherm.servicekit.backoff import Backoff
 TOPIC = "t"
 (STATEMENT,) = kcql.parse("INSERT INTO target SELECT * FROM t PK k")
 PLAN: Plan = compile_plan(STATEMENT, None, "-")
-NOOP_WITH_LETTERS = ErrorPolicy(Policy.NOOP, dead_letters=True)
+NOOP_WITH_DEAD_LETTERS = ErrorPolicy(Policy.NOOP, dead_letters=True)
 LIMITS = BufferLimits(batch_records=4, waiting_records=6, batch_bytes=1_000_000, waiting_bytes=10_000_000)
 
 
@@ -36,14 +36,14 @@ def row_of(one: Record) -> Row:
     return Row(one.offset, "target", str(one.offset % 3), {"v": one.offset}, 1_000, None, PLAN)
 
 
-def refusal_of(one: Record) -> FailedRecord:
+def failed_record(one: Record) -> FailedRecord:
     return FailedRecord(one, "VALUE_CONVERTER", "decode", ValueError("bad"))
 
 
 def projecting(bad: set[int], filtered: set[int]) -> Any:
     def project(one: Record) -> ProjectedRecord:
         if one.offset in bad:
-            return ProjectedRecord(failed=refusal_of(one))
+            return ProjectedRecord(failed=failed_record(one))
         if one.offset in filtered:
             return ProjectedRecord(filtered="tombstone")
         return ProjectedRecord([row_of(one)])
@@ -59,9 +59,9 @@ class Store:
         self.seen: set[int] = set()
         self.dead_letters: list[int] = []
 
-    def write(self, rows: Sequence[Row], rejected: dict[int, FailedRow]) -> None:
+    def write(self, rows: Sequence[Row], failed_rows: dict[int, FailedRow]) -> None:
         for index, row in enumerate(rows):
-            if index not in rejected:
+            if index not in failed_rows:
                 self.last[row.id] = row.offset
                 self.seen.add(row.offset)
 
@@ -95,26 +95,26 @@ class Task:
         self.buffer.start(self.now_ms)
 
     def finish(self, outcome: str, seed: int) -> None:
-        work = self.buffer.in_flight
-        if work is None:
+        batch = self.buffer.in_flight
+        if batch is None:
             return
-        if outcome == "unavailable" and work.rows:
+        if outcome == "unavailable" and batch.rows:
             # Some of it may have been written all the same.
-            lost = random.Random(seed).randint(0, len(work.rows))
-            self.store.write(work.rows[:lost], {})
-            work.apply_unavailable(ConnectionError("away"), self.policy)
+            lost = random.Random(seed).randint(0, len(batch.rows))
+            self.store.write(batch.rows[:lost], {})
+            batch.apply_unavailable(ConnectionError("away"), self.policy)
         else:
-            rejected = self._rejected(work.rows, outcome, random.Random(seed))
-            self.store.write(work.rows, {one.index: one for one in rejected})
-            work.apply_result(rejected, self.policy)
-        if not work.rows:
-            self.store.dead_letters += [letter.record.offset for letter in work.dead_letters]
-            work.dead_letters, work.skipped = [], []
+            failed_rows = self._failed_rows(batch.rows, outcome, random.Random(seed))
+            self.store.write(batch.rows, {one.index: one for one in failed_rows})
+            batch.apply_result(failed_rows, self.policy)
+        if not batch.rows:
+            self.store.dead_letters += [one.record.offset for one in batch.dead_letters]
+            batch.dead_letters, batch.skipped = [], []
         settled = self.buffer.finish("away", self.now_ms)
-        if settled is not None and work.stopped_at is not None:
-            self.failed = work.stopped_at
+        if settled is not None and batch.stopped_at is not None:
+            self.failed = batch.stopped_at
 
-    def _rejected(self, rows: Sequence[Row], outcome: str, rng: random.Random) -> list[FailedRow]:
+    def _failed_rows(self, rows: Sequence[Row], outcome: str, rng: random.Random) -> list[FailedRow]:
         if outcome == "ok":
             return []
         chosen = [index for index in range(len(rows)) if rng.random() < 0.4]
@@ -145,7 +145,7 @@ def test_any_schedule_settles_every_record_exactly_once_in_the_counts(
 ) -> None:
     total, store, committed = 30, Store(), (0, "")
     project = projecting(bad, filtered - bad)
-    task = Task(store, committed, project, NOOP_WITH_LETTERS)
+    task = Task(store, committed, project, NOOP_WITH_DEAD_LETTERS)
     healing = [
         (step, "ok", 0) for _ in range(total) for step in ("read", "prepare", "start", "finish", "commit", "wait")
     ]
@@ -166,7 +166,7 @@ def test_any_schedule_settles_every_record_exactly_once_in_the_counts(
                 counts = Counts.from_metadata(committed[1])
                 assert counts.read == counts.settled == committed[0]
         elif step == "crash":
-            task = Task(store, committed, project, NOOP_WITH_LETTERS)
+            task = Task(store, committed, project, NOOP_WITH_DEAD_LETTERS)
         else:
             getattr(task, step)()
     counts = Counts.from_metadata(committed[1])
@@ -182,7 +182,7 @@ def test_any_schedule_settles_every_record_exactly_once_in_the_counts(
 @given(schedule=st.lists(st.tuples(STEPS, st.sampled_from(["ok", "transient", "unavailable"]), st.integers(0, 99))))
 def test_the_last_record_of_a_key_is_the_one_that_stays(schedule: list[tuple[str, str, int]]) -> None:
     total, store = 30, Store()
-    task = Task(store, (0, ""), projecting(set(), set()), NOOP_WITH_LETTERS)
+    task = Task(store, (0, ""), projecting(set(), set()), NOOP_WITH_DEAD_LETTERS)
     healing = [(step, "ok", 0) for _ in range(60) for step in ("read", "prepare", "start", "finish", "wait")]
     for step, outcome, seed in [*schedule, *healing]:
         if step == "read":
@@ -225,16 +225,16 @@ def test_nothing_is_committed_past_a_batch_whose_attempt_ended_the_task(
 ) -> None:
     """As when dead letters cannot be written: the batch behind may be prepared already."""
     total, store = 30, Store()
-    task = Task(store, (0, ""), projecting(set(), set()), NOOP_WITH_LETTERS)
+    task = Task(store, (0, ""), projecting(set(), set()), NOOP_WITH_DEAD_LETTERS)
     going_on = [(step, "ok", 0) for _ in range(total) for step in ("read", "prepare", "start", "finish", "wait")]
     ended_at: int | None = None
     for number, (step, outcome, seed) in enumerate([*schedule, *going_on]):
         if step == "read":
             task.read(total)
         elif step == "finish":
-            work = task.buffer.in_flight
-            if work is not None and ended_at is None and number >= after:
-                ended_at = work.records[0].offset
+            batch = task.buffer.in_flight
+            if batch is not None and ended_at is None and number >= after:
+                ended_at = batch.records[0].offset
                 task.buffer.halt()
             else:
                 task.finish(outcome, seed)
@@ -251,7 +251,7 @@ def test_nothing_is_committed_past_a_batch_whose_attempt_ended_the_task(
 def test_a_record_that_ends_nowhere_is_read_but_not_settled() -> None:
     """The count of what was read is not the sum of what became of it, or it could not tell."""
     store = Store()
-    task = Task(store, (0, ""), projecting(set(), set()), NOOP_WITH_LETTERS)
+    task = Task(store, (0, ""), projecting(set(), set()), NOOP_WITH_DEAD_LETTERS)
     for _ in range(2):
         for _ in range(4):
             task.read(8)
@@ -271,40 +271,42 @@ def test_retry_gives_up_after_its_attempts_and_passes_no_good_record_over() -> N
     for attempt in range(4):
         assert task.failed is None, attempt
         task.start()
-        work = task.buffer.in_flight
-        assert work is not None
-        work.apply_unavailable(ConnectionError("away"), task.policy)
+        batch = task.buffer.in_flight
+        assert batch is not None
+        batch.apply_unavailable(ConnectionError("away"), task.policy)
         if task.buffer.finish("away", task.now_ms) is not None:
-            task.failed = work.stopped_at
+            task.failed = batch.stopped_at
         task.now_ms += 100_000
     assert task.failed is not None
     assert (task.failed.reason, task.buffer.position) == ("unavailable", 0)
     assert store.dead_letters == []
 
 
-def test_a_stop_before_refused_records_takes_their_letters_back() -> None:
+def test_a_stop_before_refused_records_takes_their_dead_letters_back() -> None:
     policy = ErrorPolicy(Policy.RETRY, max_retries=0, dead_letters=True)
     records = [record(offset) for offset in range(4)]
-    work = InFlightBatch.prepare(records, policy, projecting(set(), set()))
-    work.apply_result(
+    batch = InFlightBatch.prepare(records, policy, projecting(set(), set()))
+    batch.apply_result(
         [
             FailedRow(1, "overloaded", ValueError("now"), transient=True),
             FailedRow(3, "mapping", ValueError("never")),
         ],
         policy,
     )
-    assert work.stopped_at is not None
-    assert work.end == 1
-    assert work.dead_letters == []
-    assert work.count_outcomes() == Counts(written=1)
+    assert batch.stopped_at is not None
+    assert batch.end == 1
+    assert batch.dead_letters == []
+    assert batch.count_outcomes() == Counts(written=1)
 
 
 def test_rows_written_behind_a_failed_one_of_the_same_key_are_written_again() -> None:
-    work = InFlightBatch.prepare([record(offset) for offset in range(7)], NOOP_WITH_LETTERS, projecting(set(), set()))
-    work.apply_result([FailedRow(1, "overloaded", ValueError("now"), transient=True)], NOOP_WITH_LETTERS)
-    assert [row.offset for row in work.rows] == [1, 4]
+    batch = InFlightBatch.prepare(
+        [record(offset) for offset in range(7)], NOOP_WITH_DEAD_LETTERS, projecting(set(), set())
+    )
+    batch.apply_result([FailedRow(1, "overloaded", ValueError("now"), transient=True)], NOOP_WITH_DEAD_LETTERS)
+    assert [row.offset for row in batch.rows] == [1, 4]
     with pytest.raises(ValueError, match="still to be written"):
-        work.count_outcomes()
+        batch.count_outcomes()
 
 
 def test_lanes_pause_at_their_share_and_resume_at_half_of_it() -> None:
@@ -317,7 +319,9 @@ def test_lanes_pause_at_their_share_and_resume_at_half_of_it() -> None:
     buffers.append([record(5)], 0.0)
     assert buffers.pause_full() == [buffer]
     assert buffers.are_all_paused
-    buffer.accept(InFlightBatch.prepare(buffer.next_batch(LIMITS), NOOP_WITH_LETTERS, projecting(set(), set())), 0.0)
+    buffer.accept(
+        InFlightBatch.prepare(buffer.next_batch(LIMITS), NOOP_WITH_DEAD_LETTERS, projecting(set(), set())), 0.0
+    )
     assert buffers.resume_drained() == [buffer]
     assert (buffers.are_all_paused, buffers.are_all_above_low_mark) == (False, False)
 
@@ -345,7 +349,7 @@ def test_what_waits_and_what_is_written_is_bounded_over_all_partitions(seed: int
             whole.append([record(offsets[partition] + number, partition) for number in range(most)], 0.0)
             offsets[partition] += most
         if buffer.is_batch_due(limits, 0.0):
-            buffer.accept(InFlightBatch.prepare(whole.next_batch(buffer), NOOP_WITH_LETTERS, project), 0.0)
+            buffer.accept(InFlightBatch.prepare(whole.next_batch(buffer), NOOP_WITH_DEAD_LETTERS, project), 0.0)
         buffer.start(0.0)
         if buffer.in_flight is not None and partition not in stuck:
             buffer.in_flight.rows = []

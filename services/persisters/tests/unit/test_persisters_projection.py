@@ -20,7 +20,7 @@ from isotherm.connector.errors.policies import ErrorPolicy, Policy
 from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.record import ProjectedRecord, Record
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
-from isotherm.persisters.records import projection
+from isotherm.persisters.records import row_projection
 from isotherm.persisters.records.conventions import Conventions
 from isotherm.persisters.records.decoding import AvroDecoder, key_decoder, value_decoder
 from isotherm.persisters.records.projection import Projector
@@ -145,7 +145,7 @@ def test_whole_records_take_a_shorter_way_to_the_same_rows(
         rows = [(one.target, one.id, one.values, one.event_time_ms, one.revision, one.raw) for one in found.rows]
         return rows, found.filtered, found.failed and (found.failed[1:3], str(found.failed.error))
 
-    with mock.patch.object(projection, "_whole_row_maker", lambda plan, otherwise, conventions, clock_ms: otherwise):
+    with mock.patch.object(row_projection, "project_whole_records", lambda plan, general, *_: general):
         longer = prepared()
     assert essence(prepared()) == essence(longer)
 

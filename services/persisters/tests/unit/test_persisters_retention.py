@@ -36,7 +36,7 @@ bases = st.text(st.sampled_from("abz09-._"), min_size=1, max_size=6)
 times = st.integers(0, NOW_MS + 400 * DAY_MS)
 
 
-def family(suffix: str = "-{YYYY.MM.DD}", base: str = "temperatures") -> IndexSeries:
+def series(suffix: str = "-{YYYY.MM.DD}", base: str = "temperatures") -> IndexSeries:
     return IndexSeries(base, suffix)
 
 
@@ -84,7 +84,7 @@ def test_any_name_is_looked_at_safely(name: str, suffix: str) -> None:
     ],
 )
 def test_names_that_only_look_alike(name: str) -> None:
-    assert expired_indices([family()], [ListedIndex(name, True)], now_ms=NOW_MS, retention_ms=DAY_MS) == ExpiredIndices(
+    assert expired_indices([series()], [ListedIndex(name, True)], now_ms=NOW_MS, retention_ms=DAY_MS) == ExpiredIndices(
         [], []
     )
 
@@ -93,25 +93,25 @@ def test_seven_days_are_kept_whole() -> None:
     names = ["temperatures-" + format_suffix("{YYYY.MM.DD}", NOW_MS - days * DAY_MS) for days in range(12)]
     kept = 7 * DAY_MS
     at_midnight = expired_indices(
-        [family()], [ListedIndex(one, True) for one in names], now_ms=NOW_MS, retention_ms=kept
+        [series()], [ListedIndex(one, True) for one in names], now_ms=NOW_MS, retention_ms=kept
     )
     assert at_midnight.close == sorted(names[9:]), "records on their way still find their index"
     later = expired_indices(
-        [family()], [ListedIndex(one, True) for one in names], now_ms=NOW_MS + HOUR_MS, retention_ms=kept
+        [series()], [ListedIndex(one, True) for one in names], now_ms=NOW_MS + HOUR_MS, retention_ms=kept
     )
     assert later.close == sorted(names[8:])
 
 
 def test_open_ones_are_closed_and_closed_ones_deleted() -> None:
     indices = [ListedIndex("temperatures-2020.01.01", True), ListedIndex("temperatures-2020.01.02", False)]
-    found = expired_indices([family()], indices, now_ms=NOW_MS, retention_ms=DAY_MS)
+    found = expired_indices([series()], indices, now_ms=NOW_MS, retention_ms=DAY_MS)
     assert found == ExpiredIndices(["temperatures-2020.01.01"], ["temperatures-2020.01.02"])
 
 
 @pytest.mark.parametrize("suffix", ["-x", "-{MM.DD}", "-{YYYY.DD}", "-{YYYY.MM.DD.ss}"])
 def test_a_suffix_that_does_not_tell_the_age(suffix: str) -> None:
-    assert family(suffix).unsuitable is not None
-    assert family(suffix).end_ms("temperatures" + format_suffix(suffix, 0)) is None
+    assert series(suffix).unsuitable is not None
+    assert series(suffix).end_ms("temperatures" + format_suffix(suffix, 0)) is None
 
 
 def elastic(kcql: str, **more: str) -> Validated:

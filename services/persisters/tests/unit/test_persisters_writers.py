@@ -1,4 +1,4 @@
-"""What is told of a batch when: refusals wait until no row of it is offered again."""
+"""What is told of a batch when: dead letters wait until no row of it is offered again."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Told:
         self.dead_letters: list[int] = []
         self.failed_offsets: list[int] = []
 
-    def send(self, letters: Sequence[FailedRecord]) -> None:
-        self.dead_letters += [letter.record.offset for letter in letters]
+    def send(self, records: Sequence[FailedRecord]) -> None:
+        self.dead_letters += [one.record.offset for one in records]
 
     def wrote(self, rows: int, seconds: float) -> None: ...
 
@@ -57,34 +57,34 @@ class Told:
 
 
 def attempts(busy: int, max_retries: int) -> tuple[Told, list[list[int]], InFlightBatch]:
-    """Attempts at a batch of three until none is asked for; the letters that were sent after each."""
+    """Attempts at a batch of three until none is asked for; the dead letters that were sent after each."""
     policy = ErrorPolicy(Policy.RETRY, max_retries=max_retries, dead_letters=True)
     records = [Record("t", 0, offset, 0, None, b"", ()) for offset in range(3)]
     rows = [Row(one.offset, "target", str(one.offset), {}, 0, None, PLAN) for one in records]
-    work = InFlightBatch.prepare(records, policy, lambda one: ProjectedRecord([rows[one.offset]]))
+    batch = InFlightBatch.prepare(records, policy, lambda one: ProjectedRecord([rows[one.offset]]))
     told, buffer = Told(), PartitionBuffer(("t", 0), Counts(), Backoff())
     writers = Writers(1, Overloaded(busy), policy, told.send, told)
     sent = []
     while True:
-        writers.start(buffer, work)
+        writers.start(buffer, batch)
         (answer,) = writers.answers(WAIT_S)
         assert answer.fatal is None
         sent.append(list(told.dead_letters))
-        if not work.rows:
+        if not batch.rows:
             writers.close()
-            return told, sent, work
+            return told, sent, batch
 
 
 def test_a_dead_letter_is_sent_once_its_batch_has_no_row_that_waits() -> None:
-    told, sent, work = attempts(busy=2, max_retries=5)
+    told, sent, batch = attempts(busy=2, max_retries=5)
     assert sent == [[], [], [2]]
     assert told.failed_offsets == [2]
-    assert work.count_outcomes().dead_lettered == {"mapping": 1}
+    assert batch.count_outcomes().dead_lettered == {"mapping": 1}
 
 
 def test_a_record_behind_the_one_that_stops_the_task_is_no_dead_letter_of_this_run() -> None:
-    told, sent, work = attempts(busy=100, max_retries=2)
-    assert work.stopped_at is not None
-    assert (work.stopped_at.record.offset, work.end) == (0, 0)
+    told, sent, batch = attempts(busy=100, max_retries=2)
+    assert batch.stopped_at is not None
+    assert (batch.stopped_at.record.offset, batch.end) == (0, 0)
     assert sent[-1] == []
     assert told.failed_offsets == []

@@ -1,8 +1,8 @@
-"""Batches of flat records, read field by field for all of them at once: half of what one record after another takes.
+"""Batches of flat records, read field by field for all records at once: half the time of reading one after another.
 
-The bytes of the whole batch are one array: numpy follows the place in every record at the same time, and only texts
-become Python's one by one. As `reading` it takes the usual case; one record that is unusual makes the batch so.
-Needs numpy (the extra `columns`). Source: Avro specification 1.11, "Binary Encoding".
+The bytes of the batch are one array. numpy follows the index in every record at the same time; only texts become Python
+objects one by one. Like `reading` it reads short texts and plain maps only; a single other record makes the whole batch
+fall back. Needs numpy (the extra `columns`). Source: Avro specification 1.11, "Binary Encoding".
 """
 
 from __future__ import annotations
@@ -19,32 +19,34 @@ from isotherm.flatavro.reading import INTEGERS, FallbackError, double_run
 
 Records = list[dict[str, Any]]
 ReadBatch = Callable[[Sequence[bytes]], tuple[Records, Mapping[str, list[Any]]]]
-"""From the bytes of records, at least one, to the records, and the same by columns: each field's values."""
+"""From the bytes of records, at least one, to the records, and to the values of each field by its name."""
 
 _Columns = list[list[Any]]
 """The values of each field, for all records of a batch."""
 
-_Places = NDArray[np.int64]
+_Indices = NDArray[np.int64]
 _VARINT_BITS = 63
-"""Where the tenth and last byte of a varint stands, which has a single bit."""
+"""Shift of the tenth and last byte of a varint, which has a single bit."""
 
 
 class _Batch(NamedTuple):
     data: bytes
     octets: NDArray[np.uint8]
-    """The same, for numpy."""
+    """The bytes as a numpy array."""
     latin: str
-    """The same as text of as many characters: those below 128 are what UTF-8 says."""
+    """The bytes as a text of as many characters; characters below 128 are the same in UTF-8."""
 
 
-_Read = Callable[[_Batch, _Places], tuple[_Columns, _Places]]
-"""The values of some fields that begin at the places, and the places after them."""
+_Read = Callable[[_Batch, _Indices], tuple[_Columns, _Indices]]
+"""The values of some fields that begin at these indices, and the indices after them."""
 
 
 def flat_batch_reader(schema: Mapping[str, Any], start: int) -> ReadBatch | None:
-    """A function that reads batches, whose records' bodies begin at `start`; None for a schema that is not flat.
+    """Return a function that reads batches whose records' bodies begin at index `start`; None if the schema is not
+    flat.
 
-    The function raises one of UNUSUAL when any of the records is not the usual case. `schema` as for `flat_reader`.
+    The function raises one of FALLBACK_ERRORS if fastavro has to read one of the records. `schema` is as for
+    `flat_reader`.
     """
     fields = schema.get("fields") if schema.get("type") == "record" else None
     if not fields:
@@ -66,7 +68,7 @@ def flat_batch_reader(schema: Mapping[str, Any], start: int) -> ReadBatch | None
         for reader in readers:
             values, at = reader(batch, at)
             columns += values
-        # Places only grow: one that ends where its record does never was in another.
+        # Indices only grow, so a reader whose last index is right in every record never left its record.
         if not np.array_equal(at, ends):
             raise FallbackError
         return records_of(columns), dict(zip(names, columns, strict=True))
@@ -107,9 +109,9 @@ def _reader(type_: Any) -> _Read | None:
     return {"string": _texts, "boolean": _booleans, "double": _doubles(1)}.get(type_)
 
 
-def _texts(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
+def _texts(batch: _Batch, at: _Indices) -> tuple[_Columns, _Indices]:
     first = batch.octets[at]
-    # As for one record: lengths of one byte.
+    # As in `reading`: only lengths of one byte.
     if (first & 129).any():
         raise FallbackError
     starts = at + 1
@@ -125,19 +127,19 @@ def _texts(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
     return [texts], ends
 
 
-def _same_bytes(batch: _Batch, starts: _Places, ends: _Places) -> bytes | None:
-    """What stands at every place, as a unit or the name of a metric does; None when it is not the same throughout."""
+def _same_bytes(batch: _Batch, starts: _Indices, ends: _Indices) -> bytes | None:
+    """What stands at every index, as a unit or the name of a metric does; None when it is not the same throughout."""
     data = batch.data
     found = data[starts[0] : ends[0]]
     width = len(found)
-    # The last one tells most columns whose texts differ from those whose texts do not.
+    # Comparing with the last text first excludes most columns whose texts differ.
     if not width or data[starts[-1] : ends[-1]] != found or ((ends - starts) != width).any():
         return None
     texts = sliding_window_view(batch.octets, width)[starts]
     return found if (texts == texts[0]).all() else None
 
 
-def _integers(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
+def _integers(batch: _Batch, at: _Indices) -> tuple[_Columns, _Indices]:
     octets = batch.octets[at]
     bits = (octets & 127).astype(np.uint64)
     ends = at + 1
@@ -159,8 +161,8 @@ def _integers(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
 def _doubles(run: int) -> _Read:
     width = 8 * run
 
-    def read(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
-        # With nothing after the last record a place may be too far for a window, which is an IndexError.
+    def read(batch: _Batch, at: _Indices) -> tuple[_Columns, _Indices]:
+        # If nothing follows the last record, an index may be too large for a window, which raises IndexError.
         if batch.octets.size < width:
             raise FallbackError
         values = sliding_window_view(batch.octets, width)[at].view("<f8")
@@ -169,35 +171,35 @@ def _doubles(run: int) -> _Read:
     return read
 
 
-def _booleans(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
+def _booleans(batch: _Batch, at: _Indices) -> tuple[_Columns, _Indices]:
     octets = batch.octets[at]
     if (octets > 1).any():
         raise FallbackError
     return [(octets == 1).tolist()], at + 1
 
 
-def _text_maps(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
+def _text_maps(batch: _Batch, at: _Indices) -> tuple[_Columns, _Indices]:
     maps: list[dict[str, str]] = [{} for _ in range(at.size)]
     ends = at.copy()
     left = np.zeros(at.size, np.uint8)
-    # All maps begin with the count of a block, entries follow, and a count of none ends them.
+    # Every map begins with the count of a block; entries follow, and the count 0 ends the map.
     counted = np.arange(at.size)
     while counted.size:
         counts = batch.octets[ends[counted]]
-        # As for one record: counts of one byte, and none that is negative.
+        # As in `reading`: only counts of one byte that are not negative.
         if (counts & 129).any():
             raise FallbackError
         left[counted] = counts >> 1
         ends[counted] += 1
-        places = counted[counts > 0]
-        counted = places
-        while places.size:
-            (keys,), values_at = _texts(batch, ends[places])
-            (values,), ends[places] = _texts(batch, values_at)
-            for place, key, value in zip(places.tolist(), keys, values, strict=True):
-                maps[place][key] = value
-            left[places] -= 1
-            places = places[left[places] > 0]
+        indices = counted[counts > 0]
+        counted = indices
+        while indices.size:
+            (keys,), values_at = _texts(batch, ends[indices])
+            (values,), ends[indices] = _texts(batch, values_at)
+            for index, key, value in zip(indices.tolist(), keys, values, strict=True):
+                maps[index][key] = value
+            left[indices] -= 1
+            indices = indices[left[indices] > 0]
     return [maps], ends
 
 
@@ -210,18 +212,18 @@ def _nullable(branches: Sequence[Any]) -> _Read | None:
         return None
     read_value, null_byte, value_byte = inner, 2 * null, 2 - 2 * null
 
-    def read(batch: _Batch, at: _Places) -> tuple[_Columns, _Places]:
+    def read(batch: _Batch, at: _Indices) -> tuple[_Columns, _Indices]:
         branch = batch.octets[at]
         is_value = branch == value_byte
         if not (is_value | (branch == null_byte)).all():
             raise FallbackError
         ends = at + 1
-        places = np.flatnonzero(is_value)
+        indices = np.flatnonzero(is_value)
         values: list[Any] = [None] * at.size
-        if places.size:
-            (found,), ends[places] = read_value(batch, ends[places])
-            for place, value in zip(places.tolist(), found, strict=True):
-                values[place] = value
+        if indices.size:
+            (found,), ends[indices] = read_value(batch, ends[indices])
+            for index, value in zip(indices.tolist(), found, strict=True):
+                values[index] = value
         return [values], ends
 
     return read

@@ -1,9 +1,9 @@
-"""Avro's binary encoding of flat records, read by a function compiled for one schema: half of fastavro's time.
+"""Avro's binary encoding of flat records, read by a function that is compiled for one schema: half of fastavro's time.
 
-Flat is a record of strings, integers, doubles, booleans, any of them or null, and maps of strings. Only the usual case
-is read here. For whatever else bytes may hold (texts of 64 bytes and more, maps in sized blocks, a body that is cut or
-too long) the function raises one of UNUSUAL, and fastavro reads the value or says what is wrong with it.
-Source: Avro specification 1.11, "Binary Encoding".
+A flat record has fields of strings, integers, doubles, booleans, any of them or null, and maps of strings. The function
+reads only short texts and plain maps. For all other bytes (texts of 64 bytes and more, maps in sized blocks, a body
+that is cut or too long) it raises one of FALLBACK_ERRORS, and fastavro reads the value or reports what is wrong with
+it. Source: Avro specification 1.11, "Binary Encoding".
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ Read = Callable[[bytes], dict[str, Any]]
 
 
 class FallbackError(Exception):
-    """Bytes that are not the usual case."""
+    """The compiled function does not read these bytes; fastavro has to."""
 
 
 FALLBACK_ERRORS = (FallbackError, IndexError, UnicodeDecodeError, struct.error)
 """What a compiled function raises for bytes that it does not read."""
 
 _TIME_BYTES = 6
-"""Of today's epoch milliseconds as a varint; all but the lowest two stay the same for 16 seconds."""
+"""Length of today's epoch milliseconds as a varint; all bytes but the lowest two stay the same for 16 seconds."""
 _LOW_BITS = (1 << 14) - 1
 _REMEMBERED = 4_096
 INTEGERS = ("int", "long")
 
 
 def flat_reader(schema: Mapping[str, Any], start: int) -> Read | None:
-    """A function from bytes, whose body begins at `start`, to the record; None for a schema that is not flat.
+    """Return a function from bytes, whose body begins at index `start`, to the record; None if the schema is not flat.
 
-    `schema` is parsed JSON without logical types: of a schema with any, nothing is compiled.
+    `schema` is parsed JSON. A schema with logical types is not flat.
     """
     fields = schema.get("fields") if schema.get("type") == "record" else None
     if not fields:
         return None
     names: dict[str, Any] = {
-        "UnusualError": FallbackError,
+        "FallbackError": FallbackError,
         "read_long": _read_long,
         "read_texts": read_texts,
         "times": {},
@@ -47,7 +47,7 @@ def flat_reader(schema: Mapping[str, Any], start: int) -> Read | None:
     if lines is None:
         return None
     record = ", ".join(f"{field['name']!r}: value{number}" for number, field in enumerate(fields))
-    # One function for all fields, as dataclasses are made: a loop over readers takes twice the time.
+    # One generated function for all fields, as for dataclasses: a loop over readers takes twice the time.
     source = "\n    ".join(
         [
             "def read(data):",
@@ -64,7 +64,7 @@ def flat_reader(schema: Mapping[str, Any], start: int) -> Read | None:
 
 
 def _body(types: Sequence[Any], names: dict[str, Any]) -> list[str] | None:
-    """The lines that read all fields into value0, value1, ...; what they need is put into `names`."""
+    """Return the lines that read all fields into value0, value1, ...; add the objects that they use to `names`."""
     lines: list[str] = []
     number = 0
     while number < len(types):
@@ -84,7 +84,7 @@ def _body(types: Sequence[Any], names: dict[str, Any]) -> list[str] | None:
 
 
 def double_run(types: Sequence[Any], first: int) -> int:
-    """How many doubles stand next to each other from `first` on."""
+    """Return how many doubles stand next to each other from index `first` on."""
     end = first
     while end < len(types) and types[end] in ("double", {"type": "double"}):
         end += 1
@@ -152,7 +152,7 @@ def _nullable_lines(branches: Sequence[Any], value: str, names: dict[str, Any]) 
 
 
 def _read_long(data: bytes, at: int, times: dict[bytes, int]) -> tuple[int, int]:
-    """A number and where it ends. The upper bytes of one as long as a time are remembered in `times`."""
+    """Return a number and the index after it; remember in `times` the upper bytes of one as long as a time."""
     start, bits, shift = at, 0, 0
     while shift < 64:
         byte = data[at]
@@ -171,7 +171,7 @@ def _read_long(data: bytes, at: int, times: dict[bytes, int]) -> tuple[int, int]
 
 
 def read_texts(data: bytes, at: int) -> tuple[dict[str, str], int]:
-    """A map of strings that begins at `at`, and where it ends."""
+    """Return a map of strings that begins at index `at`, and the index after it."""
     texts = {}
     while count := data[at]:
         at += 1

@@ -1,9 +1,8 @@
-"""Avro's binary encoding for flat records, compiled for one schema: a third of fastavro's time.
+"""Avro's binary encoding of flat records, by a function that is compiled for one schema: a third of fastavro's time.
 
-Flat is a record of string, long, double and map<string> fields, logical types over them included. Only the plain
-case is written here: values of exactly the Python type, integers from 0. Whatever else a record holds, a datetime or
-a missing field with a default, is for fastavro to write or to refuse.
-Source: Avro specification 1.11, "Binary Encoding".
+A flat record has fields of string, long, double and map<string>, and logical types over them. The function writes only
+values of exactly these Python types and integers from 0 on. fastavro writes or refuses everything else: a datetime, a
+missing field with a default. Source: Avro specification 1.11, "Binary Encoding".
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _LOW_BITS = 14
 
 
 def flat_encoder(schema: Mapping[str, Any], header: bytes, otherwise: Encode) -> Encode | None:
-    """A function from a record to `header` and its body; None when the schema (parsed JSON) is not flat.
+    """Return a function from a record to `header` and its body; None if the schema (parsed JSON) is not flat.
 
-    The function gives every record that is not the plain case to `otherwise`.
+    The function passes every record that it does not write to `otherwise`.
     """
     fields = schema.get("fields") if schema.get("type") == "record" else None
     if not fields:
@@ -33,7 +32,7 @@ def flat_encoder(schema: Mapping[str, Any], header: bytes, otherwise: Encode) ->
     writers = [_writer(field["type"]) for field in fields]
     if None in writers:
         return None
-    # One expression for all fields, as dataclasses are made: a loop over them takes twice the time.
+    # One generated expression for all fields, as for dataclasses: a loop over them takes twice the time.
     names: dict[str, Any] = {"header": header, "otherwise": otherwise}
     parts = []
     for number, (field, writer) in enumerate(zip(fields, writers, strict=True)):
@@ -64,7 +63,7 @@ def _writer(schema: Any) -> Callable[[Any], bytes] | None:
 
 
 def _text() -> Callable[[object], bytes]:
-    # Devices, metrics and units come again and again.
+    # Devices, metrics and units repeat.
     known: dict[object, bytes] = {}
 
     def write(value: object) -> bytes:
@@ -113,7 +112,7 @@ def _long(value: object) -> bytes:
     zigzag = value << 1
     if zigzag < 1 << _LOW_BITS:
         return _SHORT[zigzag]
-    # The upper bits of times change every few seconds only.
+    # The upper bits of times change only every few seconds.
     return _LOW[zigzag & (1 << _LOW_BITS) - 1] + _varint(zigzag >> _LOW_BITS)
 
 
