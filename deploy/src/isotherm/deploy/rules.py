@@ -200,7 +200,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "persisters": (
         Rule(
             "PersisterAbsent",
-            _absent("persisters", f"{_PERSISTERS}paused_lanes"),
+            _absent("persisters", f"{_PERSISTERS}paused_partitions"),
             "No persister is scraped.",
             "5m",
             "critical",
@@ -213,7 +213,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
         Rule(
             "PersisterSinkSlow",
-            f"max by (job, connector) ({_PERSISTERS}paused_lanes) > 0",
+            f"max by (job, connector) ({_PERSISTERS}paused_partitions) > 0",
             "{{ $labels.connector }} waits for its sink.",
             "10m",
         ),
@@ -237,7 +237,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "critical",
         ),
         Rule(
-            "PersisterLettersFail",
+            "PersisterDeadLettersFail",
             _grows("kafka_connect_task_error_deadletterqueue_produce_failures_total", "job, connector"),
             "Dead letters of {{ $labels.connector }} are not acknowledged.",
             "0m",

@@ -157,13 +157,13 @@ def test_paused_partitions_that_move_to_another_process_and_back_go_on(
     lines = ("retry.interval=200", "connect.hazelcast.batch.size=10")
     first = persister(broker, queue, *lines)
     first.start(waiting_records=20)
-    first.until("paused", lambda: first.gauge("paused_lanes") == 2)
+    first.until("paused", lambda: first.gauge("paused_partitions") == 2)
     written += broker.aggregates(10, range(40, 45), revision=BASE_MS)
     first.until("told", lambda: first.gauge("lag_records") == len(written) - first.counts()["read"])
     second = persister(broker, queue, *lines, name=first.name)
     second.start(waiting_records=20)
-    second.until("paused", lambda: second.gauge("paused_lanes") == 1)
+    second.until("paused", lambda: second.gauge("paused_partitions") == 1)
     assert second.stop() == 0
-    first.until("paused again", lambda: first.gauge("paused_lanes") == 2)
+    first.until("paused again", lambda: first.gauge("paused_partitions") == 2)
     drain(queue, first, [], written)
     assert first.stop() == 0
