@@ -1,7 +1,7 @@
-"""An aggregator that is given readings in steps, each of which is complete at once.
+"""An aggregator that gets its readings in steps, each of which is complete at once.
 
-Its time advances by the readings alone (`advance_when_idle` is off): the last reading of a step, half a minute after the
-others, finishes their windows.
+Its time advances by the readings alone (`advance_when_idle` is off): the last reading of a step, half a minute after
+the others, finishes their windows.
 """
 
 from __future__ import annotations

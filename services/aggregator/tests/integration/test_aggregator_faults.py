@@ -1,7 +1,7 @@
-"""What an aggregator is put through over its life, and what has to be in Kafka afterwards: all of it, and right.
+"""Kills and outages over the life of an aggregator, and what must be in Kafka afterwards: everything, and correct.
 
-The test reads the topics and recounts in plain Python. Time advances by the readings alone (`advance_when_idle` is off),
-so a reading waits for a slow test.
+The test reads the topics and recounts in plain Python. Time advances by the readings alone (`advance_when_idle` is
+off), so a reading waits for a slow test.
 """
 
 from __future__ import annotations

@@ -11,33 +11,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aggregator_story import DROPPED, Run, Story
 from aggregator_world import (
     ATTRIBUTES,
     READING,
-    READINGS,
     RULES,
-    SPAN_MS,
     Process,
-    Record,
     Topics,
     headers,
     identity,
-    make_records,
-    make_v2,
-    produce,
-    reading_v2,
     settings_of,
     wait_for,
     write_devices,
 )
-from confluent_kafka import Message
 
 from isotherm.servicekit import avro
 from isotherm.servicekit import kafka as clients
@@ -47,55 +38,6 @@ from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
-
-TRANSACTION_TIMEOUT_MS = 900_000
-"""The most that a broker grants: the open transaction has to outlive two starts of Spark on a machine that is busy."""
-
-AHEAD_MS = 20_000
-"""How far ahead of ours the clocks are that the last readings bear: their windows end when the service has stopped."""
-PREFIX = "isotherm_aggregator_"
-DROPPED = f"{PREFIX}rows_dropped_by_watermark_total"
-
-
-@dataclass
-class Run:
-    """What the run left behind."""
-
-    topics: Topics
-    folder: Path
-    records: list[Record] = field(default_factory=list)
-    devices: dict[str, dict[str, Any]] = field(default_factory=dict)
-    decode: Callable[[bytes], Mapping[str, Any]] = field(default=lambda _data: {})
-    out: list[Message] = field(default_factory=list)
-    grouped: list[Message] = field(default_factory=list)
-    late: list[Message] = field(default_factory=list)
-    dead: list[Message] = field(default_factory=list)
-    metrics: dict[str, float] = field(default_factory=dict)
-    statuses: list[dict[str, Any]] = field(default_factory=list)
-    exit_code: int = -1
-    log: str = ""
-    windows_before_kill: int = 0
-    killed_jvm: int = 0
-    second_instance_said: str = ""
-    held_back_while_open: bool = False
-    open_at_stop: set[checker.WindowKey] = field(default_factory=set)
-    dropped_by_last: float = -1
-
-    def expected_windows(self, rules: checker.Rules = RULES) -> dict[checker.WindowKey, dict[str, float]]:
-        return checker.expected_windows((r.reading for r in self.records if r.reading is not None), rules)
-
-    def decoded(self, messages: list[Message]) -> list[Mapping[str, Any]]:
-        return [self.decode(message.value() or b"") for message in messages]
-
-    def window_keys(self) -> set[checker.WindowKey]:
-        """What is in the output topic now."""
-        return {checker.window_key(row) for row in self.decoded(self.topics.read(self.topics.output))}
-
-
-def lag(process: Process, topics: Topics) -> float:
-    """Records that either query has not read yet."""
-    of_input = f'topic="{topics.input}'
-    return sum(value for name, value in process.metrics().items() if "_lag_records{" in name and of_input in name)
 
 
 @pytest.fixture(scope="module")
@@ -110,97 +52,28 @@ def topics(kafka: Kafka, registry: Registry) -> Topics:
 def run(
     kafka: Kafka, topics: Topics, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
 ) -> Iterator[Run]:
-    """The whole story; see the module's text."""
+    """The whole run; the module's docstring describes it."""
     registry = SchemaRegistry(topics.registry)
     decoder = avro.Decoder(registry)
     run = Run(topics, tmp_path_factory.mktemp("aggregator") / "checkpoint")
     run.decode = lambda data: dict(decoder(data).record)
     run.devices = write_devices(topics, registry)
-    records = make_records(registry.encoder(topics.input, READING), time.time_ns() // 1_000_000 - SPAN_MS)
-
-    plain = clients.producer(topics.kafka, "aggregator-test")
-    aborted, open_one = (
-        clients.producer(
-            topics.kafka,
-            f"aggregator-test-{name}",
-            transactional_id=f"aggregator-test-{name}",
-            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-        )
-        for name in ("aborted", "open")
-    )
-    for producer in (aborted, open_one):
-        producer.init_transactions()
-        producer.begin_transaction()
-    half = READINGS // 2
-    produce(plain, topics.input, records[:half])
-    assert plain.flush(30) == 0
-    produce(aborted, topics.input, records[:500])
-    aborted.flush(30)
-    aborted.abort_transaction()
-    produce(open_one, topics.input, records[half : half + 50])
-    assert open_one.flush(30) == 0
-    produce(plain, topics.input, records[half + 50 :])
-    assert plain.flush(30) == 0
-
-    first = Process(topics, run.folder, free_port())
-    processes = [first]
+    story = Story(run, kafka, registry, free_port, clients.producer(topics.kafka, "aggregator-test"))
+    open_one = story.fill_input()
     try:
-        wait_for(lambda: len(topics.read(topics.output)) > 0, "the first windows", first)
-        run.killed_jvm = first.jvm_pids()[0]
-        first.kill()
-        run.windows_before_kill = len({message.key() for message in topics.read(topics.output)})
-
-        second = Process(topics, run.folder, free_port())
-        processes.append(second)
-        third = Process(topics, run.folder, free_port())
-        processes.append(third)
-        wait_for(lambda: second.ready().get("ready", False) or third.ready().get("ready", False), "readiness")
-        # The first to take the lock after the killed JVM runs; the other waits for it.
-        second, third = (second, third) if second.ready().get("ready") else (third, second)
-        run.second_instance_said = str(third.ready())
-
-        kafka.kill()
-        kafka.start()
-        kafka.wait_ready()
-        topics.declare([READING, reading_v2()], with_later=True)
-        encode_v2 = registry.encoder(topics.later, reading_v2())
-        fresh = make_v2(encode_v2, "v2", 200, time.time_ns() // 1_000_000)
-        produce(plain, topics.later, fresh)
-        assert plain.flush(30) == 0
-        run.records = records + fresh
-
-        held = [r.reading for r in records[half : half + 50] if r.reading and r.fate == "on-time"]
-        newest_open_ms = min(checker.epoch_ms(reading["event_time"]) for reading in held)
-        ends = [window["window_end"] for window in run.decoded(topics.read(topics.output))]
-        run.held_back_while_open = max(map(checker.epoch_ms, ends)) <= newest_open_ms
-        open_one.commit_transaction()
-
-        expected = run.expected_windows()
-        wait_for(lambda: len({m.key() for m in topics.read(topics.output)}) >= len(expected), "every window", second)
-        groups = checker.expected_groups(expected, run.devices, ATTRIBUTES)
-        wait_for(lambda: len({m.key() for m in topics.read(topics.grouped)}) >= len(groups), "every group", second)
-        wait_for(lambda: lag(second, topics) == 0, "both queries at the end", second)
-        ahead = make_v2(encode_v2, "ahead", 5, time.time_ns() // 1_000_000 + AHEAD_MS)
-        run.records += ahead
-        produce(plain, topics.later, ahead)
-        assert plain.flush(30) == 0
-        wait_for(lambda: second.metrics()[f"{PREFIX}state_rows"] == len(ahead), "the last windows", second)
-        run.metrics = second.metrics()
-        run.exit_code = second.terminate()
-        run.log = second.log_text()
-        run.statuses = topics.statuses(decoder, second.pid)
-        expected = run.expected_windows()
-        run.open_at_stop = expected.keys() - run.window_keys()
-        wait_for(lambda: run.window_keys() >= expected.keys(), "the windows left open, from an idle input", third)
-        groups = checker.expected_groups(expected, run.devices, ATTRIBUTES)
-        wait_for(lambda: len({m.key() for m in topics.read(topics.grouped)}) >= len(groups), "their groups", third)
+        second, third = story.kill_first()
+        story.restart_kafka()
+        story.commit_open_transaction(open_one)
+        story.wait_for_outputs(second, "every window")
+        story.stop_with_open_windows(second)
+        story.wait_for_outputs(third, "the windows left open, from an idle input")
         run.dropped_by_last = third.metrics()[DROPPED]
         third.terminate()
         run.out, run.grouped = topics.read(topics.output), topics.read(topics.grouped)
         run.late, run.dead = topics.read(topics.late), topics.read(topics.dead)
         yield run
     finally:
-        for process in processes:
+        for process in story.processes:
             if process.is_running():
                 process.kill()
         registry.close()
