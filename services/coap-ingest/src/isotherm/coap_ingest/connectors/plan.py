@@ -9,7 +9,7 @@ from isotherm import payloads
 from isotherm.coap_ingest.coap.psk import PreSharedKey, pre_shared_key
 from isotherm.coap_ingest.coap.resource import AddressError, Server, parse_server
 from isotherm.coap_ingest.connectors import connector_keys as keys
-from isotherm.coap_ingest.connectors.listen_options import ListenOptions, check_keys_of_records, read_listen_options
+from isotherm.coap_ingest.connectors.listen_keys import read_listen_plan
 from isotherm.coap_ingest.ingest.routes import MessageKey, Rule, Values, compile_rules
 from isotherm.coap_ingest.listener.plan import ListenPlan
 from isotherm.coap_ingest.observe.link_filter import LinkFilter
@@ -69,7 +69,6 @@ def compile_plan(
     validated = validate(keys.DEFINITION, config)
     servers, problems = _servers(validated)
     psk, psk_problems = _pre_shared_key(validated, servers)
-    options, listen_problems = read_listen_options(validated, allow_anonymous=allow_anonymous)
     rules, kcql_problems = compile_rules(
         validated.statements,
         key=keys.KCQL,
@@ -78,20 +77,15 @@ def compile_plan(
         values=_values(validated),
         message_key=_message_key(validated),
     )
-    problems = [
-        *problems,
-        *psk_problems,
-        *listen_problems,
-        *check_keys_of_records(options, rules),
-        *kcql_problems,
-    ]
+    listen, listen_problems = read_listen_plan(validated, rules, allow_anonymous=allow_anonymous)
+    problems = [*problems, *psk_problems, *listen_problems, *kcql_problems]
     if problems:
         raise InvalidConfigError(problems, validated.notices)
     return Plan(
         name=validated.name,
         rules=tuple(rules),
         observe=_observe_plan(validated, servers, rules),
-        listen=_listen_plan(validated, options, rules),
+        listen=listen,
         psk=psk,
         dead_letter_topic=_dead_letter_topic(validated, dead_letter_topic),
         errors=_error_policy(validated),
@@ -110,21 +104,6 @@ def _observe_plan(validated: Validated, servers: list[Server], rules: list[Rule]
             validated.flag(keys.DISCOVERY_OBSERVABLE),
         ),
         validated.integer(keys.DISCOVERY_INTERVAL),
-    )
-
-
-def _listen_plan(validated: Validated, options: ListenOptions | None, rules: list[Rule]) -> ListenPlan | None:
-    if options is None:
-        return None
-    return ListenPlan(
-        validated.name,
-        options.server,
-        tuple(rules),
-        options.rate,
-        options.timeout_ms,
-        options.keys,
-        options.identity,
-        options.acl,
     )
 
 

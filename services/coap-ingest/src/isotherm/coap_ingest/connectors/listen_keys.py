@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from isotherm.coap_ingest.coap.psk import parse_keys
 from isotherm.coap_ingest.coap.resource import AddressError, Server, parse_server
 from isotherm.coap_ingest.connectors import connector_keys as keys
 from isotherm.coap_ingest.ingest.routes import Rule
 from isotherm.coap_ingest.listener.identity import IDENTITY_KEY, IdentityPolicy, PathAcl, parse_acl
+from isotherm.coap_ingest.listener.plan import ListenPlan
 from isotherm.connector.config.validation import Problem, Validated
-from isotherm.servicekit.throttling.rates import Rate, parse_rate
+from isotherm.servicekit.throttling.rates import parse_rate
 
 _ANY_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104  # they are refused
 _DTLS_ONLY = "has a meaning for a coaps:// listener only"
 
 
-@dataclass(frozen=True, slots=True)
-class ListenOptions:
-    """The checked values of the keys; see `ListenPlan`."""
-
-    server: Server
-    rate: Rate
-    timeout_ms: int
-    keys: Mapping[bytes, bytes]
-    identity: IdentityPolicy
-    acl: PathAcl | None
-
-
-def read_listen_options(validated: Validated, *, allow_anonymous: bool) -> tuple[ListenOptions | None, list[Problem]]:
-    """Return the options, or None when the connector observes servers; and the problems found.
+def read_listen_plan(
+    validated: Validated, rules: Sequence[Rule], *, allow_anonymous: bool
+) -> tuple[ListenPlan | None, list[Problem]]:
+    """Return the plan of the listener, or None when the connector observes servers; and the problems found.
 
     With `allow_anonymous` a listener without DTLS may have an address other than loopback.
     """
@@ -59,15 +49,16 @@ def read_listen_options(validated: Validated, *, allow_anonymous: bool) -> tuple
         problems.append(Problem(keys.LISTEN, why))
     policy, acl, identity_problems = _identity(validated, is_secured=server.scheme == "coaps")
     timeout_ms = validated.integer(keys.LISTEN_TIMEOUT)
-    return ListenOptions(server, rate, timeout_ms, device_keys, policy, acl), [*problems, *identity_problems]
+    plan = ListenPlan(validated.name, server, tuple(rules), rate, timeout_ms, device_keys, policy, acl)
+    return plan, [*problems, *identity_problems, *_check_with_key(plan)]
 
 
-def check_keys_of_records(options: ListenOptions | None, rules: Sequence[Rule]) -> list[Problem]:
-    """Refuse WITHKEY when the payload does not decide the device: the key could name another device."""
-    if options is None or options.identity is IdentityPolicy.PAYLOAD:
+def _check_with_key(plan: ListenPlan) -> list[Problem]:
+    """Refuse WITHKEY when the payload does not decide the device, because the key could name another device."""
+    if plan.identity is IdentityPolicy.PAYLOAD:
         return []
-    why = f"WITHKEY takes the key from the payload, {IDENTITY_KEY} = {options.identity.value} does not (in"
-    return [Problem(keys.KCQL, f"{why} {rule.statement.text!r})") for rule in rules if rule.statement.with_key]
+    why = f"WITHKEY takes the key from the payload, {IDENTITY_KEY} = {plan.identity.value} does not (in"
+    return [Problem(keys.KCQL, f"{why} {rule.statement.text!r})") for rule in plan.rules if rule.statement.with_key]
 
 
 def _is_loopback(host: str) -> bool:
