@@ -1,4 +1,4 @@
-"""`python -m isotherm.deploy`: write what is generated; pack the charts; renew Kubernetes' schemas."""
+"""`python -m isotherm.deploy`: write the generated files, pack the charts, renew Kubernetes' schemas."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from isotherm.deploy import charts, generate, kubernetes_schemas
 
 
 def main() -> int:
-    """Entry point; exit code 1 with Helm's own words when it refuses."""
+    """Entry point; exit code 1 with Helm's message when Helm refuses."""
     parser = argparse.ArgumentParser(prog="python -m isotherm.deploy", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("update", help="write values schemas, dashboards and alert rules anew")
     packing = commands.add_parser("pack", help="archives of the umbrella and of every chart")
-    packing.add_argument("folder", type=Path, help="where they go; what is in it goes")
+    packing.add_argument("folder", type=Path, help="the folder of the archives; its old content is deleted")
     renewing = commands.add_parser("kubernetes-schemas", help="write deploy/kubernetes-schemas anew")
     renewing.add_argument("openapi", type=Path, help="Kubernetes' api/openapi-spec/swagger.json")
     renewing.add_argument("definitions", type=Path, nargs="*", help="files with a CustomResourceDefinition each")

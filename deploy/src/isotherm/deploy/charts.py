@@ -1,4 +1,4 @@
-"""The charts through Helm: dependencies brought together, linted, rendered, packed."""
+"""Runs Helm on the charts: collects dependencies, lints, renders, packs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from isotherm.stack.artifacts import default_cache_folder
 
 _TIMEOUT_S = 120
 _KUBERNETES = ("--kube-version", "1.34.0")
-"""Of the committed schemas; a Helm built from source believes in another one."""
+"""The version of the committed schemas; a Helm that is built from source assumes another one."""
 
 
 class ChartError(Exception):
-    """Helm refused; the text is its own."""
+    """Helm refused; the text is Helm's."""
 
 
 def tool(name: str) -> str:
-    """The path of `helm` or `kubeconform`: from PATH, else where `make charts-tools` puts it.
+    """The path of `helm` or `kubeconform`: from PATH, else from the folder of `make charts-tools`.
 
-    Raises ChartError when it is in neither place.
+    Raises ChartError when neither has it.
     """
     cache = default_cache_folder() / "bin"
     found = shutil.which(name) or shutil.which(name, path=str(cache))
@@ -36,10 +36,10 @@ def tool(name: str) -> str:
 
 
 def assemble(folder: Path, source: Path = CHARTS) -> Path:
-    """Copy all charts of `source` into `folder` with what they depend on inside them; the folder of the charts.
+    """Copy all charts of `source` into `folder`, with their dependencies inside them; the folder of the charts.
 
-    Helm takes a dependency of a dependency only from a chart that holds it already, so the services come first.
-    Raises ChartError.
+    Helm takes a transitive dependency only from a chart that already holds it, so the services come first. Raises
+    ChartError.
     """
     charts = Path(shutil.copytree(source, folder / "charts"))
     names = sorted(file.parent.name for file in charts.glob("*/Chart.yaml"))
@@ -49,7 +49,7 @@ def assemble(folder: Path, source: Path = CHARTS) -> Path:
 
 
 def pack(folder: Path) -> list[Path]:
-    """Archives of the umbrella and of every service's chart, in `folder`. Raises ChartError."""
+    """Write archives of the umbrella and of every service's chart into `folder`; their paths. Raises ChartError."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     charts = assemble(folder / "work")
@@ -61,18 +61,18 @@ def pack(folder: Path) -> list[Path]:
 
 
 def render(chart: Path, *arguments: str) -> list[dict[str, Any]]:
-    """The objects that a chart makes; release `isotherm` in namespace `home`. Raises ChartError."""
+    """The objects of a rendered chart, as release `isotherm` in namespace `home`. Raises ChartError."""
     text = helm("template", "isotherm", str(chart), "--namespace", "home", *_KUBERNETES, *arguments)
     return [document for document in yaml.safe_load_all(text) if document]
 
 
 def lint(chart: Path, *arguments: str) -> None:
-    """Helm's own rules, its recommendations too. Raises ChartError."""
+    """Check a chart with Helm's linter, recommendations included. Raises ChartError."""
     helm("lint", "--strict", str(chart), *_KUBERNETES, *arguments)
 
 
 def helm(*arguments: str) -> str:
-    """What a Helm command prints. Raises ChartError with what it says when it fails."""
+    """The output of a Helm command. Raises ChartError with Helm's message when it fails."""
     return _run([tool("helm"), *arguments])
 
 

@@ -1,7 +1,7 @@
-"""The connectors that values make: what the charts' templates write into connector.json, said once more in Python.
+"""The connectors of a chart's values: the same configuration that the charts' templates write into connector.json.
 
-So an example's statements are checked by the services' own code where there is no Helm; where there is, what Helm
-renders is compared with this.
+The services' own code checks an example's connectors with it where Helm is not installed. Where Helm is installed, a
+test compares it with the rendered configuration.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _connector(job: Mapping[str, Any], prefix: str, base: Mapping[str, Any]) -> 
 
 
 def _text(value: str | bool | float) -> str:
-    """A value as Helm writes it: it has only one kind of number, which is written without an exponent."""
+    """A value as Helm writes it: Helm has only one kind of number, and writes it without an exponent."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

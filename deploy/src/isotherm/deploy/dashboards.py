@@ -1,4 +1,4 @@
-"""Grafana dashboards made from metric definitions: every metric of a service is on its dashboard, with its own text."""
+"""Makes Grafana dashboards from metric definitions: a service's dashboard shows every metric with its own text."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from isotherm.deploy.definitions import Definition
 from isotherm.deploy.services import SERVICES, Service
 
 SCHEMA_VERSION = 39
-"""Of the dashboard model of Grafana 11; newer ones read it."""
+"""The version of Grafana 11's dashboard model, which newer versions read."""
 
 OVERVIEW = "isotherm-overview"
 VARIABLES = {"datasource": "prometheus", "job": ".+", "__rate_interval": "1m"}
-"""What the dashboards' queries use, each with a value that it may have."""
+"""Variables of the dashboards' queries, each with an example of its value."""
 
 _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 3
 _UNITS = (("_seconds", "s"), ("_ms", "ms"), ("_bytes", "bytes"))
 _SELECTOR = '{job=~"$job"}'
-# Labels that make a line for each value; of the others only the sum is shown.
+# Labels with so many values that a panel shows only the sum over them.
 _DETAIL = ("partition", "task", "version", "cipher")
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One graph: a title, a text, queries with their legends, a unit of Grafana's."""
+    """One graph: a title, a text, queries with their legends, and one of Grafana's units."""
 
     title: str
     text: str
@@ -41,12 +41,12 @@ def dashboard(service: Service) -> dict[str, Any]:
 
 
 def overview() -> dict[str, Any]:
-    """The whole path on one page: what came, what is stored, what waits, what was refused."""
+    """The whole path on one page: records received, stored, waiting and refused."""
     return _dashboard(OVERVIEW, "Isotherm / overview", list(_OVERVIEW))
 
 
 def all_dashboards() -> dict[str, dict[str, Any]]:
-    """Every dashboard by the name of the chart that brings it; the overview comes with the umbrella."""
+    """Every dashboard by the name of its chart; the overview is part of the umbrella."""
     return {"isotherm": overview()} | {service.name: dashboard(service) for service in SERVICES if service.definitions}
 
 
@@ -142,7 +142,7 @@ _OVERVIEW = (
     ),
     Panel(
         "Dead letters",
-        "Set aside with their original bytes, by who did it.",
+        "Records in dead-letter topics, by service or connector.",
         [
             (_rate("isotherm_mqtt_proxy_dead_letters_total", "reason"), "mqtt-proxy {{reason}}"),
             (_rate("isotherm_coap_ingest_dead_letters_total", "reason"), "coap-ingest {{reason}}"),
@@ -156,7 +156,7 @@ _OVERVIEW = (
     ),
     Panel(
         "Late and lost to the watermark",
-        "Late readings wait for a recompute; rows dropped by the watermark are an alarm.",
+        "Late readings wait for a recompute; rows that the watermark dropped are lost from their windows.",
         [
             (_rate("isotherm_aggregator_late_records_total"), "late"),
             (_rate("isotherm_aggregator_rows_dropped_by_watermark_total"), "dropped by the watermark"),
@@ -200,7 +200,7 @@ def _dashboard(uid: str, title: str, panels: Sequence[Panel]) -> dict[str, Any]:
 
 
 def _jobs(panel: Panel) -> dict[str, Any]:
-    """The variable with which one of several deployments is chosen."""
+    """The variable that selects one of several deployments."""
     metric = panel.queries[0][0].rpartition(_SELECTOR)[0].rpartition("(")[2].strip()
     return {
         "name": "job",

@@ -1,4 +1,4 @@
-"""The services' metrics as they define them: name, type, labels, text."""
+"""Definitions of the services' metrics: name, type, labels, text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Definition:
     """One metric of a service."""
 
     name: str
-    """Without the suffixes of its samples."""
+    """The name without the suffixes of its samples."""
     kind: str
     """`counter`, `gauge` or `histogram`."""
     labels: tuple[str, ...]
@@ -31,11 +31,11 @@ class Definition:
 
 
 def definitions(registry: CollectorRegistry) -> list[Definition]:
-    """Every metric that is registered, in the order of registration.
+    """Every registered metric, in the order of registration.
 
-    Raises ValueError for a type that no dashboard knows how to show.
+    Raises ValueError for a type that no dashboard can show.
     """
-    # The library tells label names only of metrics that have samples; a service that just started has none.
+    # The library reveals label names only of metrics with samples, which a service has none of at its start.
     collectors: Iterable[Collector] = list(registry._collector_to_names)
     found = [definition for collector in collectors for definition in _of(collector)]
     for definition in found:
@@ -53,7 +53,7 @@ def _of(collector: Collector) -> Iterator[Definition]:
 
 
 def _labels(family: Metric) -> tuple[str, ...]:
-    """A family's declared labels, else those of its samples; `le` belongs to histograms and is no label of ours."""
+    """A family's declared labels, else those of its samples; `le` is part of every histogram and is left out."""
     declared = getattr(family, "_labelnames", None)
     if declared is not None:
         return tuple(declared)

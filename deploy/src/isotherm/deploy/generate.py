@@ -1,4 +1,4 @@
-"""Everything in deploy/ that is generated and committed: values schemas, dashboards, alert rules."""
+"""Writes the generated files of deploy/ that are committed: values schemas, dashboards, alert rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOTICE = "# Generated: `make charts-update`.\n"
 
 
 def texts() -> Mapping[Path, str]:
-    """What every generated file must hold."""
+    """The text of every generated file, by path."""
     files = {CHARTS / service.name / "values.schema.json": values_schema.chart_schema(service) for service in SERVICES}
     files[CHARTS / UMBRELLA / "values.schema.json"] = values_schema.umbrella_schema()
     pages = {CHARTS / chart / "files" / "dashboard.json": page for chart, page in dashboards.all_dashboards().items()}
@@ -31,7 +31,7 @@ def texts() -> Mapping[Path, str]:
 
 
 def update() -> list[Path]:
-    """Write all of it; the paths that were written."""
+    """Write all generated files; their paths."""
     for path, text in texts().items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Schemas of the Kubernetes objects that the charts make, in the form that kubeconform reads without a network.
+"""Schemas of the Kubernetes objects of the charts, in the form that kubeconform reads without a network.
 
-Made from Kubernetes' own OpenAPI document and the custom resource definitions of Prometheus' operator; anything that
-they do not know is a mistake.
+They come from Kubernetes' OpenAPI document and the custom resource definitions of Prometheus' operator. A key that
+these do not define is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KINDS = {
     "serviceaccount": "io.k8s.api.core.v1.ServiceAccount",
     "statefulset": "io.k8s.api.apps.v1.StatefulSet",
 }
-"""What the charts make, by kubeconform's name for it."""
+"""The kinds of the charts' objects, by kubeconform's name."""
 
 _EITHER = {"type": ["string", "integer"]}
 _SPECIAL = {
@@ -60,7 +60,7 @@ def update(openapi: Path, resource_definitions: list[Path]) -> list[Path]:
 
 
 def _strict(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """In one piece, without texts and formats; an object takes no key that it does not name."""
+    """The schema with its references resolved and without texts and formats; objects allow no undefined key."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return dict(_SPECIAL[name]) if name in _SPECIAL else _strict(definitions[name], definitions)

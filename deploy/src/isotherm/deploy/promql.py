@@ -1,4 +1,4 @@
-"""Which metrics and labels a PromQL query names. Enough of the language to hold queries to the metrics that exist."""
+"""Finds the metrics and labels that a PromQL query names, to check them against the metrics that exist."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from isotherm.deploy.definitions import Definition
 
 FUNCTIONS = frozenset(("absent", "histogram_quantile", "increase", "max", "min", "rate", "sum", "time"))
-"""Those that our queries use."""
+"""Functions that the suite's queries use."""
 _GROUPINGS = frozenset(("by", "without", "on", "ignoring", "group_left", "group_right"))
 _WORDS = _GROUPINGS | {"and", "or", "unless", "offset", "bool"}
 TARGET_LABELS = frozenset(("job", "instance", "namespace", "pod", "service", "container"))
-"""What Prometheus adds to every sample by itself."""
+"""Labels that Prometheus adds to every sample."""
 
 _TOKEN = re.compile(
     r"""(?P<text>"(?:[^"\\]|\\.)*")|(?P<range>\[[^\]]*\])|(?P<name>[a-zA-Z_:][\w:]*)|(?P<number>[\d.]+(?:e[+-]?\d+)?\w*)"""
@@ -23,7 +23,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True)
 class Named:
-    """What a query names."""
+    """The names in a query."""
 
     metrics: frozenset[str]
     labels: frozenset[str]
@@ -31,11 +31,11 @@ class Named:
 
 
 def named(query: str) -> Named:
-    """The metrics, labels and functions in `query`. Raises ValueError at what is no PromQL, or not closed."""
+    """The metrics, labels and functions in `query`. Raises ValueError for text that is not PromQL or is not closed."""
     metrics: set[str] = set()
     labels: set[str] = set()
     functions: set[str] = set()
-    # The kind of bracket that each open one is: of a selector, of a grouping's labels, of anything else.
+    # The kind of each open bracket: of a selector, of a grouping's labels, or another.
     open_brackets: list[str] = []
     tokens = [(kind, text) for kind, text in _tokens(query) if kind != "space"]
     for index, (kind, text) in enumerate(tokens):
@@ -56,9 +56,9 @@ def named(query: str) -> Named:
 
 
 def problems(query: str, known: Iterable[Definition], variables: Mapping[str, str] | None = None) -> list[str]:
-    """What `query` names that does not exist; `variables` are a dashboard's, replaced first.
+    """The names in `query` that do not exist; a dashboard's `variables` are replaced first.
 
-    A label is known when one of the query's metrics has it.
+    A label exists when one of the query's metrics has it.
     """
     for name, value in (variables or {}).items():
         query = query.replace(f"${name}", value)

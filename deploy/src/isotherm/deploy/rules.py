@@ -1,4 +1,4 @@
-"""Alert rules over the services' metrics. Each has a section of its own in a runbook."""
+"""Alert rules over the services' metrics; each rule has its own section in a runbook."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Rule:
     expression: str
     summary: str
     lasting: str = "5m"
-    """How long the expression must hold."""
+    """How long the expression must hold, as a duration of Prometheus."""
     severity: Literal["critical", "warning"] = "warning"
 
     @property
     def anchor(self) -> str:
-        """Of its section in the runbook."""
+        """The anchor of its section in the runbook."""
         return self.name.lower()
 
 
@@ -30,12 +30,12 @@ def _grows(metric: str, by: str, within: str = "15m", *, more_than: int = 0) -> 
 
 
 def _absent(service: str, *metrics: str) -> str:
-    """Whether no process has any of the metrics; a distributed worker without a connector has its own alone."""
+    """Whether no process has any of the metrics; a distributed worker without connectors has only its own metric."""
     return f'absent({" or ".join(metrics)} or isotherm_worker_info{{service="{service}"}})'
 
 
 def _behind(lag: str, read: str, by: str, seconds: int) -> str:
-    """Whether what waits is more than what is read in so many seconds."""
+    """Whether the lag is larger than the records read in so many seconds."""
     return f"sum by ({by}) ({lag}) / sum by ({by}) (rate({read}[10m])) > {seconds}"
 
 
@@ -300,7 +300,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
     ),
 }
-"""By service, which is the name of its chart and of its runbook."""
+"""Rules by service, which is also the name of the chart and of the runbook."""
 
 
 def runbook(service: str) -> str:
@@ -309,7 +309,7 @@ def runbook(service: str) -> str:
 
 
 def rule_file(service: str) -> dict[str, Any]:
-    """The service's rules in the form of Prometheus' rule files, which is a PrometheusRule's spec too."""
+    """The service's rules in the form of Prometheus' rule files, which is also the spec of a PrometheusRule."""
     return {
         "groups": [
             {

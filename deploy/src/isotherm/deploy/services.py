@@ -1,4 +1,4 @@
-"""The services of the suite as far as deploying them goes: their chart, their settings, their metrics."""
+"""The services as deployments see them: their charts, their settings, their metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from isotherm.cli.options import CliSettings
 from isotherm.coap_ingest.metrics import Metrics as CoapMetrics
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.distributed.task_metrics import WorkerMetrics
-from isotherm.console.records.topic_follower import Counters
+from isotherm.console.records.topic_follower import FollowerMetrics
 from isotherm.console.settings import ConsoleSettings
 from isotherm.deploy.definitions import Definition, definitions
 from isotherm.mqtt_proxy.metrics import GAUGES
@@ -29,7 +29,7 @@ from isotherm.servicekit.lifecycle import Stop
 from isotherm.servicekit.settings import Settings
 
 WORKER_COUNTS = ("connectors", "running", "failed", "restarting", "paused")
-"""What a distributed worker counts."""
+"""The counts of a distributed worker."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ class Service:
     """One service and its chart."""
 
     name: str
-    """Of its chart, its folder, its command; `mqtt-proxy`."""
+    """The name of its chart and folder, such as `mqtt-proxy`."""
     settings: type[Settings]
     registry: Callable[[], CollectorRegistry] | None
     """Makes a registry with every metric that the service can have; None for a job without metrics."""
 
     @property
     def definitions(self) -> list[Definition]:
-        """Every metric that it can have."""
+        """Every metric that the service can have."""
         return definitions(self.registry()) if self.registry else []
 
     @property
     def variables(self) -> str:
-        """What its environment variables begin with: `ISOTHERM_MQTT_PROXY__`."""
+        """The prefix of its environment variables, such as `ISOTHERM_MQTT_PROXY__`."""
         return f"ISOTHERM_{self.name.upper().replace('-', '_')}__"
 
 
@@ -72,13 +72,13 @@ def _persisters() -> CollectorRegistry:
     registry = CollectorRegistry()
     TaskMetrics(registry, "connector", 0)
     WorkerMetrics(registry, "persisters", lambda: dict.fromkeys(WORKER_COUNTS, 0))
-    retention_job.meters(registry)
+    retention_job.retention_metrics(registry)
     return registry
 
 
 def _console() -> CollectorRegistry:
     registry = CollectorRegistry()
-    Counters(registry)
+    FollowerMetrics(registry)
     return registry
 
 

@@ -1,4 +1,4 @@
-"""Values of charts, combined and checked as Helm does it, without Helm."""
+"""Combines and checks values of charts as Helm does, without Helm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GIVEN: dict[str, Values] = {
     "aggregator": {"checkpoint_dir": "/var/lib/isotherm/checkpoint", "jars_dir": "/opt/spark-jars"},
     "console": {"listen": {"host": "0.0.0.0"}},  # noqa: S104 - its Service leads there
 }
-"""Settings that the image or the chart gives by variables, by service."""
+"""Settings that the image or the chart sets with environment variables, by service."""
 
 
 def read(file: Path) -> Values:
@@ -30,26 +30,26 @@ def read(file: Path) -> Values:
 
 
 def combined(chart: str, given: Mapping[str, Any]) -> Values:
-    """The values of one chart when `given` is what the user says."""
+    """The values of one chart, with the user's values `given`."""
     return _merged(read(CHARTS / chart / "values.yaml"), given)
 
 
 def of_services(umbrella: Mapping[str, Any]) -> dict[str, Values]:
-    """The values that each service's chart gets when the umbrella has these; without the services switched off."""
+    """The values of each service's chart for these values of the umbrella, without disabled services."""
     whole = combined(UMBRELLA, umbrella)
     charts = [service.name for service in SERVICES if whole.get(service.name, {}).get("enabled", True)]
     return {chart: combined(chart, whole.get(chart, {}) | {"global": whole["global"]}) for chart in charts}
 
 
 def problems(chart: str, values: Mapping[str, Any]) -> Iterator[str]:
-    """What a chart's schema has against its values."""
+    """The errors of values against their chart's schema."""
     schema = json.loads((CHARTS / chart / "values.schema.json").read_text(encoding="utf-8"))
     for error in jsonschema.Draft7Validator(schema).iter_errors(values):
         yield f"{chart}: {'.'.join(map(str, error.absolute_path)) or 'values'}: {error.message}"
 
 
 def setting_problems(chart: str, values: Mapping[str, Any]) -> Iterator[str]:
-    """What the service itself has against its settings, rules between several of them among it."""
+    """The errors that the service itself finds in its settings, those between several settings included."""
     service = next(service for service in SERVICES if service.name == chart)
     given = _merged(values["global"]["settings"], values["settings"])
     try:
@@ -60,7 +60,7 @@ def setting_problems(chart: str, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Values:
-    """Maps are merged, anything else is replaced; null takes a default away."""
+    """Merge maps and replace everything else; null removes a default."""
     result = dict(below)
     for key, value in above.items():
         if value is None:

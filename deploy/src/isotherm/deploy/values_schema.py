@@ -1,4 +1,4 @@
-"""values.schema.json of every chart: its own values written here, its `settings` from the service's class."""
+"""Makes values.schema.json of every chart: the chart's own values, and `settings` from the service's settings class."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from isotherm.servicekit.settings import ServiceSettings, Settings
 Schema = dict[str, Any]
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
-"""What Helm 3 validates values by."""
+"""The JSON Schema draft of Helm 3."""
 
 _OWNED_BY_CHART = {
     "mqtt-proxy": {"ordinal"},
     "aggregator": {"checkpoint_dir", "jars_dir"},
 }
-"""Settings that a chart gives itself, beside `http`."""
+"""Settings that a chart sets itself, beside `http`."""
 
 _TEXT: Schema = {"type": "string"}
 _FLAG: Schema = {"type": "boolean"}
@@ -69,9 +69,9 @@ _COMMON: dict[str, Schema] = {
     "priorityClassName": _TEXT,
     "networkPolicy": _object(enabled=_FLAG, clients=_ANY_LIST, monitoring=_ANY_LIST, egress=_ANY_LIST),
     "resources": _object(requests=_ANY_MAP, limits=_ANY_MAP),
-    # The umbrella's switch; a chart by itself is always on.
+    # The umbrella uses it to disable a service; a chart by itself is always enabled.
     "enabled": _FLAG,
-    # Helm gives every dependency values, a library too.
+    # Helm passes values to every dependency, also to a library.
     "isotherm-library": _ANY_MAP,
 }
 _JOB_OPTIONS: dict[str, Schema] = {
@@ -169,16 +169,16 @@ def chart_schema(service: Service) -> Schema:
 
 
 def umbrella_schema() -> Schema:
-    """The schema of the umbrella: each service's values are checked by its own chart."""
+    """The schema of the umbrella; each service's values are checked by the service's own chart."""
     names = {name: _COMMON[name] for name in ("nameOverride", "fullnameOverride", "isotherm-library")}
     services = {service.name: {"type": "object", "properties": {"enabled": _FLAG}} for service in SERVICES}
     return _root({"global": _global(), **names, **services})
 
 
 def settings_schema(settings: type[Settings], without: set[str]) -> Schema:
-    """The schema of a settings class without some of its keys, in one piece.
+    """The schema of a settings class without the keys in `without`, with its references resolved.
 
-    Nothing is required: what has no default comes from the image or the chart.
+    No key is required: the image or the chart sets the ones without a default.
     """
     whole = settings.model_json_schema()
     schema: Schema = _plain(whole, whole.get("$defs", {}))
@@ -193,7 +193,7 @@ def _root(properties: dict[str, Schema]) -> Schema:
 def _global() -> Schema:
     return _object(
         image=_object(registry=_TEXT, pullPolicy={"enum": ["Always", "IfNotPresent", "Never"]}, pullSecrets=_ANY_LIST),
-        # The command has no shutdown_timeout_ms, so it is said for each service.
+        # The command line has no shutdown_timeout_ms, so each service has its own.
         settings=settings_schema(ServiceSettings, {"http", "shutdown_timeout_ms"}),
         secretEnv=_SECRETS,
         monitoring=_object(
@@ -209,14 +209,14 @@ def _global() -> Schema:
 
 
 def _plain(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """References replaced by what they lead to, and none of what pydantic adds for forms and for Python."""
+    """The schema with its references resolved, and without the keys that pydantic adds for forms and for Python."""
     if isinstance(schema, list):
         return [_plain(one, definitions) for one in schema]
     if not isinstance(schema, Mapping):
         return schema
     if "$ref" in schema:
         return _plain(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    # Below `properties` the keys are settings, and may have any of the names that are left out.
+    # Below `properties` the keys are settings, which may have the name of a removed key.
     return {
         key: {name: _plain(one, definitions) for name, one in value.items()}
         if key == "properties"
