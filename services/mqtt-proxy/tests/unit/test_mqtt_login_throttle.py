@@ -10,7 +10,7 @@ from isotherm.mqtt_proxy.access.login_throttle import LoginThrottle, TooManyFail
 from isotherm.servicekit.throttling.rates import Rate
 
 
-class Login:
+class ThrottledLogin:
     """Logins against a limit; each password is checked in a turn of the loop of its own."""
 
     def __init__(self, rate: Rate, maximum: int = 10_000) -> None:
@@ -34,26 +34,26 @@ class Login:
 
 
 @pytest.fixture
-def login() -> Login:
-    return Login(Rate(10, 60))
+def throttled() -> ThrottledLogin:
+    return ThrottledLogin(Rate(10, 60))
 
 
-async def test_five_thousand_guesses_at_once_are_as_limited_as_in_a_row(login: Login) -> None:
-    found = await login.all_at_once("10.0.0.1 anna", right=False, count=5_000)
-    assert login.checked == 10
+async def test_five_thousand_guesses_at_once_are_as_limited_as_in_a_row(throttled: ThrottledLogin) -> None:
+    found = await throttled.all_at_once("10.0.0.1 anna", right=False, count=5_000)
+    assert throttled.checked == 10
     assert sorted(found, key=str) == [False] * 10 + [None] * 4_990
-    assert await login.log_in("10.0.0.1 anna", right=True) is None
-    assert await login.log_in("10.0.0.1 bert", right=True)
-    login.now_s = 6.1
-    assert await login.log_in("10.0.0.1 anna", right=True), "one more after a tenth of the time"
+    assert await throttled.log_in("10.0.0.1 anna", right=True) is None
+    assert await throttled.log_in("10.0.0.1 bert", right=True)
+    throttled.now_s = 6.1
+    assert await throttled.log_in("10.0.0.1 anna", right=True), "one more after a tenth of the time"
 
 
-async def test_many_right_passwords_at_once_are_all_let_in(login: Login) -> None:
-    assert await login.all_at_once("10.0.0.1", right=True, count=5_000) == [True] * 5_000
+async def test_many_right_passwords_at_once_are_all_let_in(throttled: ThrottledLogin) -> None:
+    assert await throttled.all_at_once("10.0.0.1", right=True, count=5_000) == [True] * 5_000
 
 
-async def test_one_that_gives_up_while_it_waits_passes_its_turn_on(login: Login) -> None:
-    logins = [asyncio.create_task(login.log_in("a", right=True)) for _ in range(40)]
+async def test_one_that_gives_up_while_it_waits_passes_its_turn_on(throttled: ThrottledLogin) -> None:
+    logins = [asyncio.create_task(throttled.log_in("a", right=True)) for _ in range(40)]
     await asyncio.sleep(0)
     for login in logins[10:30]:
         login.cancel()
@@ -62,10 +62,10 @@ async def test_one_that_gives_up_while_it_waits_passes_its_turn_on(login: Login)
 
 
 async def test_those_that_were_quiet_for_longest_are_forgotten_but_none_that_is_in_use() -> None:
-    login = Login(Rate(1, 60), maximum=2)
+    throttled = ThrottledLogin(Rate(1, 60), maximum=2)
     for key in ("a", "b", "c"):
-        assert await login.log_in(key, right=False) is False
-    assert await login.log_in("b", right=True) is None
-    assert await login.log_in("a", right=True), "forgotten beyond the bound"
-    await asyncio.gather(*(login.log_in(str(number), right=False) for number in range(50)))
-    assert await login.all_at_once("x", right=False, count=3) == [False, None, None]
+        assert await throttled.log_in(key, right=False) is False
+    assert await throttled.log_in("b", right=True) is None
+    assert await throttled.log_in("a", right=True), "forgotten beyond the bound"
+    await asyncio.gather(*(throttled.log_in(str(number), right=False) for number in range(50)))
+    assert await throttled.all_at_once("x", right=False, count=3) == [False, None, None]

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from isotherm.mqtt_proxy.codec.fields import has_misplaced_wildcard
+
 _ACCESS = ("read", "write", "readwrite", "deny")
 
 
@@ -112,9 +114,9 @@ def _rule(number: int, keyword: str, rest: str) -> tuple[str, tuple[str, ...]]:
     first, _, following = rest.partition(" ")
     access, text = (first, following.strip()) if first in _ACCESS and following.strip() else ("readwrite", rest)
     levels = tuple(text.split("/"))
-    for index, level in enumerate(levels):
-        if ("#" in level and (level != "#" or index != len(levels) - 1)) or ("+" in level and level != "+"):
-            raise AclLineError(f"line {number}: {text!r} has a misplaced wildcard")
+    if has_misplaced_wildcard(text):
+        raise AclLineError(f"line {number}: {text!r} has a misplaced wildcard")
+    for level in levels:
         if keyword == "pattern" and ("%c" in level or "%u" in level) and level not in ("%c", "%u"):
             raise AclLineError(f"line {number}: {text!r}: %c and %u must be whole levels")
     return access, levels

@@ -8,8 +8,8 @@ from functools import lru_cache
 from isotherm.mqtt_proxy.codec.errors import PacketError
 from isotherm.mqtt_proxy.codec.reasons import Reason
 
-MAX_REMAINING_LENGTH = 268_435_455
 _CACHED_TOPIC_BYTES = 256
+"""Longest topic name that is cached."""
 
 _CONTROL = re.compile(
     "[\x01-\x1f\x7f-\x9f\ufdd0-\ufdef"
@@ -19,7 +19,7 @@ _CONTROL = re.compile(
 
 
 class Reader:
-    """Reads fields one after the other from a packet's body; every method raises PacketError past its end."""
+    """Reads the fields of a packet's body in order. Every method raises PacketError when the body ends too early."""
 
     __slots__ = ("_at", "_data", "_end")
 
@@ -30,7 +30,7 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """How many bytes are left."""
+        """The number of bytes that are left."""
         return self._end - self._at
 
     def _take(self, length: int) -> int:
@@ -41,21 +41,21 @@ class Reader:
         return at
 
     def byte(self) -> int:
-        """One byte as an integer."""
+        """Read one byte as an integer."""
         return self._data[self._take(1)]
 
     def two_bytes(self) -> int:
-        """A two byte integer."""
+        """Read a two byte integer."""
         at = self._take(2)
         return self._data[at] << 8 | self._data[at + 1]
 
     def four_bytes(self) -> int:
-        """A four byte integer."""
+        """Read a four byte integer."""
         at = self._take(4)
         return int.from_bytes(self._data[at : at + 4], "big")
 
     def varint(self) -> int:
-        """A variable byte integer (5.0 section 1.5.5)."""
+        """Read a variable byte integer (5.0 section 1.5.5)."""
         value = shift = 0
         while True:
             byte = self.byte()
@@ -69,33 +69,28 @@ class Reader:
                 raise PacketError(Reason.MALFORMED_PACKET, "a variable byte integer has more than four bytes")
 
     def binary(self) -> bytes:
-        """Bytes with a two byte length in front."""
+        """Read bytes with a two byte length prefix."""
         length = self.two_bytes()
         at = self._take(length)
         return self._data[at : at + length]
 
     def text(self) -> str:
-        """A UTF-8 text with a two byte length in front."""
+        """Read a UTF-8 text with a two byte length prefix."""
         return decode_text(self.binary())
 
     def part(self, length: int) -> Reader:
-        """A reader of the next `length` bytes."""
+        """Return a reader of the next `length` bytes."""
         at = self._take(length)
         return Reader(self._data, at, at + length)
 
-    def rest(self) -> bytes:
-        """All that is left."""
-        at = self._take(self.left)
-        return self._data[at : self._end]
-
     def finish(self) -> None:
-        """Raise PacketError when something is left over."""
+        """Raise PacketError when bytes are left over."""
         if self.left:
             raise PacketError(Reason.MALFORMED_PACKET, f"{self.left} bytes too many")
 
 
 def decode_text(data: bytes) -> str:
-    """A UTF-8 text: no surrogates, no U+0000 (MQTT-1.5.3-1, -2). Raises PacketError."""
+    """Decode a UTF-8 text without surrogates and U+0000 (MQTT-1.5.3-1, -2). Raises PacketError."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -106,16 +101,16 @@ def decode_text(data: bytes) -> str:
 
 
 def has_control_characters(text: str) -> bool:
-    """Whether `text` has a control character (U+0001..U+001F, U+007F..U+009F) or a Unicode non-character.
+    """Return whether `text` has a control character (U+0001..U+001F, U+007F..U+009F) or a Unicode non-character.
 
     A sender SHOULD NOT use them and a receiver MAY refuse them (5.0 section 1.5.4).
     """
-    # None of them is printable, and nearly every text is.
+    # Nearly every text is printable, and none of these characters is.
     return not text.isprintable() and _CONTROL.search(text) is not None
 
 
 def check_topic_name(topic: str) -> str:
-    """`topic`, if one can publish to it (section 4.7: not empty, no wildcards). Raises PacketError."""
+    """Return `topic` when it is a topic name: not empty, no wildcards (section 4.7). Raises PacketError."""
     if not topic or "+" in topic or "#" in topic:
         raise PacketError(Reason.TOPIC_NAME_INVALID, "a topic name is empty or has a wildcard")
     return topic
@@ -130,10 +125,19 @@ def _decode_topic(data: bytes) -> str:
 
 
 def check_no_control_characters(topic: str) -> str:
-    """`topic`, if it has no control characters. Raises PacketError."""
+    """Return `topic` when it has no control characters. Raises PacketError."""
     if has_control_characters(topic):
         raise PacketError(Reason.TOPIC_NAME_INVALID, "a topic name has control characters")
     return topic
+
+
+def has_misplaced_wildcard(topic_filter: str) -> bool:
+    """Return whether a `+` does not fill its level, or a `#` does not fill the last one (section 4.7.1)."""
+    levels = topic_filter.split("/")
+    return any(
+        ("#" in level and (level != "#" or index != len(levels) - 1)) or ("+" in level and level != "+")
+        for index, level in enumerate(levels)
+    )
 
 
 _decode_topic_cached = lru_cache(maxsize=8192)(_decode_topic)
@@ -141,17 +145,17 @@ _decode_any_topic_cached = lru_cache(maxsize=8192)(_decode_any_topic)
 
 
 def decode_topic(data: bytes) -> str:
-    """The topic name in `data`; short ones are remembered, since devices repeat themselves. Raises PacketError."""
+    """Decode a topic name. Short names are cached, because devices repeat their topics. Raises PacketError."""
     return _decode_topic_cached(data) if len(data) <= _CACHED_TOPIC_BYTES else _decode_topic(data)
 
 
 def decode_any_topic(data: bytes) -> str:
-    """As `decode_topic`, with control characters allowed."""
+    """Decode a topic name as `decode_topic` does, with control characters allowed."""
     return _decode_any_topic_cached(data) if len(data) <= _CACHED_TOPIC_BYTES else _decode_any_topic(data)
 
 
 def encode_varint(value: int) -> bytes:
-    """`value` as a variable byte integer."""
+    """Encode `value` as a variable byte integer."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

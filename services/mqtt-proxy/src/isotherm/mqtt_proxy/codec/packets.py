@@ -1,4 +1,4 @@
-"""Packets of MQTT 3.1.1 and 5.0 as far as publishers and their server use them: bytes to values and back."""
+"""Decodes and encodes the packets of MQTT 3.1.1 and 5.0 that publishers and their server exchange."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from isotherm.mqtt_proxy.codec.fields import (
     decode_topic,
     encode_varint,
     has_control_characters,
+    has_misplaced_wildcard,
 )
 from isotherm.mqtt_proxy.codec.properties import Properties, Property
 from isotherm.mqtt_proxy.codec.reasons import (
@@ -65,14 +66,14 @@ FLAGS = {
     PacketType.DISCONNECT: 0,
     PacketType.AUTH: 0,
 }
-"""The lower four bits that each packet of a client must have (section 2.2.2); PUBLISH has its own."""
+"""The lower four bits of the first byte of each client packet but PUBLISH (section 2.2.2)."""
 
 _FIRST_BYTES = {packet_type: packet_type << 4 | flags for packet_type, flags in FLAGS.items()}
 _pack_plain, _pack_with_reason = struct.Struct(">BBH").pack, struct.Struct(">BBHB").pack
 
 
 class Publish(NamedTuple):
-    """A PUBLISH, or a will when it is published."""
+    """A PUBLISH packet, or a will."""
 
     topic: str
     payload: bytes
@@ -84,7 +85,7 @@ class Publish(NamedTuple):
 
 
 class Connect(NamedTuple):
-    """A CONNECT (section 3.1)."""
+    """A CONNECT packet (section 3.1)."""
 
     version: int
     client_id: str
@@ -96,14 +97,14 @@ class Connect(NamedTuple):
     properties: Properties
 
     def __repr__(self) -> str:
-        # A password must not reach a log line by way of a traceback.
+        # The password must not reach a log line through a traceback.
         return f"Connect(version={self.version}, client_id={self.client_id!r}, clean_start={self.clean_start})"
 
 
 def decode_connect(reader: Reader) -> Connect:
-    """A CONNECT from its body.
+    """Decode the body of a CONNECT.
 
-    Raises PacketError; its reason is UNSUPPORTED_PROTOCOL_VERSION for a version that we do not speak.
+    Raises PacketError, with the reason UNSUPPORTED_PROTOCOL_VERSION for a version other than 3.1.1 and 5.0.
     """
     if reader.binary() != b"MQTT":
         raise PacketError(Reason.UNSUPPORTED_PROTOCOL_VERSION, "the protocol name is not MQTT")
@@ -137,13 +138,13 @@ def decode_connect(reader: Reader) -> Connect:
 
 def _connect_properties(reader: Reader) -> Properties:
     found = props.decode(reader, props.CONNECT)
-    # Nobody reads them, and as objects they take many times their bytes in a packet of a client that is not known yet.
+    # Nothing reads them, and as objects they take many times their bytes, for a client that is not authenticated yet.
     found.pop(Property.USER_PROPERTY, None)
     return found
 
 
 def check_connect_texts(connect: Connect) -> None:
-    """Refuse control characters in client id, user name and the will's topics. Raises PacketError."""
+    """Raise PacketError for control characters in client id, user name or the will's topics."""
     if has_control_characters(connect.client_id):
         raise PacketError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "the client identifier has control characters")
     if connect.username is not None and has_control_characters(connect.username):
@@ -161,9 +162,9 @@ def decode_publish(
     version: int,
     topic_of: Callable[[bytes], str] = decode_topic,
 ) -> Publish:
-    """A PUBLISH from its first byte and its body `data[at:end]` (section 3.3). Raises PacketError.
+    """Decode a PUBLISH from its first byte and its body `data[at:end]` (section 3.3). Raises PacketError.
 
-    With MQTT 5 the topic may be empty when there is a topic alias; resolving it is the connection's matter.
+    With MQTT 5 the topic may be empty when there is a topic alias, which the state machine resolves.
     """
     qos = first >> 1 & 3
     if qos == 3 or (first & 0b1110) == 0b1000:
@@ -184,7 +185,7 @@ def decode_publish(
         return Publish(topic_of(name), data[body:end], qos, first & 1 == 1, first & 8 == 8, packet_id, NO_PROPERTIES)
     reader = Reader(data, body, end)
     properties: Properties = NO_PROPERTIES
-    # One zero byte, no properties, is what nearly every publish has.
+    # Nearly every publish has no properties, which is one zero byte.
     if body < end and not data[body]:
         body += 1
     else:
@@ -195,7 +196,7 @@ def decode_publish(
 
 
 def decode_acknowledgement(reader: Reader, version: int, packet_type: PacketType) -> tuple[int, int]:
-    """Packet identifier and reason code of a PUBACK, PUBREC, PUBREL or PUBCOMP (section 3.4). Raises PacketError."""
+    """Decode packet identifier and reason code of a PUBACK, PUBREC, PUBREL or PUBCOMP (3.4). Raises PacketError."""
     packet_id = _packet_id(reader)
     reason = 0
     if version == V5 and reader.left:
@@ -210,7 +211,7 @@ def decode_acknowledgement(reader: Reader, version: int, packet_type: PacketType
 
 
 def decode_subscribe(reader: Reader, version: int, *, allow_control_characters: bool = False) -> tuple[int, int]:
-    """Packet identifier and number of filters of a SUBSCRIBE (section 3.8). Raises PacketError."""
+    """Decode packet identifier and number of filters of a SUBSCRIBE (section 3.8). Raises PacketError."""
     packet_id = _packet_id(reader)
     if version == V5:
         props.decode(reader, props.SUBSCRIBE)
@@ -227,7 +228,7 @@ def decode_subscribe(reader: Reader, version: int, *, allow_control_characters: 
 
 
 def decode_unsubscribe(reader: Reader, version: int, *, allow_control_characters: bool = False) -> tuple[int, int]:
-    """Packet identifier and number of filters of an UNSUBSCRIBE (section 3.10). Raises PacketError."""
+    """Decode packet identifier and number of filters of an UNSUBSCRIBE (section 3.10). Raises PacketError."""
     packet_id = _packet_id(reader)
     if version == V5:
         props.decode(reader, props.UNSUBSCRIBE)
@@ -241,7 +242,7 @@ def decode_unsubscribe(reader: Reader, version: int, *, allow_control_characters
 
 
 def decode_disconnect(reader: Reader, version: int) -> tuple[int, Properties]:
-    """Reason code and properties of a DISCONNECT (section 3.14). Raises PacketError."""
+    """Decode reason code and properties of a DISCONNECT (section 3.14). Raises PacketError."""
     reason, properties = 0, NO_PROPERTIES
     if version == V5 and reader.left:
         reason = reader.byte()
@@ -261,21 +262,17 @@ def _packet_id(reader: Reader) -> int:
 
 
 def check_filter(text: str, *, allow_control_characters: bool = False) -> None:
-    """Refuse a topic filter whose wildcards stand where none may (section 4.7.1), and one with control characters
-    unless they are allowed. Raises PacketError.
-    """
+    """Raise PacketError for an invalid topic filter (section 4.7.1), or for control characters unless allowed."""
     if not allow_control_characters and has_control_characters(text):
         raise PacketError(Reason.MALFORMED_PACKET, "a topic filter has control characters")
-    levels = text.split("/")
-    for index, level in enumerate(levels):
-        if ("#" in level and (level != "#" or index != len(levels) - 1)) or ("+" in level and level != "+"):
-            raise PacketError(Reason.MALFORMED_PACKET, "a misplaced wildcard in a topic filter")
+    if has_misplaced_wildcard(text):
+        raise PacketError(Reason.MALFORMED_PACKET, "a misplaced wildcard in a topic filter")
     if not text:
         raise PacketError(Reason.MALFORMED_PACKET, "an empty topic filter")
 
 
 def encode_connack(version: int, *, session_present: bool, reason: Reason, properties: Properties) -> bytes:
-    """A CONNACK; with 3.1.1 the return code of `reason`, which must have one."""
+    """Encode a CONNACK; for 3.1.1 `reason` must have a return code."""
     if version == V5:
         body = bytes((session_present, reason)) + props.encode(properties)
     else:
@@ -286,19 +283,19 @@ def encode_connack(version: int, *, session_present: bool, reason: Reason, prope
 
 
 def encode_acknowledgement(packet_type: PacketType, packet_id: int, reason: int = 0) -> bytes:
-    """A PUBACK, PUBREC, PUBREL or PUBCOMP; a reason other than success is for MQTT 5 only."""
+    """Encode a PUBACK, PUBREC, PUBREL or PUBCOMP; only MQTT 5 has reasons other than success."""
     first = _FIRST_BYTES[packet_type]
     return _pack_with_reason(first, 3, packet_id, reason) if reason else _pack_plain(first, 2, packet_id)
 
 
 def encode_suback(packet_type: PacketType, packet_id: int, version: int, reasons: bytes) -> bytes:
-    """A SUBACK or UNSUBACK; the UNSUBACK of 3.1.1 carries no reasons."""
+    """Encode a SUBACK or UNSUBACK; the UNSUBACK of 3.1.1 has no reasons."""
     body = packet_id.to_bytes(2, "big") + (b"\0" if version == V5 else b"") + reasons
     return bytes((packet_type << 4,)) + encode_varint(len(body)) + body
 
 
 def encode_disconnect(reason: Reason) -> bytes:
-    """A DISCONNECT from the server, which only MQTT 5 has."""
+    """Encode a DISCONNECT of the server, which only MQTT 5 has."""
     return bytes((PacketType.DISCONNECT << 4, 1, reason))
 
 

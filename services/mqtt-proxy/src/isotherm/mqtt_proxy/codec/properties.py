@@ -1,4 +1,4 @@
-"""MQTT 5 properties (section 2.2.2): which packet may carry which, once or often, and their encoding."""
+"""MQTT 5 properties (section 2.2.2): which packet may carry which, and their encoding."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Property(IntEnum):
 
 
 Properties = Mapping[Property, Any]
-"""Values by property; a user property is a list of pairs of texts."""
+"""Values by property. The value of USER_PROPERTY is a list of pairs of texts."""
 
 P = Property
 _BYTE = frozenset(
@@ -98,13 +98,12 @@ ACKNOWLEDGEMENT = frozenset((P.REASON_STRING, P.USER_PROPERTY))
 SUBSCRIBE = frozenset((P.SUBSCRIPTION_ID, P.USER_PROPERTY))
 UNSUBSCRIBE = frozenset((P.USER_PROPERTY,))
 DISCONNECT = frozenset((P.SESSION_EXPIRY, P.REASON_STRING, P.USER_PROPERTY))
-AUTH = frozenset((P.AUTHENTICATION_METHOD, P.AUTHENTICATION_DATA, P.REASON_STRING, P.USER_PROPERTY))
 
 
 def decode(reader: Reader, allowed: frozenset[Property]) -> dict[Property, Any]:
-    """The properties at the reader's position, length first.
+    """Decode the properties at the reader's position, which begin with their length.
 
-    Raises PacketError: malformed encoding, a property that this packet may not carry, or one given twice.
+    Raises PacketError for a malformed encoding, a property that is not `allowed`, and one that occurs twice.
     """
     inner = reader.part(reader.varint())
     found: dict[Property, Any] = {}
@@ -129,7 +128,7 @@ def decode(reader: Reader, allowed: frozenset[Property]) -> dict[Property, Any]:
 
 
 def decode_all(data: bytes, allowed: frozenset[Property]) -> Properties:
-    """The properties in `data`, as `encode` wrote them; none for no bytes. Raises PacketError."""
+    """Decode properties that `encode` encoded; empty `data` has none. Raises PacketError."""
     return decode(Reader(data, 0, len(data)), allowed) if data else {}
 
 
@@ -148,7 +147,7 @@ def _value(reader: Reader, identifier: Property) -> Any:
 
 
 def encode(properties: Properties) -> bytes:
-    """The properties with their length in front."""
+    """Encode the properties with their length in front."""
     body = bytearray()
     for identifier, value in properties.items():
         if identifier is P.USER_PROPERTY:

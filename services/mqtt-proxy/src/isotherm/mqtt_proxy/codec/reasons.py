@@ -1,4 +1,4 @@
-"""MQTT 5 reason codes and MQTT 3.1.1 CONNACK return codes, as far as a server for publishers uses them."""
+"""MQTT 5 reason codes and MQTT 3.1.1 CONNACK return codes that a server for publishers uses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Reason(IntEnum):
 
     @property
     def words(self) -> str:
-        """The name in words, for log lines and metric labels."""
+        """The name as words, for log lines and metric labels."""
         return self.name.lower().replace("_", " ")
 
 
@@ -69,5 +69,5 @@ CLIENT_DISCONNECTS = _codes(0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94
 
 
 def return_code(reason: Reason) -> int | None:
-    """The CONNACK return code of MQTT 3.1.1 (section 3.2.2.3) for `reason`; None when it has none: just close."""
+    """Return the CONNACK return code of MQTT 3.1.1 (section 3.2.2.3) for `reason`; None when there is none."""
     return _RETURN_CODES.get(reason)

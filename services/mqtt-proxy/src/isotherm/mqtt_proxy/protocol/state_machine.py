@@ -1,7 +1,6 @@
-"""One client's connection as a sans-IO state machine: bytes in, events out, bytes to send.
+"""One client's connection as a state machine without IO: bytes in, events out, and bytes to send.
 
-It knows the order of packets, the limits and both versions; it knows no socket, no clock, no Kafka and no session
-that outlives the connection.
+It checks the order of packets and the limits, for MQTT 3.1.1 and 5.0.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from isotherm.mqtt_proxy.codec.reasons import Reason, return_code
 
 
 class Release(NamedTuple):
-    """A PUBREL."""
+    """A PUBREL packet."""
 
     packet_id: int
 
 
 class Disconnect(NamedTuple):
-    """The client said goodbye; `with_will` unless its reason is 0x00, which alone removes the will (MQTT-3.1.2-8)."""
+    """A DISCONNECT packet. Only the reason 0x00 removes the will (MQTT-3.1.2-8); `with_will` is set for the others."""
 
     with_will: bool
     session_expiry_s: int | None
 
 
 class Failure(NamedTuple):
-    """The connection must end, after what is left to send was sent."""
+    """The client violated the protocol. The connection must end after the outgoing bytes are sent."""
 
     reason: Reason
     detail: str
@@ -52,37 +51,38 @@ Event: TypeAlias = Connect | Publish | Release | Disconnect | Failure
 
 
 class State(Enum):
-    """Where the connection stands."""
+    """The state of the connection."""
 
     NEW = auto()
     CONNECTING = auto()
-    """CONNECT came, the server has not answered: what follows waits unread."""
+    """A CONNECT is not answered yet. The bytes behind it wait unread."""
     CONNECTED = auto()
     CLOSED = auto()
 
 
 _SMALLEST_MAXIMUM = 5
-"""Bytes of a CONNACK without properties and of an acknowledgement with a reason: a client that takes less than this
-cannot be answered.
+"""Bytes of a CONNACK without properties and of an acknowledgement with a reason code.
+
+A client with a smaller Maximum Packet Size cannot be answered.
 """
 
-_DISPENSABLE = (
+_OPTIONAL_PROPERTIES = (
     Property.WILDCARD_SUBSCRIPTION_AVAILABLE,
     Property.SUBSCRIPTION_IDS_AVAILABLE,
     Property.SHARED_SUBSCRIPTION_AVAILABLE,
 )
-"""What a CONNACK is sent without when it is too large for the client: every SUBSCRIBE is refused anyway."""
+"""Properties that a CONNACK leaves out when it is too large. Every SUBSCRIBE is refused anyway."""
 
-# Python 3.11 takes a function call to get a member from its class, which the path of every publish feels.
+# In Python 3.11 the access to an enum member is a function call, which slows the path of every publish.
 _NEW, _CONNECTED = State.NEW, State.CONNECTED
 
 
 class ServerProtocol:
-    """What one client may say next, and what it is answered.
+    """The server's side of the protocol.
 
-    `feed` takes bytes; then `next_event` gives one event at a time until None. Whoever stops asking leaves the rest
-    as bytes. `take_outgoing` gives what is to be sent. `max_packet_bytes` bounds a packet before it is buffered,
-    `max_connect_bytes` a CONNECT, `topic_alias_maximum` the aliases of MQTT 5.
+    `feed` accepts bytes. Then `next_event` returns one event at a time, and None at the end. A caller that stops early
+    leaves the rest as bytes. `take_outgoing` returns the bytes to send. `max_packet_bytes` bounds a packet before it is
+    buffered, `max_connect_bytes` a CONNECT, `topic_alias_maximum` the topic aliases of MQTT 5.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ServerProtocol:
         self._aliases: dict[int, str] = {}
         self._data = b""
         self._at = 0
-        # An incomplete packet, and how many bytes it needs before a look at it is worth while.
+        # An incomplete packet, and how many bytes it needs at least before it can be decoded.
         self._partial = bytearray()
         self._needed = 0
         self._outgoing: list[bytes] = []
@@ -114,16 +114,16 @@ class ServerProtocol:
 
     @property
     def buffered(self) -> int:
-        """How many bytes wait to be understood."""
+        """How many bytes wait to be decoded."""
         return len(self._partial) + len(self._data) - self._at
 
     @property
     def has_outgoing(self) -> bool:
-        """Whether `take_outgoing` has something."""
+        """Whether bytes wait to be sent."""
         return bool(self._outgoing)
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the client."""
+        """Add bytes from the client."""
         if self.state is State.CLOSED:
             return
         if self._partial:
@@ -138,13 +138,13 @@ class ServerProtocol:
         self._at = 0
 
     def take_outgoing(self) -> bytes:
-        """What is to be sent to the client now."""
+        """Remove and return the bytes to send to the client."""
         data = b"".join(self._outgoing)
         self._outgoing.clear()
         return data
 
     def next_event(self) -> Event | None:
-        """The next event in what was fed; None when more bytes are needed or the CONNECT is not answered yet."""
+        """Return the next event; None when more bytes are needed or the CONNECT is not answered yet."""
         try:
             while self.state is _CONNECTED or self.state is _NEW:
                 data, at = self._data, self._at
@@ -152,7 +152,7 @@ class ServerProtocol:
                 if not left:
                     return None
                 if left < 2:
-                    # What can never be right must not wait for its end, here and below.
+                    # An invalid first byte must not wait for the rest of its packet, here and below.
                     self._check_first_byte(data[at])
                     self._wait_for(2)
                     return None
@@ -188,7 +188,7 @@ class ServerProtocol:
         self._data, self._at = b"", 0
 
     def _long_length(self, data: bytes, at: int) -> tuple[int, int] | None:
-        """Remaining length of more than one byte and where the body begins; None when bytes are missing."""
+        """Return a remaining length of several bytes and the start of the body; None when bytes are missing."""
         value = shift = 0
         for index in range(at + 1, min(at + 5, len(data))):
             byte = data[index]
@@ -238,7 +238,7 @@ class ServerProtocol:
                 reader, self.version, allow_control_characters=self._allow_control_characters
             )
             refusal = Reason.NOT_AUTHORIZED if self.version == V5 else Reason.UNSPECIFIED_ERROR
-            self._send_if_taken(
+            self._send_if_it_fits(
                 packets.encode_suback(PacketType.SUBACK, packet_id, self.version, bytes((refusal,)) * filters)
             )
         elif packet_type is PacketType.UNSUBSCRIBE:
@@ -246,15 +246,15 @@ class ServerProtocol:
                 reader, self.version, allow_control_characters=self._allow_control_characters
             )
             reasons = bytes((Reason.NO_SUBSCRIPTION_EXISTED,)) * filters if self.version == V5 else b""
-            self._send_if_taken(packets.encode_suback(PacketType.UNSUBACK, packet_id, self.version, reasons))
+            self._send_if_it_fits(packets.encode_suback(PacketType.UNSUBACK, packet_id, self.version, reasons))
         elif packet_type is PacketType.AUTH:
             raise PacketError(Reason.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
         else:
-            self._leftover(packet_type, reader)
+            self._handle_stray_acknowledgement(packet_type, reader)
         return None
 
-    def _leftover(self, packet_type: PacketType, reader: Reader) -> None:
-        # We publish nothing, so this answers a publish of another server; PUBREC must be answered (4.3.3).
+    def _handle_stray_acknowledgement(self, packet_type: PacketType, reader: Reader) -> None:
+        # The server publishes nothing, so this acknowledges another server's publish. PUBREC needs an answer (4.3.3).
         packet_id, reason = packets.decode_acknowledgement(reader, self.version, packet_type)
         if packet_type is PacketType.PUBREC and reason < Reason.UNSPECIFIED_ERROR:
             answer = Reason.PACKET_IDENTIFIER_NOT_FOUND if self.version == V5 else 0
@@ -305,22 +305,22 @@ class ServerProtocol:
 
     def _fail(self, error: PacketError) -> Failure:
         if self.state is State.NEW:
-            self._refuse(error.reason)
+            self.refuse(error.reason)
         else:
             self.disconnect(error.reason)
         return Failure(error.reason, error.detail)
 
     def accept(self, *, session_present: bool, properties: Properties = packets.NO_PROPERTIES) -> bool:
-        """Answer the CONNECT: the client is connected; `properties` go to MQTT 5 clients only.
+        """Answer the CONNECT with success; `properties` go to MQTT 5 clients only.
 
-        False when the answer is larger than the client takes (MQTT-3.1.2-24), even without what it can do without:
-        then nothing is sent, and the CONNECT is to be refused.
+        Returns False and sends nothing when the CONNACK exceeds the client's Maximum Packet Size even without optional
+        properties (MQTT-3.1.2-24). The caller must then refuse the CONNECT.
         """
         connack = self._connack(session_present, properties)
-        if not self._is_taken(connack):
-            needed = {name: value for name, value in properties.items() if name not in _DISPENSABLE}
+        if not self._fits_client(connack):
+            needed = {name: value for name, value in properties.items() if name not in _OPTIONAL_PROPERTIES}
             connack = self._connack(session_present, needed)
-            if not self._is_taken(connack):
+            if not self._fits_client(connack):
                 return False
         self._outgoing.append(connack)
         self.state = State.CONNECTED
@@ -332,44 +332,41 @@ class ServerProtocol:
             self.version, session_present=session_present, reason=Reason.SUCCESS, properties=properties
         )
 
-    def _is_taken(self, packet: bytes) -> bool:
+    def _fits_client(self, packet: bytes) -> bool:
         return self._client_max_bytes is None or len(packet) <= self._client_max_bytes
 
-    def _send_if_taken(self, packet: bytes) -> None:
-        """Send a packet whose size the client's own packet determines. Raises PacketError when it takes none as large.
+    def _send_if_it_fits(self, packet: bytes) -> None:
+        """Send a packet whose size depends on the client's packet. Raises PacketError when the client cannot take it.
 
-        All others are at most as large as the smallest maximum that a CONNECT may have.
+        All other packets fit the smallest Maximum Packet Size that a CONNECT may have.
         """
-        if not self._is_taken(packet):
+        if not self._fits_client(packet):
             raise PacketError(Reason.PACKET_TOO_LARGE, "the answer exceeds the client's Maximum Packet Size")
         self._outgoing.append(packet)
 
     def refuse(self, reason: Reason) -> None:
-        """Answer the CONNECT with a refusal; with 3.1.1 nothing is sent when there is no return code for it."""
-        self._refuse(reason)
-
-    def _refuse(self, reason: Reason) -> None:
+        """Answer the CONNECT with `reason`; a 3.1.1 client gets no answer to a reason without a return code."""
         if self.version == V5 or return_code(reason) is not None:
             connack = packets.encode_connack(
                 self.version, session_present=False, reason=reason, properties=packets.NO_PROPERTIES
             )
-            if self._is_taken(connack):
+            if self._fits_client(connack):
                 self._outgoing.append(connack)
         self.close()
 
     def disconnect(self, reason: Reason) -> None:
-        """End the connection from our side; only MQTT 5 clients can be told why."""
+        """End the connection from the server's side; only MQTT 5 clients are told `reason`."""
         if self.state is State.CONNECTED and self.version == V5:
             self._outgoing.append(packets.encode_disconnect(reason))
         self.close()
 
     def close(self) -> None:
-        """Nothing that comes is read any more; what is to be sent stays."""
+        """Read nothing any more; the outgoing bytes stay."""
         self.state = State.CLOSED
         self._data, self._at, self._partial = b"", 0, bytearray()
 
     def acknowledge(self, packet_type: PacketType, packet_id: int, reason: Reason = Reason.SUCCESS) -> None:
-        """Send a PUBACK, PUBREC or PUBCOMP; `reason` other than success needs an MQTT 5 client."""
+        """Send a PUBACK, PUBREC or PUBCOMP; only MQTT 5 clients accept a reason other than success."""
         if self.state is _CONNECTED:
             self._outgoing.append(packets.encode_acknowledgement(packet_type, packet_id, reason))
 
@@ -377,11 +374,11 @@ class ServerProtocol:
 def connack_properties(
     connect: Connect, *, client_id: str, receive_maximum: int, max_packet_bytes: int, **more: Any
 ) -> dict[Property, Any]:
-    """What an MQTT 5 client is told at CONNACK: our limits, and its client id when we chose it.
+    """Return the properties of a CONNACK: the server's limits, and the client id when the server assigned it.
 
-    `more` gives further properties by their name in lower case; None values are left out.
+    `more` holds further properties by their name in lower case; None values are left out.
     """
-    told: dict[Property, Any] = {
+    properties: dict[Property, Any] = {
         Property.RECEIVE_MAXIMUM: receive_maximum,
         Property.MAXIMUM_PACKET_SIZE: max_packet_bytes,
         Property.WILDCARD_SUBSCRIPTION_AVAILABLE: 0,
@@ -389,6 +386,6 @@ def connack_properties(
         Property.SHARED_SUBSCRIPTION_AVAILABLE: 0,
     }
     if not connect.client_id:
-        told[Property.ASSIGNED_CLIENT_ID] = client_id
-    told.update({Property[name.upper()]: value for name, value in more.items() if value is not None})
-    return told
+        properties[Property.ASSIGNED_CLIENT_ID] = client_id
+    properties.update({Property[name.upper()]: value for name, value in more.items() if value is not None})
+    return properties
