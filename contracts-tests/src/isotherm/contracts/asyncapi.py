@@ -1,4 +1,4 @@
-"""The catalog of messages as an AsyncAPI 3.0 document, and as a page for people.
+"""The declared topics and their records as an AsyncAPI 3.0 document, and as a page for people.
 
 Source: AsyncAPI specification 3.0.0, its Kafka bindings 0.5.0.
 """
@@ -25,7 +25,7 @@ _KAFKA_BINDING = "0.5.0"
 
 
 def document() -> dict[str, Any]:
-    """The document of every declared topic that carries records."""
+    """The AsyncAPI document of every declared topic that carries records."""
     written = [topic for topic in isotherm.schemas.topics() if topic.record is not None]
     return {
         "asyncapi": "3.0.0",
@@ -106,7 +106,7 @@ def _messages(topic: Topic) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def problems(text: str) -> list[str]:
-    """What is wrong with a document: against the specification, its references, its Avro schemas."""
+    """The errors of a document: against the specification, in its references, in its Avro schemas."""
     written = json.loads(text)
     found = []
     try:
@@ -140,7 +140,7 @@ def _references(node: Any) -> Iterator[str]:
 
 
 def _resolve(document: Any, reference: str) -> Any:
-    """What a reference inside the document leads to (RFC 6901), through other references."""
+    """The target of a reference inside the document (RFC 6901), through other references; None when there is none."""
     node = document
     for part in reference.removeprefix("#/").split("/"):
         name = part.replace("~1", "/").replace("~0", "~")
@@ -151,12 +151,12 @@ def _resolve(document: Any, reference: str) -> Any:
 
 
 def text() -> str:
-    """The document as it is committed."""
+    """The text of the committed document."""
     return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"
 
 
 def page() -> str:
-    """The same for people: who writes what, for whom, and what each field means."""
+    """The page for people: each topic's writers and readers, and the meaning of each field."""
     lines = [
         "# Topics and schemas",
         "",

@@ -1,4 +1,4 @@
-"""What real code needs to run without servers: the registry's client over a registry in memory, and Spark."""
+"""Test harness: runs the services' real code without servers, with a registry in memory, a fake producer, and Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from isotherm.stack.java import find_java
 
 
 class Message(NamedTuple):
-    """A record as a writer hands it to its Kafka producer."""
+    """A record as a writer passes it to its Kafka producer."""
 
     topic: str
     key: str
@@ -39,7 +39,7 @@ class Message(NamedTuple):
 
 
 class OfflineRegistry(SchemaRegistry):
-    """The registry client of the services, its server replaced by the client library's own one in memory.
+    """The services' registry client, with the client library's in-memory registry instead of a server.
 
     It holds every version of every declared topic, as after `isotherm apply`.
     """
@@ -53,19 +53,19 @@ class OfflineRegistry(SchemaRegistry):
                 self.register(topic, catalog.schema(record, version))
 
     def register(self, topic: str, schema: JsonSchema) -> int:
-        """Add one more version to a topic's subject; its id."""
+        """Register another version for a topic's subject; its id."""
         return int(self.client.register_schema(f"{topic}-value", Schema(json.dumps(schema), "AVRO")))
 
 
 class RecordingProducer:
-    """Stands where a Kafka producer stands: every record is delivered at the next poll, and kept."""
+    """A fake Kafka producer: keeps every record, and reports its delivery at the next poll."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._reports: list[Callable[[], object]] = []
 
     def as_producer(self) -> Producer:
-        """For code that is given a producer."""
+        """The same object, typed as a producer."""
         return cast(Producer, self)
 
     def produce(
@@ -83,20 +83,20 @@ class RecordingProducer:
             self._reports.append(lambda: on_delivery(None, self.messages[-1]))
 
     def poll(self, _timeout_s: float = 0) -> int:
-        """Call the delivery reports; how many there were."""
+        """Call the outstanding delivery reports; their number."""
         reports, self._reports = self._reports, []
         for report in reports:
             report()
         return len(reports)
 
     def flush(self, _timeout_s: float = 0) -> int:
-        """Nothing stays outstanding."""
+        """Call all delivery reports; 0, because none is left."""
         self.poll()
         return 0
 
 
 def message(topic: str, key: str | bytes | None, value: bytes | None, headers: object = ()) -> Message:
-    """A record in any of the forms that producers take, as texts."""
+    """A record in any form that producers accept, with key and headers as texts."""
     pairs = cast("list[tuple[str, str | bytes | None]]", headers or [])
     return Message(topic, _text(key), value or b"", {name: _text(said) for name, said in pairs})
 
@@ -106,7 +106,7 @@ def _text(said: str | bytes | None) -> str:
 
 
 class Harness:
-    """Runs real code; a context manager. Spark is started by whoever needs it first."""
+    """Runs real code; a context manager. Spark starts at its first use."""
 
     def __init__(self, catalog: SchemaCatalog) -> None:
         self.catalog = catalog
@@ -122,7 +122,7 @@ class Harness:
         self.stop_spark()
 
     def stop_spark(self) -> None:
-        """Stop Spark, if it runs; it is started again when it is needed again."""
+        """Stop Spark if it runs; the next use starts it again."""
         self._open.close()
         if self.__dict__.pop("spark", None) is not None:
             # pyspark leaves the socket of every collect() to the garbage collector.
@@ -132,7 +132,7 @@ class Harness:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """A small local Spark with the aggregator's own configuration."""
+        """A small local Spark session with the aggregator's configuration."""
         folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="isotherm-contracts-")))
         os.environ.setdefault("JAVA_HOME", str(find_java().home))
         chosen = AggregatorSettings.model_validate(
@@ -154,11 +154,11 @@ class Harness:
         return spark.session
 
     def encode(self, topic: str, record: str, version: int, value: Mapping[str, Any]) -> bytes:
-        """A value as a writer of that version puts it into the topic."""
+        """The bytes of a value as a writer with this schema version produces them."""
         return self.registry.encoder(topic, self.catalog.schema(record, version))(value)
 
     def decode(self, value: bytes, reader: JsonSchema | None = None) -> dict[str, Any]:
-        """A value as a reader with a pinned schema sees it, or as it was written; times as epoch milliseconds.
+        """A value, read with a pinned schema or with the writer's; times as epoch milliseconds.
 
         Raises WireFormatError when the reader cannot read what the writer wrote.
         """
@@ -173,7 +173,7 @@ def heartbeat(
     counts: Callable[[], Mapping[str, int]],
     lag: Callable[[], Mapping[str, int]] = dict,
 ) -> Message:
-    """What a task says of itself on the status topic."""
+    """A task's heartbeat on the status topic."""
     recorder = RecordingProducer()
     Heartbeat(recorder.as_producer, harness.registry, connector=connector, task=0).beat(state, counts, lag)
     (beat,) = recorder.messages
@@ -181,7 +181,7 @@ def heartbeat(
 
 
 def plain(value: Any) -> Any:
-    """A decoded value in JSON's terms, times as epoch milliseconds."""
+    """A decoded value as JSON, with times as epoch milliseconds."""
     if isinstance(value, Mapping):
         return {name: plain(inner) for name, inner in value.items()}
     if isinstance(value, list):

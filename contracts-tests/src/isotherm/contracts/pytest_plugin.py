@@ -1,4 +1,4 @@
-"""Pytest fixtures of the contract tests: real code on a harness, and what every provider makes with it."""
+"""Pytest fixtures of the contract tests: the harness, and the messages of every provider."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def harness(pytestconfig: pytest.Config) -> Iterator[Harness]:
 
 
 class Produced(Mapping[str, "Messages"]):
-    """The messages of each provider, made by its real code when they are first asked for."""
+    """The messages of each provider; its real code makes them at their first use."""
 
     def __init__(self, harness: Harness) -> None:
         from isotherm.contracts.providers import PROVIDERS
@@ -59,7 +59,7 @@ def produced(harness: Harness) -> Produced:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Stop Spark behind the last contract test: a process can have one only, and other tests start their own."""
+    """Stop Spark after the last contract test: a process can have only one, and other tests start their own."""
     if nextitem is None or item.path.parent != nextitem.path.parent:
         harness = item.config.stash.get(_harness, None)
         if harness is not None:

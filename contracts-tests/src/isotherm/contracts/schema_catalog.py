@@ -1,4 +1,4 @@
-"""Schemas by record and version: of this working tree, of another folder, or changed for a trial."""
+"""Schemas by record and version: of this working tree, of another folder, or changed by a test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JsonSchema = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class SchemaCatalog:
-    """`schemas` holds every version of every record, `records` says what each topic carries."""
+    """`schemas` holds every version of every record, `records` the record of each topic."""
 
     schemas: Mapping[str, Mapping[int, JsonSchema]]
     records: Mapping[str, str]
@@ -34,7 +34,7 @@ class SchemaCatalog:
         return sorted(self.schemas[record])
 
     def with_schema(self, record: str, version: int, schema: JsonSchema) -> SchemaCatalog:
-        """This catalog with one schema more, or with another one in its place."""
+        """This catalog with one schema added or replaced."""
         return replace(self, schemas={**self.schemas, record: {**self.schemas[record], version: schema}})
 
 

@@ -30,7 +30,7 @@ RECORDS_PER_PAIR = 60
 
 @dataclass(frozen=True)
 class Finding:
-    """A pair of versions that does not fit: who cannot read which field of what, and by which rule."""
+    """A pair of incompatible versions: the reader, the writer, the field and the broken rule."""
 
     record: str
     reader: str
@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass
 class Verdict:
-    """What the gate found; `notes` says what changed and is allowed."""
+    """The findings of the gate; `notes` lists changes that are allowed."""
 
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Verdict:
 
 
 def pinned() -> dict[str, list[tuple[str, int]]]:
-    """Who reads which version of each record, as the topic files say; planned readers count as well."""
+    """The readers of each record with their pinned version, from the topic files; planned readers included."""
     readers: dict[str, list[tuple[str, int]]] = {}
     for topic in isotherm.schemas.topics():
         if topic.record is not None:
@@ -98,7 +98,7 @@ def _pair(
 
 
 def rules(reader: JsonSchema, writer: JsonSchema) -> Iterator[tuple[str, str, str]]:
-    """Field, name of the rule and detail of each of the registry's rules that the pair breaks."""
+    """The registry's rules that the pair breaks, as field, rule and detail."""
     if not _broken(reader, writer):
         return
     found = [(one["name"], *broken) for one in reader["fields"] for broken in _broken(_only(reader, one), writer)]
@@ -131,7 +131,7 @@ class _Lost(AssertionError):
 
 
 def counterexample(reader: JsonSchema, writer: JsonSchema) -> tuple[str, str] | None:
-    """The field that a generated record of `writer` loses or changes on its way to `reader`, if any, and how."""
+    """A field whose value a `reader` of generated `writer` records loses or changes, and how; None if there is none."""
     reading, writing = parse(reader), parse(writer)
     fields = {one["name"]: one for one in reader["fields"]}
 
@@ -191,7 +191,7 @@ _UNREADABLE = (fastavro.read.SchemaResolutionError, ValueError, TypeError, KeyEr
 
 
 def _unreadable(reader: JsonSchema, record: Mapping[str, Any], writing: Any) -> str:
-    """The field of `reader` that `record` cannot be read to."""
+    """The field of `reader` into which `record` cannot be read."""
     for one in reader["fields"]:
         try:
             _read_back(record, writing, parse(_only(reader, one)))
@@ -210,7 +210,7 @@ def _read_back(record: Mapping[str, Any], writer: Any, reader: Any) -> dict[str,
 
 
 def _lost_defaults(catalog: SchemaCatalog, record: str) -> Iterator[Finding]:
-    """Defaults that a later version takes back: the registry lets it pass, and the field can never be removed again."""
+    """Defaults that a later version removes: the registry allows it, but the field can never be removed again."""
     versions = catalog.versions(record)
     for older, newer in pairwise(versions):
         before = {one["name"] for one in catalog.schema(record, older)["fields"] if "default" in one}
@@ -221,7 +221,7 @@ def _lost_defaults(catalog: SchemaCatalog, record: str) -> Iterator[Finding]:
 
 
 def _removed(catalog: SchemaCatalog, record: str, needs: list[Need], notes: list[str]) -> Iterator[Finding]:
-    """Fields that the newest version lacks: allowed where they have a default and nobody needs them."""
+    """Fields that the newest version lacks, which is allowed when they have a default and no consumer needs them."""
     versions = catalog.versions(record)
     newest = {one["name"] for one in catalog.schema(record, versions[-1])["fields"]}
     for version in versions[:-1]:

@@ -1,4 +1,4 @@
-"""Records by chance: for every Avro schema a hypothesis strategy of the values that fit it."""
+"""Generated records: for every Avro schema a hypothesis strategy of its values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 MAX_TIME_MS = 4_102_444_800_000
-"""The end of the year 2099: instants are drawn from 1970 to then, as real devices send them."""
+"""The end of the year 2099; generated times lie between 1970 and this one."""
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _PRIMITIVES: Mapping[str, st.SearchStrategy[Any]] = {

@@ -1,4 +1,4 @@
-"""Every consumer's needs."""
+"""The needs of every consumer, each with the consumer's own code that proves that they suffice."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pyspark.sql import Row
 from isotherm.aggregator.frames import devices, readings
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.connector.distributed.publishing import CONNECTORS
-from isotherm.contracts.consumers.standalone import obeys
+from isotherm.contracts.consumers.standalone import reconciles
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
@@ -126,6 +126,6 @@ NEEDS = (
         2,
         key="coap-to-hazelcast",
         value={"name": "coap-to-hazelcast", "target_state": "STARTED", "restart_count": match.integer(0)},
-        process=obeys,
+        process=reconciles,
     ),
 )

@@ -17,7 +17,7 @@ from isotherm.alerts.input.reading_converter import ReadingConverter
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.connector.distributed.publishing import CONNECTORS
-from isotherm.contracts.consumers.standalone import obeys
+from isotherm.contracts.consumers.standalone import reconciles
 from isotherm.contracts.harness import Harness, Message, RecordingProducer
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
@@ -168,6 +168,6 @@ NEEDS = (
         2,
         key="coap-to-hazelcast",
         value={"name": "coap-to-hazelcast", "target_state": "STARTED", "restart_count": match.integer(0)},
-        process=obeys,
+        process=reconciles,
     ),
 )

@@ -13,7 +13,7 @@ from isotherm.contracts.pact.needs import Need, UnusableError, expect
 SERVICES = ("aggregator", "alerts", "mqtt-proxy")
 
 
-def obeys(harness: Harness, found: Message) -> None:
+def reconciles(harness: Harness, found: Message) -> None:
     """Raise UnusableError unless a service finds in it what is wanted of it."""
     record = harness.decode(found.value, READER)
     try:
@@ -34,7 +34,7 @@ NEEDS = tuple(
         2,
         key=key,
         value={"name": key, "target_state": state, "restart_count": match.integer(0)},
-        process=obeys,
+        process=reconciles,
     )
     for service in SERVICES
     for provider, name, key, state in (

@@ -1,4 +1,4 @@
-"""What a consumer needs of one message: the terms of a contract, and the code that proves that they are enough."""
+"""A consumer's need of one message: the terms of the contract, and the code that proves that they suffice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Process = Callable[[Harness, Message], object]
 
 
 class UnusableError(AssertionError):
-    """The consumer's code read the message and did not come to what it should."""
+    """The consumer's code read the message, but its result is wrong."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Need:
 
     @property
     def service(self) -> str:
-        """The consumer as topic files name it: a persister is named with its sink."""
+        """The service of the consumer, as topic files name it: persister's consumers are named with their sink."""
         return "persisters" if self.consumer.startswith("persisters-") else self.consumer
 
 

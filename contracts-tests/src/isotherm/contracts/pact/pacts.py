@@ -29,7 +29,7 @@ _READS = "the consumer reads"
 
 @dataclass
 class Report:
-    """What was verified, and what is wrong: each line names consumer, provider, interaction and the place."""
+    """The verified interactions and the problems; each line names consumer, provider, interaction and field."""
 
     verified: set[Name] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
@@ -52,7 +52,7 @@ def by_file(needs: Iterable[Need]) -> Iterator[tuple[str, list[Need]]]:
 
 
 def write(needs: Iterable[Need], folder: Path) -> None:
-    """Write every pact; files that no need asks for any more go."""
+    """Write every pact, and delete pact files without a need."""
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.glob("*.json"):
         stale.unlink()
@@ -128,9 +128,9 @@ def _read(name: str, reads: Mapping[str, Any]) -> _Read:
 
 
 def _run(verifier: Verifier) -> tuple[bool, list[Any]]:
-    """Whether the verifier is discontent, and its result for each interaction."""
+    """Whether the verification failed, and the verifier's result for each interaction."""
     failed = False
-    # It leaves the sockets of its message server to the garbage collector: nothing of it may outlive this call.
+    # The verifier leaves its message server's sockets to the garbage collector; none may outlive this call.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         try:

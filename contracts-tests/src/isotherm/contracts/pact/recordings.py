@@ -17,11 +17,11 @@ from isotherm.servicekit.avro import split
 
 _HEADER_BYTES = 5
 _OF_THE_MOMENT = frozenset((scenario.HEARTBEAT,))
-"""Messages that name the host, the process and the time of their making: they are not kept."""
+"""Messages with host, process and time in them, which differ in every run: they are not recorded."""
 
 
 def recorded(messages: Mapping[str, Message], harness: Harness) -> dict[str, Any]:
-    """Messages as they are kept."""
+    """Messages in the form of a recording."""
     return {
         name: {
             "topic": message.topic,
@@ -44,7 +44,7 @@ def _version(message: Message, harness: Harness) -> dict[str, Any]:
 
 
 def write(folder: Path, provider: str, messages: Mapping[str, Message], harness: Harness) -> Path:
-    """Keep a provider's messages; the file."""
+    """Record a provider's messages; the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{provider}.json"
     path.write_text(json.dumps(recorded(messages, harness), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -71,7 +71,7 @@ def _message(kept: Mapping[str, Any], harness: Harness) -> Message:
 
 
 def comparable(kept: Mapping[str, Message], harness: Harness) -> dict[str, Any]:
-    """Messages without the times when they were made."""
+    """Messages without the times at which they were made."""
     answer = {}
     for name, message in kept.items():
         if name in _OF_THE_MOMENT:

@@ -1,15 +1,15 @@
-"""The one small world that every provider tells of: two thermostats and one minute of the year 2026."""
+"""The scenario of every provider's messages: two thermostats and one minute of the year 2026."""
 
 from __future__ import annotations
 
 START_MS = 1_767_225_600_000
-"""2026-01-01T00:00:00Z, the begin of a window."""
+"""2026-01-01T00:00:00Z, the start of a window."""
 MEASURED_MS = START_MS + 12_000
 TAKEN_IN_MS = MEASURED_MS + 350
 WINDOW_MS = 60_000
 DEVICE = "dev-0001"
 OTHER_DEVICE = "dev|0002"
-"""With a character that keys escape."""
+"""A device id with a character that keys escape."""
 
 READING = "a thermostat's temperature"
 LATE = "a reading that came too late"

@@ -1,4 +1,4 @@
-"""What Avro cannot say of a message, and topic files do: key, times, units, ranges, windows, headers, identity."""
+"""Checks the promises of topic files that Avro cannot express: key, times, units, ranges, windows, headers, identity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isotherm.contracts.schema_catalog import JsonSchema
 from isotherm.schemas import Topic
 
 EARLIEST_MS = 1_000_000_000_000
-"""September 2001, which as seconds is the year 33658: no device measures before, and seconds of today lie below."""
+"""September 2001: no device measured before, and a time in seconds lies below it."""
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999."""
 
@@ -19,7 +19,7 @@ LATEST_MS = 253_402_300_799_999
 def violations(
     topic: Topic, schema: JsonSchema, key: str, value: Mapping[str, Any], headers: Mapping[str, str], writer: str
 ) -> list[str]:
-    """Each promise of the topic file that a message breaks, with the field; instants are epoch milliseconds."""
+    """The promises of the topic file that a message breaks, each with its field; times are epoch milliseconds."""
     said = topic.semantics
     return [
         *_key(topic, key, value),
@@ -52,7 +52,7 @@ def _escaped(text: str) -> str:
 
 
 def instants(schema: JsonSchema) -> list[str]:
-    """The fields of a record that are instants, nullable ones too."""
+    """The fields of a record that hold times, nullable ones included."""
     return [field["name"] for field in schema["fields"] if _is_instant(field["type"])]
 
 
