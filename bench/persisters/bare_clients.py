@@ -1,10 +1,10 @@
-"""Each sink's own client writing rows that are ready, in its best bulk form: what a persister is measured against.
+"""Each sink's own client writing prepared rows in its best bulk form: what a persister is compared with.
 
-Run by `compare.py` as a process of its own: reads a topic, makes the rows with the persister's own projection, says
-that it is ready, and then writes them once for each line `{"form": .., "target": ..}` on its standard input. Rows are
-prepared in the form that the client's interface takes: bytes for Elasticsearch's best form and dicts for its plain one,
-tuples for Cassandra, JSON values for Hazelcast (the sink hands over the bytes that the client makes of these). Nothing
-of that is measured.
+`compare.py` runs it in a process of its own. It reads a topic, makes the rows with the persister's own projection,
+reports that it is ready, and then writes them once for each line `{"form": .., "target": ..}` on its standard input.
+Rows are prepared in the form that the client's interface takes: bytes for Elasticsearch's best form and dicts for its
+plain one, tuples for Cassandra, JSON values for Hazelcast (the sink passes the bytes that the client makes of them).
+None of the preparation is measured.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Write = Callable[[str], None]
 def prepared_batches(
     kafka_settings: KafkaSettings, registry: RegistrySettings, chosen: workload.Workload, size: int
 ) -> Batches:
-    """The topic's rows in batches of one partition, the partitions in turn."""
+    """Return the topic's rows in batches of one partition, the partitions in turn."""
     schemas = SchemaRegistry(registry)
     statement = kcql.parse(f"INSERT INTO t SELECT * FROM {chosen.topic}")
     project = Projector(statement, AvroDecoder(schemas), key_decoder("auto", schemas))
@@ -64,7 +64,7 @@ def prepared_batches(
 
 
 def elasticsearch_forms(batches: Batches, address: str) -> Mapping[str, Write]:
-    """The bulk API with as many requests in flight as a task has: of lines that are JSON, and of dicts."""
+    """The bulk API with as many requests in flight as a task has: with lines of JSON, and with dicts."""
     client = Elasticsearch(
         address,
         request_timeout=60,
@@ -197,7 +197,7 @@ FORMS = {"elasticsearch": elasticsearch_forms, "cassandra": cassandra_forms, "ha
 
 
 def main() -> None:
-    """Arguments: server, its address, topic, record, records, rows a batch, Kafka's address, the registry's."""
+    """Arguments: server, its address, topic, record, records, rows in a batch, Kafka's address, the registry's."""
     server, address, topic, record, records, size, bootstrap, registry = sys.argv[1:]
     chosen = workload.Workload(topic, record, int(records))
     batches = prepared_batches(

@@ -27,7 +27,7 @@ class Case:
     lines: Callable[[Stack], Sequence[str]]
     with_telegraf: bool = False
     every_form: bool = False
-    """Whether all forms are measured; the first round, of a cold server, says little about close ones."""
+    """Whether all forms are measured: the first round, on a cold server, cannot tell close ones apart."""
 
 
 def _elasticsearch(stack: Stack) -> Sequence[str]:

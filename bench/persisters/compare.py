@@ -1,16 +1,17 @@
-"""Persisters against each sink's own client, and against Telegraf, on the same records.
+"""Compares the persisters with each sink's own client, and with Telegraf, on the same records.
 
     python bench/persisters/compare.py [--only NAME ...] [--scale X] [--rounds N] [--devices N] [--alone]
 
-For each sink: a topic is filled once; then, in turn, `isotherm-persisters run` as a process reads it from the beginning,
-and the sink's client in a process of its own writes the same rows, prepared, with the same batch size and as many requests
-in flight. A first round warms the servers up and finds the client's best form; medians of the others count. Every run
-writes to a target of its own that is made before and checked and removed after it. The time of a persister begins with
-its first written batch and ends with its last, that of the client is all of its writing.
+For each sink a topic is filled once. Then, in turn, `isotherm-persisters run` reads it from the beginning in a process
+of its own, and the sink's client writes the same prepared rows in another process, with the same batch size and as many
+requests in flight. A first round warms the servers up and finds the client's best form; the medians of the other rounds
+count. Every run writes to a new target, which is counted and removed after it. The time of a persister is from its
+first written batch to its last, that of the client is all of its writing.
 
-All of it is done twice: with everything on all cores, where a persister's work (Kafka's broker, decoding) is taken
-from the server's, and with the server on one half of the cores and everything else on the other, as with a server on
-a machine of its own. With `--alone` the persister only, on shared cores: for a comparison of revisions.
+Every case is measured twice: once with everything on all cores, where a persister's other work (Kafka's broker,
+decoding) takes processor time from the server, and once with the server on half of the cores and everything else on the
+other half, like a server on another machine. With `--alone` only the persister runs, on shared cores, to compare
+revisions.
 """
 
 from __future__ import annotations
@@ -66,20 +67,20 @@ class Bench:
     telegraf: Path | None
     alone: bool
     filled: list[workload.Workload] = field(default_factory=list)
-    verdicts: list[str] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
 
     @property
     def kafka(self) -> KafkaSettings:
-        """Where Kafka is."""
+        """The settings of Kafka."""
         return KafkaSettings(bootstrap_servers=self.stack.kafka.bootstrap_servers)
 
     @property
     def registry(self) -> RegistrySettings:
-        """Where the registry is."""
+        """The settings of the registry."""
         return RegistrySettings(url=self.stack.registry.url)
 
     def fill(self, record: str, records: int) -> workload.Workload:
-        """A topic with these records; it is filled when it is asked for the first time."""
+        """Return a topic with these records; the first call fills it."""
         chosen = workload.Workload(f"bench.{record}.{records}", record, round(records * self.scale))
         if chosen not in self.filled:
             workload.declare(self.kafka, self.registry, chosen)
@@ -96,7 +97,9 @@ class Bench:
             print(f"  {record}")
             for name, seconds in spent.items():
                 print(f"    {name:40} {seconds:6.2f}")
-            self._verdict("decoding", record, spent[steps.BARE] / spent[steps.PROJECTED], DECODING_GOAL, steps.BARE)
+            self._print_result(
+                "decoding", record, spent[steps.BARE] / spent[steps.PROJECTED], DECODING_GOAL, steps.BARE
+            )
 
     def case(self, case: Case) -> None:
         """Measure one kind of target."""
@@ -112,11 +115,11 @@ class Bench:
                 best = contest.best_form()
                 forms = case.forms if case.every_form else [best]
             contest.round(forms, "first")
-            for place, placement in enumerate(meters.placements()[: 1 if self.alone else None]):
+            for number_of_placement, placement in enumerate(meters.placements()[: 1 if self.alone else None]):
                 contest.place(placement)
                 readings: dict[str, list[Reading]] = {}
                 for number in range(self.rounds):
-                    for name, reading in contest.round(forms, f"{place}_{number}").items():
+                    for name, reading in contest.round(forms, f"{number_of_placement}_{number}").items():
                         readings.setdefault(name, []).append(reading)
                 self._print(case, placement, readings)
             contest.place(meters.placements()[0])
@@ -135,17 +138,17 @@ class Bench:
         for name, rate in medians.items():
             if name != OURS:
                 goal = 1.0 if name == TELEGRAF else case.goal
-                self._verdict(case.name, title, medians[OURS] / rate, goal, name)
+                self._print_result(case.name, title, medians[OURS] / rate, goal, name)
 
-    def _verdict(self, case: str, what: str, ratio: float, goal: float, against: str) -> None:
+    def _print_result(self, case: str, what: str, ratio: float, goal: float, against: str) -> None:
         word = "reached" if ratio >= goal else "MISSED"
-        self.verdicts.append(f"  {case:24} {ratio:5.2f} of {against:26} goal {goal:.2f}  {word:8} {what}")
-        print(self.verdicts[-1])
+        self.results.append(f"  {case:24} {ratio:5.2f} of {against:26} goal {goal:.2f}  {word:8} {what}")
+        print(self.results[-1])
 
 
 @dataclass
 class Contest:
-    """One case on one topic, with everything that writes its rows."""
+    """One case on one topic, with all programs that write its rows."""
 
     bench: Bench
     case: Case
@@ -155,14 +158,14 @@ class Contest:
     client: subprocess.Popen[str]
 
     def best_form(self) -> str:
-        """The first round of the client, which also warms the server up."""
+        """Run the client's first round, which also warms the server up, and return its fastest form."""
         found = {form: self.bare(form, f"first_{number}") for number, form in enumerate(self.case.forms)}
         if len(found) > 1:
             print("  first round: " + ", ".join(f"{form} {reading.rate:,.0f}/s" for form, reading in found.items()))
         return max(found, key=lambda form: found[form].rate)
 
     def place(self, placement: Placement) -> None:
-        """Give the server and all else their cores; the processes that are still to be started have ours."""
+        """Assign cores to the server and to all other processes; processes that start later inherit ours."""
         stack = self.bench.stack
         meters.place(self.server.pid, placement.of_server)
         for pid in (self.client.pid, stack.kafka.pid, stack.registry.pid):
@@ -170,7 +173,7 @@ class Contest:
         os.sched_setaffinity(0, placement.of_others)
 
     def round(self, forms: Iterable[str], name: str) -> dict[str, Reading]:
-        """Everybody writes once, in turn."""
+        """Let each program write once, in turn."""
         done = {OURS: self.ours(f"ours_{name}")}
         for number, form in enumerate(forms):
             done[f"client, {form}"] = self.bare(form, f"bare{number}_{name}")
@@ -179,7 +182,7 @@ class Contest:
         return done
 
     def ours(self, name: str) -> Reading:
-        """`isotherm-persisters run`."""
+        """Measure `isotherm-persisters run`."""
         case, bench = self.case, self.bench
         self.target.create(name, self.chosen)
         statement = case.kcql.format(target=name, topic=self.chosen.topic)
@@ -191,7 +194,7 @@ class Contest:
         return reading
 
     def bare(self, form: str, name: str) -> Reading:
-        """The client, in one of its forms."""
+        """Measure the client in one of its forms."""
         assert self.client.stdin is not None
         written_to = self.target.create(name, self.chosen)
         before = cpu_s(self.server.pid)
@@ -203,7 +206,7 @@ class Contest:
         return reading
 
     def telegraf(self, program: Path, name: str) -> Reading:
-        """Telegraf."""
+        """Measure Telegraf."""
         reading = telegraf.run(
             program,
             self.bench.folder,
@@ -255,12 +258,12 @@ def _telegraf() -> Path | None:
     if program is None:
         print("Telegraf  LEFT OUT: there is no Go to build it with")
     else:
-        print(f"Telegraf  {telegraf.VERSION}; without ids, and with one bulk request at a time: more it cannot")
+        print(f"Telegraf  {telegraf.VERSION}; without ids, and with one bulk request at a time, which is all it can do")
     return program
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the chosen cases and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=["decoding", *(case.name for case in CASES)])
     parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="so many times the records of each case")
@@ -291,7 +294,7 @@ def main() -> None:
             stack.down()
             stack.wipe()
     print("\nIn short")
-    print("\n".join(bench.verdicts))
+    print("\n".join(bench.results))
     print(f"load      {load_average()}")
 
 

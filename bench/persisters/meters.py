@@ -1,4 +1,4 @@
-"""What one run did, and the placement of processes on cores."""
+"""What one run did, and on which cores processes run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 
 @dataclass(frozen=True)
 class Reading:
-    """What one run did: rows in a stretch of time, and the processor time that two processes spent in it."""
+    """What one run did: rows, time, and the processor time that two processes spent in it."""
 
     rows: int
     seconds: float
@@ -27,18 +27,18 @@ class Reading:
 
     @property
     def own_per_million(self) -> float:
-        """Processor seconds of the writing process for a million rows."""
+        """CPU seconds of the writing process for a million rows."""
         return 1e6 * self.own_cpu_s / self.rows
 
     @property
     def server_per_million(self) -> float:
-        """Processor seconds of the server for a million rows."""
+        """CPU seconds of the server for a million rows."""
         return 1e6 * self.server_cpu_s / self.rows
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Which cores the measured server may use, and which ones everything else."""
+    """The cores that the measured server may use, and those of everything else."""
 
     name: str
     of_server: Collection[int]
@@ -46,7 +46,9 @@ class Placement:
 
 
 def placements() -> list[Placement]:
-    """All on all cores and, with two cores or more, the server on one half of them and all else on the other."""
+    """Return the placements to measure: everything on all cores and, from two cores on, the server on one
+    half of them.
+    """
     cores = sorted(os.sched_getaffinity(0))
     half = len(cores) // 2
     shared = Placement("server and writer share all cores", cores, cores)
@@ -54,11 +56,11 @@ def placements() -> list[Placement]:
 
 
 def place(pid: int, cores: Collection[int]) -> None:
-    """Let a process and its children, and whatever they start from now on, run on these cores only."""
+    """Bind a process and its children, and everything that they start later, to these cores."""
     leader = psutil.Process(pid)
     for thread in [one for each in (leader, *leader.children(recursive=True)) for one in each.threads()]:
         try:
             os.sched_setaffinity(thread.id, cores)
         except ProcessLookupError:
-            # It has ended since.
+            # The thread has ended.
             continue

@@ -1,4 +1,4 @@
-"""`isotherm-persisters run` as a process, watched through what it shows of itself."""
+"""`isotherm-persisters run` as a process, watched through its metrics."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ class PersisterProcess:
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
+        """Process id. Raises RuntimeError if the process has ended."""
         if self._process is None or self._process.poll() is not None:
             raise RuntimeError(f"the persister has ended:\n{self._log.read_text(encoding='utf-8')[-4_000:]}")
         return self._process.pid
 
     def metrics(self) -> Counter[str]:
-        """Sums of its metrics by family, records by outcome; empty while it does not answer."""
+        """Return the sums of its metrics by name, records by outcome; empty while it does not answer."""
         sums: Counter[str] = Counter()
         try:
             text = self._client.get("/metrics").text
@@ -90,7 +90,7 @@ class PersisterProcess:
         return sums
 
     def until(self, what: str, condition: Callable[[Counter[str]], bool], poll_s: float = 0.1) -> Counter[str]:
-        """Wait until the metrics fulfil a condition. Raises RuntimeError when the process ends before."""
+        """Wait until the metrics fulfil a condition and return them. Raises RuntimeError if the process ends before."""
         deadline = time.monotonic() + _PATIENCE_S
         while not condition(found := self.metrics()):
             _ = self.pid
@@ -100,13 +100,15 @@ class PersisterProcess:
         return found
 
     def measure(self, rows: int, server_pid: int) -> meters.Reading:
-        """From the first written batch until `rows` records are written: start and set-up do not count."""
+        """Measure from the first written batch until `rows` records are written, so that start and set-up
+        do not count.
+        """
         first = self.until("first batch", lambda found: found["written"] > 0, _START_POLL_S)
         return watch(lambda: self.metrics()["written"], first["written"], rows, own_pid=self.pid, server_pid=server_pid)
 
 
 def watch(count: Callable[[], int], first: int, last: int, *, own_pid: int, server_pid: int) -> meters.Reading:
-    """Measure from now, at `first` rows, until `count` says `last`; asks the more often the nearer the end is."""
+    """Measure from now, at `first` rows, until `count` returns `last`; it asks more often near the end."""
     started, own, server = time.perf_counter(), cpu_s(own_pid), cpu_s(server_pid)
     done = first
     while done < last:
@@ -114,7 +116,7 @@ def watch(count: Callable[[], int], first: int, last: int, *, own_pid: int, serv
         if elapsed > _PATIENCE_S:
             raise RuntimeError(f"{done} of {last} rows after {elapsed:.0f} s")
         left_s = elapsed * (last - done) / (done - first) if done > first else _MOST_POLL_S
-        # Between two questions: none at once, as each takes time from what is measured.
+        # Every query takes processor time from what is measured.
         time.sleep(min(_MOST_POLL_S, max(_START_POLL_S, left_s / 4)))
         done = count()
     seconds = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""What the steps of a persister cost that need no server, beside bare fastavro decoding of the same records."""
+"""What the steps of a persister cost that need no server, beside decoding the same records with bare fastavro."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _WIRE_HEADER_BYTES = 5
 
 
 def measure(registry: RegistrySettings, chosen: workload.Workload, records: Sequence[Record]) -> dict[str, float]:
-    """CPU seconds for a million records, medians of rounds in turn, each step with what it needs before it or alone."""
+    """Return CPU seconds for a million records: medians of rounds, in turn.
+
+    Each step includes the steps that it depends on, unless its name says that it is measured alone.
+    """
     schemas = SchemaRegistry(registry)
     statement = f"INSERT INTO t SELECT * FROM {chosen.topic} WITHINDEXSUFFIX -{{YYYY.MM.DD}}"
     decode = AvroDecoder(schemas)
@@ -60,7 +63,7 @@ def measure(registry: RegistrySettings, chosen: workload.Workload, records: Sequ
 
 
 def _in_turn(runs: dict[str, Callable[[], Iterable[object]]]) -> dict[str, list[float]]:
-    """CPU seconds of each round, without a first one; nothing of what a run yields is kept."""
+    """Return the CPU seconds of each round but the first; nothing that a run yields is kept."""
     spent: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(_ROUNDS + 1):
         for name, run in runs.items():

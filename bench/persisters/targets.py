@@ -1,4 +1,4 @@
-"""The servers as the bench needs them: a fresh target for every run, a count of what arrived, and its removal."""
+"""The servers as the bench needs them: a new target for every run, the number of rows in it, and its removal."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from isotherm.persisters.sinks.elasticsearch.mapping import properties
 DAY = "2026.01.01"
 """All records of the bench are of this day."""
 SETTINGS = {"index.refresh_interval": "-1"}
-"""As an index has that nobody searches. With its usual second, whoever is slower would cost the server more a row."""
+"""As for an index that nobody searches. The default refresh every second would charge the slower program more for a
+row.
+"""
 
 
 class Target(Protocol):
     """A kind of target."""
 
     def create(self, name: str, chosen: workload.Workload) -> str:
-        """Make an empty one of what both writers will find; the name that the bare client writes to."""
+        """Create an empty target that both writers use; return the name that the bare client writes to."""
 
     def count(self, name: str) -> int:
-        """Rows in it."""
+        """Return the number of rows in it."""
 
     def drop(self, name: str) -> None:
         """Remove it."""
@@ -37,7 +39,7 @@ class Target(Protocol):
 
 
 def columns(chosen: workload.Workload) -> dict[str, Any]:
-    """The Avro type of each field."""
+    """Return the Avro type of each field."""
     return {field["name"]: field["type"] for field in isotherm.schemas.schema(chosen.record, 1)["fields"]}
 
 
@@ -102,7 +104,7 @@ class Table:
 
 
 class HazelcastMap:
-    """A map; made by its first entry."""
+    """A map; its first entry creates it."""
 
     def __init__(self, address: str) -> None:
         self._client = HazelcastClient(cluster_name="dev", cluster_members=[address])

@@ -71,7 +71,7 @@ MAPPING = {
 
 
 def binary() -> Path | None:
-    """The program, built by Go when it is not in the cache; None without Go."""
+    """Return the program, built with Go if it is not in the cache; None without Go."""
     folder = default_cache_folder() / f"telegraf-{VERSION}"
     program = folder / "telegraf"
     if program.exists():
@@ -97,7 +97,7 @@ def run(
     address: str,
     server_pid: int,
 ) -> meters.Reading:
-    """Let Telegraf write the records to an index of its own and measure, from the first document to the last."""
+    """Let Telegraf write the records to an index of its own; measure from the first document to the last."""
     client = Elasticsearch(address)
     client.indices.create(index=index, mappings={"properties": MAPPING}, settings=targets.SETTINGS)
 

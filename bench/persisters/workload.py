@@ -19,7 +19,9 @@ from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 PARTITIONS = 4
-"""As the declared topics have. A task writes one batch of each partition at once, so it is also what is in flight."""
+"""As many as declared topics have. A task writes one batch of each partition at once, so this is also the number in
+flight.
+"""
 
 STATUS = "isotherm.status"
 
@@ -30,7 +32,7 @@ _PRODUCED_AT_ONCE = 50_000
 
 @dataclass(frozen=True)
 class Workload:
-    """A topic and what is in it."""
+    """A topic and its records."""
 
     topic: str
     record: str
@@ -76,7 +78,7 @@ _MAKERS: Mapping[str, Callable[[int, int, random.Random], Mapping[str, Any]]] = 
 
 
 def declare(kafka_settings: KafkaSettings, registry: RegistrySettings, *workloads: Workload) -> None:
-    """Create the topics and their subjects, and those that a task says its status in."""
+    """Create the topics and their subjects, and the topic of the tasks' status."""
     topics = [topic for topic in declared_topics() if topic.name == STATUS]
     subjects = [subject for subject in declared_subjects() if subject.name == f"{STATUS}-value"]
     for workload in workloads:
@@ -88,7 +90,7 @@ def declare(kafka_settings: KafkaSettings, registry: RegistrySettings, *workload
 def fill(
     kafka_settings: KafkaSettings, registry: RegistrySettings, workload: Workload, devices: int, first: int = 0
 ) -> None:
-    """Write the records, the devices in turn, from record number `first` on; all are acknowledged on return."""
+    """Write the records, one device after another, from record number `first` on; all are acknowledged on return."""
     schemas = SchemaRegistry(registry)
     encode = schemas.encoder(workload.topic, isotherm.schemas.schema(workload.record, 1))
     producer = kafka.producer(kafka_settings, "bench", linger_ms=50, queue_buffering_max_messages=2 * _PRODUCED_AT_ONCE)
@@ -104,7 +106,7 @@ def fill(
 
 
 def read_all(kafka_settings: KafkaSettings, workload: Workload) -> list[list[Record]]:
-    """All records of the topic by partition, as the persister's loop sees them."""
+    """Return all records of the topic by partition, as the persister's loop gets them."""
     return [list(_partition(kafka_settings, workload.topic, number)) for number in range(PARTITIONS)]
 
 
