@@ -68,7 +68,22 @@ class Observer(WriteObserver, offsets.CommitObserver, Protocol):
 
 
 class Loop:
-    """Runs one task until it is stopped or fails; `run` may be called once."""
+    """Runs one task until it is stopped or fails; `run` may be called once.
+
+    Args:
+        settings: how the task runs.
+        consumer: not subscribed yet.
+        sink: not open yet.
+        project: projects one record.
+        try_project_batch: the fast path for records of one partition; None if `project` has to look at each.
+        policy: decides about failed records.
+        send_dead_letters: returns once the dead-letter topic has all of them.
+        health: gets the loop's heartbeat and its reasons for not being ready.
+        observer: is told of writes, commits and outcomes.
+        on_iteration: is called once in every iteration.
+        topic_follower: finds the topics of a pattern; its owner starts and closes it.
+        fence: tells when no task of another configuration is in the group any more.
+    """
 
     def __init__(
         self,
@@ -86,22 +101,6 @@ class Loop:
         topic_follower: TopicFollower | None = None,
         fence: Fence | None = None,
     ) -> None:
-        """Take the parts of the task.
-
-        Args:
-            settings: how the task runs.
-            consumer: not subscribed yet.
-            sink: not open yet.
-            project: projects one record.
-            try_project_batch: the fast path for records of one partition; None if `project` has to look at each.
-            policy: decides about failed records.
-            send_dead_letters: returns once the dead-letter topic has all of them.
-            health: gets the loop's heartbeat and its reasons for not being ready.
-            observer: is told of writes, commits and outcomes.
-            on_iteration: is called once in every iteration.
-            topic_follower: finds the topics of a pattern; its owner starts and closes it.
-            fence: tells when no task of another configuration is in the group any more.
-        """
         self._settings = settings
         self._consumer = consumer
         self._sink = sink
