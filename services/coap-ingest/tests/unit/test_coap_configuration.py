@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from coap_configuring import DOCUMENT, LISTENING, SERVER, planned, with_kcql
 
 from isotherm import payloads
 from isotherm.coap_ingest.__main__ import main
 from isotherm.coap_ingest.coap.notification import Notification
-from isotherm.coap_ingest.coap.psk import PreSharedKey
 from isotherm.coap_ingest.coap.resource import (
     AddressError,
     Resource,
@@ -19,42 +18,15 @@ from isotherm.coap_ingest.coap.resource import (
     parse_resource,
     parse_server,
 )
-from isotherm.coap_ingest.connectors.plan import Plan, compile_plan
 from isotherm.coap_ingest.ingest.routes import Values
-from isotherm.coap_ingest.listener.identity import IdentityPolicy
-from isotherm.coap_ingest.listener.plan import ListenPlan
 from isotherm.coap_ingest.observe.link_filter import LinkFilter
-from isotherm.connector.config.files import ConfigError, parse
+from isotherm.connector.config.files import ConfigError
 from isotherm.connector.errors.policies import (
     Action,
     ErrorPolicy,
     Failure,
     Policy,
 )
-from isotherm.servicekit.throttling.rates import Rate
-
-DOCUMENT = """\
-name = coap-source
-connector.class = com.datamountaineer.streamreactor.connect.coap.source.CoapSourceConnector
-max.tasks = 1
-connect.coap.source.uri = coap://localhost:5633
-connect.coap.kcql = INSERT INTO coap_sensor_topic SELECT * FROM sensors
-"""
-SERVER = Server("coap", "localhost", 5633)
-
-
-def planned(text: str, *, allow_anonymous: bool = False) -> Plan:
-    return compile_plan(
-        parse(text),
-        units={},
-        limits=payloads.Limits(),
-        dead_letter_topic="coap-ingest.dead-letters",
-        allow_anonymous=allow_anonymous,
-    )
-
-
-def with_kcql(kcql: str) -> str:
-    return DOCUMENT.replace("INSERT INTO coap_sensor_topic SELECT * FROM sensors", kcql)
 
 
 def test_the_documents_file_works_as_printed() -> None:
@@ -194,139 +166,6 @@ def test_one_statement_reads_several_servers_over_several_transports() -> None:
     ]
     assert made.psk is not None
     assert "secret" not in repr(made)
-
-
-LISTENING = DOCUMENT.replace(
-    "connect.coap.source.uri = coap://localhost:5633", "connect.coap.listen = coap://127.0.0.1"
-)
-
-
-def test_a_listener_takes_the_place_of_servers() -> None:
-    listen = planned(LISTENING + "connect.coap.listen.rate.limit = 5:60\n").listen
-    assert listen is not None
-    rule = listen.rules[0]
-    assert listen == ListenPlan("coap-source", Server("coap", "127.0.0.1", 5683), (rule,), Rate(5, 60), 10_000)
-    assert planned(DOCUMENT).listen is None
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("connect.coap.uri = coap://a", "not together with connect.coap.uri"),
-        ("connect.coap.listen.rate.limit = 5", "expected n:seconds"),
-        ("connect.coap.listen.timeout.ms = 1", "at least 1000"),
-    ],
-)
-def test_what_a_listener_cannot_be_is_refused_by_name(line: str, expected: str) -> None:
-    with pytest.raises(ConfigError, match=expected):
-        planned(f"{LISTENING}{line}\n")
-
-
-SECURED = LISTENING.replace("coap://127", "coaps://127")
-
-
-def test_devices_show_who_they_are_over_dtls() -> None:
-    listen = planned(SECURED + "connect.coap.listen.psk = device-1:secret, device-2:with:colon\n").listen
-    assert listen is not None
-    assert listen.server == Server("coaps", "127.0.0.1", 5684)
-    assert listen.keys == {b"device-1": b"secret", b"device-2": b"with:colon"}
-    assert "secret" not in repr(listen)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (SECURED, "listen.psk: names no device; expected identity:key"),
-        (SECURED + "connect.coap.listen.psk = device-1\n", "pair 1 is not identity:key"),
-        (SECURED + "connect.coap.listen.psk = a:b, a:c\n", "'a' is named twice"),
-        (SECURED + f"connect.coap.listen.psk = {'a' * 33}:b\n", "the identity has 33 bytes; allowed: 1 to 32"),
-        (SECURED + f"connect.coap.listen.psk = a:{'b' * 17}\n", "the key of 'a' has 17 bytes; allowed: 1 to 16"),
-        (SECURED + "connect.coap.listen.psk = hex:6100:b\n", "'hex:6100' has a zero byte"),
-        (SECURED + "connect.coap.listen.psk = a:hex:bbb\n", "'a': what follows hex: is not hex"),
-        (SECURED + "connect.coap.listen.psk = a:base64:bbb\n", "'a': what follows base64: is not base64"),
-        (SECURED + "connect.coap.listen.psk = ab:c, hex:6162:d\n", "'hex:6162' is named twice"),
-        (SECURED.replace("127.0.0.1", "[::]") + "connect.coap.listen.psk = a:b\n", "listens on one address"),
-        (LISTENING + "connect.coap.listen.psk = a:b\n", "has a meaning for a coaps:// listener only"),
-        (LISTENING.replace("coap://", "coap+tcp://"), "over UDP and DTLS only; allowed: coap, coaps"),
-        (
-            DOCUMENT.replace("coap://", "coaps://")
-            + f"connect.coap.username = me\nconnect.coap.password = {'b' * 17}\n",
-            "the key of 'me' has 17 bytes; allowed: 1 to 16",
-        ),
-    ],
-)
-def test_what_the_dtls_library_cannot_take_is_refused_and_no_key_is_shown(text: str, expected: str) -> None:
-    with pytest.raises(ConfigError, match=expected) as refused:
-        planned(text)
-    assert "bbb" not in str(refused.value)
-
-
-def test_keys_and_identities_are_bytes_in_whatever_form_they_are_written() -> None:
-    text = "connect.coap.listen.psk = a:hex:00ff10, hex:ff01:base64:AP8Q, b:text:hex:1, c:plain, hex:secret\n"
-    listen = planned(SECURED + text).listen
-    assert listen is not None
-    assert listen.keys == {
-        b"a": b"\x00\xff\x10",
-        b"\xff\x01": b"\x00\xff\x10",
-        b"b": b"hex:1",
-        b"c": b"plain",
-        b"hex": b"secret",
-    }
-    observed = (
-        DOCUMENT.replace("coap://", "coaps://") + "connect.coap.username = hex:ff01\nconnect.coap.password = hex:00\n"
-    )
-    assert planned(observed).psk == PreSharedKey(b"\xff\x01", b"\x00")
-
-
-WITH_KEYS = SECURED + "connect.coap.listen.psk = device-1:secret\n"
-
-
-def test_who_a_record_is_of_is_the_identity_over_dtls_unless_it_is_said_otherwise() -> None:
-    def policy(text: str) -> IdentityPolicy | None:
-        listen = planned(text).listen
-        return None if listen is None else listen.identity
-
-    assert policy(LISTENING) is IdentityPolicy.PAYLOAD
-    assert policy(WITH_KEYS) is IdentityPolicy.USER
-    assert policy(WITH_KEYS + "connect.coap.listen.identity = payload\n") is IdentityPolicy.PAYLOAD
-    assert policy(LISTENING + "connect.coap.listen.identity = topic\n") is IdentityPolicy.TOPIC
-    acl = WITH_KEYS + "connect.coap.listen.acl = *: sensors/%u\n"
-    assert policy(acl) is IdentityPolicy.TOPIC
-    assert policy(acl + "connect.coap.listen.identity = user\n") is IdentityPolicy.USER
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (LISTENING + "connect.coap.listen.identity = user\n", "user has a meaning for a coaps:// listener only"),
-        (LISTENING + "connect.coap.listen.identity = device\n", "expected one of auto, payload, topic, user"),
-        (LISTENING + "connect.coap.listen.acl = a: b\n", "acl: has a meaning for a coaps:// listener only"),
-        (WITH_KEYS + "connect.coap.listen.acl = a\n", "acl: rule 1 is not identity: path"),
-        (WITH_KEYS + "connect.coap.listen.identity = topic\n", "acl: missing"),
-        (
-            WITH_KEYS.replace("SELECT * FROM sensors", "SELECT * FROM sensors WITHKEY(id)"),
-            "WITHKEY takes the key from the payload, connect.coap.listen.identity = user does not",
-        ),
-    ],
-)
-def test_what_an_identity_cannot_be_is_said(text: str, expected: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(expected)):
-        planned(text)
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "gateway.example", "[2001:db8::1]"])  # noqa: S104  # that is refused
-def test_without_dtls_it_listens_beyond_this_machine_only_when_it_is_told_that_it_may(host: str) -> None:
-    text = LISTENING.replace("127.0.0.1", host)
-    with pytest.raises(ConfigError, match=r"coap://.*does not authenticate senders.*set allow_anonymous=true"):
-        planned(text)
-    listen = planned(text, allow_anonymous=True).listen
-    assert listen is not None
-    assert listen.server.host == host.strip("[]")
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "[::1]", "localhost"])
-def test_this_machine_is_always_heard(host: str) -> None:
-    assert planned(LISTENING.replace("127.0.0.1", host)).listen is not None
 
 
 def test_json_goes_into_topics_that_are_not_declared_messages_and_readings_alike() -> None:
