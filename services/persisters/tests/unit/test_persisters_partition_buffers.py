@@ -309,7 +309,7 @@ def test_rows_written_behind_a_failed_one_of_the_same_key_are_written_again() ->
         batch.count_outcomes()
 
 
-def test_lanes_pause_at_their_share_and_resume_at_half_of_it() -> None:
+def test_partitions_pause_at_their_share_and_resume_at_half_of_it() -> None:
     buffers = PartitionBuffers(LIMITS, Backoff)
     buffers.assign((TOPIC, 0), None, Counts())
     buffer = buffers.by_partition[(TOPIC, 0)]
@@ -365,42 +365,3 @@ def test_what_waits_and_what_is_written_is_bounded_over_all_partitions(seed: int
     assert sum(buffer.waiting_bytes for buffer in others) == sum(
         one.size_bytes for buffer in others for one in buffer.waiting
     )
-
-
-def test_records_of_partitions_that_are_gone_are_dropped() -> None:
-    buffers = PartitionBuffers(LIMITS, Backoff)
-    buffers.assign((TOPIC, 0), None, Counts())
-    buffers.remove((TOPIC, 0))
-    buffers.append([record(0)], 0.0)
-    assert buffers.by_partition == {}
-
-
-def test_batches_are_bounded_by_count_and_by_bytes_and_wait_for_linger() -> None:
-    limits = BufferLimits(batch_records=3, batch_bytes=500, linger_ms=50.0)
-    buffers = PartitionBuffers(limits, Backoff)
-    buffers.assign((TOPIC, 0), None, Counts())
-    buffer = buffers.by_partition[(TOPIC, 0)]
-    buffers.append([record(0)], now_ms=10.0)
-    assert not buffer.is_batch_due(limits, now_ms=59.0)
-    assert buffer.is_batch_due(limits, now_ms=60.0)
-    buffers.append([record(1), record(2), record(3)], now_ms=11.0)
-    assert buffer.is_batch_due(limits, now_ms=11.0)
-    assert [one.offset for one in buffer.next_batch(limits)] == [0, 1]
-    big = Record(TOPIC, 0, 9, 0, None, b"x" * 10_000, ())
-    alone = PartitionBuffers(limits, Backoff)
-    alone.assign((TOPIC, 0), None, Counts())
-    alone.append([big], now_ms=0.0)
-    assert alone.by_partition[(TOPIC, 0)].next_batch(limits) == [big]
-
-
-def test_a_partition_that_is_paused_does_not_wait_for_a_batch_to_fill() -> None:
-    """Its share may be smaller than a batch, and nothing more comes until that is written."""
-    limits = BufferLimits(batch_records=100, linger_ms=60_000, waiting_records=100)
-    buffers = PartitionBuffers(limits, Backoff)
-    for partition in range(2):
-        buffers.assign(("t", partition), None, Counts())
-    for partition in range(2):
-        buffers.append([Record("t", partition, offset, 0, None, b"", ()) for offset in range(60)], 0.0)
-    paused = buffers.pause_full()
-    assert len(paused) == 2
-    assert all(buffer.is_batch_due(limits, 1.0) for buffer in paused)
