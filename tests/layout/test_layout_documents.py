@@ -11,12 +11,12 @@ from urllib.parse import unquote
 import pytest
 
 ROOT = Path(__file__).parents[2]
-_LISTED = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+_LISTED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+FILES = [path for path in _LISTED if (ROOT / path).exists()]
 # Notes of audits speak of the commit that they were made on.
-DOCUMENTS = sorted(
-    path for path in _LISTED.splitlines() if not path.startswith("docs/audit") and (ROOT / path).exists()
-)
-PACKAGES = {readme.parent: readme for readme in ROOT.glob("**/README.md") if (readme.parent / "src/isotherm").is_dir()}
+DOCUMENTS = [path for path in FILES if path.endswith(".md") and not path.startswith("docs/audit")]
+_READMES = [ROOT / path for path in DOCUMENTS if path.endswith("/README.md")]
+PACKAGES = [readme for readme in _READMES if (readme.parent / "src/isotherm").is_dir()]
 
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
