@@ -88,8 +88,10 @@ class SupervisedQuery:
         if self._query is None:
             return []
         new: list[Progress] = []
-        # Read the newest entries first and only as many as needed, and each as one JSON text: every call is a round
-        # trip to the JVM, and PySpark's own `recentProgress` needs about a hundred for one entry.
+        # This reads Java's list directly, the newest entries first and each as one JSON text, because every call is a
+        # round trip to the JVM. PySpark's `recentProgress` and its StreamingQueryListener need about a hundred round
+        # trips for one entry (20 ms of processor time), and Spark calls no listener for the first trigger of a start
+        # without new input, which `is_initialized` waits for.
         for entry in reversed(self._query._jsq.recentProgress()):
             progress = Progress.parse(entry.json())
             if (progress.batch_id, progress.timestamp) <= self._seen:
