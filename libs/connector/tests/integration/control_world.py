@@ -174,7 +174,7 @@ class Worker(ServiceProcess):
         return [line for line in found if line.get("event") == event]
 
 
-class Fleet:
+class WorkerGroup:
     """The workers of one group."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the tests of the service share: real peers here, Kafka and registry there, and a reader of what arrived."""
+"""The harness of the integration tests: real CoAP peers, the service as a process, and a reader of its topics."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class Reader:
             headers = {name: value.decode() for name, value in message.headers() or []}
             if not any(f"//{authority}/" in headers["coap.uri"] for authority in self.authorities):
                 continue
-            is_letter = message.topic().endswith("dead-letters")
-            is_avro = not is_letter and message.value()[:1] == b"\x00"
+            is_dead_letter = message.topic().endswith("dead-letters")
+            is_avro = not is_dead_letter and message.value()[:1] == b"\x00"
             value = self.decode(message.value()).record if is_avro else message.value()
             self.seen.append(Record(message.topic(), message.key().decode(), value, headers))
 

@@ -1,4 +1,4 @@
-"""CoAP sources as connectors: of distributed workers, and of a process with a file, which obeys as well."""
+"""CoAP sources as connectors: of distributed workers, and of a process with a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from coap_world import READINGS, World, opened, readings_in, sent, stop
-from control_world import Control, Fleet, until
+from control_world import Control, WorkerGroup, until
 
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
@@ -30,44 +30,46 @@ def control(kafka: Kafka, registry: Registry) -> Control:
 
 
 @pytest.fixture
-def fleet(control: Control, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Fleet]:
-    made = Fleet(control, "coap-ingest", tmp_path, free_port)
+def worker_group(control: Control, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[WorkerGroup]:
+    made = WorkerGroup(control, "coap-ingest", tmp_path, free_port)
     yield made
     made.close()
 
 
-def test_a_source_moves_to_another_worker_is_paused_and_deleted(world: World, control: Control, fleet: Fleet) -> None:
+def test_a_source_moves_to_another_worker_is_paused_and_deleted(
+    world: World, control: Control, worker_group: WorkerGroup
+) -> None:
     name = f"coap-{uuid.uuid4().hex[:8]}"
     reader = world.reader("thermostat.data")
     world.simulator("--rate", "20")
-    first = fleet.worker()
+    first = worker_group.worker()
     config = {
         "connector.class": CLASS,
         "connect.coap.source.uri": f"coap://{world.authority}",
         "connect.coap.kcql": READINGS.format("sensors"),
     }
-    control.create("bad-" + name, fleet.group, {**config, "connect.coap.source.uri": "http://nowhere"})
-    control.create(name, fleet.group, {**config, "tasks.max": "4"})
+    control.create("bad-" + name, worker_group.group, {**config, "connect.coap.source.uri": "http://nowhere"})
+    control.create(name, worker_group.group, {**config, "tasks.max": "4"})
     reader.until(lambda seen: len(seen) >= 20)
-    fleet.until("one task", lambda: control.states(name, 2) == ["RUNNING", "RUNNING", None])
-    fleet.until("told", lambda: control.states("bad-" + name, 1) == ["FAILED", None])
-    fleet.until("counted", lambda: f'connector="{name}"' in first.page("metrics"))
+    worker_group.until("one task", lambda: control.states(name, 2) == ["RUNNING", "RUNNING", None])
+    worker_group.until("told", lambda: control.states("bad-" + name, 1) == ["FAILED", None])
+    worker_group.until("counted", lambda: f'connector="{name}"' in first.page("metrics"))
 
-    second = fleet.worker()
+    second = worker_group.worker()
     first.kill()
-    fleet.until("moved", lambda: len(second.tasks()) == 1)
+    worker_group.until("moved", lambda: len(second.tasks()) == 1)
     known = len(reader.rest())
     reader.until(lambda seen: len(seen) >= known + 20)
 
     control.change(name, target_state="PAUSED")
-    fleet.until("paused", lambda: control.states(name, 1) == ["PAUSED", "PAUSED"] and not second.tasks())
+    worker_group.until("paused", lambda: control.states(name, 1) == ["PAUSED", "PAUSED"] and not second.tasks())
     known = len(reader.rest())
     control.change(name, target_state="STARTED")
     reader.until(lambda seen: len(seen) >= known + 20)
     assert set(readings_in(reader.seen)) <= set(sent(world.ledger))
     control.delete(name)
     control.delete("bad-" + name)
-    fleet.until("nothing", lambda: control.states(name, 1) == [None, None] and not second.tasks())
+    worker_group.until("nothing", lambda: control.states(name, 1) == [None, None] and not second.tasks())
     assert second.stop() == 0, second.log()
 
 

@@ -123,8 +123,8 @@ def test_many_resources_on_several_servers_are_discovered_from_one_statement(wor
         uri=", ".join(f"coap://localhost:{port}" for port in ports),
         keys={"connect.coap.discovery.rt": "temp*", "connect.coap.discovery.interval.ms": "500"},
     )
-    wanted = {(port, f"sensors/{number}") for port in ports for number in range(20)}
-    reader.until(lambda seen: {(r.value["uri_port"], r.value["uri_path"]) for r in seen} == wanted)
+    expected = {(port, f"sensors/{number}") for port in ports for number in range(20)}
+    reader.until(lambda seen: {(r.value["uri_port"], r.value["uri_path"]) for r in seen} == expected)
     assert world.metric("discovered_resources") == 40
 
     # The first server comes back with fewer resources: the others are let go, and no problem remains.

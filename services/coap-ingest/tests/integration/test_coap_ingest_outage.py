@@ -72,7 +72,7 @@ def test_what_an_outage_loses_of_observations_is_counted_to_the_last_one(world: 
     assert "the queue to Kafka is full" in tail(world.folder / "ingest.log")
 
 
-class Fleet:
+class PostingDevices:
     """Devices that POST one reading after the other, whatever the answer is."""
 
     def __init__(self, world: World, client: Any) -> None:
@@ -95,10 +95,10 @@ class Fleet:
                 self._done.set()
 
     async def until(self, count: int) -> None:
-        """Wait for so many more acknowledgements."""
-        wanted = len(self.acknowledged) + count
+        """Wait for `count` more acknowledgements."""
+        expected = len(self.acknowledged) + count
         async with asyncio.timeout(TIMEOUT_S):
-            while len(self.acknowledged) < wanted:  # noqa: ASYNC110  # the devices tell nobody
+            while len(self.acknowledged) < expected:  # noqa: ASYNC110  # the devices give no event to wait for
                 await asyncio.sleep(0.05)
 
     async def _device(self, number: int) -> None:
@@ -136,25 +136,27 @@ async def test_through_30_s_without_kafka_no_post_answered_2_04_is_missing(
 ) -> None:
     reader = world.reader("thermostat.data")
     ingest = world.listening(READINGS.format("devices"), timeout_ms="2000", rate_limit="1000000:1")
-    fleet, process = Fleet(world, client), psutil.Process(ingest.pid)
+    devices, process = PostingDevices(world, client), psutil.Process(ingest.pid)
 
     async def phases() -> None:
-        await fleet.until(200)
+        await devices.until(200)
         await asyncio.to_thread(world.kafka.kill if fault == "kill" else world.kafka.pause)
         try:
             await asyncio.sleep(OUTAGE_S)
         finally:
             await asyncio.to_thread(world.kafka.start if fault == "kill" else world.kafka.resume)
         await asyncio.to_thread(world.kafka.wait_ready)
-        await fleet.until(200)
+        await devices.until(200)
 
     before = process.memory_info().rss
-    await fleet.run(phases(), process)
+    await devices.run(phases(), process)
     assert stop(ingest) == 0
     stored = {device for device, _, _ in readings_in(reader.rest())}
     with capsys.disabled():
-        grown = (fleet.most_bytes - before) / 1e6
-        sys.stdout.write(f"\n{fault}: {dict(fleet.codes)}, {len(stored)} stored, at most {grown:.1f} MB more memory\n")
-    assert fleet.codes["5.03"] > DEVICES
-    assert fleet.acknowledged <= stored
-    assert fleet.most_bytes - before < MOST_MORE_MEMORY_BYTES
+        grown = (devices.most_bytes - before) / 1e6
+        sys.stdout.write(
+            f"\n{fault}: {dict(devices.codes)}, {len(stored)} stored, at most {grown:.1f} MB more memory\n"
+        )
+    assert devices.codes["5.03"] > DEVICES
+    assert devices.acknowledged <= stored
+    assert devices.most_bytes - before < MOST_MORE_MEMORY_BYTES

@@ -154,8 +154,8 @@ def test_while_kafka_is_away_notifications_wait_and_then_all_are_there(world: Wo
 
 
 def test_libcoap_is_observed_and_payloads_that_are_no_readings_are_dead_letters(world: World) -> None:
-    letters = dead_letter_topic(world, "coap-ingest.dead-letters")
-    reader = world.reader("coap_sensor_topic", "thermostat.data", letters)
+    dead_letters = dead_letter_topic(world, "coap-ingest.dead-letters")
+    reader = world.reader("coap_sensor_topic", "thermostat.data", dead_letters)
     world.libcoap()
     ingest = world.ingest(BOTH.format("example_data"))
     reader.until(lambda seen: len(seen) >= 2)  # what the server holds to begin with
@@ -170,18 +170,18 @@ def test_libcoap_is_observed_and_payloads_that_are_no_readings_are_dead_letters(
     assert stop(ingest) == 0
     records = reader.rest()
 
-    wanted = Counter((item["sensorId"], item["timestamp"], item["temperature"]) for item in items)
-    assert Counter(readings_in(records)) == wanted
+    expected = Counter((item["sensorId"], item["timestamp"], item["temperature"]) for item in items)
+    assert Counter(readings_in(records)) == expected
     messages = [r.value for r in records if r.topic == "coap_sensor_topic"]
     assert len(large) > 1024
     assert [m for m in messages if m["payload"] == large.decode() and m["block2"]]
     assert messages[-1]["payload"] is None
     assert messages[-1]["payload_base64"] == "AP9ub3QgYSByZWFkaW5n"
-    letter = next(r for r in records if r.value == poison)
-    assert letter.key == f"coap://{world.authority}/example_data"
-    assert letter.headers["coap.content_format"] == "42"
-    assert letter.headers["__connect.errors.connector.name"] == "coap-source"
-    assert "JSON" in letter.headers["__connect.errors.exception.message"]
+    dead_letter = next(r for r in records if r.value == poison)
+    assert dead_letter.key == f"coap://{world.authority}/example_data"
+    assert dead_letter.headers["coap.content_format"] == "42"
+    assert dead_letter.headers["__connect.errors.connector.name"] == "coap-source"
+    assert "JSON" in dead_letter.headers["__connect.errors.exception.message"]
 
 
 def test_libcoap_killed_and_restarted_is_observed_again(world: World) -> None:
@@ -215,8 +215,8 @@ def test_what_cannot_be_observed_is_polled(world: World) -> None:
 
 def test_json_values_keyed_by_a_field_and_throw_ends_the_service_with_everything_before_it(world: World) -> None:
     raw, cel = dead_letter_topic(world, "coap.raw.json"), dead_letter_topic(world, "coap.cel.json")
-    letters = dead_letter_topic(world, "coap-ingest.dead-letters")
-    reader = world.reader(raw, cel, letters)
+    dead_letters = dead_letter_topic(world, "coap-ingest.dead-letters")
+    reader = world.reader(raw, cel, dead_letters)
     world.libcoap()
     world.put("example_data", b'{"sensorId": "A", "t": 1.5}', 50)
     ingest = world.ingest(
@@ -232,7 +232,7 @@ def test_json_values_keyed_by_a_field_and_throw_ends_the_service_with_everything
     reader.until(lambda seen: {r.topic for r in seen} >= {raw, cel})
     world.put("example_data", b"no reading", 50)
     assert ingest.wait(TIMEOUT_S) == 1
-    records = reader.until(lambda seen: any(r.topic == letters for r in seen))
+    records = reader.until(lambda seen: any(r.topic == dead_letters for r in seen))
 
     message, reading = (next(r for r in records if r.topic == topic) for topic in (raw, cel))
     assert (message.key, reading.key) == ("A", "A")

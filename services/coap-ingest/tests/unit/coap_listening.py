@@ -69,7 +69,7 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    port: int, more: str = "", *, scheme: str = "coap", remembered: int = 4_096, statements: str = ""
+    port: int, more: str = "", *, scheme: str = "coap", cache_size: int = 4_096, statements: str = ""
 ) -> AsyncIterator[Served]:
     limits, registry, kafka = payloads.Limits(), CollectorRegistry(), Storing()
     text = CONNECTOR.format(scheme=scheme, port=port, more=more, statements=statements)
@@ -81,7 +81,7 @@ async def served(
         LoopProducer(cast("Producer", kafka)),
         limits,
         Metrics(registry),
-        message_id_cache_size=remembered,
+        message_id_cache_size=cache_size,
     )
     opening = asyncio.create_task(listener.open(65_536))
     while not opening.done():

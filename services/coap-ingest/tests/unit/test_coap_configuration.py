@@ -204,8 +204,8 @@ def test_nothing_under_the_value_converter_vanishes_without_a_notice() -> None:
 
 def test_the_error_policy_is_connects_with_dead_letters_always_on() -> None:
     assert planned(DOCUMENT).errors == ErrorPolicy(Policy.NOOP, dead_letters=True)
-    told = "connect.coap.error.policy = retry\nconnect.coap.max.retries = 3\nconnect.coap.retry.interval = 500\n"
-    assert planned(DOCUMENT + told).errors == ErrorPolicy(Policy.RETRY, 3, 500, dead_letters=True)
+    configured = "connect.coap.error.policy = retry\nconnect.coap.max.retries = 3\nconnect.coap.retry.interval = 500\n"
+    assert planned(DOCUMENT + configured).errors == ErrorPolicy(Policy.RETRY, 3, 500, dead_letters=True)
     both = "connect.coap.error.policy = THROW\nerrors.tolerance = all\n"
     assert planned(DOCUMENT + both).errors.decide(Failure.PERMANENT, 1) is Action.DEAD_LETTER
 

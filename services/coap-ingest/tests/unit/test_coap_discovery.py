@@ -83,13 +83,13 @@ def test_patterns_stay_within_their_segment() -> None:
 
 
 def test_one_restart_is_told_once_to_everybody_else() -> None:
-    told: list[str] = []
+    notified: list[str] = []
     now = 0.0
     detector = RestartDetector(clock=lambda: now)
 
     def observer(name: str) -> AskSoon:
         def ask_soon(_within_ms: float) -> None:
-            told.append(name)
+            notified.append(name)
 
         detector.subscribe(ask_soon)
         return ask_soon
@@ -97,8 +97,8 @@ def test_one_restart_is_told_once_to_everybody_else() -> None:
     a, b, c = observer("a"), observer("b"), observer("c")
     detector.report_restart(a)
     detector.report_restart(b)
-    assert told == ["b", "c"]
+    assert notified == ["b", "c"]
     detector.unsubscribe(c)
     now = 11.0
     detector.report_restart(b)
-    assert told == ["b", "c", "a"]
+    assert notified == ["b", "c", "a"]

@@ -32,9 +32,9 @@ def test_an_identity_may_send_where_a_rule_says_so_and_nowhere_else() -> None:
         "stranger": ["own/stranger/data"],
     }
     paths = {path for found in allowed.values() for path in found} | {"devices/2", "rooms/1", "devices/1/x"}
-    for identity, wanted in allowed.items():
+    for identity, expected in allowed.items():
         found = {path for path in paths if acl.permits(identity, tuple(path.split("/")))}
-        assert found == (paths if identity == "gateway" else set(wanted))
+        assert found == (paths if identity == "gateway" else set(expected))
 
 
 @pytest.mark.parametrize(

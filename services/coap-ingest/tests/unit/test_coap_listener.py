@@ -100,7 +100,7 @@ async def test_repeated_request_is_answered_again_and_stored_once_within_the_rat
         assert await device.code(request(77)) == "2.04"
         for _ in range(5):
             device.send(request(77))
-        # Over its rate a repetition has no answer, a new request has one that is not remembered.
+        # Over its rate a duplicate has no answer, and a new request has an answer that is not stored.
         assert await device.code(request(78)) == "4.29"
         assert await device.code(request(78)) == "4.29"
         assert len(made.kafka.stored) == 1
@@ -111,7 +111,7 @@ async def test_repeated_request_is_answered_again_and_stored_once_within_the_rat
 
 
 async def test_memory_of_requests_is_bounded_and_costs_no_timers(port: int) -> None:
-    async with served(port, FAST, remembered=1_024) as made:
+    async with served(port, FAST, cache_size=1_024) as made:
         before = len(asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]  # asyncio's heap of timers
         for number in range(5_000):
             message = Message.decode(request(number), _Remote())

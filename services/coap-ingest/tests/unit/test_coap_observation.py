@@ -84,12 +84,12 @@ def test_whatever_is_lost_doubled_and_reordered_only_newer_ones_pass_and_the_ski
     observation = observing(start)
     accepted, missed = [start], 0
     for n, number in enumerate(arriving):
-        arrival = observation.on_response(n * 10.0, response(number))
-        if arrival.outcome is NEW:
+        classification = observation.on_response(n * 10.0, response(number))
+        if classification.outcome is NEW:
             accepted.append(number)
-            missed += arrival.missed
+            missed += classification.missed
         else:
-            assert arrival.missed == 0
+            assert classification.missed == 0
     positions = [(number - start) % OBSERVE_MODULUS for number in accepted]
     assert positions == sorted(set(positions))
     assert missed == positions[-1] - (len(accepted) - 1)
@@ -142,8 +142,8 @@ def test_an_unchanged_state_at_refresh_is_a_repetition() -> None:
 
 def test_a_restarted_server_is_taken_up_with_its_lower_numbers() -> None:
     observation, now_ms = refreshing(1000)
-    arrival = observation.on_response(now_ms, response(3, is_acknowledgement=True))
-    assert arrival == Classification(NEW, interrupted="the server restarted its Observe values")
+    classification = observation.on_response(now_ms, response(3, is_acknowledgement=True))
+    assert classification == Classification(NEW, interrupted="the server restarted its Observe values")
     assert observation.on_response(now_ms + 10, response(4)) == Classification(NEW)
 
 

@@ -62,7 +62,7 @@ class Peer(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no type
             self._say(observer)
 
     def vanish(self) -> None:
-        """The resource is gone: its observers are told, as RFC 7641 section 4.2 wants."""
+        """The resource is gone: its observers get an error response (RFC 7641 section 4.2)."""
         self.is_there = False
         for observer in list(self.observers):
             observer.add_response(Message(code=NOT_FOUND), is_last=True)
@@ -87,9 +87,9 @@ class Bench:
         return sample or 0.0
 
     async def next(self) -> QueuedNotification:
-        arrived = await asyncio.wait_for(self.queue.get(), 20)
+        queued = await asyncio.wait_for(self.queue.get(), 20)
         self.queue.release()
-        return arrived
+        return queued
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
@@ -203,12 +203,12 @@ async def test_a_representation_over_the_limit_is_handed_on_as_incomplete(
     async with bench(port, monkeypatch) as made:
         await made.next()
         made.peer.notify(b"x" * 4_050)
-        arrived = await made.next()
-        assert (arrived.fault, len(arrived.notification.payload)) == (None, 4_050)
+        queued = await made.next()
+        assert (queued.fault, len(queued.notification.payload)) == (None, 4_050)
         # A datagram of 9,000 bytes is cut off by the library; what a GET brings in blocks is over the limit.
         made.peer.notify(b"x" * 9_000)
-        arrived = await made.next()
-        assert "9000 bytes are over the limit of 8192" in str(arrived.fault)
+        queued = await made.next()
+        assert "9000 bytes are over the limit of 8192" in str(queued.fault)
         made.peer.notify(b"small")
         assert (await made.next()).notification.payload == b"small"
 
@@ -244,8 +244,8 @@ async def test_a_large_representation_is_charged_as_it_grows_and_dropped_where_t
     async with bench(port, monkeypatch, bytes_limit=6_000) as made:
         await made.next()
         made.peer.notify(b"x" * 5_000)
-        arrived = await made.next()
-        assert (arrived.fault, len(arrived.notification.payload)) == (None, 5_000)
+        queued = await made.next()
+        assert (queued.fault, len(queued.notification.payload)) == (None, 5_000)
         made.peer.notify(b"y" * 7_000)
         await made.until(lambda: made.count("notifications", outcome="dropped") == 1)
         assert (made.queue.reserved, made.queue.reserved_bytes) == (0, 0)

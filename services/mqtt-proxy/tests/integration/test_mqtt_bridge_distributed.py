@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from control_world import Control, Fleet
+from control_world import Control, WorkerGroup
 from mosquitto_broker import PASSWORD, USER, Broker
 from mqtt_world import Topics
 
@@ -28,8 +28,8 @@ def control(kafka: Kafka, registry: Registry) -> Control:
 
 
 @pytest.fixture
-def worker_group(control: Control, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Fleet]:
-    made = Fleet(control, "mqtt-proxy", tmp_path, free_port)
+def worker_group(control: Control, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[WorkerGroup]:
+    made = WorkerGroup(control, "mqtt-proxy", tmp_path, free_port)
     yield made
     made.close()
 
@@ -40,7 +40,7 @@ def numbered(device: str, numbers: Sequence[int]) -> list[str]:
 
 
 def test_two_bridges_share_the_messages_move_and_wait(
-    control: Control, worker_group: Fleet, mosquitto: Broker, kafka: Kafka, registry: Registry
+    control: Control, worker_group: WorkerGroup, mosquitto: Broker, kafka: Kafka, registry: Registry
 ) -> None:
     topics = Topics(kafka, registry)
     apply(topics.kafka, topics.registry)

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from control_world import Control, Fleet, Said, Worker
+from control_world import Control, Said, Worker, WorkerGroup
 from persisters_stores import MapStore
 from persisters_world import BASE_MS, Broker, Persisters
 
@@ -31,18 +31,20 @@ def control(kafka: Any, registry: Any) -> Control:
 
 
 @pytest.fixture
-def fleet(control: Control, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Fleet]:
+def worker_group(control: Control, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[WorkerGroup]:
     """Workers that host the Hazelcast sink."""
-    made = Fleet(control, "persisters", tmp_path, free_port, "--sink", "hazelcast")
+    made = WorkerGroup(control, "persisters", tmp_path, free_port, "--sink", "hazelcast")
     yield made
     made.close()
 
 
-def create(control: Control, fleet: Fleet, name: str, broker: Broker, store: MapStore, *more: str) -> dict[str, str]:
+def create(
+    control: Control, worker_group: WorkerGroup, name: str, broker: Broker, store: MapStore, *more: str
+) -> dict[str, str]:
     """A connector of the group; its configuration."""
     lines = [*store.lines(broker.topic), *more]
     config = {"connector.class": SINK, "topics": broker.topic, **dict(line.split("=", 1) for line in lines)}
-    control.create(name, fleet.group, config)
+    control.create(name, worker_group.group, config)
     return config
 
 
@@ -52,61 +54,65 @@ def _said(control: Control, name: str, task: int) -> Said:
     return said
 
 
-def test_a_connectors_life_on_two_workers(control: Control, fleet: Fleet, broker: Broker, map_store: MapStore) -> None:
+def test_a_connectors_life_on_two_workers(
+    control: Control, worker_group: WorkerGroup, broker: Broker, map_store: MapStore
+) -> None:
     name = f"life-{uuid.uuid4().hex[:8]}"
     running = ["RUNNING"] * (1 + TASKS)
     written = broker.aggregates(20, range(3), revision=BASE_MS)
-    first = fleet.worker(QUICK)
+    first = worker_group.worker(QUICK)
     # Neither may disturb the other one: a configuration that cannot be used, and one whose task fails.
-    create(control, fleet, "bad-" + name, broker, map_store, "tasks.max=many", "connect.hazelcast.sink.batch.size=0")
-    create(control, fleet, name, broker, map_store, f"tasks.max={TASKS}")
-    fleet.until("all there", lambda: not map_store.problems(written))
-    fleet.until("running", lambda: control.states(name, TASKS) == running)
-    fleet.until("told", lambda: control.states("bad-" + name, 1) == ["FAILED", None])
+    create(
+        control, worker_group, "bad-" + name, broker, map_store, "tasks.max=many", "connect.hazelcast.sink.batch.size=0"
+    )
+    create(control, worker_group, name, broker, map_store, f"tasks.max={TASKS}")
+    worker_group.until("all there", lambda: not map_store.problems(written))
+    worker_group.until("running", lambda: control.states(name, TASKS) == running)
+    worker_group.until("told", lambda: control.states("bad-" + name, 1) == ["FAILED", None])
     trace = _said(control, "bad-" + name, -1).trace
     assert "tasks.max: 'many' is not allowed" in trace
     assert "batch.size" in trace
 
-    second = fleet.worker(QUICK)
-    fleet.until("both work", lambda: len(control.workers(name, TASKS)) == 2)
-    fleet.until("said", lambda: len(fleet.of_workers()) == 2)
+    second = worker_group.worker(QUICK)
+    worker_group.until("both work", lambda: len(control.workers(name, TASKS)) == 2)
+    worker_group.until("said", lambda: len(worker_group.of_workers()) == 2)
     written += broker.aggregates(20, range(3, 6), revision=BASE_MS)
-    fleet.until("all there", lambda: not map_store.problems(written))
+    worker_group.until("all there", lambda: not map_store.problems(written))
 
     # kill -9 of one: the other takes its tasks, and the orphans end by themselves.
     orphans = first.tasks()
     assert orphans
     first.kill()
-    fleet.until("one has all", lambda: len(second.tasks()) == TASKS)
+    worker_group.until("one has all", lambda: len(second.tasks()) == TASKS)
     written += broker.aggregates(20, range(6, 9), revision=BASE_MS)
-    fleet.until("all there", lambda: not map_store.problems(written))
+    worker_group.until("all there", lambda: not map_store.problems(written))
     assert psutil.wait_procs(orphans, timeout=120)[1] == []
 
     # Paused: no task, no member, nothing written; also for a worker that comes later.
     control.change(name, target_state="PAUSED")
-    fleet.until("paused", lambda: control.states(name, TASKS) == ["PAUSED"] * (1 + TASKS))
+    worker_group.until("paused", lambda: control.states(name, TASKS) == ["PAUSED"] * (1 + TASKS))
     assert control.members(f"connect-{name}") == 0
     before = list(written)
     written += broker.aggregates(20, range(9, 12), revision=BASE_MS)
     assert second.stop() == 0, second.log()
-    fleet.until("nobody says", lambda: control.states(name, TASKS) == [None] * (1 + TASKS))
-    third = fleet.worker(QUICK)
-    fleet.until("paused", lambda: control.states(name, TASKS) == ["PAUSED"] * (1 + TASKS))
+    worker_group.until("nobody says", lambda: control.states(name, TASKS) == [None] * (1 + TASKS))
+    third = worker_group.worker(QUICK)
+    worker_group.until("paused", lambda: control.states(name, TASKS) == ["PAUSED"] * (1 + TASKS))
     assert not map_store.problems(before)
     control.change(name, target_state="STARTED")
-    fleet.until("all there", lambda: not map_store.problems(written))
+    worker_group.until("all there", lambda: not map_store.problems(written))
 
     # One task restarted: another process for it and no other.
-    fleet.until("running", lambda: control.states(name, TASKS) == running)
+    worker_group.until("running", lambda: control.states(name, TASKS) == running)
     known = {task.pid for task in third.tasks()}
     control.change(name, task_restarts={"1": 1})
-    fleet.until("another process", lambda: len({task.pid for task in third.tasks()} - known) == 1)
-    fleet.until("two again", lambda: len(third.tasks()) == TASKS)
+    worker_group.until("another process", lambda: len({task.pid for task in third.tasks()} - known) == 1)
+    worker_group.until("two again", lambda: len(third.tasks()) == TASKS)
     assert len({task.pid for task in third.tasks()} & known) == 1
 
     # Stopped: the offsets may be moved, and everything is written once more with the same end.
     control.change(name, target_state="STOPPED")
-    fleet.until("stopped", lambda: control.states(name, TASKS) == ["STOPPED", None, None])
+    worker_group.until("stopped", lambda: control.states(name, TASKS) == ["STOPPED", None, None])
     admin = clients.admin(control.kafka, "test")
     moves = reset_offsets(admin, f"connect-{name}", [broker.topic], parse_position("earliest"))
     assert sum(move.before or 0 for move in moves) >= len(written)
@@ -117,39 +123,39 @@ def test_a_connectors_life_on_two_workers(control: Control, fleet: Fleet, broker
         mine = [line for line in page if line.startswith("isotherm_persisters_records_total") and f'"{name}"' in line]
         return int(sum(float(line.rpartition(" ")[2]) for line in mine if 'outcome="written"' in line))
 
-    fleet.until("all again", lambda: settled() >= 2 * len(written))
+    worker_group.until("all again", lambda: settled() >= 2 * len(written))
     assert not map_store.problems(written)
 
     control.delete(name)
     control.delete("bad-" + name)
-    fleet.until("nothing", lambda: control.states(name, TASKS) == [None] * (1 + TASKS) and not third.tasks())
+    worker_group.until("nothing", lambda: control.states(name, TASKS) == [None] * (1 + TASKS) and not third.tasks())
     assert control.states("bad-" + name, 1) == [None, None]
     assert third.stop() == 0, third.log()
 
 
 def test_a_failed_task_is_restarted_as_configured_and_disturbs_nobody(
-    control: Control, fleet: Fleet, broker: Broker, readings: Broker, map_store: MapStore
+    control: Control, worker_group: WorkerGroup, broker: Broker, readings: Broker, map_store: MapStore
 ) -> None:
     good, poisoned = f"good-{uuid.uuid4().hex[:8]}", f"poisoned-{uuid.uuid4().hex[:8]}"
-    worker = fleet.worker(QUICK)
-    create(control, fleet, good, broker, map_store)
+    worker = worker_group.worker(QUICK)
+    create(control, worker_group, good, broker, map_store)
     written = broker.aggregates(10, range(2), revision=BASE_MS)
     readings.produce(("dev", b"\x00no Avro at all"))
     retry = ("tasks.restart.max=2", "tasks.restart.backoff.ms=200", "tasks.restart.backoff.max.ms=60000")
-    config = create(control, fleet, poisoned, readings, map_store, *retry)
-    fleet.until("restarted", lambda: len(_starts(worker, poisoned)) == 3)
-    fleet.until("failed", lambda: control.states(poisoned, 1) == ["RUNNING", "FAILED"])
+    config = create(control, worker_group, poisoned, readings, map_store, *retry)
+    worker_group.until("restarted", lambda: len(_starts(worker, poisoned)) == 3)
+    worker_group.until("failed", lambda: control.states(poisoned, 1) == ["RUNNING", "FAILED"])
     assert f"{readings.topic}-" in _said(control, poisoned, 0).trace
     assert len(_starts(worker, poisoned)) == 3
-    fleet.until("all there", lambda: not map_store.problems(written))
+    worker_group.until("all there", lambda: not map_store.problems(written))
     assert len(_starts(worker, good)) == 1
 
     # Another configuration is another try.
     policy = {"connect.hazelcast.sink.error.policy": "NOOP"}
     control.change(poisoned, config={"name": poisoned, **config, **policy})
-    fleet.until("running", lambda: control.states(poisoned, 1) == ["RUNNING", "RUNNING"])
+    worker_group.until("running", lambda: control.states(poisoned, 1) == ["RUNNING", "RUNNING"])
     group = f"connect-{poisoned}"
-    fleet.until("passed over", lambda: sum(readings.committed(group)) == 1)
+    worker_group.until("passed over", lambda: sum(readings.committed(group)) == 1)
     for name in (good, poisoned):
         control.delete(name)
 
@@ -193,12 +199,12 @@ def test_a_standalone_connector_is_paused_resumed_and_restarted(
 
 @pytest.mark.faults
 def test_everything_is_killed_and_comes_back_as_it_was(
-    control: Control, fleet: Fleet, broker: Broker, map_store: MapStore, kafka: Any, registry: Any
+    control: Control, worker_group: WorkerGroup, broker: Broker, map_store: MapStore, kafka: Any, registry: Any
 ) -> None:
     running, paused = f"running-{uuid.uuid4().hex[:8]}", f"paused-{uuid.uuid4().hex[:8]}"
-    worker = fleet.worker(QUICK)
-    create(control, fleet, running, broker, map_store)
-    create(control, fleet, paused, broker, map_store)
+    worker = worker_group.worker(QUICK)
+    create(control, worker_group, running, broker, map_store)
+    create(control, worker_group, paused, broker, map_store)
     control.change(paused, target_state="PAUSED")
     written = broker.aggregates(20, range(3), revision=BASE_MS)
 
@@ -206,7 +212,7 @@ def test_everything_is_killed_and_comes_back_as_it_was(
         states = control.states(running, 1), control.states(paused, 1)
         return states == (["RUNNING", "RUNNING"], ["PAUSED", "PAUSED"]) and not map_store.problems(written)
 
-    fleet.until("as wanted", is_as_wanted)
+    worker_group.until("as wanted", is_as_wanted)
     # The servers go and come back under a worker that goes on.
     for server in (kafka, registry):
         server.kill()
@@ -215,7 +221,7 @@ def test_everything_is_killed_and_comes_back_as_it_was(
         server.start()
         server.wait_ready()
     written += broker.aggregates(20, range(3, 6), revision=BASE_MS)
-    fleet.until("as wanted", is_as_wanted)
+    worker_group.until("as wanted", is_as_wanted)
     assert len(worker.tasks()) == 1
     # And all of it at once.
     worker.kill()
@@ -224,9 +230,9 @@ def test_everything_is_killed_and_comes_back_as_it_was(
     for server in (kafka, registry):
         server.start()
         server.wait_ready()
-    second = fleet.worker(QUICK)
+    second = worker_group.worker(QUICK)
     written += broker.aggregates(20, range(6, 9), revision=BASE_MS)
-    fleet.until("as wanted", is_as_wanted)
+    worker_group.until("as wanted", is_as_wanted)
     assert len(second.tasks()) == 1
     for name in (running, paused):
         control.delete(name)
