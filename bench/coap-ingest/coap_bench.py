@@ -1,14 +1,14 @@
-"""coap-ingest under load: notifications observed and stored, and POSTs answered, beside libcoap's own programs.
+"""coap-ingest under load: observed notifications and answered POSTs, beside libcoap's own programs.
 
     python bench/coap-ingest/coap_bench.py [--only observe climb libcoap post] [--seconds S]
 
-observe   10 servers with 20 resources each, 5 NON notifications per second from each resource, for 60 s: what the
-          senders counted must be what Kafka holds. Notifications for each second of processor time of the service.
-climb     the same at rising rates, 10 s each: up to where nothing is lost in between.
-libcoap   the same load into libcoap's coap-client, one process for each resource, as it can observe one only; it
-          prints payloads and stores nothing.
-post      devices that POST (CON) as fast as they are answered: answers per second, p50, p99; every 2.04 must be in
-          Kafka. Beside it libcoap's coap-server, which keeps the last payload in memory and nothing else.
+observe   10 servers with 20 resources each send 5 NON notifications per second from each resource for 60 s. Kafka must
+          hold as many as the senders counted. The figure is notifications for each second of processor time.
+climb     the same at rising rates, 10 s each, to find the rate at which notifications are lost.
+libcoap   the same load into libcoap's coap-client, with one process for each resource, because it observes only one;
+          it prints payloads and stores nothing.
+post      devices POST (CON) as fast as they get answers: answers per second, p50, p99. Kafka must hold every reading
+          answered 2.04. Beside it libcoap's coap-server, which keeps only the last payload, in memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HERE = Path(__file__).parent
 _SERVERS, _RESOURCES, _EACH_PER_S = 10, 20, 5
 _CLIMB = (2_000, 4_000, 6_000)
 _CLIMB_S = 10.0
-_PATIENCE_S = 120.0
+_TIMEOUT_S = 120.0
 _CASES = ("observe", "climb", "libcoap", "post")
 _MESSAGES = "INSERT INTO coap_sensor_topic SELECT * FROM {0}"
 _READINGS = (
@@ -54,17 +54,17 @@ Condition = Callable[[Counter[str]], bool]
 
 
 class Posted(TypedDict):
-    """What poster.py says."""
+    """The output of poster.py."""
 
     codes: dict[str, int]
-    repeated: int
+    retransmitted: int
     seconds: float
     p50: float
     p99: float
 
 
 class Bench:
-    """The stack, and what every case needs of it."""
+    """The stack and the cases that run on it."""
 
     def __init__(self, stack: Stack, folder: Path, seconds: float) -> None:
         self._folder = folder
@@ -74,13 +74,13 @@ class Bench:
         apply(self._kafka, self._registry)
 
     def observe(self) -> None:
-        """The load that the suite promises to bear: messages alone, then messages and their readings."""
+        """Run the load that the suite promises to carry: messages alone, then messages and their readings."""
         rate = _SERVERS * _RESOURCES * _EACH_PER_S
         for name, statements in (("messages", [_MESSAGES]), ("messages and readings", [_MESSAGES, _READINGS])):
             print(self._observed(f"observe   {name:22}", statements, rate, self._seconds))
 
     def climb(self) -> None:
-        """Rising rates."""
+        """Run rising rates."""
         for rate in _CLIMB:
             print(self._observed(f"climb     {rate:,} per s".ljust(32), [_MESSAGES], rate, _CLIMB_S))
 
@@ -98,10 +98,10 @@ class Bench:
             own, began = fine_cpu_s([service.pid]), time.perf_counter()
             theirs = fine_cpu_s([flood.pid])
             _begin(flood)
-            said = json.loads(_line(flood))
+            result = json.loads(_line(flood))
             elapsed = time.perf_counter() - began
             theirs = fine_cpu_s([flood.pid]) - theirs
-            sent = said["sent"] + said["answered"]
+            sent = result["sent"] + result["answered"]
             self._settled(port)
             own = fine_cpu_s([service.pid]) - own
             memory_mb = resident_bytes(service.pid) / 1e6
@@ -110,12 +110,12 @@ class Bench:
         more = f", {stored['thermostat.data']:,} readings" if len(statements) > 1 else ""
         return (
             f"{title} sent {sent:,} in {elapsed:.0f} s, stored {stored['coap_sensor_topic']:,}{more}, lost {lost}; "
-            f"{said['sent'] / own:,.0f} notifications/s per core ({100 * own / elapsed:.0f} % of one, "
-            f"{memory_mb:.0f} MB); the senders: {100 * theirs / elapsed:.0f} % of one, at most {said['late_s']} s late"
+            f"{result['sent'] / own:,.0f} notifications/s per core ({100 * own / elapsed:.0f} % of one, "
+            f"{memory_mb:.0f} MB); senders: {100 * theirs / elapsed:.0f} % of one, at most {result['late_s']} s late"
         )
 
     def libcoap(self) -> None:
-        """libcoap's client under the load of `observe`."""
+        """Run libcoap's client under the load of `observe`."""
         program = shutil.which("coap-client-notls")
         if program is None:
             print("libcoap   LEFT OUT: there is no coap-client-notls (Debian: libcoap3-bin)")
@@ -134,19 +134,19 @@ class Bench:
             _expect(flood, "observed")
             own = fine_cpu_s(pids)
             _begin(flood)
-            said = json.loads(_line(flood))
+            result = json.loads(_line(flood))
             own = fine_cpu_s(pids) - own
             memory_mb = sum(resident_bytes(pid) for pid in pids) / 1e6
             for process in started:
                 process.kill()
                 process.wait()
         print(
-            f"libcoap   {len(started)} coap-client, printing      sent {said['sent']:,}; "
-            f"{said['sent'] / own:,.0f} notifications/s per core, {memory_mb:.0f} MB; stores nothing"
+            f"libcoap   {len(started)} coap-client, printing      sent {result['sent']:,}; "
+            f"{result['sent'] / own:,.0f} notifications/s per core, {memory_mb:.0f} MB; stores nothing"
         )
 
     def post(self) -> None:
-        """POSTs into the listener, and into libcoap's server."""
+        """Send POSTs to the listener, and to libcoap's server."""
         seconds = min(10.0, self._seconds)
         for devices in (1, 16, 64):
             port, before = _free_range(1), self._stored("thermostat.data")
@@ -158,10 +158,10 @@ class Bench:
             with self._service(keys) as (service, monitoring):
                 self._until(monitoring, lambda found: found["listening"] > 0)
                 own = fine_cpu_s([service.pid])
-                said = _post(port, "devices", "POST", devices, seconds)
+                result = _post(port, "devices", "POST", devices, seconds)
                 own = fine_cpu_s([service.pid]) - own
             stored = self._stored("thermostat.data") - before
-            print(_posted(f"post      {devices} devices", said, own) + f"; stored {stored:,}")
+            print(_posted(f"post      {devices} devices", result, own) + f"; stored {stored:,}")
         program = shutil.which("coap-server-notls")
         if program is None:
             print("libcoap   LEFT OUT: there is no coap-server-notls (Debian: libcoap3-bin)")
@@ -171,9 +171,9 @@ class Bench:
             with _process([program, "-A", "127.0.0.1", "-p", str(port)], self._folder / "server.log") as server:
                 _post(port, "example_data", "PUT", 1, 0.2)
                 own = fine_cpu_s([server.pid])
-                said = _post(port, "example_data", "PUT", devices, min(5.0, seconds))
+                result = _post(port, "example_data", "PUT", devices, min(5.0, seconds))
                 own = fine_cpu_s([server.pid]) - own
-            print(_posted(f"libcoap   {devices} devices, PUT", said, own) + "; stores nothing")
+            print(_posted(f"libcoap   {devices} devices, PUT", result, own) + "; stores nothing")
 
     @contextmanager
     def _service(self, keys: dict[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
@@ -202,7 +202,7 @@ class Bench:
                 process.kill()
 
     def _metrics(self, port: int) -> Counter[str]:
-        """Sums by outcome or family, and whether the service says that it listens."""
+        """Return sums by outcome or metric family, and whether the service logged that it listens."""
         sums: Counter[str] = Counter()
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
@@ -216,16 +216,16 @@ class Bench:
         return sums
 
     def _until(self, port: int, condition: Condition) -> Counter[str]:
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _TIMEOUT_S
         while not condition(found := self._metrics(port)):
             if time.monotonic() > deadline:
                 log = (self._folder / "service.log").read_text(encoding="utf-8")
-                raise RuntimeError(f"not within {_PATIENCE_S:.0f} s: {found}\n{log[-4000:]}")
-            time.sleep(0.2)  # between two questions: the service has no way to call us
+                raise RuntimeError(f"not within {_TIMEOUT_S:.0f} s: {found}\n{log[-4000:]}")
+            time.sleep(0.2)  # the service has no event to wait for
         return found
 
     def _settled(self, port: int) -> None:
-        """Wait until Kafka has what arrived: nothing queued, nothing outstanding, twice the same."""
+        """Wait until Kafka has every notification: nothing queued, nothing outstanding, no change between two looks."""
         last = -1
         while True:
             found = self._metrics(port)
@@ -234,10 +234,10 @@ class Bench:
             if produced == last and not waiting:
                 return
             last = produced
-            time.sleep(1.5)  # nothing new for so long: what lay in the sockets has been read
+            time.sleep(1.5)  # long enough for the service to read what the sockets hold
 
     def _stored(self, topic: str) -> int:
-        """Records in a topic, by reading them; the service writes without transactions here, so offsets are exact."""
+        """Return the number of records in a topic; without transactions the offsets give it exactly."""
         consumer = clients.consumer(self._kafka, "bench", "bench-coap-ingest")
         try:
             partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
@@ -252,15 +252,15 @@ def _post(port: int, path: str, method: str, devices: int, seconds: float) -> Po
     done = subprocess.run(
         [sys.executable, str(_HERE / "poster.py"), *words], check=True, capture_output=True, text=True
     )
-    said: Posted = json.loads(done.stdout)
-    return said
+    result: Posted = json.loads(done.stdout)
+    return result
 
 
-def _posted(title: str, said: Posted, own_s: float) -> str:
-    count = sum(said["codes"].values())
+def _posted(title: str, result: Posted, own_s: float) -> str:
+    count = sum(result["codes"].values())
     return (
-        f"{title:32} {count / said['seconds']:,.0f} per s, p50 {said['p50']} ms, p99 {said['p99']} ms, "
-        f"{said['codes']}, {said['repeated']} sent again; {count / own_s:,.0f} per s per core"
+        f"{title:32} {count / result['seconds']:,.0f} per s, p50 {result['p50']} ms, p99 {result['p99']} ms, "
+        f"{result['codes']}, {result['retransmitted']} retransmitted; {count / own_s:,.0f} per s per core"
     )
 
 
@@ -272,7 +272,7 @@ def _process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byt
         finally:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(_PATIENCE_S)
+                process.wait(_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
 
@@ -286,8 +286,8 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 def _expect(process: subprocess.Popen[str], word: str) -> None:
-    if (said := _line(process).strip()) != word:
-        raise RuntimeError(f"{process.args!r} says {said!r}, not {word!r}")
+    if (line := _line(process).strip()) != word:
+        raise RuntimeError(f"{process.args!r} printed {line!r}, not {word!r}")
 
 
 def _begin(process: subprocess.Popen[str]) -> None:
@@ -297,7 +297,7 @@ def _begin(process: subprocess.Popen[str]) -> None:
 
 
 def _free_range(count: int) -> int:
-    """The first of so many free ports in a row."""
+    """Return the first of `count` consecutive free ports."""
     while True:
         first = ports.hold_free_port()
         held = [port for port in range(first, first + count) if ports.hold(port)]
@@ -308,7 +308,7 @@ def _free_range(count: int) -> int:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the cases and print their results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=_CASES, default=_CASES)
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="of each load (default 60)")

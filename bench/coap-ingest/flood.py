@@ -1,11 +1,11 @@
-"""Many CoAP servers in one light process: observable resources that notify at a fixed rate, and a count of what left.
+"""Many CoAP servers in one light process: observable resources notify at a fixed rate, and the process counts.
 
     python flood.py FIRST_PORT SERVERS RESOURCES RATE SECONDS
 
-Prints `ready` when it listens and `observed` when every resource of every server has an observer. A line on its
-standard input has it send RATE NON notifications per second in all, each resource in turn, for SECONDS; Observe values
-rise by one for each resource. Then it prints one line of JSON (notifications sent, answers to registrations, and by how
-much it fell behind its rate), and answers until it is killed.
+Prints `ready` when it listens, and `observed` when every resource of every server has an observer. After a line on its
+standard input it sends RATE NON notifications per second in total, from each resource in turn, for SECONDS; the Observe
+values of a resource rise by one. Then it prints one line of JSON (notifications sent, answers to registrations, and how
+far it fell behind its rate), and answers requests until it is killed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from dataclasses import dataclass
 _ACK, _NON = 0x60, 0x50
 _CONTENT = b"\x45"
 _OBSERVE, _URI_PATH = 6, 11
-_IDLE_S = 3.0
 
 
 @dataclass
 class _Observed:
-    """One resource of one server, and who observes it."""
+    """One resource of one server, and its observer."""
 
     socket: socket.socket
     name: str
@@ -34,16 +33,16 @@ class _Observed:
     number: int = 0
 
     def message(self, first: int, message_id: int) -> bytes:
-        """A 2.05 with Observe, Content-Format 50, Max-Age 60 and a reading."""
+        """Encode a 2.05 with Observe, Content-Format 50, Max-Age 60 and a reading."""
         now_ms = time.time_ns() // 1_000_000
         observe = b"\x63" + self.number.to_bytes(3, "big")
-        said = f'{{"sensorId":"{self.name}","timestamp":{now_ms},"temperature":21.5,"message":"{self.number}"}}'
+        payload = f'{{"sensorId":"{self.name}","timestamp":{now_ms},"temperature":21.5,"message":"{self.number}"}}'
         head = bytes([first | len(self.token)]) + _CONTENT + message_id.to_bytes(2, "big") + self.token
-        return head + observe + b"\x61\x32" + b"\x21\x3c" + b"\xff" + said.encode()
+        return head + observe + b"\x61\x32" + b"\x21\x3c" + b"\xff" + payload.encode()
 
 
 def _options(data: bytes) -> list[tuple[int, bytes]]:
-    """The options of a request (RFC 7252 section 3.1)."""
+    """Return the options of a request (RFC 7252 section 3.1)."""
     position, number, found = 4 + (data[0] & 0x0F), 0, []
     while position < len(data) and data[position] != 0xFF:
         delta, length = data[position] >> 4, data[position] & 0x0F
@@ -62,7 +61,7 @@ def _options(data: bytes) -> list[tuple[int, bytes]]:
 
 
 class Flood:
-    """All servers."""
+    """All servers of the process."""
 
     def __init__(self, first_port: int, servers: int, resources: int) -> None:
         self._sockets: dict[int, dict[str, _Observed]] = {}
@@ -80,7 +79,7 @@ class Flood:
             self._poll.register(listening, select.POLLIN)
 
     def serve(self, timeout_s: float) -> None:
-        """Answer what has come in."""
+        """Answer the requests that have arrived."""
         for number, _ in self._poll.poll(timeout_s * 1000):
             resources = self._sockets[number]
             listening = next(iter(resources.values())).socket
@@ -110,7 +109,7 @@ class Flood:
             resource.socket.sendto(head + b"\xffbye", peer)
 
     def wait(self) -> None:
-        """Serve until every resource has an observer, and until we are told to begin."""
+        """Serve until every resource has an observer, and then until standard input has a line."""
         while any(resource.peer is None for resource in self.observed):
             self.serve(1.0)
         print("observed", flush=True)
@@ -118,7 +117,7 @@ class Flood:
             self.serve(0.1)
 
     def send(self, rate: float, seconds: float) -> tuple[int, float]:
-        """Notify; returns how many were sent, and the longest that one was late (s)."""
+        """Send the notifications; return their number, and the longest delay of one in seconds."""
         began, sent, latest = time.perf_counter(), 0, 0.0
         total = round(rate * seconds)
         while sent < total:
@@ -140,7 +139,7 @@ class Flood:
 
 
 def main() -> None:
-    """Listen, wait, send, and serve until nothing more comes in."""
+    """Listen, wait for the observers, send, and serve until killed."""
     first_port, servers, resources = map(int, sys.argv[1:4])
     rate, seconds = map(float, sys.argv[4:6])
     flood = Flood(first_port, servers, resources)

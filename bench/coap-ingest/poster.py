@@ -1,9 +1,9 @@
-"""Devices that POST as fast as they are answered: confirmable requests over raw sockets, one at a time for each device.
+"""Devices that POST as fast as they get answers: confirmable requests over raw sockets, one at a time for each device.
 
     python poster.py PORT PATH METHOD DEVICES SECONDS
 
-Prints one line of JSON: answers by code, requests that were sent again, and the latencies' quantiles in ms (from the
-first datagram of a request to the datagram with its answer).
+Prints one line of JSON: answers by code, retransmitted requests, and quantiles of the latency in ms (from the first
+datagram of a request to the datagram with its answer).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _METHODS = {"POST": 2, "PUT": 3}
 
 @dataclass
 class _Device:
-    """One socket and the request that is under way in it."""
+    """One socket and its request in flight."""
 
     socket: socket.socket
     name: str
@@ -37,19 +37,19 @@ class _Device:
         self.message_id = (self.message_id + 1) % 65536
         token = self.message_id.to_bytes(2, "big")
         now_ms = time.time_ns() // 1_000_000
-        said = f'{{"sensorId":"{self.name}","timestamp":{now_ms},"temperature":21.5,"sequence":{self.message_id}}}'
-        self.datagram = bytes([0x42, self.head[0]]) + token + token + self.head[1:] + b"\xff" + said.encode()
+        payload = f'{{"sensorId":"{self.name}","timestamp":{now_ms},"temperature":21.5,"sequence":{self.message_id}}}'
+        self.datagram = bytes([0x42, self.head[0]]) + token + token + self.head[1:] + b"\xff" + payload.encode()
         self.sent_at = time.perf_counter()
         self.send()
 
     def send(self) -> None:
-        """Send the request, or send it again."""
+        """Send or retransmit the request."""
         self.again_at = time.perf_counter() + _RETRANSMIT_S
         self.socket.send(self.datagram)
 
 
 def _path(path: str) -> bytes:
-    """Uri-Path options and Content-Format 50."""
+    """Encode Uri-Path options and Content-Format 50."""
     options, previous = b"", 0
     for segment in path.split("/"):
         options += bytes([(11 - previous) << 4 | len(segment)]) + segment.encode()
@@ -58,7 +58,7 @@ def _path(path: str) -> bytes:
 
 
 def run(port: int, path: str, method: str, devices: int, seconds: float) -> dict[str, object]:
-    """Post for so long; every device waits for its last answer."""
+    """Post for `seconds`; every device waits for its last answer."""
     head = bytes([_METHODS[method]]) + _path(path)
     open_devices: dict[int, _Device] = {}
     poll = select.poll()
@@ -70,7 +70,7 @@ def run(port: int, path: str, method: str, devices: int, seconds: float) -> dict
         poll.register(opened, select.POLLIN)
     codes: Counter[str] = Counter()
     latencies: list[float] = []
-    repeated = 0
+    retransmitted = 0
     began = time.perf_counter()
     for device in open_devices.values():
         device.begin()
@@ -92,16 +92,16 @@ def run(port: int, path: str, method: str, devices: int, seconds: float) -> dict
         now = time.perf_counter()
         for device in open_devices.values():
             if now > device.again_at:
-                repeated += 1
+                retransmitted += 1
                 device.send()
     elapsed = time.perf_counter() - began
     latencies.sort()
     quantiles = {f"p{q}": round(1000 * latencies[len(latencies) * q // 100], 2) for q in (50, 99)}
-    return {"codes": dict(codes), "repeated": repeated, "seconds": elapsed, **quantiles}
+    return {"codes": dict(codes), "retransmitted": retransmitted, "seconds": elapsed, **quantiles}
 
 
 def _answer(device: _Device) -> str | None:
-    """The code of the answer to the request that is under way; a separate one is acknowledged (RFC 7252 5.2.2)."""
+    """Return the code of the answer to the request in flight, and acknowledge a separate answer (RFC 7252 5.2.2)."""
     data = device.socket.recv(2048)
     if data[1] == 0:
         device.again_at = float("inf")

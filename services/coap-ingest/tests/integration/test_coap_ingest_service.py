@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from coap_world import BOTH, READINGS, TIMEOUT_S, World, dead_letter_topic, messages_in, opened, readings_in, sent, stop
@@ -26,36 +27,9 @@ def world(kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[
         yield made
 
 
-def test_every_notification_that_was_sent_is_a_message_and_a_reading_field_by_field(world: World) -> None:
-    reader = world.reader("coap_sensor_topic", "thermostat.data")
-    simulator = world.simulator("--rate", "50", "--max-age", "2")
-    ingest = world.ingest(BOTH.format("sensors"))
-    reader.until(lambda seen: len(seen) >= 120)
-    reader.until(lambda _: not world.ready())
-    assert stop(ingest) == 0
-    written = len(sent(world.ledger))
-    assert stop(simulator) == 0
-    records = reader.rest()
-
-    # The observation was cancelled before the service went: nothing more was sent to nobody.
-    assert len(sent(world.ledger)) == written
-    assert messages_in(records) == sent(world.ledger)
-    assert Counter(readings_in(records)) == Counter(sent(world.ledger))
-
-    first, later = [record for record in records if record.topic == "coap_sensor_topic"][:2]
-    assert first.key == later.key == f"coap://{world.authority}/sensors"
-    now = datetime.now(UTC)
-    assert abs((now - first.value.pop("ingest_time")).total_seconds()) < 60
-    assert abs(now.timestamp() - first.value.pop("timestamp") / 1000) < 60
-    assert first.value.pop("message_id") in range(65536)
-    assert bytes.fromhex(first.value.pop("token"))
-    assert 0 <= first.value.pop("rtt") < 10_000
-    assert first.value.pop("destination").startswith("127.0.0.1:")
-    assert set(json.loads(first.value.pop("payload"))) == {"sensorId", "timestamp", "temperature", "message"}
-    number = first.value.pop("observe")
-    assert later.value["observe"] == number + 1
-    assert later.value["type"] == "NON"
-    assert first.value == {
+def constant_fields(world: World) -> dict[str, Any]:
+    """The fields of a CoapMessage that are the same in every message of the simulator's first registration."""
+    return {
         "type": "ACK",
         "code": "2.05",
         "raw_code": 69,
@@ -84,6 +58,38 @@ def test_every_notification_that_was_sent_is_a_message_and_a_reading_field_by_fi
         "uri_query": "",
         "payload_base64": None,
     }
+
+
+def test_every_notification_that_was_sent_is_a_message_and_a_reading_field_by_field(world: World) -> None:
+    reader = world.reader("coap_sensor_topic", "thermostat.data")
+    simulator = world.simulator("--rate", "50", "--max-age", "2")
+    ingest = world.ingest(BOTH.format("sensors"))
+    reader.until(lambda seen: len(seen) >= 120)
+    reader.until(lambda _: not world.ready())
+    assert stop(ingest) == 0
+    written = len(sent(world.ledger))
+    assert stop(simulator) == 0
+    records = reader.rest()
+
+    # The service cancelled the observation before it ended, so the simulator sent nothing more.
+    assert len(sent(world.ledger)) == written
+    assert messages_in(records) == sent(world.ledger)
+    assert Counter(readings_in(records)) == Counter(sent(world.ledger))
+
+    first, later = [record for record in records if record.topic == "coap_sensor_topic"][:2]
+    assert first.key == later.key == f"coap://{world.authority}/sensors"
+    now = datetime.now(UTC)
+    assert abs((now - first.value.pop("ingest_time")).total_seconds()) < 60
+    assert abs(now.timestamp() - first.value.pop("timestamp") / 1000) < 60
+    assert first.value.pop("message_id") in range(65536)
+    assert bytes.fromhex(first.value.pop("token"))
+    assert 0 <= first.value.pop("rtt") < 10_000
+    assert first.value.pop("destination").startswith("127.0.0.1:")
+    assert set(json.loads(first.value.pop("payload"))) == {"sensorId", "timestamp", "temperature", "message"}
+    number = first.value.pop("observe")
+    assert later.value["observe"] == number + 1
+    assert later.value["type"] == "NON"
+    assert first.value == constant_fields(world)
     reading = next(r for r in records if r.topic == "thermostat.data")
     assert reading.key == reading.value["device_id"]
     assert (reading.value["metric"], reading.value["unit"]) == ("temperature", "Cel")
