@@ -41,15 +41,15 @@ import org.apache.kafka.streams.kstream.Windowed;
 import org.apache.kafka.streams.state.WindowStore;
 
 /**
- * The aggregator's windows in Kafka Streams: readings in Avro in, aggregates in Avro out, one for each device, metric
- * and closed window.
+ * Computes the aggregator's windows with Kafka Streams: reads readings in Avro, and writes one aggregate in Avro for
+ * each device, metric and closed window.
  *
- * <p>Readings are keyed by device, so all metrics of a device are kept in one state and nothing is sent through a
- * repartition topic. State is in memory with a change log in Kafka, as Spark's is in memory with a checkpoint on disk.
+ * <p>Readings are keyed by device, so one state holds all metrics of a device and no repartition topic is needed. The
+ * state is in memory with a changelog in Kafka; Spark's state is in memory with a checkpoint on disk.
  *
  * <p>Arguments: {@code name=value} for streams.* (properties of Kafka Streams), input, output, reading and aggregate
  * (files with Avro schemas), reading-id, aggregate-id, window-ms, lateness-ms, skew-ms. Prints {@code read N} twice a
- * second and ends with its standard input.
+ * second, and exits at the end of its standard input.
  */
 public final class StreamsWindows {
     private static final int HEADER_BYTES = 5;
@@ -76,7 +76,7 @@ public final class StreamsWindows {
             return StreamThreadExceptionResponse.SHUTDOWN_APPLICATION;
         });
         streams.start();
-        Thread progress = new Thread(StreamsWindows::tellProgress);
+        Thread progress = new Thread(StreamsWindows::printProgress);
         progress.setDaemon(true);
         progress.start();
         while (System.in.read() >= 0) {
@@ -85,7 +85,7 @@ public final class StreamsWindows {
         streams.close();
     }
 
-    private static void tellProgress() {
+    private static void printProgress() {
         try {
             while (true) {
                 System.out.println("read " + READ.sum());

@@ -1,4 +1,4 @@
-"""`isotherm-aggregator run`, watched through its metrics."""
+"""`isotherm-aggregator run` as a measured process, by its metrics."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Self
 from isotherm.stack import ports
 from isotherm.stack.artifacts import Artifacts
 from isotherm.stack.measurement import metrics
-from watched import Watched
+from measured_process import MeasuredProcess
 
 _READ = 'isotherm_aggregator_input_records_total{{query="{}"}}'
 _QUERIES = ("windows", "rejects")
 
 
-class AggregatorProcess(Watched):
-    """One run with the settings given, from a checkpoint of its own in `folder`."""
+class AggregatorProcess(MeasuredProcess):
+    """One run with these settings and with a new checkpoint in `folder`."""
 
     def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
         self._port = ports.hold_free_port()
@@ -35,6 +35,6 @@ class AggregatorProcess(Watched):
         return super().__enter__()
 
     def read(self) -> int:
-        """Of the query that is behind: windows, or what is in none."""
+        """Return the records read by the slower of the two queries."""
         found = metrics(self._port)
         return int(min(found.get(_READ.format(query), 0) for query in _QUERIES))

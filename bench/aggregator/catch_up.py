@@ -1,13 +1,13 @@
-"""The aggregator behind a full topic, beside Kafka Streams on the same: readings a second, CPU seconds for a million.
+"""Compares the aggregator with Kafka Streams on a full topic: readings a second, and CPU seconds for a million.
 
     python bench/aggregator/catch_up.py [--devices N] [--readings N] [--rounds N] [--only NAME] [--set KEY=VALUE ...]
 
-A topic is filled once. Then, in turn, `isotherm-aggregator run` and a Kafka Streams program (`StreamsWindows.java`) read it
-from the beginning and write the same windows, each with a checkpoint or change log of its own, with the same heap, collector
-and Avro reader, on all cores. The first fifth warms the JVM up and is not counted. The rate is that up to the last
-reading, of the slower query where there are two; CPU seconds are those up to the last window in the output. The broker
-is on the same machine; its processor time is printed apart. Every run must have made the windows that the generator's
-arithmetic says.
+A topic is filled once. Then `isotherm-aggregator run` and a Kafka Streams program (`StreamsWindows.java`) read it from
+the beginning, one after the other, and write the same windows, each with its own checkpoint or changelog, with the same
+heap, collector and Avro reader, on all cores. The first fifth warms the JVM up and is not counted. The rate counts up to the
+last reading, of the slower query where there are two. CPU seconds count up to the last window in the output. The broker
+runs on the same machine; its CPU time is printed separately. Every run must make the windows that follow from the
+generator's arithmetic.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from isotherm.stack.java import find_java
 from isotherm.stack.measurement import cpu_s, environment, load_average
 from isotherm.stack.ports import Ports
 from isotherm.stack.stack import Stack
+from measured_process import MeasuredProcess, Sample
 from streams_process import StreamsProcess, compiled
-from watched import Sample, Watched
 
 OURS, STREAMS = "aggregator", "Kafka Streams"
 GOALS = {30_000: (150_000, 230_000), 300_000: (75_000, 125_000)}
-"""Readings a second by number of devices: at least, and what is striven for."""
+"""Readings a second by number of devices: the minimum and the goal."""
 MOST_CPU_S = {30_000: 10.0}
-"""CPU seconds for a million readings at most, by number of devices."""
+"""Limit of the CPU seconds for a million readings, by number of devices."""
 MOST_OF_STREAMS = 1.3
 HEAP = "3g"
 STREAMS_JVM = (f"-Xmx{HEAP}", "-XX:+UseParallelGC", "-Dorg.apache.avro.fastread=true")
-"""What the aggregator's JVM has, too."""
+"""The same options as the aggregator's JVM."""
 WINDOW_MS, LATENESS_MS, SKEW_MS = 60_000, 10_000, 5_000
 INPUT, OUTPUT, STREAMS_OUTPUT = "thermostat.data", "temperatures.aggregated", "bench.streams.aggregated"
 PARTITIONS = 4
@@ -53,7 +53,7 @@ _PATIENCE_S = 900.0
 
 @dataclass(frozen=True)
 class Measured:
-    """One run, after its warm-up."""
+    """The figures of one run after its warm-up."""
 
     rate: float
     """Readings a second."""
@@ -79,19 +79,19 @@ class Bench:
         self._kafka = KafkaSettings(bootstrap_servers=stack.kafka.bootstrap_servers)
         self._registry = RegistrySettings(url=stack.registry.url)
         apply(self._kafka, self._registry)
-        # The readings are yesterday's and bear their ingest times, as if the topic had been filled then.
+        # The readings are of yesterday and carry their ingest times, as if the topic had been filled then.
         replayed = DeclaredTopic(INPUT, PARTITIONS, {"message.timestamp.type": "CreateTime"})
         apply(self._kafka, self._registry, topics=[DeclaredTopic(STREAMS_OUTPUT, PARTITIONS), replayed], subjects=[])
         ids = SchemaRegistry(self._registry)
         self._reading_id = ids.schema_id(f"{INPUT}-value", schema("SensorReading", 1))
         self._aggregate_id = ids.schema_id(f"{OUTPUT}-value", schema("TemperatureAggregate", 1))
         self._runs = 0
-        # Whole windows of yesterday.
+        # The readings fill complete windows of yesterday.
         self._begin_ms = (time.time_ns() // 1_000_000 - 86_400_000) // WINDOW_MS * WINDOW_MS
         self._expected = expected_windows(devices, readings, self._begin_ms, WINDOW_MS)
 
     def fill(self) -> None:
-        """Produce all readings, and behind them one in each partition an hour later: windows end by it."""
+        """Produce all readings, and after them one in each partition that is an hour younger and ends the windows."""
         mark_ms = self._begin_ms + self._readings * 1000 // HEADLINE_RATE + 3_600_000
         times = ["--begin-ms", self._begin_ms, "--mark-ms", mark_ms]
         filled = fill(self._kafka, INPUT, self._reading_id, self._devices, "--readings", self._readings, *times)
@@ -101,7 +101,7 @@ class Bench:
         )
 
     def aggregator(self) -> Measured:
-        """`isotherm-aggregator run`."""
+        """Measure `isotherm-aggregator run`."""
         settings = {
             "kafka.bootstrap_servers": self._kafka.bootstrap_servers,
             "registry.url": self._registry.url,
@@ -116,7 +116,7 @@ class Bench:
         return self._measure(AggregatorProcess(self._run_folder(), settings), OUTPUT, self._expected)
 
     def streams(self, classes: Path) -> Measured:
-        """The program in Kafka Streams."""
+        """Measure the Kafka Streams program."""
         arguments = {
             "input": INPUT,
             "output": STREAMS_OUTPUT,
@@ -129,7 +129,7 @@ class Bench:
             "streams.num.stream.threads": os.cpu_count(),
             "streams.max.poll.records": 5_000,
             "streams.commit.interval.ms": 10_000,
-            # Room for all windows that are open, so that state goes to the change log by commits only.
+            # Room for all open windows, so that only commits write state to the changelog.
             "streams.statestore.cache.max.bytes": 512 * 1024 * 1024,
         }
         folder = self._run_folder()
@@ -142,7 +142,7 @@ class Bench:
         folder.mkdir()
         return folder
 
-    def _measure(self, process: Watched, topic: str, windows: int) -> Measured:
+    def _measure(self, process: MeasuredProcess, topic: str, windows: int) -> Measured:
         output = Output(self._kafka, self._registry, topic)
         broker_s = cpu_s(self._stack.kafka.pid)
         try:
@@ -174,7 +174,7 @@ def _measured(reading: list[Sample], end: Sample, readings: int, broker_s: float
 
 
 def report(devices: int, runs: dict[str, list[Measured]]) -> None:
-    """Print medians, and how they stand to the goals."""
+    """Print the medians, and whether they reach the goals."""
     middle = {name: _median(found) for name, found in runs.items()}
     print("\n  medians")
     for name, found in middle.items():
@@ -185,27 +185,29 @@ def report(devices: int, runs: dict[str, list[Measured]]) -> None:
     rate, own = middle[OURS].rate, middle[OURS].own_per_million
     if devices in GOALS:
         least, goal = GOALS[devices]
-        _verdict(rate >= least, f"{rate:,.0f} readings/s of at least {least:,}, goal {goal:,}")
+        _print_goal(rate >= least, f"{rate:,.0f} readings/s of at least {least:,}, goal {goal:,}")
     if devices in MOST_CPU_S:
         most = MOST_CPU_S[devices]
-        _verdict(own <= most, f"{own:.2f} CPU s a million of at most {most:.0f}, broker excluded")
+        _print_goal(own <= most, f"{own:.2f} CPU s a million of at most {most:.0f}, broker excluded")
     if STREAMS in runs:
         ratio = own / middle[STREAMS].own_per_million
-        _verdict(ratio <= MOST_OF_STREAMS, f"{ratio:.2f} of Kafka Streams' CPU s, at most {MOST_OF_STREAMS}, goal 1.0")
+        _print_goal(
+            ratio <= MOST_OF_STREAMS, f"{ratio:.2f} of Kafka Streams' CPU s, at most {MOST_OF_STREAMS}, goal 1.0"
+        )
 
 
 def _median(runs: list[Measured]) -> Measured:
-    """Of each figure by itself."""
+    """Return the median of each figure."""
     middle = {each.name: statistics.median(getattr(run, each.name) for run in runs) for each in fields(Measured)}
     return Measured(**middle)
 
 
-def _verdict(is_reached: bool, what: str) -> None:
+def _print_goal(is_reached: bool, what: str) -> None:
     print(f"  {'reached' if is_reached else 'MISSED':8} {what}")
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the bench and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, default=30_000)
     parser.add_argument("--readings", type=int, default=20_000_000, help="of one run: some two minutes at this default")

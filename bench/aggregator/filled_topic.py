@@ -1,4 +1,4 @@
-"""The topic that is caught up with: filled once by the generator, and what has to come out of it."""
+"""The input topic of the catch-up bench, which the generator fills once, and the windows that must come out of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMEOUT_S = 30.0
 
 
 def fill(kafka_settings: KafkaSettings, topic: str, schema_id: int, devices: int, *options: object) -> dict[str, float]:
-    """Produce with the generator, in a process of its own; what it says. Raises CalledProcessError."""
+    """Run the generator in a separate process; return its figures. Raises CalledProcessError."""
     command = [sys.executable, generator.__file__, kafka_settings.bootstrap_servers, topic, str(schema_id)]
     command += ["--devices", str(devices), *map(str, options)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -27,7 +27,7 @@ def fill(kafka_settings: KafkaSettings, topic: str, schema_id: int, devices: int
 
 
 def expected_windows(devices: int, readings: int, begin_ms: int, window_ms: int) -> int:
-    """How many windows of how many devices the generator's readings lie in."""
+    """Return in how many windows (of a device each) the generator's readings lie."""
     seen: dict[int, bytearray] = {}
     for first in range(0, readings, generator.AT_ONCE):
         time_ms = generator.event_time_ms(first, generator.replayed_ms(first, begin_ms))
@@ -40,7 +40,7 @@ def expected_windows(devices: int, readings: int, begin_ms: int, window_ms: int)
 
 
 class Output:
-    """What comes into a topic from now on."""
+    """The records that are written to a topic from now on."""
 
     def __init__(self, kafka_settings: KafkaSettings, registry: RegistrySettings, topic: str) -> None:
         self._settings = kafka_settings
@@ -50,11 +50,11 @@ class Output:
         self._begin = self._ends()
 
     def records(self) -> int:
-        """Records since then, by their offsets: nobody writes transactions here."""
+        """Return the number of records since then, by offsets: the topic has no transactions."""
         return sum(self._ends().values()) - sum(self._begin.values())
 
     def windows_and_readings(self) -> tuple[int, int]:
-        """Windows since then, and the sum of their counts, those of the generator's marks left out."""
+        """Return the number of windows since then, and the sum of their counts, without the generator's marks."""
         ends = self._ends()
         consumer = kafka.consumer(self._settings, "bench", "bench-output")
         consumer.assign([TopicPartition(self._topic, number, offset) for number, offset in self._begin.items()])
@@ -63,7 +63,7 @@ class Output:
         while left > 0:
             messages = consumer.consume(min(left, 10_000), _TIMEOUT_S)
             if not messages:
-                raise TimeoutError(f"{self._topic}: {left} records up to {ends} do not come")
+                raise TimeoutError(f"{self._topic}: {left} records up to {ends} are missing")
             left -= len(messages)
             for message in messages:
                 record = self._decode(message.value() or b"").record
@@ -75,7 +75,7 @@ class Output:
         return len(keys), readings
 
     def close(self) -> None:
-        """Leave Kafka."""
+        """Close the consumer."""
         self._watcher.close()
 
     def _ends(self) -> Mapping[int, int]:

@@ -1,10 +1,10 @@
-"""The load of the aggregator's bench: readings in Avro, put together from parts that were encoded before.
+"""The load generator of the aggregator's benches: readings in Avro, concatenated from parts that are encoded once.
 
     python bench/aggregator/generator.py BOOTSTRAP TOPIC SCHEMA_ID --devices N --readings N [--rate N] [--begin-ms MS]
 
-With a rate the readings are offered at it and carry the time at which they are produced; without one they are written
-as fast as Kafka takes them, and carry times that advance by 115,741 a second from `--begin-ms` on. Prints a line of
-JSON at the end: what was acknowledged, in how long.
+With a rate, the readings are produced at that rate and carry the time of production. Without a rate they are produced
+as fast as Kafka accepts them, and carry times from `--begin-ms` on that correspond to 115,741 readings a second. Prints
+a line of JSON at the end: how many readings were acknowledged, and in how many seconds.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from isotherm.servicekit import kafka
 from isotherm.servicekit.settings import KafkaSettings
 
 HEADLINE_RATE = 115_741
-"""Readings a second: ten billion a day."""
+"""Readings a second; ten billion a day."""
 
 AT_ONCE = 2_000
-"""Readings of one batch; they have the same times."""
+"""Readings of one batch, which have the same times."""
 
 MARK = "mark-"
-"""How the devices of the readings begin that come last in each partition, to let time pass."""
+"""Prefix of the devices of the last reading in each partition, which lets time advance."""
 
 _QUEUED = 400_000
 _MAX_DELAY_MS = 2_000
-"""How much older than its taking in a reading is at most; every tenth is older than the newest one by up to this."""
+"""Largest difference between ingest time and event time. Every tenth batch is up to this much out of order."""
 
 
 def _long(number: int) -> bytes:
@@ -48,17 +48,17 @@ def _text(text: str) -> bytes:
 
 
 class Readings:
-    """Makes values of SensorReading version 1: device and value are encoded once, the times once a millisecond."""
+    """Makes values of SensorReading version 1. Device and value are encoded once, the times once for each batch."""
 
     def __init__(self, schema_id: int, devices: int) -> None:
         self._header = b"\x00" + schema_id.to_bytes(4, "big")
         self.keys = [f"device-{number:06d}".encode() for number in range(devices)]
         self._heads = [self._head(key.decode(), 15.0 + number % 200 / 10) for number, key in enumerate(self.keys)]
 
-    def batch(self, first: int, count: int, taken_in_ms: int) -> list[dict[str, bytes]]:
-        """`count` readings from number `first` on, the devices in turn."""
+    def batch(self, first: int, count: int, ingest_time_ms: int) -> list[dict[str, bytes]]:
+        """Return `count` readings from number `first` on, one device after the other."""
         devices = len(self.keys)
-        times = _long(event_time_ms(first, taken_in_ms)) + _long(taken_in_ms)
+        times = _long(event_time_ms(first, ingest_time_ms)) + _long(ingest_time_ms)
         tail = times + _long(first // devices) + b"\x00"
         heads, keys = self._heads, self.keys
         return [
@@ -67,39 +67,39 @@ class Readings:
         ]
 
     def mark(self, number: int, time_ms: int) -> bytes:
-        """A reading of a device of its own, taken in when it was measured."""
+        """Return a reading of a separate device whose event time equals its ingest time."""
         return self._head(f"{MARK}{number}", 0.0) + _long(time_ms) + _long(time_ms) + _long(0) + b"\x00"
 
     def _head(self, device_id: str, value: float) -> bytes:
         return self._header + _text(device_id) + _text("temperature") + struct.pack("<d", value) + _text("Cel")
 
 
-def event_time_ms(first: int, taken_in_ms: int) -> int:
-    """When the readings of the batch that begins with number `first` were measured.
+def event_time_ms(first: int, ingest_time_ms: int) -> int:
+    """Return the event time of the batch that begins with number `first`.
 
-    In time, and out of order: of ten batches one is up to two seconds old.
+    All are on time, and one of ten batches is up to two seconds out of order.
     """
     batch = first // AT_ONCE
-    return taken_in_ms - batch % (50 if batch % 10 else _MAX_DELAY_MS)
+    return ingest_time_ms - batch % (50 if batch % 10 else _MAX_DELAY_MS)
 
 
 def replayed_ms(first: int, begin_ms: int) -> int:
-    """When the batch that begins with number `first` was taken in, at 115,741 readings a second."""
+    """Return the ingest time of the batch that begins with number `first`, at 115,741 readings a second."""
     return begin_ms + first * 1000 // HEADLINE_RATE
 
 
-def moments(rate: int, readings: int) -> Iterator[int]:
-    """The numbers at which a batch begins, each when it is its turn at `rate` a second."""
+def batch_starts(rate: int, readings: int) -> Iterator[int]:
+    """Yield the first number of each batch at the time at which it is due at `rate` readings a second."""
     begin = time.perf_counter()
     for first in range(0, readings, AT_ONCE):
         ahead_s = first / rate - (time.perf_counter() - begin)
         if ahead_s > 0:
-            time.sleep(ahead_s)  # the rate is what is offered, whoever reads
+            time.sleep(ahead_s)  # The offered rate does not depend on the readers.
         yield first
 
 
 def main() -> int:
-    """Produce, and print what was acknowledged."""
+    """Produce, and print how many readings were acknowledged."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bootstrap")
     parser.add_argument("topic")
@@ -120,7 +120,9 @@ def main() -> int:
     )
     readings = Readings(arguments.schema_id, arguments.devices)
     begin = time.perf_counter()
-    firsts = moments(arguments.rate, arguments.readings) if arguments.rate else range(0, arguments.readings, AT_ONCE)
+    firsts = (
+        batch_starts(arguments.rate, arguments.readings) if arguments.rate else range(0, arguments.readings, AT_ONCE)
+    )
     for first in firsts:
         time_ms = time.time_ns() // 1_000_000 if arguments.rate else replayed_ms(first, arguments.begin_ms)
         count = min(AT_ONCE, arguments.readings - first)
@@ -128,7 +130,7 @@ def main() -> int:
         if arguments.rate:
             producer.produce_batch(arguments.topic, batch)
         else:
-            # As if they had been written when they were taken in; a batch takes no timestamps.
+            # Each record carries its ingest time as timestamp, and produce_batch accepts no timestamps.
             for record in batch:
                 producer.produce(arguments.topic, record["value"], record["key"], timestamp=time_ms)
         while len(producer) > _QUEUED:

@@ -1,10 +1,10 @@
-"""How soon after a window has become final its aggregates are in Kafka, under a steady load.
+"""Measures how soon the aggregates of a window are in Kafka after the window became final, under a steady load.
 
     python bench/aggregator/reaction.py [--rate N] [--devices N] [--seconds N] [--window-ms MS] [--set KEY=VALUE ...]
 
-Readings carry the time at which they are produced. A window is final `allowed_lateness_ms` + `max_publish_delay_ms` after its
-end: before that a reading for it may still come. The time from there until a consumer has the aggregate is measured.
-Windows that end within the first two minutes warm the JVM up and are not counted.
+Readings carry the time of their production. A window becomes final `allowed_lateness_ms` + `max_publish_delay_ms` after
+its end, because a reading for it may still come before that. The measured time lasts from then until a consumer has the
+aggregate. Windows that end within the first two minutes warm the JVM up and are not counted.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from isotherm.stack.ports import Ports
 from isotherm.stack.stack import Stack
 
 MOST_MS = 5_000
-"""The 99th percentile at most."""
+"""Limit of the 99th percentile."""
 WARM_UP_MS = 120_000
-LATENESS_MS, SKEW_MS, SLACK_MS = 10_000, 5_000, 10_000
+LATENESS_MS, SKEW_MS, PUBLISH_DELAY_MS = 10_000, 5_000, 10_000
 INPUT, OUTPUT = "thermostat.data", "temperatures.aggregated"
 _POLL_S = 0.2
 _AT_ONCE = 10_000
@@ -44,9 +44,9 @@ _AT_ONCE = 10_000
 def reactions(
     kafka_settings: KafkaSettings, load: subprocess.Popen[str], from_ms: int, until_ms: int
 ) -> dict[int, list[int]]:
-    """Reactions in ms of the aggregates that come while the load lasts, by the end of their window (epoch ms).
+    """Return the reaction times in ms of the aggregates that arrive during the load, by the window's end (epoch ms).
 
-    Only of windows that end between the two moments. Raises RuntimeError when the load ends otherwise than well.
+    Counts windows that end between `from_ms` and `until_ms`. Raises RuntimeError when the load generator fails.
     """
     consumer = kafka.consumer(kafka_settings, "bench", "bench-reaction", fetch_wait_max_ms=10)
     partitions = consumer.list_topics(OUTPUT, timeout=30).topics[OUTPUT].partitions
@@ -59,7 +59,7 @@ def reactions(
             for message in messages:
                 end_ms = int((message.key() or b"").rpartition(b"|")[2])
                 if from_ms <= end_ms < until_ms:
-                    found[end_ms].append(now_ms - (end_ms + LATENESS_MS + SLACK_MS))
+                    found[end_ms].append(now_ms - (end_ms + LATENESS_MS + PUBLISH_DELAY_MS))
     finally:
         consumer.close()
     if load.returncode:
@@ -68,7 +68,7 @@ def reactions(
 
 
 def measure(stack: Stack, folder: Path, arguments: argparse.Namespace) -> dict[int, list[int]]:
-    """One run of generator and aggregator."""
+    """Run generator and aggregator once; return the reaction times by the window's end."""
     kafka_settings = KafkaSettings(bootstrap_servers=stack.kafka.bootstrap_servers)
     registry = RegistrySettings(url=stack.registry.url)
     apply(kafka_settings, registry)
@@ -79,7 +79,7 @@ def measure(stack: Stack, folder: Path, arguments: argparse.Namespace) -> dict[i
         "window_ms": arguments.window_ms,
         "allowed_lateness_ms": LATENESS_MS,
         "max_skew_ms": SKEW_MS,
-        "max_publish_delay_ms": SLACK_MS,
+        "max_publish_delay_ms": PUBLISH_DELAY_MS,
         "read_margin_ms": 0,
         "group_attributes": "",
         "spark.driver_memory": "2g",
@@ -90,8 +90,8 @@ def measure(stack: Stack, folder: Path, arguments: argparse.Namespace) -> dict[i
     command += ["--readings", str(arguments.rate * arguments.seconds)]
     with AggregatorProcess(folder, settings) as aggregator:
         begin_ms = time.time_ns() // 1_000_000
-        # The last windows that can be complete while the load lasts.
-        until_ms = begin_ms + arguments.seconds * 1000 - LATENESS_MS - SLACK_MS - 2 * MOST_MS
+        # The last windows that can become complete during the load.
+        until_ms = begin_ms + arguments.seconds * 1000 - LATENESS_MS - PUBLISH_DELAY_MS - 2 * MOST_MS
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as load:
             found = reactions(kafka_settings, load, begin_ms + WARM_UP_MS, until_ms)
             assert load.stdout is not None
@@ -102,12 +102,12 @@ def measure(stack: Stack, folder: Path, arguments: argparse.Namespace) -> dict[i
 
 
 def report(found: dict[int, list[int]]) -> None:
-    """Print percentiles of every window and of all."""
+    """Print the percentiles of every window, and of all windows together."""
     for end_ms, reaction in sorted(found.items()):
         print(f"  window to {end_ms}: {len(reaction):6,} aggregates, {_percentiles(reaction)}")
     everything = [reaction for reactions_of_window in found.values() for reaction in reactions_of_window]
     if not everything:
-        raise RuntimeError("no window became final in this time: more --seconds, or a shorter --window-ms")
+        raise RuntimeError("no window became final in this time: use more --seconds, or a shorter --window-ms")
     print(f"  all: {len(everything):,} aggregates, {_percentiles(everything)}")
     p99 = statistics.quantiles(everything, n=100)[98]
     print(f"  {'reached' if p99 <= MOST_MS else 'MISSED'}: p99 {p99:,.0f} ms of at most {MOST_MS:,}")
@@ -119,7 +119,7 @@ def _percentiles(reaction: list[int]) -> str:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the bench and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=20_000)
     parser.add_argument("--devices", type=int, default=30_000)

@@ -1,4 +1,4 @@
-"""The same windows in Kafka Streams (`StreamsWindows.java`), compiled and run by the JDK that runs the servers."""
+"""The Kafka Streams program (`StreamsWindows.java`) as a measured process, on the JDK that runs the servers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from isotherm.schemas import schema
 from isotherm.stack.artifacts import Artifacts
 from isotherm.stack.java import find_java
-from watched import Watched
+from measured_process import MeasuredProcess
 
 _SOURCE = Path(__file__).with_name("StreamsWindows.java")
 _TAIL_BYTES = 4_096
 
 
 def compiled(folder: Path) -> Path:
-    """Compile the program into `folder`, made when missing, and return it.
+    """Compile the program into `folder`, which is created when missing, and return `folder`.
 
-    Raises FileNotFoundError when there is only a JRE.
+    Raises FileNotFoundError when only a JRE is installed.
     """
     folder.mkdir(exist_ok=True)
     command = [f"{find_java().home}/bin/javac", "-cp", f"{Artifacts().folder('kafka-streams')}/*"]
@@ -27,8 +27,8 @@ def compiled(folder: Path) -> Path:
     return folder
 
 
-class StreamsProcess(Watched):
-    """One run; state and change log begin empty because `name`, the application id, is new."""
+class StreamsProcess(MeasuredProcess):
+    """One run. `name` is the application id; it is new, so that state and changelog begin empty."""
 
     def __init__(
         self, folder: Path, classes: Path, name: str, java_options: Sequence[str], arguments: Mapping[str, object]
@@ -50,7 +50,7 @@ class StreamsProcess(Watched):
         super().__init__([*command, *(f"{key}={value}" for key, value in values.items())], folder / "streams.log")
 
     def read(self) -> int:
-        """As it says twice a second."""
+        """Return the number that the program prints twice a second."""
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
             lines = log.read().decode(errors="replace").splitlines(keepends=True)

@@ -39,8 +39,8 @@ from isotherm.stack import ports
 from isotherm.stack.measurement import environment, load_average, metrics
 from isotherm.stack.ports import Ports
 from isotherm.stack.stack import Stack
+from measured_process import MeasuredProcess
 from servers import ProxyServer
-from watched import Watched
 
 INPUT, ALERTS = "thermostat.data", "alerts"
 GOAL_P99_MS = 500
@@ -58,7 +58,7 @@ RULES = [
 """Typical rules. The readings of the bench break only `above`."""
 
 
-class AlertsProcess(Watched):
+class AlertsProcess(MeasuredProcess):
     """One replica of the service."""
 
     def __init__(self, folder: Path, kafka_settings: KafkaSettings, registry: RegistrySettings) -> None:
@@ -78,13 +78,13 @@ class AlertsProcess(Watched):
         return int(self.metric("readings_read_total"))
 
     def metric(self, name: str) -> float:
-        """One metric, summed over its labels."""
+        """Return one metric, summed over its labels."""
         found = metrics(self.port)
         return sum(value for key, value in found.items() if key.partition("{")[0] == f"isotherm_alerts_{name}")
 
 
 class World:
-    """The servers, with every declared topic."""
+    """The servers with every declared topic."""
 
     def __init__(self, stack: Stack, folder: Path) -> None:
         self.folder = folder
@@ -95,11 +95,11 @@ class World:
         self._decode = Decoder(self._schemas)
 
     def service(self) -> AlertsProcess:
-        """A replica, not started."""
+        """Return a replica that is not started."""
         return AlertsProcess(self.folder, self.kafka, self.registry)
 
     def publish(self, readings: Iterable[Mapping[str, Any]]) -> None:
-        """Put readings into the input, past the proxy."""
+        """Produce readings to the input topic, without the proxy."""
         encode = self._schemas.encoder(INPUT, schema("SensorReading", 1))
         producer = kafka.producer(self.kafka, "bench", linger_ms=50)
         for reading in readings:
@@ -112,14 +112,14 @@ class World:
         producer.flush()
 
     def consumer(self) -> Consumer:
-        """A reader of the alerts, from their beginning."""
+        """Return a consumer of the alerts from the beginning."""
         made = kafka.consumer(self.kafka, "bench", "bench", fetch_wait_max_ms=10)
         partitions = made.list_topics(ALERTS, timeout=30).topics[ALERTS].partitions
         made.assign([TopicPartition(ALERTS, number, 0) for number in partitions])
         return made
 
     def alert(self, value: bytes | None) -> dict[str, Any]:
-        """A record of the alerts."""
+        """Decode a record of the alerts."""
         record: dict[str, Any] = self._decode(value or b"").record
         return record
 
@@ -130,7 +130,7 @@ def reading(device: int, value: float, at_ms: int, sequence: int) -> dict[str, A
 
 
 def reaction(world: World, arguments: argparse.Namespace) -> None:
-    """From publishing over MQTT until a consumer has the alert."""
+    """Measure the time from the publish over MQTT until a consumer has the alert."""
     proxy = ProxyServer(world.folder, world.kafka, world.registry, http__host="127.0.0.1")
     with proxy, world.service() as service:
         service.until(lambda _: service.metric("recoveries_total") > 0, "the service is ready", _PATIENCE_S)
@@ -163,7 +163,7 @@ def reaction(world: World, arguments: argparse.Namespace) -> None:
 
 
 def capacity(world: World, arguments: argparse.Namespace) -> None:
-    """Readings/s of one process that has a full topic before it."""
+    """Measure the readings/s of one process on a full topic."""
     each = arguments.readings // arguments.devices
     begin_ms = time.time_ns() // 1_000_000 - each * 1_000
     world.publish(
@@ -223,7 +223,7 @@ def _fill_changelog(world: World, values: Mapping[int, float], at_ms: int) -> No
 
 
 def _closed(world: World, wanted: int) -> dict[str, int]:
-    """The alerts that are closed, by id, with the time of their begin."""
+    """Return the ids of the closed alerts, with the times at which they opened."""
     consumer, closed = world.consumer(), dict[str, int]()
     limit_s = time.monotonic() + _PATIENCE_S
     while len(closed) < wanted and time.monotonic() < limit_s:
@@ -239,7 +239,7 @@ CASES = {"reaction": reaction, "capacity": capacity, "recovery": recovery}
 
 
 def main() -> None:
-    """Run one case and print."""
+    """Run one case and print its figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--rate", type=int, default=500, help="readings/s of `reaction`")

@@ -1,4 +1,4 @@
-"""A stream joined with history: each reading beside the window that the aggregator published for a week before."""
+"""Joins a stream with history: each reading with the window that the aggregator published for a week before."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 AGE_MS = 7 * 24 * 3_600_000
 CORRECTED_WITHIN_MS = 24 * 3_600_000
-"""A correction counts when it was made within a day after its window."""
+"""Corrections that were made within a day after their window count."""
 
 
 def deviations(readings: DataFrame, history: DataFrame, window_ms: int) -> DataFrame:
-    """The readings of which the window a week before is in `history` (TemperatureAggregate's columns)."""
+    """Return the readings whose window a week before is in `history`, which has TemperatureAggregate's columns."""
     then_ms = F.unix_millis("event_time") - AGE_MS
     then = readings.withColumn("window_start", F.timestamp_millis(then_ms - then_ms % window_ms))
     joined = then.join(history, ["device_id", "metric", "window_start"])
@@ -32,7 +32,7 @@ def deviations(readings: DataFrame, history: DataFrame, window_ms: int) -> DataF
 
 
 def start(topics: Topics) -> StreamingQuery:
-    """Start the job: for each batch the part of history that it needs is read from the topic of aggregates."""
+    """Start the job. Each batch reads the part of the history that it needs from the topic of aggregates."""
     settings = topics.settings
 
     def compare(batch: DataFrame, _batch_id: int) -> None:
@@ -42,7 +42,7 @@ def start(topics: Topics) -> StreamingQuery:
             if times is None or times[0] is None:
                 return
             earliest_ms, latest_ms = (time_ms - AGE_MS for time_ms in times)
-            # A window is written after it has begun, but for clocks that differ.
+            # The aggregator writes a window after it has begun, apart from the difference between clocks.
             history = topics.aggregates(
                 earliest_ms - settings.window_ms - settings.max_skew_ms, latest_ms + CORRECTED_WITHIN_MS
             )

@@ -1,4 +1,4 @@
-"""A stream joined with a stream: temperatures inside a home beside those that its outdoor sensor measured then."""
+"""Joins two streams: the temperatures inside a home with those that its outdoor sensor measured at the same time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
 OUTDOORS = "outdoors"
-"""The room of a sensor that is in none."""
+"""The value of `room` for outdoor sensors."""
 WITHIN_S = 30
 
 
 def pairs(inside: DataFrame, outside: DataFrame, devices: DataFrame, delay_ms: int) -> DataFrame:
-    """Each temperature inside with each one outside of the same home, measured at most WITHIN_S apart.
+    """Return each indoor temperature with each outdoor one of the same home, measured at most WITHIN_S apart.
 
-    The first two are streams of readings; `devices` has `device_id`, `home` and `room`. Spark keeps a reading as long
-    as its partner may come: the watermark of both sides is `delay_ms` behind, and the condition bounds their distance.
+    `inside` and `outside` are streams of readings; `devices` has `device_id`, `home` and `room`. Spark keeps a reading
+    as long as its partner may come: both watermarks are `delay_ms` behind, and the condition bounds the time between
+    the two readings.
     """
     indoor = _placed(inside, devices, delay_ms).where(F.col("room") != OUTDOORS)
     outdoor = _placed(outside, devices, delay_ms).where(F.col("room") == OUTDOORS)
@@ -41,7 +42,7 @@ def pairs(inside: DataFrame, outside: DataFrame, devices: DataFrame, delay_ms: i
 
 
 def start(topics: Topics) -> StreamingQuery:
-    """Start the job; the devices are those of now."""
+    """Start the job with the devices as they are now."""
     settings = topics.settings
     rows = pairs(topics.readings(), topics.readings(), topics.devices(), settings.watermark_delay_ms)
     return (

@@ -1,4 +1,4 @@
-"""A process that reads a topic, watched from outside: how far it has read, what it costs."""
+"""A process that reads a topic, measured from outside: records read, CPU time and memory."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _STOP_S = 60.0
 
 @dataclass(frozen=True)
 class Sample:
-    """What was seen at one moment."""
+    """The figures at one time."""
 
     at_s: float
     read: int
     """Records read so far."""
     cpu_s: float
-    """Processor time of the process and its children so far."""
+    """CPU time of the process and its children so far."""
     resident_mb: float
 
 
-class Watched(abc.ABC):
-    """One run of a process; ended with the context."""
+class MeasuredProcess(abc.ABC):
+    """One run of a process. It ends with the context."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._command = command
@@ -55,26 +55,26 @@ class Watched(abc.ABC):
 
     @abc.abstractmethod
     def read(self) -> int:
-        """Records read so far."""
+        """Return how many records it has read so far."""
 
     def sample(self) -> Sample:
-        """Look at it now. Raises RuntimeError when it has ended."""
+        """Return the figures of now. Raises RuntimeError when the process has ended."""
         if self._process.poll() is not None:
             raise RuntimeError(f"{self.log.stem} ended with code {self._process.returncode}:\n{self.log_tail()}")
         pid = self._process.pid
         return Sample(time.perf_counter(), self.read(), cpu_s(pid), resident_bytes(pid) / 1e6)
 
     def until(self, condition: Callable[[Sample], bool], what: str, timeout_s: float) -> list[Sample]:
-        """Samples from now until one fulfils the condition. Raises TimeoutError saying `what` did not come."""
+        """Return the samples from now until one fulfils the condition. Raises TimeoutError naming `what`."""
         samples = [self.sample()]
         deadline_s = time.perf_counter() + timeout_s
         while not condition(samples[-1]):
             if time.perf_counter() > deadline_s:
                 raise TimeoutError(f"{what}: not within {timeout_s:.0f} s; {samples[-1]}\n{self.log_tail()}")
-            time.sleep(_POLL_S)  # between two samples
+            time.sleep(_POLL_S)
             samples.append(self.sample())
         return samples
 
     def log_tail(self) -> str:
-        """The end of what it wrote."""
+        """Return the end of its log."""
         return self.log.read_text(encoding="utf-8", errors="replace")[-3_000:]
