@@ -161,7 +161,7 @@ public final class StreamsWindows {
         return metrics;
     }
 
-    /** What of a SensorReading is used; times in epoch ms. */
+    /** The fields of a SensorReading that are used; times in epoch ms. */
     private record Reading(String metric, double value, long eventTimeMs, long ingestTimeMs) {
         boolean isOnTime(long latenessMs, long skewMs) {
             return Double.isFinite(value)
@@ -171,7 +171,7 @@ public final class StreamsWindows {
         }
     }
 
-    /** Reads Avro behind Confluent's header of magic byte and schema id; each thread has its own decoder and record. */
+    /** Decodes Avro after Confluent's header (magic byte and schema id). Each thread has its own decoder and record. */
     private static final class ReadingDeserializer implements Deserializer<Reading> {
         private final int id;
         private final ThreadLocal<GenericRecord> record = new ThreadLocal<>();
@@ -213,7 +213,7 @@ public final class StreamsWindows {
         }
     }
 
-    /** Of one metric in one window; the deviation as in Spark, by Welford's method. */
+    /** The statistics of one metric in one window; the deviation by Welford's method, as in Spark. */
     private static final class Statistics {
         private static final int NUMBERS_BYTES = 6 * Long.BYTES;
         private final String metric;
@@ -273,7 +273,7 @@ public final class StreamsWindows {
         }
     }
 
-    /** Writes TemperatureAggregate behind Confluent's header. */
+    /** Encodes TemperatureAggregate after Confluent's header. */
     private static final class AggregateWriter {
         private final Schema schema;
         private final GenericDatumWriter<GenericRecord> writer;

@@ -4,10 +4,10 @@
 
 A topic is filled once. Then `isotherm-aggregator run` and a Kafka Streams program (`StreamsWindows.java`) read it from
 the beginning, one after the other, and write the same windows, each with its own checkpoint or changelog, with the same
-heap, collector and Avro reader, on all cores. The first fifth warms the JVM up and is not counted. The rate counts up to the
-last reading, of the slower query where there are two. CPU seconds count up to the last window in the output. The broker
-runs on the same machine; its CPU time is printed separately. Every run must make the windows that follow from the
-generator's arithmetic.
+heap, collector and Avro reader, on all cores. The first fifth warms the JVM up and is not counted. The rate counts up
+to the last reading, of the slower query where there are two. CPU seconds count up to the last window in the output. The
+broker runs on the same machine; its CPU time is printed separately. Every run must make the windows that follow from
+the generator's arithmetic.
 """
 
 from __future__ import annotations
