@@ -117,25 +117,25 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "CoapIngestStale",
             f"max by (job, resource) ({_COAP}stale) == 1",
-            "{{ $labels.resource }} says nothing new.",
+            "{{ $labels.resource }} has had no new value within Max-Age.",
             "15m",
         ),
         Rule(
             "CoapIngestMisses",
             _grows(f"{_COAP}missed_notifications_total", "job, resource", "30m", more_than=10),
-            "Notifications of {{ $labels.resource }} do not arrive.",
+            "Notifications of {{ $labels.resource }} are lost on the way.",
             "0m",
         ),
         Rule(
             "CoapIngestDeadLetters",
             _grows(f"{_COAP}dead_letters_total", "job, connector, reason"),
-            "Payloads cannot be used: dead letters of {{ $labels.connector }} for {{ $labels.reason }}.",
+            "Payloads are invalid: dead letters of {{ $labels.connector }} for {{ $labels.reason }}.",
             "0m",
         ),
         Rule(
             "CoapIngestRefusesDevices",
             _grows(f'{_COAP}requests_total{{code="5.03"}}', "job, connector"),
-            "Devices are told to come again: Kafka does not acknowledge in time.",
+            "Devices get 5.03: Kafka does not acknowledge in time.",
         ),
     ),
     "aggregator": (
