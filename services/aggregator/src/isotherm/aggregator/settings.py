@@ -109,7 +109,9 @@ class AggregatorSettings(ServiceSettings):
         "Kafka about four intervals (or four batch durations, if they are longer) after it became final.",
     )
     rejects_trigger_ms: int = Field(
-        2_000, ge=0, description="Interval between two micro-batches of the query for late readings and dead letters."
+        2_000,
+        ge=0,
+        description="Interval between two micro-batches of the query for late readings and dead-letter records.",
     )
     max_offsets_per_trigger: int = Field(2_000_000, ge=1, description="Most records in one micro-batch.")
     shuffle_partitions: int = Field(2, ge=1, le=1_000, description="Partitions of the state of the windows.")

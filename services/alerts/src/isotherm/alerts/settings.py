@@ -21,7 +21,9 @@ class WebhookSettings(Settings):
     authorization_token: SecretStr | None = Field(None, description="Sent as `Authorization: Bearer ...`.")
     timeout_ms: int = Field(10_000, ge=100, description="How long one request may take.")
     retry_for_ms: int = Field(
-        600_000, ge=0, description="How long a post that can still succeed is repeated; then it is a dead letter."
+        600_000,
+        ge=0,
+        description="How long a post that can still succeed is repeated; then the alert becomes a dead-letter record.",
     )
 
 
@@ -79,7 +81,7 @@ class AlertsSettings(ServiceSettings):
         MAX_METRICS,
         ge=1,
         le=128,
-        description="Most metrics of one device; readings of a further metric are dead letters.",
+        description="Most metrics of one device; readings of a further metric become dead-letter records.",
     )
     max_publish_delay_ms: int = Field(
         40_000,

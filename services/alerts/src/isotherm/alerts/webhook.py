@@ -1,7 +1,7 @@
 """Posts alerts to a webhook. It reads the alerts topic with a consumer group of its own, so nothing waits for it.
 
 An alert is posted at least once; a repeat has the same `Idempotency-Key`. A post that can still succeed is repeated. A
-post that cannot is made a dead letter. Only then the next alert is posted.
+post that cannot is made a dead-letter record. Only then the next alert is posted.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Webhook:
             _log.warning("the offset is not committed", offset=message.offset(), reason=str(error))
 
     def _deliver(self, client: httpx.Client, dead_letters: DeadLetterQueue, message: Message) -> bool:
-        """Post an alert or make it a dead letter; return False after a close."""
+        """Post an alert or make it a dead-letter record; return False after a close."""
         try:
             posted = self._post(client, message.value() or b"")
         except (RefusedError, WireFormatError) as error:
@@ -130,7 +130,7 @@ class Webhook:
             )
             dead_letters.send([dead])
             self._metrics.webhook.labels("dead-lettered").inc()
-            _log.warning("dead letter", topic=message.topic(), offset=message.offset(), reason=str(error))
+            _log.warning("dead-letter record", topic=message.topic(), offset=message.offset(), reason=str(error))
             return True
         return posted
 

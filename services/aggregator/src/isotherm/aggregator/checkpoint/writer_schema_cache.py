@@ -43,8 +43,9 @@ _log = logs.logger(__name__)
 class WriterSchemaCache:
     """Which schema ids of the input topics are known, with their writer schemas, and which are unknown.
 
-    A decision about a record is final, so that no record is both in a window and a dead letter. An id that the registry
-    did not have is asked for again. When the registry has it, it is known from an offset on that no query has planned.
+    A decision about a record is final, so that no record is both in a window and in the dead-letter topic. An id that
+    the registry did not have is asked for again. When the registry has it, it is known from an offset on that no query
+    has planned.
     """
 
     def __init__(self, registry: SchemaRegistry, folder: CheckpointFolder) -> None:
@@ -82,7 +83,8 @@ class WriterSchemaCache:
             if text is None:
                 unknown.add(schema_id)
                 _log.warning(
-                    "the registry does not have the schema id: its records are dead letters", schema_id=schema_id
+                    "the registry does not have the schema id: its records go to the dead-letter topic",
+                    schema_id=schema_id,
                 )
             else:
                 known[schema_id] = text
@@ -90,15 +92,15 @@ class WriterSchemaCache:
         self.ids = replace(self.ids, known=known, unknown=frozenset(unknown), closed=len(unknown) >= MAX_UNKNOWN_IDS)
         if self.ids.closed:
             _log.error(
-                "too many unknown schema ids: records with new ids are dead letters until their schema is found under "
-                "the subject of an input topic",
+                "too many unknown schema ids: records with new ids go to the dead-letter topic until their schema is "
+                "found under the subject of an input topic",
                 unknown_ids=len(unknown),
             )
         self._folder.save_schema_ids(self.ids)
 
     @property
     def has_unknown_ids(self) -> bool:
-        """Whether records are dead letters because of their schema id."""
+        """Whether records go to the dead-letter topic because of their schema id."""
         return bool(self.ids.unknown) or self.ids.closed
 
     def retry_unknown(self) -> dict[int, str]:

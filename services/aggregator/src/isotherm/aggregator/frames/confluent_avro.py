@@ -37,7 +37,7 @@ class SchemaIds:
     known_since: Mapping[int, Mapping[Partition, int]] = field(default_factory=dict)
     """For known ids that were unknown before: the offset in each partition from which on they are known.
 
-    Records before that offset are dead letters already, or are about to be, so no query may decode them any more.
+    Records before that offset go to the dead-letter topic, so no query may decode them any more.
     """
 
     def __contains__(self, schema_id: int) -> bool:

@@ -1,4 +1,4 @@
-"""The two streaming queries: windows, and rejected records (late readings and dead letters; ADR 0031)."""
+"""The two streaming queries: windows, and rejected records (late readings and dead-letter records; ADR 0031)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Queries:
         )
 
     def start_rejects(self, ids: SchemaIds) -> StreamingQuery:
-        """Start the stateless query, which writes late readings and dead letters to their topics."""
+        """Start the stateless query, which writes late readings and dead-letter records to their topics."""
         settings = self._settings
         self._use_own_scheduler_pool(REJECTS)
         decoded = readings.decode(self._records(with_headers=True), ids)

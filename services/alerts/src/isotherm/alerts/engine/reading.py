@@ -12,7 +12,7 @@ _MAX_REVISION = 2**62
 
 
 class RejectedReadingError(Exception):
-    """The reading is a dead letter. `reason` is the label under which it is counted."""
+    """The reading is a dead-letter record. `reason` is the label under which it is counted."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

@@ -49,7 +49,7 @@ class ReadingConverter:
         self._name, self._metrics, self._health = name, metrics, health
 
     async def convert(self, record: Record) -> Reading | None:
-        """Return the reading in a record; None when the record is a dead letter, which Kafka then has.
+        """Return the reading in a record; None when the record is a dead-letter record, which Kafka then has.
 
         Raises DeadLettersUnavailableError when Kafka does not accept the dead-letter record.
         """
@@ -87,7 +87,7 @@ class ReadingConverter:
         dead = dead_letter_record(source, error, stage="VALUE_CONVERTER", name=self._name, class_name=class_name)
         await asyncio.to_thread(self._dead_letters.send, [dead])
         self._metrics.dead_lettered.labels(dead_letter_reason(error)).inc()
-        _log.warning("dead letter", topic=record.topic, partition=record.partition, reason=str(error))
+        _log.warning("dead-letter record", topic=record.topic, partition=record.partition, reason=str(error))
 
 
 def dead_letter_reason(error: WireFormatError | RejectedReadingError) -> str:

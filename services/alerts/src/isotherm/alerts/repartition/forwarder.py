@@ -171,7 +171,7 @@ class Forwarder:
         self._held_back = hold
 
     def _forward(self, message: Message) -> bool:
-        """Write a record with its device as key, or make it a dead letter; return False after a close."""
+        """Write a record with its device as key, or make it a dead-letter record; return False after a close."""
         try:
             device_id = self._device_of(message)
         except WireFormatError as error:
@@ -184,7 +184,7 @@ class Forwarder:
             )
             self._dead_letters.send([dead])
             self._metrics.dead_lettered.labels(dead_letter_reason(error)).inc()
-            _log.warning("dead letter", topic=message.topic(), offset=message.offset(), reason=str(error))
+            _log.warning("dead-letter record", topic=message.topic(), offset=message.offset(), reason=str(error))
             return True
         while device_id is not None and not self._ended.is_set():
             try:

@@ -75,7 +75,7 @@ class Processor:
         `appended_ms` is the append time (epoch ms), in a topic with append times. A reading that an outage held back is
         counted as late, and the rules see it all the same, because it describes what has happened.
 
-        Raises RejectedReadingError when the reading is a dead letter, and OutputRefusedError.
+        Raises RejectedReadingError when the reading is a dead-letter record, and OutputRefusedError.
         """
         async with self._turn:
             partition = self.store.partitions.get(number)
