@@ -1,4 +1,4 @@
-"""Connections that say CONNECT and nothing more, held until this process is told to end by the end of its input.
+"""Opens connections that send a CONNECT and nothing more, and holds them until the end of the standard input.
 
     python bench/mqtt-proxy/idle.py PORT --connections 10000 [--cafile FILE]
 
@@ -22,29 +22,29 @@ _PATIENCE_S = 60.0
 
 
 class Idle(asyncio.Protocol):
-    """A device that has nothing to say."""
+    """A device that sends nothing after its CONNECT."""
 
     def __init__(self, client_id: str) -> None:
-        self.let_in = asyncio.get_running_loop().create_future()
+        self.accepted = asyncio.get_running_loop().create_future()
         self._client_id = client_id
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say hello."""
+        """Send the CONNECT."""
         cast(asyncio.Transport, transport).write(connect_packet(self._client_id))
 
     def data_received(self, data: bytes) -> None:
-        """The CONNACK."""
-        if not self.let_in.done():
-            self.let_in.set_result(data[0] == 0x20 and not data[3])
+        """Note whether the CONNACK accepts the device."""
+        if not self.accepted.done():
+            self.accepted.set_result(data[0] == 0x20 and not data[3])
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Too early."""
-        if not self.let_in.done():
-            self.let_in.set_result(False)
+        """Note a connection that the server closed instead."""
+        if not self.accepted.done():
+            self.accepted.set_result(False)
 
 
 async def hold(arguments: argparse.Namespace) -> None:
-    """Connect, say so, and wait."""
+    """Connect all devices, print their number, and wait."""
     loop = asyncio.get_running_loop()
     context = ssl.create_default_context(cafile=arguments.cafile) if arguments.cafile else None
     held = []
@@ -57,7 +57,7 @@ async def hold(arguments: argparse.Namespace) -> None:
             ssl=context,
             server_hostname="localhost" if context else None,
         )
-        if not await asyncio.wait_for(device.let_in, _PATIENCE_S):
+        if not await asyncio.wait_for(device.accepted, _PATIENCE_S):
             raise RuntimeError(f"connection {number} was not let in")
         held.append(transport)
 
@@ -69,7 +69,7 @@ async def hold(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("port", type=int)
     parser.add_argument("--connections", type=int, default=10_000)

@@ -1,4 +1,4 @@
-"""The load generator, one for every server: MQTT 3.1.1 publishers in one process, their packets encoded beforehand.
+"""The load generator for every server: MQTT 3.1.1 publishers in one process, with packets encoded beforehand.
 
     python bench/mqtt-proxy/load.py PORT --connections 10 --qos 1 --seconds 5
 
@@ -33,24 +33,24 @@ _CONNACK_BYTES = 4
 _PATIENCE_S = 60.0
 _BASE_MS = 1_767_225_600_000
 _VARIANTS = 8
-"""Different contents of each publish of a window, in turn."""
+"""How many different contents each publish of a window has in turn."""
 _CONNECTS_AT_ONCE = 100
 
 
 def connect_packet(client_id: str, keep_alive_s: int = 0) -> bytes:
-    """A CONNECT of MQTT 3.1.1 with a clean session."""
+    """Encode a CONNECT of MQTT 3.1.1 with a clean session."""
     body = b"\0\x04MQTT\x04\x02" + struct.pack(">HH", keep_alive_s, len(client_id)) + client_id.encode()
     return b"\x10" + encode_varint(len(body)) + body
 
 
 def publish_packet(topic: str, payload: bytes, qos: int, packet_id: int) -> bytes:
-    """A PUBLISH of MQTT 3.1.1."""
+    """Encode a PUBLISH of MQTT 3.1.1."""
     body = struct.pack(">H", len(topic)) + topic.encode() + (struct.pack(">H", packet_id) if qos else b"") + payload
     return bytes((0x30 | qos << 1,)) + encode_varint(len(body)) + body
 
 
 def payload(device_id: str, first: int, readings: int) -> bytes:
-    """Readings from number `first` on as a device sends them: one object, or an array of more than one."""
+    """Encode readings from number `first` on: one object, or an array of several."""
     items = [
         {"id": device_id, "t": 15 + (number * 37 % 1_000) / 100, "ts": _BASE_MS + number * 1_000, "seq": number}
         for number in range(first, first + readings)
@@ -59,7 +59,7 @@ def payload(device_id: str, first: int, readings: int) -> bytes:
 
 
 class Meter:
-    """What all devices of the process have seen in the time that counts."""
+    """The counts of all devices of the process within the measured time."""
 
     def __init__(self) -> None:
         self.counting = False
@@ -71,7 +71,7 @@ class Meter:
 
 
 class Device(asyncio.Protocol):
-    """One connection."""
+    """The connection of one device."""
 
     def __init__(self, device_id: str, arguments: argparse.Namespace, meter: Meter) -> None:
         self.ready = asyncio.get_running_loop().create_future()
@@ -96,16 +96,16 @@ class Device(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say hello."""
+        """Send the CONNECT."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(connect_packet(self._device_id))
 
     def data_received(self, data: bytes) -> None:
-        """Answers came."""
+        """Handle acknowledgements."""
         self._answered(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Right only after the end."""
+        """Note a lost connection, which is an error before the end."""
         if not self.finished.done():
             self._meter.lost.append(f"{self._device_id}: {exc or 'closed by the server'}")
             self.finished.set_result(None)
@@ -113,7 +113,7 @@ class Device(asyncio.Protocol):
             self.ready.set_result(None)
 
     def start(self) -> None:
-        """Fill the window."""
+        """Publish until the window is full."""
         assert self._transport is not None
         self._sent_s = [time.perf_counter()] * self._window
         if self._every_s is not None:
@@ -186,7 +186,7 @@ class Device(asyncio.Protocol):
             self._finish()
 
     def _tick(self) -> None:
-        """Publish once more in every slot whose publish was answered."""
+        """Publish again in every slot whose publish was acknowledged."""
         assert self._transport is not None
         assert self._every_s is not None
         if self._meter.stopping:
@@ -209,7 +209,7 @@ class Device(asyncio.Protocol):
 
 
 async def load(arguments: argparse.Namespace) -> dict[str, float]:
-    """Run the load and tell what was measured."""
+    """Run the load and return the measurements."""
     loop, meter = asyncio.get_running_loop(), Meter()
     devices: list[Device] = []
 
@@ -259,7 +259,7 @@ def _percentile_ms(ordered: list[float], share: float) -> float:
 
 
 def main() -> None:
-    """Run and print."""
+    """Parse the command line, run the load and print its measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("port", type=int)
     parser.add_argument("--host", default="127.0.0.1")

@@ -1,9 +1,10 @@
-"""Clients that misbehave, all at once, until this process is told to end.
+"""Runs clients that misbehave, all at once, until this process receives SIGTERM.
 
     python bench/mqtt-proxy/misbehaving.py PORT
 
-Half packets, a byte a second, a remaining length of 256 MB with the bytes to it, 100,000 topics, packet identifiers
-that are in use. Each connects again when it is thrown out. At the end (SIGTERM) it prints how often each came.
+The clients send half packets, a byte a second, a remaining length of 256 MB with its bytes, publishes to 100,000
+topics, and packet identifiers in use. Each one reconnects when the server closes it. At the end the process prints how
+often each kind connected.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ async def _enter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cli
 
 
 async def half_packets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str) -> None:
-    """Half a CONNECT, or half a PUBLISH, and away."""
+    """Send half a CONNECT or half a PUBLISH, and close."""
     if seen["half packets"] % 2:
         writer.write(connect_packet(client_id)[:9])
     else:
@@ -48,7 +49,7 @@ async def half_packets(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 
 async def a_byte_a_second(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str) -> None:
-    """A publish that takes minutes."""
+    """Send a PUBLISH that takes minutes."""
     await _enter(reader, writer, client_id)
     for byte in publish_packet("devices/slow/temperature", payload("slow", 0, 10), 1, 1):
         writer.write(bytes((byte,)))
@@ -56,7 +57,7 @@ async def a_byte_a_second(reader: asyncio.StreamReader, writer: asyncio.StreamWr
 
 
 async def giant_length(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str) -> None:
-    """A packet of 256 MB."""
+    """Send a packet of 256 MB."""
     await _enter(reader, writer, client_id)
     writer.write(_GIANT)
     for _ in range(4_096):
@@ -65,7 +66,7 @@ async def giant_length(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 
 async def many_topics(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str) -> None:
-    """Every publish to a topic of its own."""
+    """Send every PUBLISH to another topic."""
     await _enter(reader, writer, client_id)
     drained = asyncio.ensure_future(_swallow(reader))
     try:
@@ -81,7 +82,7 @@ async def many_topics(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 async def reused_identifiers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str) -> None:
-    """Another QoS 2 publish under an identifier that is in use, again and again."""
+    """Send QoS 2 publishes with an identifier that another one uses."""
     await _enter(reader, writer, client_id)
     for number in range(100):
         writer.write(publish_packet("devices/reuse/temperature", payload("reuse", number, 1), 2, 7))
@@ -117,7 +118,7 @@ async def _again_and_again(port: int, name: str, client: Client, number: int) ->
 
 
 async def misbehave(port: int) -> None:
-    """Let all of them loose until SIGTERM."""
+    """Run all clients until SIGTERM."""
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     tasks = [
@@ -132,7 +133,7 @@ async def misbehave(port: int) -> None:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the clients and print their counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("port", type=int)
     uvloop.install()

@@ -1,4 +1,4 @@
-"""Our proxy into Kafka beside Mosquitto and amqtt without one, under the same load; misbehaving and idle clients.
+"""Compares the proxy, which stores in Kafka, with Mosquitto and amqtt, which do not, under the same load.
 
     python bench/mqtt-proxy/mqtt_compare.py [--only rates arrays misbehaving idle] [--server NAME ...] [--seconds S]
 
@@ -30,7 +30,7 @@ from servers import AMQTT_VERSION, ProxyServer, ServerProcess, amqtt, mosquitto,
 
 HERE = Path(__file__).parent
 WINDOWS = {10: 100, 1_000: 5}
-"""Unanswered publishes of a connection by number of connections."""
+"""Unacknowledged publishes of a connection, by number of connections."""
 SERVERS = ("mqtt-proxy", "Mosquitto", "amqtt")
 IDLE_CONNECTIONS = 10_000
 MOST_IDLE_BYTES = {"TCP": 12_000, "TLS": 45_000}
@@ -42,22 +42,22 @@ _SETTLE_S = 2.0
 
 @dataclass
 class Bench:
-    """What all cases share."""
+    """The options that all cases share."""
 
     stack: Stack
     folder: Path
     seconds: float
     servers: Sequence[str]
-    """Whose rates are measured."""
+    """The servers whose rates are measured."""
     verdicts: list[str] = field(default_factory=list)
 
     def proxy(self, **settings: object) -> ProxyServer:
-        """Our proxy, not started yet."""
+        """Return the proxy, which is not started yet."""
         kafka = KafkaSettings(bootstrap_servers=self.stack.kafka.bootstrap_servers)
         return ProxyServer(self.folder, kafka, RegistrySettings(url=self.stack.registry.url), **settings)
 
     def rates(self) -> None:
-        """All servers at every QoS."""
+        """Measure all servers at every QoS."""
         _head("Messages of one reading")
         rates: dict[tuple[str, int, int], float] = {}
         servers: dict[str, Callable[[], ServerProcess | None]] = {
@@ -85,7 +85,7 @@ class Bench:
                     self._verdict(f"of Mosquitto's rate, QoS {qos}, {connections:,} connections", ratio, goal)
 
     def arrays(self) -> None:
-        """Several readings in a payload."""
+        """Measure payloads with several readings."""
         _head("Payloads of several readings, READINGS counted")
         with self.proxy() as server:
             for readings, window in ((10, 50), (50, 10)):
@@ -97,7 +97,7 @@ class Bench:
                         self._verdict("readings a second in arrays of 50", done["rate"], 200_000)
 
     def load(self, server: ServerProcess, qos: int, connections: int, readings: int, window: int = 0) -> dict[str, Any]:
-        """One line of the table."""
+        """Measure one line of the table."""
         window = window or WINDOWS[connections]
         before = server.stored()
         options = {"--qos": qos, "--connections": connections, "--window": window, "--readings": readings}
@@ -117,7 +117,7 @@ class Bench:
         return done
 
     def misbehaving(self) -> None:
-        """Healthy devices alone, then beside clients that misbehave."""
+        """Measure healthy devices alone, and then beside clients that misbehave."""
         print("\nMisbehaving clients: 100 healthy devices, 20 QoS 1 publishes each every 0.5 s, for 20 s")
         with self.proxy() as server:
             _load(server, HEALTHY | {"--seconds": 2})
@@ -140,7 +140,7 @@ class Bench:
             self._verdict("of the healthy devices' publishes acknowledged", ratio, LEAST_HEALTHY)
 
     def idle(self) -> None:
-        """Many connections that say nothing."""
+        """Measure many connections that send nothing."""
         print(f"\nIdle connections on one process: {IDLE_CONNECTIONS:,}, growth of resident memory")
         certificate, key = _certificate(self.folder)
         for kind, tls in (("TCP", {}), ("TLS", {"tls__certfile": certificate, "tls__keyfile": key})):
@@ -189,7 +189,7 @@ def _load(server: ServerProcess, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _until_stored(server: ProxyServer, count: int, *, exactly: bool) -> None:
-    """Every reading that was acknowledged must be counted as stored; QoS 0 is stored a little after it was read."""
+    """Check that every acknowledged reading is stored. QoS 0 is stored shortly after it is read."""
     for _ in range(100):
         stored = server.stored()
         if stored >= count:
@@ -225,7 +225,7 @@ def _environment() -> list[str]:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the cases and print the tables."""
     cases: dict[str, Callable[[Bench], None]] = {
         "rates": Bench.rates,
         "arrays": Bench.arrays,

@@ -1,4 +1,4 @@
-"""How long the proxy takes to start, and what it then holds, when the sessions topic is large.
+"""Measures the start of the proxy, and its memory, with a large sessions topic.
 
     python bench/mqtt-proxy/restart.py [--sessions N] [--records N] [--committed N]
 
@@ -31,7 +31,7 @@ _PACKAGES = ("confluent-kafka", "fastavro")
 
 
 def fill(kafka: KafkaSettings, registry: RegistrySettings, *, sessions: int, records: int, committed: int) -> None:
-    """Write the records, in rounds over all sessions."""
+    """Write the records in rounds over all sessions."""
     encode = SchemaRegistry(registry).encoder(TOPIC, SESSION)
     producer = clients.producer(kafka, "fill", queue_buffering_max_messages=200_000)
     now_ms = int(time.time() * 1000)
@@ -52,7 +52,7 @@ def fill(kafka: KafkaSettings, registry: RegistrySettings, *, sessions: int, rec
 
 
 def main() -> None:
-    """Run and print."""
+    """Write the sessions and measure the starts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, default=1_000_000)
     parser.add_argument("--records", type=int, help="default: one for each session")

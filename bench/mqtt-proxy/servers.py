@@ -1,4 +1,4 @@
-"""The servers that are compared, each as one process: our proxy, Mosquitto and amqtt."""
+"""The compared servers, each as one process: the proxy, Mosquitto and amqtt."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ asyncio.run(main())
 
 
 class ServerProcess:
-    """A server for the time of a `with`; it listens on `port`."""
+    """A server that runs for the time of a `with` and listens on `port`."""
 
     def __init__(self, name: str, command: Sequence[str | Path], port: int, log: Path) -> None:
         self.name = name
@@ -92,17 +92,17 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the running process. Raises RuntimeError with the end of its log when it has ended."""
+        """The id of the running process. Raises RuntimeError with the end of its log when it has ended."""
         if self._process is None or self._process.poll() is not None:
             raise RuntimeError(f"{self.name} has ended:\n{self.log_tail()}")
         return self._process.pid
 
     def log_tail(self) -> str:
-        """The end of what it wrote."""
+        """Return the end of the server's log."""
         return self._log.read_text(encoding="utf-8", errors="replace")[-3_000:]
 
     def stored(self) -> int:
-        """Readings that Kafka has acknowledged to it; 0 for a server without Kafka."""
+        """Return how many readings Kafka has acknowledged; 0 for a server without Kafka."""
         return 0
 
     def _is_ready(self) -> bool:
@@ -114,7 +114,7 @@ class ServerProcess:
 
 
 class ProxyServer(ServerProcess):
-    """Our proxy, into Kafka."""
+    """The proxy, which stores in Kafka."""
 
     def __init__(self, folder: Path, kafka: KafkaSettings, registry: RegistrySettings, **settings: object) -> None:
         port, self._http_port = _free_port(), _free_port()
@@ -156,7 +156,7 @@ def mosquitto(folder: Path) -> ServerProcess | None:
 
 
 def mosquitto_version() -> str:
-    """As it says itself; that it is missing when it is."""
+    """Return the version that the server prints, or a note that it is missing."""
     program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
         return "no mosquitto (Debian: mosquitto)"
@@ -164,7 +164,7 @@ def mosquitto_version() -> str:
 
 
 def amqtt(folder: Path) -> ServerProcess:
-    """amqtt, without Kafka, from an environment of its own in the cache: its pins are not the suite's."""
+    """amqtt, without Kafka, in an environment of its own, because its pins differ from the suite's."""
     environment = default_cache_folder() / f"amqtt-{AMQTT_VERSION}"
     python = environment / "bin" / "python"
     if not (environment / "complete").exists():
