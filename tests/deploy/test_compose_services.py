@@ -304,7 +304,7 @@ def test_the_sinks_have_the_demos_worker_group() -> None:
 @pytest.mark.parametrize("name", ["init", "device-import"])
 def test_isotherm_knows_its_commands(name: str) -> None:
     container = Container(SERVICES[name])
-    app = importlib.import_module("isotherm.cli.__main__").app
+    app = importlib.import_module("isotherm.cli.app").app
     assert isinstance(app, typer.Typer)
 
     # --help ends before the command does anything, but only after everything before it was understood.

@@ -52,7 +52,7 @@ def test_imported_devices_are_in_the_topic_and_bad_lines_are_named(servers: list
     imported = isotherm("devices", "import", "-", *servers, stdin=lines)
 
     assert imported.returncode == 1
-    assert "line 2: device_id must be a text" in imported.stderr
+    assert "line 2: device_id must be a non-empty text" in imported.stderr
     assert "line 3: not JSON" in imported.stderr
     assert "1 devices stored" in imported.stderr
     shown = isotherm("tail", "devices", "--from-beginning", *servers)

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
 from typer.testing import CliRunner, Result
 
-from isotherm.cli.__main__ import app
+from isotherm.cli.app import app
 from isotherm.connector.config import files
 from isotherm.stack.servers.connect import Connect
 from isotherm.stack.servers.kafka import Kafka

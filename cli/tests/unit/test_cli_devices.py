@@ -21,9 +21,9 @@ def test_fields_that_are_left_out_get_their_defaults() -> None:
     [
         ("", "not JSON"),
         ("[1]", "expected an object, got list"),
-        ("{}", "device_id must be a text that is not empty, got None"),
-        ('{"device_id": ""}', "device_id must be a text that is not empty, got ''"),
-        ('{"device_id": 7}', "device_id must be a text that is not empty, got 7"),
+        ("{}", "device_id must be a non-empty text, got None"),
+        ('{"device_id": ""}', "device_id must be a non-empty text, got ''"),
+        ('{"device_id": 7}', "device_id must be a non-empty text, got 7"),
         ('{"device_id": "d", "rom": "x"}', "unknown field rom; a device has device_id, home, room"),
     ],
 )

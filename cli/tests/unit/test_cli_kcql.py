@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner, Result
 
-from isotherm.cli.kcql import app
+from isotherm.cli.commands.kcql import app
 
 PRINTED = "INSERT INTO dev SELECT * FROM coap_sensor_topic WITHFORMAT JSON STOREAS QUEUE"
 REFUSED = """KCQL: line 1, column 31: unexpected "garbage" after the source "b"

@@ -39,4 +39,4 @@ def test_without_an_aggregator_it_says_where_to_run_it(tmp_path: Path, monkeypat
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(recompute.AggregatorMissingError, match="recompute runs where the aggregator is installed"):
-        recompute.command([])
+        recompute.aggregator_command([])

@@ -1,1 +1,1 @@
-"""The isotherm command."""
+"""The command `isotherm`: operate an installation, its connectors, its devices and its KCQL."""

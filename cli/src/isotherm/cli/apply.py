@@ -1,8 +1,8 @@
-"""`isotherm apply`: the only creator of the declared topics and subjects.
+"""Applying the declared topics and subjects; nothing else creates them.
 
-Everything is checked first. When anything is refused (another partition count, an incompatible schema), nothing
-is changed at all. Only versions of one new subject that contradict each other are found while they are registered:
-a registry judges against what it holds.
+Everything is checked first. When anything is refused (another partition count, an incompatible schema), nothing is
+changed at all. One conflict is found only during registration: versions of a new subject that are incompatible with
+each other, because a registry compares only with versions that it holds.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 _REQUEST_TIMEOUT_S = 30.0
-_ASK_TIMEOUT_S = 1.0
-"""Of one question whether a server is there; a wait is several of them, so that its reason can be told."""
+_CHECK_TIMEOUT_S = 1.0
+"""Timeout of one readiness check. A wait consists of several, so that its reason can be printed."""
 _INCOMPATIBLE = 409
 DEFAULT_COMPATIBILITY = "FULL_TRANSITIVE"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was done, or with `dry_run` would be done, line by line."""
+    """The steps that were done, or with `dry_run` would be done."""
 
     steps: tuple[Step, ...]
 
@@ -65,12 +65,12 @@ class Report:
 
     @property
     def refused(self) -> tuple[Step, ...]:
-        """The steps that could not be done."""
+        """The steps that were refused."""
         return tuple(s for s in self.steps if s.outcome is Outcome.REFUSED)
 
 
 class RefusedError(Exception):
-    """At least one declared thing contradicts what the servers hold; `report` names each."""
+    """At least one declaration contradicts the servers' state; `report` names each."""
 
     def __init__(self, report: Report) -> None:
         super().__init__("\n".join(str(step) for step in report.refused))
@@ -82,7 +82,7 @@ class NotReachableError(ConnectionError):
 
 
 def declared_topics(partitions: Mapping[str, int] | None = None) -> tuple[DeclaredTopic, ...]:
-    """Every topic that the schemas package declares, with another number of partitions where `partitions` has one."""
+    """Return the topics that the schemas package declares, with the partition counts of `partitions` where given."""
     counts = partitions or {}
     return tuple(
         DeclaredTopic(topic.name, counts.get(topic.name, topic.partitions), topic.config)
@@ -91,7 +91,7 @@ def declared_topics(partitions: Mapping[str, int] | None = None) -> tuple[Declar
 
 
 def declared_subjects() -> tuple[DeclaredSubject, ...]:
-    """The value subject (TopicNameStrategy) of every declared topic that carries records of ours."""
+    """Return the value subjects (TopicNameStrategy) of all declared topics with Avro records."""
     return tuple(
         DeclaredSubject(
             f"{topic.name}-value",
@@ -114,20 +114,28 @@ def apply(
     on_step: Callable[[Step], None] = lambda _step: None,
     on_wait: Callable[[str], None] = lambda _reason: None,
 ) -> Report:
-    """Bring topics and subjects to what is declared (by default everything in `isotherm.schemas`); safe to repeat.
+    """Create or change topics and subjects to match their declaration. Safe to repeat.
 
-    Waits with back-off until both servers answer, `timeout_ms` at most. `on_step` is called with each line as it
-    happens, `on_wait` with the reason of each wait. With `dry_run` nothing is changed.
+    Args:
+        kafka: how to reach Kafka.
+        registry: how to reach the schema registry.
+        topics: the declared topics; by default all of `isotherm.schemas`.
+        subjects: the declared subjects; by default all of `isotherm.schemas`.
+        dry_run: change nothing.
+        timeout_ms: how long to wait until both servers answer.
+        on_step: called with each step when it is done.
+        on_wait: called with the reason of each wait.
 
-    Raises RefusedError when something contradicts the servers' state, NotReachableError when a server does not answer.
+    Raises RefusedError when a declaration contradicts the servers' state, NotReachableError when a server does not
+    answer.
     """
-    wanted_topics = declared_topics() if topics is None else tuple(topics)
-    wanted_subjects = declared_subjects() if subjects is None else tuple(subjects)
+    all_topics = declared_topics() if topics is None else tuple(topics)
+    all_subjects = declared_subjects() if subjects is None else tuple(subjects)
     try:
         with _rest(registry) as rest:
             session = _Session(clients.admin(kafka, "isotherm-apply"), SchemaRegistry(registry), rest)
             session.wait(timeout_ms, on_wait)
-            planned = Report((*session.plan_topics(wanted_topics), *session.plan_subjects(wanted_subjects)))
+            planned = Report((*session.plan_topics(all_topics), *session.plan_subjects(all_subjects)))
             if planned.refused:
                 raise RefusedError(planned)
             steps = []
@@ -147,11 +155,11 @@ def apply(
 
 
 class _Session:
-    """The two servers, and the declarations that are being applied to them."""
+    """Connections to both servers, and the declarations to apply."""
 
     def __init__(self, admin: AdminClient, registry: SchemaRegistry, rest: httpx2.Client) -> None:
         self._admin = admin
-        self._schemas = registry  # its connections live as long as it is held
+        self._schemas = registry  # its connections live as long as this reference
         self._registry = registry.client
         self._rest = rest
         self._topics: dict[str, DeclaredTopic] = {}
@@ -159,24 +167,24 @@ class _Session:
         self._subjects: dict[str, DeclaredSubject] = {}
 
     def wait(self, timeout_ms: int, on_wait: Callable[[str], None]) -> None:
-        """Return when both servers answer; raises NotReachableError after `timeout_ms`."""
+        """Wait until both servers answer. Raises NotReachableError after `timeout_ms`."""
         deadline = time.monotonic() + timeout_ms / 1000
         backoff = Backoff(base_ms=200, cap_ms=2_000)
-        for ask in (self._ask_kafka, self._ask_registry):
-            while (reason := ask(max(0.1, min(_ASK_TIMEOUT_S, deadline - time.monotonic())))) is not None:
+        for check in (self._check_kafka, self._check_registry):
+            while (reason := check(max(0.1, min(_CHECK_TIMEOUT_S, deadline - time.monotonic())))) is not None:
                 if time.monotonic() >= deadline:
                     raise NotReachableError(f"{reason} (waited {timeout_ms} ms)")
                 on_wait(reason)
                 time.sleep(min(backoff.next_ms() / 1000, max(0.0, deadline - time.monotonic())))
 
-    def _ask_kafka(self, timeout_s: float) -> str | None:
+    def _check_kafka(self, timeout_s: float) -> str | None:
         try:
             self._admin.list_topics(timeout=timeout_s)
         except KafkaException as error:
             return f"Kafka does not answer: {error.args[0].str()}"
         return None
 
-    def _ask_registry(self, _timeout_s: float) -> str | None:
+    def _check_registry(self, _timeout_s: float) -> str | None:
         try:
             self._registry.get_subjects()
         except (SchemaRegistryError, httpx2.HTTPError, OSError) as error:
@@ -231,21 +239,21 @@ class _Session:
             raise
 
     def _incompatibility(self, subject: str, schema: Schema) -> str | None:
-        """Why the registry would refuse `schema` beside the versions that `subject` has; None when it would not."""
+        """Return why the registry finds `schema` incompatible with the subject's versions; None if it is not."""
         for version in self._registry.get_versions(subject):
             answer = self._rest.post(
                 f"compatibility/subjects/{quote(subject, safe='')}/versions/{version}?verbose=true",
                 json={"schema": schema.schema_str, "schemaType": schema.schema_type},
             ).raise_for_status()
-            judged = answer.json()
-            if not judged["is_compatible"]:
-                # Confluent's registry gives a list of messages, Apicurio one text.
-                reasons = judged.get("messages") or [judged.get("reason", "no reason given")]
+            verdict = answer.json()
+            if not verdict["is_compatible"]:
+                # Confluent's registry returns a list of messages, Apicurio one text.
+                reasons = verdict.get("messages") or [verdict.get("reason", "no reason given")]
                 return f"not compatible with the registered version {version}: {'; '.join(map(str, reasons))}"
         return None
 
     def do(self, step: Step) -> Step:
-        """Do one planned step and say what became of it."""
+        """Do one planned step, and return its result."""
         if step.outcome is Outcome.UNCHANGED:
             return step
         if step.kind == "topic":
@@ -259,7 +267,7 @@ class _Session:
                     raise
                 return Step("subject", step.name, Outcome.REFUSED, str(error.error_message), step.version)
         if step.outcome is Outcome.CHANGED or step.version == 1:
-            # A registry may only take rules of a subject that exists: so after its first version, before its second.
+            # A registry may accept rules only for an existing subject: set them after its first version.
             self._registry.set_compatibility(subject.name, subject.compatibility)
         return step
 
@@ -272,7 +280,7 @@ class _Session:
             except KafkaException as error:
                 if clients.error_of(error) is None or error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
-                # Another `apply` was quicker: the next run compares.
+                # Another `apply` has created it at the same time; the next run compares.
                 return Step("topic", step.name, Outcome.UNCHANGED, "created by another process at the same time")
             return step
         entries = [
@@ -285,7 +293,7 @@ class _Session:
 
 
 def _rest(settings: RegistrySettings) -> httpx2.Client:
-    """A plain client: the Confluent one gives the verdict of a compatibility check, but not the reason."""
+    """Return a plain HTTP client: Confluent's client does not return the reason of an incompatibility."""
     user_info = settings.basic_auth_user_info
     user, _, password = user_info.get_secret_value().partition(":") if user_info else ("", "", "")
     context = ssl.create_default_context(cafile=settings.ssl_ca_location)

@@ -1,4 +1,4 @@
-"""`isotherm devices import`: metadata of devices from JSON lines into the compacted topic `devices`."""
+"""Import of devices' metadata: JSON lines into the compacted topic `devices`."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _FLUSH_TIMEOUT_S = 60.0
 
 
 class BadDeviceError(ValueError):
-    """The line is not a device; the text says why."""
+    """The line is not a device; the text gives the reason."""
 
 
 @dataclass
 class Imported:
-    """How many devices Kafka has taken, and why each other line was not."""
+    """How many devices Kafka has stored, and the problems of the other lines."""
 
     stored: int = 0
     problems: list[str] = field(default_factory=list)
 
 
 def parse(text: str) -> dict[str, Any]:
-    """One line of JSON as a Device record, left-out fields filled with their defaults.
+    """Parse one line of JSON to a Device record; missing fields get their defaults.
 
     Raises BadDeviceError naming the field.
     """
@@ -49,12 +49,12 @@ def parse(text: str) -> dict[str, Any]:
         raise BadDeviceError(f"unknown field {unknown[0]}; a device has {', '.join(_FIELDS)}")
     device_id = device.get("device_id")
     if not isinstance(device_id, str) or not device_id:
-        raise BadDeviceError(f"device_id must be a text that is not empty, got {device_id!r}")
+        raise BadDeviceError(f"device_id must be a non-empty text, got {device_id!r}")
     return {**_DEFAULTS, **device}
 
 
 def import_lines(lines: Iterable[str], kafka: KafkaSettings, registry: RegistrySettings) -> Imported:
-    """Store each line's device under its id; a bad line is reported and stops no other.
+    """Store each line's device under its id. A bad line is reported and does not stop the import.
 
     Raises SchemaNotRegisteredError, RegistryUnavailableError.
     """
@@ -63,7 +63,7 @@ def import_lines(lines: Iterable[str], kafka: KafkaSettings, registry: RegistryS
 
 
 def import_with(lines: Iterable[str], encode: Callable[[Mapping[str, Any]], bytes], producer: Producer) -> Imported:
-    """As `import_lines`, with an encoder of the topic's values and a producer that are there already."""
+    """Import lines as `import_lines` does, with a given encoder of the topic's values and a given producer."""
     imported = Imported()
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:

@@ -1,7 +1,4 @@
-"""What `isotherm apply` would change: declared topics and subjects against those that the servers have.
-
-Pure: the servers' state comes in as plain values, the steps go out as plain values.
-"""
+"""The plan of `isotherm apply`: compares declared topics and subjects with the servers' state. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ JsonSchema = Mapping[str, Any]
 
 
 class Outcome(StrEnum):
-    """What became, or would become, of one declared thing."""
+    """The result, or planned result, of one step."""
 
     UNCHANGED = "unchanged"
     CREATED = "created"
@@ -26,7 +23,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class DeclaredTopic:
-    """A topic as the suite declares it; `config` holds only what it wants to differ from the broker's defaults."""
+    """A declared topic; `config` holds only what differs from the broker's defaults."""
 
     name: str
     partitions: int
@@ -35,7 +32,7 @@ class DeclaredTopic:
 
 @dataclass(frozen=True)
 class DeclaredSubject:
-    """A subject with every version of its schema, oldest first."""
+    """A declared subject with all versions of its schema, the oldest first."""
 
     name: str
     versions: Sequence[JsonSchema]
@@ -44,7 +41,7 @@ class DeclaredSubject:
 
 @dataclass(frozen=True)
 class ActualTopic:
-    """A topic as the broker has it, with its effective configuration."""
+    """A topic of the broker, with its effective configuration."""
 
     partitions: int
     config: Mapping[str, str]
@@ -52,9 +49,10 @@ class ActualTopic:
 
 @dataclass(frozen=True)
 class ActualSubject:
-    """A subject as the registry has it; `registered` says of each declared version whether it is there.
+    """A subject of the registry.
 
-    `refusals` holds the registry's reason for each declared version that its compatibility check refuses.
+    `registered` says for each declared version whether it exists; `refusals` has the reason for each declared version
+    that the registry finds incompatible.
     """
 
     compatibility: str | None
@@ -64,7 +62,7 @@ class ActualSubject:
 
 @dataclass(frozen=True)
 class Step:
-    """One line of the report: `kind` is topic or subject, `version` the schema version that a step is about."""
+    """One step: `kind` is topic or subject, `version` is the schema version, if the step is about one."""
 
     kind: str
     name: str
@@ -78,9 +76,9 @@ class Step:
 
 
 def topic_steps(declared: DeclaredTopic, actual: ActualTopic | None) -> Step:
-    """The one step that brings a topic to its declaration.
+    """Return the step that changes a topic to its declaration.
 
-    A different partition count is refused: it would move keys to other partitions and break the order of a device.
+    Another partition count is refused: it would move keys to other partitions and break the order of a device.
     """
     if actual is None:
         config = ", ".join(f"{key}={value}" for key, value in sorted(declared.config.items()))
@@ -102,12 +100,12 @@ def topic_steps(declared: DeclaredTopic, actual: ActualTopic | None) -> Step:
 
 
 def config_changes(declared: DeclaredTopic, actual: ActualTopic) -> dict[str, str]:
-    """The declared configuration that the topic does not have."""
+    """Return the declared configuration that differs from the topic's."""
     return {key: value for key, value in declared.config.items() if actual.config.get(key) != value}
 
 
 def subject_steps(declared: DeclaredSubject, actual: ActualSubject | None) -> Iterator[Step]:
-    """The steps that bring a subject to its declaration, in the order in which they have to happen."""
+    """Yield the steps that change a subject to its declaration, in their required order."""
     if actual is None:
         yield Step("subject", declared.name, Outcome.REGISTERED, f"compatibility {declared.compatibility}", 1)
         for version in range(2, len(declared.versions) + 1):
@@ -135,5 +133,5 @@ def subject_steps(declared: DeclaredSubject, actual: ActualSubject | None) -> It
 
 
 def text_of(schema: JsonSchema) -> str:
-    """A schema as the text that is registered and looked up; both must be the same for the same schema."""
+    """Return the text of a schema, which must be the same for registering and looking up."""
     return json.dumps(schema)

@@ -1,4 +1,4 @@
-"""`isotherm recompute`: hands over to the aggregator's own command, which needs Spark and its settings."""
+"""The command line of the aggregator's own `recompute`, which needs Spark and the aggregator's settings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ PROGRAM = "isotherm-aggregator"
 
 
 class AggregatorMissingError(FileNotFoundError):
-    """The aggregator is not installed here."""
+    """The aggregator is not installed on this machine."""
 
 
-def command(arguments: Sequence[str]) -> list[str]:
-    """The command line of the aggregator beside this command, else on PATH. Raises AggregatorMissingError."""
+def aggregator_command(arguments: Sequence[str]) -> list[str]:
+    """Return the command line of the aggregator that is installed beside this command or on PATH.
+
+    Raises AggregatorMissingError.
+    """
     beside = Path(sys.executable).parent
     found = shutil.which(PROGRAM, path=os.pathsep.join([str(beside), os.environ.get("PATH", "")]))
     if found is None:

@@ -1,4 +1,4 @@
-"""Reading topics as every reader of the suite does: read_committed, by records and never by offset arithmetic."""
+"""Reading topics with read_committed isolation, outside any consumer group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _POLL_S = 0.5
 
 
 class UnknownTopicError(LookupError):
-    """Kafka has no such topic."""
+    """The topic does not exist in Kafka."""
 
 
 def read(
@@ -25,13 +25,17 @@ def read(
     follow: bool = False,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Generator[Message, None, None]:
-    """The records of `topics`, in order within each partition, without joining a group.
+    """Yield the records of topics, in order within each partition.
 
-    Ends when every partition was read to the end that it had when the reader came there, or, with `follow`, when
-    `stopped` says so. With `from_beginning=False` only what is written from now on; with `since_ms` (epoch) what
-    comes from the first record on that is so young.
+    Args:
+        settings: how to reach Kafka.
+        topics: the topics to read.
+        from_beginning: begin with the oldest records; otherwise only records that are written from now on.
+        since_ms: begin with the first records of this time (epoch milliseconds) or later.
+        follow: wait for new records instead of ending when every partition has been read to its end.
+        stopped: ends the reading when it returns True.
 
-    Raises UnknownTopicError, KafkaException when Kafka cannot be read.
+    Raises UnknownTopicError, and KafkaException when Kafka cannot be read.
     """
     consumer = clients.consumer(
         settings, "isotherm-reader", "isotherm-reader", enable_partition_eof=True, enable_auto_offset_store=False
@@ -39,8 +43,8 @@ def read(
     try:
         partitions = _partitions(consumer, topics, OFFSET_BEGINNING if from_beginning else OFFSET_END)
         if since_ms is not None:
-            asked = [TopicPartition(of.topic, of.partition, since_ms) for of in partitions]
-            partitions = consumer.offsets_for_times(asked, timeout=_REQUEST_TIMEOUT_S)
+            times = [TopicPartition(of.topic, of.partition, since_ms) for of in partitions]
+            partitions = consumer.offsets_for_times(times, timeout=_REQUEST_TIMEOUT_S)
         consumer.assign(partitions)
         unread = {(partition.topic, partition.partition) for partition in partitions}
         while (unread or follow) and not stopped():
@@ -62,3 +66,9 @@ def _partitions(consumer: Consumer, topics: tuple[str, ...], offset: int) -> lis
         if topic not in known:
             raise UnknownTopicError(f"Kafka has no topic {topic}")
     return [TopicPartition(topic, partition, offset) for topic in topics for partition in known[topic].partitions]
+
+
+def reason(error: Exception) -> str:
+    """Return an error's text for the user; of Kafka's errors only the description."""
+    kafka_error = clients.error_of(error)
+    return str(error) if kafka_error is None else kafka_error.str()

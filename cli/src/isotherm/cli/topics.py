@@ -1,4 +1,4 @@
-"""`isotherm topics`: what Kafka has."""
+"""The topics of Kafka as a table."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class Topic:
 
     name: str
     partitions: int
-    most_records: int
-    """Places of ended transactions that are kept: their markers and compacted records count too."""
+    max_records: int
+    """Upper bound of the records: offsets without a record count too."""
     record: str
-    """The record that its values are declared to be; empty for a topic that is not declared."""
+    """The declared record of its values; empty for an undeclared topic."""
 
 
 def listed(settings: KafkaSettings) -> list[Topic]:
-    """All topics but Kafka's own, by name. Raises KafkaException."""
+    """Return all topics except Kafka's internal ones, sorted by name. Raises KafkaException."""
     declared = {topic.name: topic.record for topic in isotherm.schemas.topics()}
     sizes = topic_sizes(clients.admin(settings, "isotherm-topics"))
     return [Topic(of.name, of.partitions, of.most_records, declared.get(of.name) or "") for of in sizes]
 
 
 def text(topics: Iterable[Topic]) -> str:
-    """One line for each topic: name, partitions, records at most and what they are, with tabs between."""
-    return "".join(f"{of.name}\t{of.partitions}\t{of.most_records}\t{of.record}\n" for of in topics)
+    """Return one line for each topic: name, partitions, records at most and declared record, separated by tabs."""
+    return "".join(f"{of.name}\t{of.partitions}\t{of.max_records}\t{of.record}\n" for of in topics)

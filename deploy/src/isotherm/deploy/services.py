@@ -11,7 +11,7 @@ from isotherm.aggregator.metrics import Metrics as AggregatorMetrics
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.alerts.metrics import Metrics as AlertsMetrics
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.cli.options import CliSettings
+from isotherm.cli.settings import CliSettings
 from isotherm.coap_ingest.metrics import Metrics as CoapMetrics
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.distributed.task_metrics import WorkerMetrics

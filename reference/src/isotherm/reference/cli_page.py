@@ -10,7 +10,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from isotherm.cli.__main__ import app
+from isotherm.cli.app import app
 from isotherm.reference import markdown
 
 _INTRODUCTION = """Data goes to stdout, notes to stderr, errors into the exit code. Options that every command against

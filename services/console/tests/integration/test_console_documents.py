@@ -9,7 +9,7 @@ import pytest
 from console_world import Console, Process, World, until
 from typer.testing import CliRunner
 
-from isotherm.cli.__main__ import app
+from isotherm.cli.app import app
 from isotherm.connector.config import files
 
 pytest_plugins = ("console_fixtures",)

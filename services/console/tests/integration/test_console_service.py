@@ -12,7 +12,7 @@ import pytest
 from console_world import KLASS, Console, Process, World, produce_dead_letters, until
 from typer.testing import CliRunner, Result
 
-from isotherm.cli.__main__ import app
+from isotherm.cli.app import app
 from isotherm.connector.config import files as config_files
 from isotherm.connector.errors.dead_letters import ensure_topic
 

@@ -1,10 +1,9 @@
-"""How connectors are shown: tables for a person, properties or JSON for a program."""
+"""The formats of results: tables for users, properties or JSON for programs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
 from typing import Any
 
 from rich import box
@@ -15,43 +14,35 @@ from rich.text import Text
 from isotherm.connector.config import files
 
 _COLOURS = {"RUNNING": "green", "FAILED": "red", "PAUSED": "yellow", "STOPPED": "yellow"}
-_HAS_NO_VALUE = (None, "")
-
-
-class Format(StrEnum):
-    """`--format`."""
-
-    TABLE = "table"
-    PROPERTIES = "properties"
-    JSON = "json"
+_EMPTY = (None, "")
 
 
 def as_json(value: Any) -> str:
-    """Indented JSON, keys as the server gave them."""
+    """Return indented JSON, with the server's keys."""
     return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
 
 
 def configuration(info: Mapping[str, Any]) -> str:
-    """A connector's configuration as a properties file that `create` takes; its tasks as a comment."""
+    """Return a connector's configuration as a properties file for `create`, with its tasks in a comment."""
     tasks = ", ".join(str(task["task"]) for task in info["tasks"]) or "none"
     return files.to_properties(dict(sorted(info["config"].items()))) + f"# tasks: {tasks}\n"
 
 
-def status(said: Mapping[str, Any]) -> str:
-    """A connector's status as properties: `connector.state`, `task.0.state`, `task.0.trace`..."""
-    shown = {"name": said["name"], **_state("connector", said["connector"])}
-    for task in said["tasks"]:
+def status(found: Mapping[str, Any]) -> str:
+    """Return a connector's status as properties: `connector.state`, `task.0.state`, `task.0.trace`..."""
+    shown = {"name": found["name"], **_state("connector", found["connector"])}
+    for task in found["tasks"]:
         shown |= _state(f"task.{task['id']}", task)
     return files.to_properties(shown)
 
 
-def task_status(said: Mapping[str, Any]) -> str:
-    """A task's status as properties."""
-    return files.to_properties(_state(f"task.{said['id']}", said))
+def task_status(found: Mapping[str, Any]) -> str:
+    """Return a task's status as properties."""
+    return files.to_properties(_state(f"task.{found['id']}", found))
 
 
 def definitions(keys: Iterable[Mapping[str, Any]]) -> str:
-    """The keys of a class as a properties file to fill in: those that are required blank, the others commented out."""
+    """Return the keys of a class as a properties file to fill in: required keys empty, the others commented out."""
     lines = []
     for key in keys:
         lines += [f"# {line}" for line in (key.get("documentation") or "").splitlines()]
@@ -63,16 +54,16 @@ def definitions(keys: Iterable[Mapping[str, Any]]) -> str:
 
 
 def problems(validated: Mapping[str, Any], given: Mapping[str, str]) -> list[str]:
-    """One line for each error of a validation: key, the value that was given, and what the class says of it."""
+    """Return one line for each error of a validation: key, given value, and message."""
     values = [entry["value"] for entry in validated["configs"]]
-    # A key that was given by an older name has its value in the answer.
+    # The response contains the value of a key that was given by an alias.
     return [
         f"{of['name']}={given.get(of['name'], of['value'] or '')}: {error}" for of in values for error in of["errors"]
     ]
 
 
 def differences(running: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
-    """`-key=value` of what runs and `+key=value` of what was given, where they differ, by key."""
+    """Return `-key=value` of the running and `+key=value` of the given configuration where they differ, by key."""
     lines = []
     for key in sorted(running.keys() | given.keys()):
         if running.get(key) != given.get(key):
@@ -82,7 +73,7 @@ def differences(running: Mapping[str, str], given: Mapping[str, str]) -> list[st
 
 
 def show_overview(found: Mapping[str, Any], console: Console) -> None:
-    """A table of connectors: name, type, state, tasks by state, class."""
+    """Print a table of connectors: name, type, state, tasks by state, class."""
     shown = table("name", "type", "state", "tasks", "class")
     for name, of in found.items():
         states = [task["state"] for task in of["status"]["tasks"]]
@@ -94,13 +85,15 @@ def show_overview(found: Mapping[str, Any], console: Console) -> None:
     console.print(shown)
 
 
-def show_status(said: Mapping[str, Any], console: Console) -> None:
-    """A table of a connector and its tasks, then every trace in full."""
-    show_states([("connector", said["connector"])] + [(f"task {task['id']}", task) for task in said["tasks"]], console)
+def show_status(status: Mapping[str, Any], console: Console) -> None:
+    """Print a table of a connector and its tasks, then every trace in full."""
+    show_states(
+        [("connector", status["connector"])] + [(f"task {task['id']}", task) for task in status["tasks"]], console
+    )
 
 
 def show_states(states: Sequence[tuple[str, Mapping[str, Any]]], console: Console) -> None:
-    """A table of what has which state on which worker, then every trace in full."""
+    """Print a table of states and workers, then every trace in full."""
     shown = table("", "state", "worker")
     for what, of in states:
         shown.add_row(what, Text(of["state"], _COLOURS.get(of["state"], "")), Text(of["worker_id"]))
@@ -111,7 +104,7 @@ def show_states(states: Sequence[tuple[str, Mapping[str, Any]]], console: Consol
 
 
 def show_plugins(found: Iterable[Mapping[str, Any]], console: Console) -> None:
-    """A table of classes."""
+    """Print a table of classes."""
     shown = table("class", "type", "version")
     for plugin in found:
         shown.add_row(Text(plugin["class"]), plugin["type"], plugin.get("version") or "")
@@ -119,7 +112,7 @@ def show_plugins(found: Iterable[Mapping[str, Any]], console: Console) -> None:
 
 
 def show_definitions(keys: Iterable[Mapping[str, Any]], console: Console) -> None:
-    """A table of a class's keys."""
+    """Print a table of a class's keys."""
     shown = table("key", "type", "default", "importance", "meaning")
     for key in keys:
         default = "(required)" if key["required"] else key["default_value"] or ""
@@ -129,7 +122,7 @@ def show_definitions(keys: Iterable[Mapping[str, Any]], console: Console) -> Non
 
 
 def table(*columns: str) -> Table:
-    """An empty table in the style of all of them."""
+    """Return an empty table in the common style."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         made.add_column(column, overflow="fold")
@@ -138,7 +131,7 @@ def table(*columns: str) -> Table:
 
 def _state(prefix: str, of: Mapping[str, Any]) -> dict[str, str]:
     shown = {key: of.get(key) for key in ("state", "worker_id", "trace")}
-    return {f"{prefix}.{key}": value for key, value in shown.items() if value not in _HAS_NO_VALUE}
+    return {f"{prefix}.{key}": value for key, value in shown.items() if value not in _EMPTY}
 
 
 def _only(values: Mapping[str, str], key: str) -> dict[str, str]:

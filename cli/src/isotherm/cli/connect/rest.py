@@ -9,17 +9,17 @@ from urllib.parse import quote
 
 import httpx
 
-from isotherm.cli.options import ConnectSettings
+from isotherm.cli.settings import ConnectSettings
 from isotherm.servicekit.backoff import Backoff
 
 Json = Any
 _RETRY_CAP_MS = 2_000.0
-# A worker's words for "not now": it has not joined its group, or has not yet read what it was just told.
-_NOT_NOW = ("rebalance", "momentarily")
+# Messages of a worker that has not joined its group, or has not yet read a change that it has just accepted.
+_RETRIABLE = ("rebalance", "momentarily")
 
 
 class ConnectError(Exception):
-    """The server refused; `status` is the HTTP status code, the text is the server's own message."""
+    """The server refuses the request. `status` is the HTTP status code; the text is the server's message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -27,13 +27,14 @@ class ConnectError(Exception):
 
 
 class NotReachableError(ConnectionError):
-    """Nothing answers at the address, or not in time."""
+    """No server answers at the address, or not in time."""
 
 
 class Connect:
-    """One Connect cluster, a context manager. A request that meets a rebalance (409) is repeated for `timeout_ms`.
+    """A client of one Connect cluster; a context manager.
 
-    Every method raises ConnectError and NotReachableError.
+    A request that is refused during a rebalance (409) is repeated for `timeout_ms`. Every method raises ConnectError
+    and NotReachableError.
     """
 
     def __init__(self, settings: ConnectSettings, *, wait: Callable[[float], object] = time.sleep) -> None:
@@ -54,105 +55,105 @@ class Connect:
         self._http.close()
 
     def names(self) -> list[str]:
-        """The names of all connectors, sorted."""
+        """Return the names of all connectors, sorted."""
         return sorted(self._json("GET", "/connectors"))
 
     def overview(self) -> dict[str, Json]:
-        """Every connector's `info` and `status`, by name."""
+        """Return `info` and `status` of every connector, by name."""
         found: dict[str, Json] = self._json("GET", "/connectors?expand=status&expand=info")
         return dict(sorted(found.items()))
 
     def info(self, name: str) -> Json:
-        """`name`, `config`, `tasks`, `type` of a connector."""
-        return self._json("GET", _of(name))
+        """Return `name`, `config`, `tasks` and `type` of a connector."""
+        return self._json("GET", _connector_path(name))
 
     def create(self, name: str, config: Mapping[str, str]) -> Json:
-        """Create a connector; 409 when it exists."""
+        """Create a connector. The server answers 409 when it exists."""
         return self._json("POST", "/connectors", {"name": name, "config": dict(config)})
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Json]:
-        """Create a connector or replace its configuration; whether it is new, and its `info`."""
-        response = self._send("PUT", _of(name, "config"), dict(config))
+        """Create a connector or replace its configuration; return whether it is new, and its `info`."""
+        response = self._send("PUT", _connector_path(name, "config"), dict(config))
         return response.status_code == httpx.codes.CREATED, response.json()
 
     def delete(self, name: str) -> None:
-        """Delete a connector and end its tasks; its offsets stay."""
-        self._send("DELETE", _of(name))
+        """Delete a connector and end its tasks. Its offsets stay."""
+        self._send("DELETE", _connector_path(name))
 
     def status(self, name: str) -> Json:
-        """State, worker and trace of a connector and of each of its tasks."""
-        return self._json("GET", _of(name, "status"))
+        """Return state, worker and trace of a connector and of each of its tasks."""
+        return self._json("GET", _connector_path(name, "status"))
 
     def task_status(self, name: str, task: int) -> Json:
-        """State, worker and trace of one task."""
-        return self._json("GET", _of(name, "tasks", str(task), "status"))
+        """Return state, worker and trace of one task."""
+        return self._json("GET", _connector_path(name, "tasks", str(task), "status"))
 
     def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> None:
-        """Restart a connector (KIP-745): with its tasks, and of all these only what has failed, if so asked."""
+        """Restart a connector (KIP-745), with its tasks if `include_tasks`, and only failed ones if `only_failed`."""
         query = f"includeTasks={str(include_tasks).lower()}&onlyFailed={str(only_failed).lower()}"
-        self._send("POST", f"{_of(name, 'restart')}?{query}")
+        self._send("POST", f"{_connector_path(name, 'restart')}?{query}")
 
     def restart_task(self, name: str, task: int) -> None:
         """Restart one task."""
-        self._send("POST", _of(name, "tasks", str(task), "restart"))
+        self._send("POST", _connector_path(name, "tasks", str(task), "restart"))
 
     def change_state(self, name: str, verb: str) -> None:
-        """`pause`, `resume` or `stop` (KIP-875) a connector. It is told to do so; its status says when it has."""
-        self._send("PUT", _of(name, verb))
+        """Set the target state with `pause`, `resume` or `stop` (KIP-875). The status shows when it is reached."""
+        self._send("PUT", _connector_path(name, verb))
 
     def plugins(self) -> Json:
-        """Class, type and version of every connector class that can be run."""
+        """Return class, type and version of every available connector class."""
         return self._json("GET", "/connector-plugins")
 
     def definitions(self, plugin: str) -> Json:
-        """The configuration keys of a class."""
+        """Return the configuration keys of a class."""
         return self._json("GET", f"/connector-plugins/{quote(plugin, safe='')}/config")
 
     def validate(self, plugin: str, config: Mapping[str, str]) -> Json:
-        """What the class says of each key of a configuration: `error_count` and `configs`."""
+        """Validate a configuration; return `error_count` and `configs`, with the errors of each key."""
         return self._json("PUT", f"/connector-plugins/{quote(plugin, safe='')}/config/validate", dict(config))
 
     def offsets(self, name: str) -> Json:
-        """Where a connector stands in its partitions (KIP-875)."""
-        return self._json("GET", _of(name, "offsets"))
+        """Return the committed offsets of a connector (KIP-875)."""
+        return self._json("GET", _connector_path(name, "offsets"))
 
     def alter_offsets(self, name: str, offsets: Json) -> str:
-        """Put a stopped connector elsewhere; the server's own words."""
-        return str(self._json("PATCH", _of(name, "offsets"), offsets)["message"])
+        """Set offsets of a stopped connector; return the server's message."""
+        return str(self._json("PATCH", _connector_path(name, "offsets"), offsets)["message"])
 
     def reset_offsets(self, name: str) -> str:
-        """Put a stopped connector back to its beginning; the server's own words."""
-        return str(self._json("DELETE", _of(name, "offsets"))["message"])
+        """Delete the offsets of a stopped connector; return the server's message."""
+        return str(self._json("DELETE", _connector_path(name, "offsets"))["message"])
 
-    def dead_letter_topics(self) -> Json:
-        """The console's dead-letter topics and how many letters are open at most."""
-        return self._json("GET", "/isotherm/dead-letters")
+    def dead_letter_queues(self) -> Json:
+        """Return the dead-letter queues, each with an upper bound of its open records."""
+        return self._json("GET", "/isotherm/dead-letter-queues")
 
-    def dead_letters(self, topic: str, after: str | None, limit: int) -> Json:
-        """Open letters of a topic, those behind `after` (partition/offset); long texts in them are cut.
+    def dead_letter_records(self, topic: str, after: str | None, limit: int) -> Json:
+        """Return the open records of a queue after `after` (partition/offset), with long texts cut.
 
-        An answer is shorter than was asked for where letters are large: the next ones are asked for then.
+        The server returns fewer than `limit` when records are large; this method requests the following ones then.
         """
         found: list[Json] = []
         while True:
-            later = "" if after is None else f"&after={quote(after, safe='')}"
-            answer = self._send("GET", f"{_box(topic)}?limit={limit - len(found)}{later}")
+            suffix = "" if after is None else f"&after={quote(after, safe='')}"
+            answer = self._send("GET", f"{_queue(topic)}/records?limit={limit - len(found)}{suffix}")
             found += answer.json()
             if "next" not in answer.links or len(found) >= limit:
                 return found
             after = f"{found[-1]['partition']}/{found[-1]['offset']}"
 
-    def dead_letter(self, topic: str, partition: int, offset: int) -> Json:
-        """One letter."""
-        return self._json("GET", f"{_box(topic)}/{partition}/{offset}")
+    def dead_letter_record(self, topic: str, partition: int, offset: int) -> Json:
+        """Return one record."""
+        return self._json("GET", f"{_queue(topic)}/records/{partition}/{offset}")
 
-    def handle_dead_letters(self, topic: str, verb: str, choice: Json) -> Json:
-        """`replay` or `discard` letters; how many are `done`, and how many are `left`."""
-        return self._json("POST", f"{_box(topic)}/{verb}", choice)
+    def handle_dead_letter_records(self, topic: str, verb: str, selection: Json) -> Json:
+        """`replay` or `discard` records; return how many are `done`, and how many are `not_replayable`."""
+        return self._json("POST", f"{_queue(topic)}/{verb}", selection)
 
     def replay(self, name: str, asked: Json) -> Json:
-        """Put a stopped sink elsewhere; its new positions."""
-        return self._json("POST", f"/isotherm{_of(name, 'replay')}", asked)
+        """Move a stopped sink to another position; return its new offsets."""
+        return self._json("POST", f"/isotherm{_connector_path(name, 'replay')}", asked)
 
     def _json(self, method: str, path: str, body: Json = None) -> Json:
         return self._send(method, path, body).json()
@@ -165,8 +166,8 @@ class Connect:
             if response.is_success:
                 return response
             refused = ConnectError(response.status_code, _message(response))
-            is_not_now = refused.status == httpx.codes.CONFLICT and any(word in str(refused) for word in _NOT_NOW)
-            if not is_not_now or time.monotonic() >= deadline:
+            is_retriable = refused.status == httpx.codes.CONFLICT and any(word in str(refused) for word in _RETRIABLE)
+            if not is_retriable or time.monotonic() >= deadline:
                 raise refused
             self._wait(backoff.next_ms() / 1000)
 
@@ -179,11 +180,11 @@ class Connect:
             raise NotReachableError(f"{self._base}: {error}") from None
 
 
-def _box(topic: str) -> str:
-    return f"/isotherm/dead-letters/{quote(topic, safe='')}"
+def _queue(topic: str) -> str:
+    return f"/isotherm/dead-letter-queues/{quote(topic, safe='')}"
 
 
-def _of(name: str, *more: str) -> str:
+def _connector_path(name: str, *more: str) -> str:
     return "/".join(["/connectors", quote(name, safe=""), *more])
 
 
@@ -194,7 +195,7 @@ def _credentials(settings: ConnectSettings, address: httpx.URL) -> tuple[str, st
 
 
 def _message(response: httpx.Response) -> str:
-    """Connect's errors are `{"error_code": .., "message": ..}`; its web server and proxies answer whole pages."""
+    """Return Connect's message (`{"error_code": .., "message": ..}`), or the phrase of an error page of a proxy."""
     try:
         return str(response.json()["message"])
     except (ValueError, KeyError, TypeError):

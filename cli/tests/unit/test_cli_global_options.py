@@ -1,11 +1,11 @@
-"""Options of the connection before the command, as well as after it; seen in whom the command did not reach."""
+"""Options before the command and after it, seen in the address that the command could not reach."""
 
 from __future__ import annotations
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from isotherm.cli.__main__ import app
+from isotherm.cli.app import app
 
 WANTED, OTHER, OF_THE_ENVIRONMENT = (f"http://127.0.0.1:{port}" for port in (1, 2, 3))
 """Ports that nobody listens to."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Message
 
-from isotherm.cli.tail import condition, line
+from isotherm.cli.record_lines import json_line, where_condition
 from isotherm.servicekit.avro import (
     Decoder,
     SchemaRegistry,
@@ -37,7 +37,7 @@ def chain(links: int) -> Message:
 
 
 def test_a_record_is_shown_decoded(decoder: Decoder) -> None:
-    assert json.loads(line(chain(1), decoder, headers=True)) == {
+    assert json.loads(json_line(chain(1), decoder, headers=True)) == {
         "partition": 0,
         "offset": 3,
         "timestamp": 5,
@@ -45,14 +45,14 @@ def test_a_record_is_shown_decoded(decoder: Decoder) -> None:
         "headers": [],
         "value": {"next": {"next": None}},
     }
-    assert condition(["next.next=null"], decoder)(chain(1))
+    assert where_condition(["next.next=null"], decoder)(chain(1))
 
 
 def test_a_record_that_is_too_deep_for_json_is_shown_raw_with_the_reason(decoder: Decoder) -> None:
     message = chain(2_000)
-    shown = json.loads(line(message, decoder, headers=False))
+    shown = json.loads(json_line(message, decoder, headers=False))
     value = message.value()
     assert isinstance(value, bytes)
     assert base64.b64decode(shown["value_base64"]) == value
     assert "recursion" in shown["error"]
-    assert not condition(["next=null"], decoder)(message)
+    assert not where_condition(["next=null"], decoder)(message)

@@ -1,4 +1,4 @@
-"""`isotherm tail`: the records of a topic as JSON lines."""
+"""Records as JSON lines, and conditions on their fields."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from isotherm.kcql.dates import epoch_ms
 from isotherm.servicekit.avro import Decoder, WireFormatError
 
 
-def condition(given: Sequence[str], decoder: Decoder) -> Callable[[Message], bool]:
-    """Whether a message's record has all these values: each `field=value` or `outer.inner=value`, as JSON shows them.
+def where_condition(given: Sequence[str], decoder: Decoder) -> Callable[[Message], bool]:
+    """Return a function that tells whether a message's record has all given values.
 
-    What is no record has none. Raises ValueError for what is no `field=value`.
+    Each condition is `field=value` or `outer.inner=value`, with the value as JSON shows it. A value that cannot be
+    decoded does not match. Raises ValueError for a condition of another form.
     """
-    wanted = []
+    conditions = []
     for text in given:
         path, equals, value = text.partition("=")
         if not equals or not path:
             raise ValueError(f"{text!r} is not of the form field=value")
-        wanted.append((path.split("."), value))
+        conditions.append((path.split("."), value))
 
-    def holds(message: Message) -> bool:
+    def matches(message: Message) -> bool:
         try:
-            record = decoder(message.value() or b"").record if wanted else None
-            return all(_at(record, path) == value for path, value in wanted)
+            record = decoder(message.value() or b"").record if conditions else None
+            return all(_at(record, path) == value for path, value in conditions)
         except (WireFormatError, RecursionError):
             return False
 
-    return holds
+    return matches
 
 
 def _at(record: object, path: Sequence[str]) -> str | None:
@@ -44,11 +45,11 @@ def _at(record: object, path: Sequence[str]) -> str | None:
     return record if isinstance(record, str) else _json(record)
 
 
-def line(message: Message, decoder: Decoder, *, headers: bool) -> str:
-    """One record as one line of JSON.
+def json_line(message: Message, decoder: Decoder, *, headers: bool) -> str:
+    """Return one record as one line of JSON, with times in epoch milliseconds.
 
-    Times are epoch milliseconds. A value that is not Avro of a known schema, or nested deeper than JSON can be written,
-    is shown as `value_base64` beside an `error`, never left out. Raises RegistryUnavailableError.
+    A value that is not Avro of a known schema, or that is nested too deeply for JSON, appears as `value_base64` beside
+    an `error`. Raises RegistryUnavailableError.
     """
     kind, timestamp_ms = message.timestamp()
     shown: dict[str, Any] = {
@@ -72,7 +73,7 @@ def _json(shown: object) -> str:
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | str | None]]:
-    # The stubs allow for other forms of headers, which only a producer takes.
+    # The stubs also allow forms of headers that only a producer accepts.
     return cast("list[tuple[str, bytes | str | None]]", message.headers() or [])
 
 

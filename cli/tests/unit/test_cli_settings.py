@@ -1,16 +1,16 @@
-"""What the command's settings take and refuse."""
+"""What the settings of the command line accept and refuse."""
 
 from __future__ import annotations
 
 import pytest
 
-from isotherm.cli import options
+from isotherm.cli import settings as cli_settings
 from isotherm.cli.apply import declared_topics
 from isotherm.servicekit.settings import SettingsError
 
 
-def test_a_topic_is_declared_with_the_partitions_that_the_fleet_needs() -> None:
-    settings = options.read(overrides=["partitions=thermostat.data=32,temperatures.aggregated=16"])
+def test_a_topic_is_declared_with_the_given_partitions() -> None:
+    settings = cli_settings.read(overrides=["partitions=thermostat.data=32,temperatures.aggregated=16"])
 
     counts = {topic.name: topic.partitions for topic in declared_topics(settings.partitions)}
 
@@ -30,4 +30,4 @@ def test_a_topic_is_declared_with_the_partitions_that_the_fleet_needs() -> None:
 )
 def test_partitions_of_no_topic_or_of_none_are_refused(given: str, part: str) -> None:
     with pytest.raises(SettingsError, match=part):
-        options.read(overrides=[f"partitions={given}"])
+        cli_settings.read(overrides=[f"partitions={given}"])
