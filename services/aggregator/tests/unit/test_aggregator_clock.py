@@ -38,7 +38,7 @@ def test_the_brokers_time_counts_only_for_partitions_that_are_read() -> None:
     assert reached(700, [UnreadPartition(900)], 400) == 700
 
 
-def test_without_idle_flush_records_alone_move_time() -> None:
+def test_without_advance_when_idle_only_records_move_time() -> None:
     assert reached(1_000, [], 400, advance_when_idle=False) == 400
     assert reached(1_000, [UnreadPartition(2_000)], 400, advance_when_idle=False) == 2_000
     assert reached(1_000, [], None, advance_when_idle=False) is None

@@ -137,7 +137,7 @@ def test_windows_and_reject_reasons_equal_the_recount(
     found = {
         offset: "out-of-range" if reason == "corrupt" else reason for offset, reason in reject_reasons(decoded).items()
     }
-    assert found == {offset: verdict for offset, verdict in expected.items() if verdict != "on-time"}
+    assert found == {offset: reason for offset, reason in expected.items() if reason != "on-time"}
 
     rows = windows.aggregate(on_time(decoded), rules.window_ms, slide_ms).collect()
     aggregates = {checker.window_key(row.asDict()): row.asDict() for row in rows}

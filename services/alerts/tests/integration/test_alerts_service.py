@@ -234,31 +234,31 @@ def test_a_device_is_silent_by_the_wall_clock(world: World) -> None:
     assert (closed["state"], closed["closed_at"]) == ("closed", at_ms)
 
 
-def test_an_open_transaction_makes_nobody_silent(world: World) -> None:
-    """A killed front door leaves one: what it held back may be readings of devices that were never silent."""
+def test_an_open_transaction_makes_no_device_silent(world: World) -> None:
+    """A killed MQTT server leaves an open transaction, which may hold readings of devices that were never silent."""
     topics = world.topics
-    door = clients.producer(
-        topics.kafka, "door", transactional_id=f"{topics.name}-door", transaction_timeout_ms=120_000
+    server = clients.producer(
+        topics.kafka, "server", transactional_id=f"{topics.name}-server", transaction_timeout_ms=120_000
     )
-    door.init_transactions(60)
+    server.init_transactions(60)
 
     def write(device_id: str, partition: int, times: range) -> None:
-        door.begin_transaction()
+        server.begin_transaction()
         for sequence, at_ms in enumerate(times, 1):
             value = topics.encode(topics.input, temperature(device_id, 20, at_ms, sequence))
-            door.produce(topics.input, key=device_id, value=value, partition=partition)
-        assert door.flush(60) == 0
+            server.produce(topics.input, key=device_id, value=value, partition=partition)
+        assert server.flush(60) == 0
 
     now_ms = time.time_ns() // 1_000_000
     for device_id, partition, last_ms in (("held", 0, now_ms), ("gone", 1, now_ms), ("gone later", 2, now_ms + 2_000)):
         write(device_id, partition, range(last_ms - 6_000, last_ms + 1, 1_000))
-        door.commit_transaction(60)
+        server.commit_transaction(60)
     write("held", 0, range(now_ms - 6_000, now_ms + 1_001, 1_000))
     world.alerts("gone", ["opened"], rule="silent")
     world.alerts("gone later", ["opened"], rule="silent")
     # Its last committed reading is as old as that of the first one.
     assert topics.alerts_of("held", "silent") == []
-    door.commit_transaction(60)
+    server.commit_transaction(60)
     (opened,) = world.alerts("held", ["opened"], rule="silent")
     assert opened["opened_at"] == now_ms + 1_000 + 3_000
 

@@ -1,1 +1,4 @@
-"""PySpark Structured Streaming: readings to window aggregates."""
+"""The aggregator service: computes window aggregates of readings with Spark Structured Streaming, and corrects them later.
+
+It reads topics of readings, and writes aggregates, groups, late readings and dead-letter records. Start at `service`.
+"""
