@@ -1,4 +1,4 @@
-"""The aggregator service: computes window aggregates of readings with Spark Structured Streaming, and corrects them later.
+"""The aggregator service: computes window aggregates of readings with Spark Structured Streaming, and corrects them.
 
 It reads topics of readings, and writes aggregates, groups, late readings and dead-letter records. Start at `service`.
 """
