@@ -20,6 +20,8 @@ from isotherm.stack.artifacts import Artifacts
 MERMAID = "javascripts/mermaid.min.js"
 """The theme uses this file, named in `extra_javascript`, instead of loading mermaid from another host."""
 _LOADED = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src")}
+_NAMES_A_PAGE = {"canonical", "alternate", "prev", "next"}
+"""Relations of `<link>` for which a browser loads nothing."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -60,11 +62,12 @@ class _Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names_a_page = dict(attrs).get("rel") in _NAMES_A_PAGE
         for name, value in attrs:
             if name in ("id", "name") and value:
                 self.ids.add(value)
             if name in ("href", "src") and value:
-                self.links.append(((tag, name) in _LOADED, value))
+                self.links.append(((tag, name) in _LOADED and not names_a_page, value))
 
 
 def _problems(path: Path, page: _Page, pages: dict[Path, _Page]) -> list[str]:

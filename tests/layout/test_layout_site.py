@@ -47,7 +47,7 @@ def test_links_that_lead_somewhere_are_no_problem(hooks: ModuleType, tmp_path: P
     _page(
         tmp_path, "a.html", '<h2 id="two">x</h2><a href="b.html">b</a><a href="#two">2</a><a href="https://x.org">x</a>'
     )
-    _page(tmp_path, "b.html", '<a href="a.html#two">a</a>')
+    _page(tmp_path, "b.html", '<link rel="canonical" href="https://x.org/b.html"><a href="a.html#two">a</a>')
 
     assert hooks.problems_of(tmp_path) == []
 
