@@ -70,11 +70,11 @@ class Browser:
 
     def press(self, role: Any, name: str, within: Locator | None = None) -> None:
         """Go with Tab to what has this role and name, and press Enter there."""
-        wanted = (within or self.page).get_by_role(role, name=name, exact=True)
-        expect(wanted).to_have_count(1)
+        element = (within or self.page).get_by_role(role, name=name, exact=True)
+        expect(element).to_have_count(1)
         for _ in range(_MOST_TABS):
             self.page.keyboard.press("Tab")
-            if wanted.evaluate("element => element === document.activeElement"):
+            if element.evaluate("element => element === document.activeElement"):
                 self.page.keyboard.press("Enter")
                 return
         raise AssertionError(f"{self.page.url}: {_MOST_TABS} times Tab do not lead to {role} {name!r}")
@@ -93,7 +93,7 @@ class Browser:
             waiting += [link for link in links if link.startswith("/ui/")]
 
     def picture(self, name: str) -> None:
-        """Keep what is to be seen, where pictures are wanted."""
+        """Take a screenshot, if a folder for screenshots is set."""
         if self._screenshots is not None:
             self.page.evaluate(_ELSEWHERE, str(_HERE))
             self.page.screenshot(path=self._screenshots / f"{name}.png", animations="disabled")

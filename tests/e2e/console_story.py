@@ -96,9 +96,9 @@ class Greenhouse:
         """Temperature by device, as Cassandra has it."""
         return {row["id"]: row["t"] for row in self._cql.execute(f"SELECT id, t FROM {KEYSPACE}.{TABLE}")}
 
-    def await_rows(self, wanted: dict[str, float]) -> None:
+    def await_rows(self, expected: dict[str, float]) -> None:
         """Wait until the table holds exactly this."""
-        until(lambda: self.rows() == wanted, lambda: f"{wanted}; it holds {self.rows()}\n{self.log()}")
+        until(lambda: self.rows() == expected, lambda: f"{expected}; it holds {self.rows()}\n{self.log()}")
 
     def dead_letter_records(self) -> list[tuple[bytes | None, str]]:
         """The records of the dead-letter queue: the original bytes, and the stage at which they failed."""

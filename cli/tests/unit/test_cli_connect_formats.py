@@ -44,12 +44,12 @@ def test_a_person_sees_the_trace_line_by_line() -> None:
 
 @given(CONFIGURATIONS, CONFIGURATIONS)
 def test_the_difference_leads_from_one_configuration_to_the_other(
-    running: dict[str, str], wanted: dict[str, str]
+    running: dict[str, str], given_config: dict[str, str]
 ) -> None:
-    lines = formats.differences(running, wanted)
+    lines = formats.differences(running, given_config)
     taken = files.entries("\n".join(line[1:] for line in lines if line.startswith("-")), form="properties")
     added = files.entries("\n".join(line[1:] for line in lines if line.startswith("+")), form="properties")
-    assert {key: value for key, value in running.items() if key not in taken} | added == wanted
+    assert {key: value for key, value in running.items() if key not in taken} | added == given_config
 
 
 def test_the_keys_of_a_class_make_a_file_to_fill_in() -> None:

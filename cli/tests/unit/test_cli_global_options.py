@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from isotherm.cli.app import app
 
-WANTED, OTHER, OF_THE_ENVIRONMENT = (f"http://127.0.0.1:{port}" for port in (1, 2, 3))
+CHOSEN, OTHER, OF_THE_ENVIRONMENT = (f"http://127.0.0.1:{port}" for port in (1, 2, 3))
 """Ports that nobody listens to."""
 
 
@@ -18,19 +18,19 @@ def isotherm(line: str, **environment: str) -> Result:
 @pytest.mark.parametrize(
     "line",
     [
-        f"-e {WANTED} ps",
-        f"ps -e {WANTED}",
-        f"--endpoint {WANTED} get x",
-        f"-e {OTHER} ps -e {WANTED}",
-        f"-e {WANTED} dlq list",
-        f"-e {OTHER} offsets get x -e {WANTED}",
+        f"-e {CHOSEN} ps",
+        f"ps -e {CHOSEN}",
+        f"--endpoint {CHOSEN} get x",
+        f"-e {OTHER} ps -e {CHOSEN}",
+        f"-e {CHOSEN} dlq list",
+        f"-e {OTHER} offsets get x -e {CHOSEN}",
     ],
 )
 def test_the_endpoint_is_taken_before_and_after_the_command(line: str) -> None:
     result = isotherm(line)
 
     assert result.exit_code == 1
-    assert WANTED in result.stderr
+    assert CHOSEN in result.stderr
 
 
 def test_without_it_the_environment_holds() -> None:
@@ -40,7 +40,7 @@ def test_without_it_the_environment_holds() -> None:
     assert OF_THE_ENVIRONMENT in result.stderr
 
 
-@pytest.mark.parametrize("line", [f"-e {WANTED} kcql --help", "-f json topics", "-f json rm x"])
+@pytest.mark.parametrize("line", [f"-e {CHOSEN} kcql --help", "-f json topics", "-f json rm x"])
 def test_an_option_that_would_have_no_effect_is_refused(line: str) -> None:
     result = isotherm(line)
 

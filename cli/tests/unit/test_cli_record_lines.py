@@ -1,4 +1,4 @@
-"""Lines of `isotherm tail`: every record is one, whatever it holds."""
+"""The lines of `isotherm tail`: one for every record, even if it cannot be decoded."""
 
 from __future__ import annotations
 

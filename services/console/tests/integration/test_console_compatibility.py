@@ -34,8 +34,8 @@ def answers(side: Side) -> dict[str, Shape]:
     return found
 
 
-def _is(side: Side, wanted: tuple[str, ...]) -> bool:
-    return _states(side) == wanted
+def _is(side: Side, expected: tuple[str, ...]) -> bool:
+    return _states(side) == expected
 
 
 def _states(side: Side) -> tuple[str, ...]:

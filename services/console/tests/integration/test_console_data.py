@@ -86,7 +86,7 @@ def test_a_topic_is_looked_through_decoded_and_without_what_was_aborted(
     producer = clients.producer(world.kafka, "test", transactional_id=topic)
     producer.init_transactions(WAIT_S)
     for n in range(0, 40, 10):
-        # The marker of every transaction, and whole ones that were aborted, are places without a record.
+        # Transaction markers and aborted records are offsets without a record.
         producer.begin_transaction()
         for one in range(n, n + 10):
             value = writer.encoded(READINGS, device_id=f"dev-{one}", value=float(one))

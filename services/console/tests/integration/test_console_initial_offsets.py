@@ -29,8 +29,8 @@ def test_a_sink_begins_where_it_is_told_to_whatever_one_of_its_name_left_behind(
     }
 
     def begin(offset: int | None, partition: int = 0) -> httpx.Response:
-        place = {"kafka_topic": name, "kafka_partition": partition}
-        entry = {"partition": place, "offset": None if offset is None else {"kafka_offset": offset}}
+        partition_json = {"kafka_topic": name, "kafka_partition": partition}
+        entry = {"partition": partition_json, "offset": None if offset is None else {"kafka_offset": offset}}
         return console.http.post("/connectors", json={**body, "initial_offsets": [entry]})
 
     assert begin(1, partition=7).status_code == httpx.codes.BAD_REQUEST

@@ -1,6 +1,6 @@
-"""`kill -9` of the console again and again, while connectors are changed and dead letters are replayed.
+"""`kill -9` of the console again and again, while connectors are changed and dead-letter records are replayed.
 
-What it has acknowledged is on `isotherm.connectors`, and no letter is lost.
+Every acknowledged change is on `isotherm.connectors`, and no dead-letter record is lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KILLS, MOST_KILLS = 5, 40
 BATCH = 4_000
 """Buried before each kill: several batches of a replay."""
 Step = tuple[str, str]
-"""What is wanted of a connector after a change: its file, and its target state."""
+"""The desired state of a connector after a change: its file and its target state."""
 
 
 class Client:

@@ -204,7 +204,7 @@ class MemoryRegistry(SchemaRegistry):
 
 
 class MemoryReader:
-    """A topic in memory: records of each partition by offset, with places that hold none, as compaction leaves them."""
+    """A topic in memory: records of each partition by offset, with gaps as compaction leaves them."""
 
     def __init__(self, records: Iterable[Record], ends: Mapping[int, int] | None = None) -> None:
         self.partitions: dict[int, list[Record]] = {number: [] for number in ends or {0: 0}}

@@ -44,9 +44,9 @@ def points(text: str) -> list[tuple[float, float]]:
 @given(windows())
 def test_everything_is_drawn_inside_the_frame(given_windows: list[Window]) -> None:
     drawn = chart.draw(given_windows)
-    places = [place for run in drawn.runs for place in points(run.line) + points(run.band)]
-    assert all(chart.LEFT <= x <= chart.WIDTH - chart.RIGHT for x, _ in places)
-    assert all(chart.TOP <= y <= chart.HEIGHT - chart.BOTTOM for _, y in places)
+    positions = [position for run in drawn.runs for position in points(run.line) + points(run.band)]
+    assert all(chart.LEFT <= x <= chart.WIDTH - chart.RIGHT for x, _ in positions)
+    assert all(chart.TOP <= y <= chart.HEIGHT - chart.BOTTOM for _, y in positions)
     assert sum(len(points(run.line)) for run in drawn.runs) == 2 * len(given_windows)
     assert all(chart.LEFT <= tick.at <= chart.WIDTH - chart.RIGHT for tick in drawn.times)
     assert all(chart.TOP <= tick.at <= chart.HEIGHT - chart.BOTTOM for tick in drawn.values)

@@ -15,7 +15,7 @@ from isotherm.connector.state.target_follower import TargetState
 from isotherm.console.cluster.state import STALE_MS, STATUS_RETENTION_MS, ClusterState
 
 
-def wanted(name: str = "a", **more: Any) -> dict[str, Any]:
+def desired(name: str = "a", **more: Any) -> dict[str, Any]:
     return {
         "name": name,
         "connector_class": "C",
@@ -46,12 +46,12 @@ def states(cluster: ClusterState, now_ms: float = NOW, name: str = "a") -> tuple
 
 
 def test_a_connector_has_as_many_tasks_as_it_wants() -> None:
-    assert states(cluster_of(connector=wanted())) == (State.UNASSIGNED, State.UNASSIGNED, State.UNASSIGNED)
-    assert states(cluster_of(said(), connector=wanted())) == (State.RUNNING, State.RUNNING, State.UNASSIGNED)
+    assert states(cluster_of(connector=desired())) == (State.UNASSIGNED, State.UNASSIGNED, State.UNASSIGNED)
+    assert states(cluster_of(said(), connector=desired())) == (State.RUNNING, State.RUNNING, State.UNASSIGNED)
 
 
 def test_a_task_too_many_is_shown_as_long_as_it_lives() -> None:
-    cluster = cluster_of(said(task=5), connector=wanted())
+    cluster = cluster_of(said(task=5), connector=desired())
     assert len(states(cluster)) == 4
     assert len(states(cluster, NOW + STALE_MS + 1)) == 3
 
@@ -60,7 +60,7 @@ def test_a_task_too_many_is_shown_as_long_as_it_lives() -> None:
     ("state", "late"), [("RUNNING", State.UNASSIGNED), ("PAUSED", State.UNASSIGNED), ("FAILED", State.FAILED)]
 )
 def test_a_beat_that_does_not_come_means_unassigned_but_a_failure_stays(state: str, late: State) -> None:
-    cluster = cluster_of(said(state=state), connector=wanted())
+    cluster = cluster_of(said(state=state), connector=desired())
     assert states(cluster, NOW + STALE_MS)[1] == State(state)
     assert states(cluster, NOW + STALE_MS + 1)[1] == late
 
@@ -69,7 +69,7 @@ def test_a_beat_that_does_not_come_means_unassigned_but_a_failure_stays(state: s
 def test_the_newest_word_of_several_workers_counts_whatever_the_order(order: list[str]) -> None:
     at = {"w:1": ("FAILED", 1), "w:2": ("RUNNING", 3), "w:3": ("UNASSIGNED", 2)}
     cluster = cluster_of(
-        *(said(worker=one, state=at[one][0], updated_at=NOW + at[one][1]) for one in order), connector=wanted()
+        *(said(worker=one, state=at[one][0], updated_at=NOW + at[one][1]) for one in order), connector=desired()
     )
     view = cluster.view("a", NOW)
     assert view is not None
@@ -77,27 +77,27 @@ def test_the_newest_word_of_several_workers_counts_whatever_the_order(order: lis
 
 
 def test_a_status_taken_back_counts_no_more() -> None:
-    cluster = cluster_of(said(), connector=wanted())
+    cluster = cluster_of(said(), connector=desired())
     cluster.update_status("a/0/w:1", None)
     assert states(cluster)[1] == State.UNASSIGNED
 
 
 def test_a_stopped_connector_is_stopped_when_its_last_task_is() -> None:
-    stopped = wanted(target_state="STOPPED")
+    stopped = desired(target_state="STOPPED")
     assert states(cluster_of(said(), connector=stopped)) == (State.RUNNING, State.RUNNING)
     assert states(cluster_of(said(state="STOPPED"), connector=stopped)) == (State.STOPPED,)
     assert states(cluster_of(connector=stopped)) == (State.STOPPED,)
 
 
 def test_a_connector_is_paused_when_all_of_its_tasks_are() -> None:
-    paused = wanted(target_state="PAUSED")
+    paused = desired(target_state="PAUSED")
     assert states(cluster_of(said(state="PAUSED"), said(task=1), connector=paused))[0] == State.RUNNING
     assert states(cluster_of(said(state="PAUSED"), said(task=1, state="PAUSED"), connector=paused))[0] == State.PAUSED
 
 
 def test_what_a_worker_says_of_the_connector_itself_counts() -> None:
     own = said(task=-1, state="FAILED", trace="why")
-    view = cluster_of(own, said(), connector=wanted()).view("a", NOW)
+    view = cluster_of(own, said(), connector=desired()).view("a", NOW)
     assert view is not None
     assert (view.state, view.trace, len(view.tasks)) == (State.FAILED, "why", 2)
 
@@ -112,7 +112,7 @@ def test_a_service_that_only_speaks_of_itself_is_a_standalone_connector() -> Non
 
 
 def test_the_echo_of_a_deleted_connector_is_none() -> None:
-    cluster = cluster_of(said(updated_at=NOW + STALE_MS), connector=wanted())
+    cluster = cluster_of(said(updated_at=NOW + STALE_MS), connector=desired())
     cluster.update_connector("a", None, NOW)
     assert cluster.names() == []
     assert cluster.view("a", NOW) is None
@@ -138,14 +138,14 @@ def test_old_statuses_are_removed_but_not_the_failure_that_a_connector_ended_wit
         said(task=1),
         said("gone", state="FAILED"),
         said("a", 0, "w:2", updated_at=NOW - 1),
-        connector=wanted(),
+        connector=desired(),
     )
     assert cluster.expired_statuses(NOW + STATUS_RETENTION_MS - 1) == []
     assert sorted(cluster.expired_statuses(NOW + STATUS_RETENTION_MS + 1)) == ["a/0/w:2", "a/1/w:1", "gone/0/w:1"]
 
 
 def test_the_history_of_lag_is_bounded() -> None:
-    cluster = cluster_of(said(lag={"t-0": 3, "t-1": 4}), connector=wanted())
+    cluster = cluster_of(said(lag={"t-0": 3, "t-1": 4}), connector=desired())
     for at in range(1_000):
         cluster.sample_lag(NOW + at)
     history = cluster.lag_history("a")
@@ -155,13 +155,13 @@ def test_the_history_of_lag_is_bounded() -> None:
 
 def test_a_state_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ValueError, match="DREAMING"):
-        cluster_of(connector=wanted(target_state="DREAMING"))
+        cluster_of(connector=desired(target_state="DREAMING"))
     with pytest.raises(ValueError, match="DREAMING"):
         cluster_of(said(state="DREAMING"))
 
 
 def test_a_rate_is_what_came_between_the_last_two_beats() -> None:
-    cluster = cluster_of(said(counts={"read": 100}), connector=wanted())
+    cluster = cluster_of(said(counts={"read": 100}), connector=desired())
     before = cluster.view("a", NOW)
     assert before is not None
     assert cluster.record_rate(before.tasks[0]) is None

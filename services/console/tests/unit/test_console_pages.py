@@ -106,8 +106,8 @@ def test_the_page_of_a_connector_shows_the_reconciliation_report(world: World) -
     world.say("a", 1, counts={"commits": 3})
     page = world.http.get("/ui/connectors/a").text
     assert "+ dead-lettered" in page
-    holds = ["1,010", "1,000", "7", "2", "1", "yes"]
-    assert rows(page) == [(False, ["Task 0", *holds]), (False, ["Total", *holds])]
+    reconciled = ["1,010", "1,000", "7", "2", "1", "yes"]
+    assert rows(page) == [(False, ["Task 0", *reconciled]), (False, ["Total", *reconciled])]
     world.say("a", 2, counts={"read": 20, "written": 12, "open": 5})
     assert rows(world.http.get("/ui/connectors/a").text) == [
         (False, ["Task 0", "1,010", "1,000", "7", "2", "1", "0", "yes"]),

@@ -18,7 +18,7 @@ from isotherm.console.records.paging import (
 )
 from isotherm.console.records.record import Record
 
-Place = tuple[int, int]
+Position = tuple[int, int]
 
 
 def record(partition: int, offset: int, time_ms: int, value: bytes = b"v", key: bytes = b"k") -> Record:
@@ -61,21 +61,21 @@ def keep(one: Record) -> Record | None:
     return one if is_wanted(one) else None
 
 
-def places(page: Page[Record]) -> list[Place]:
+def positions(page: Page[Record]) -> list[Position]:
     return [(one.partition, one.offset) for one in page.items]
 
 
 @given(readers(), st.integers(1, 9), st.integers(1, 40))
 @settings(max_examples=60)
 def test_older_pages_hold_every_wanted_record_once(reader: MemoryReader, limit: int, max_bytes: int) -> None:
-    seen: list[Place] = []
+    seen: list[Position] = []
     before = highs(reader)
     while True:
         page = Search(reader, keep, budget(max_bytes), limit=limit).older(before)
         assert len(page.items) <= limit
         assert page.newer == before
         assert page.has_older or not page.is_cut
-        seen += places(page)
+        seen += positions(page)
         if not page.has_older:
             break
         assert page.older != before, "it gets on"
@@ -87,11 +87,11 @@ def test_older_pages_hold_every_wanted_record_once(reader: MemoryReader, limit: 
 @given(readers(), st.integers(1, 9), st.integers(1, 40))
 @settings(max_examples=60)
 def test_newer_pages_hold_every_wanted_record_once(reader: MemoryReader, limit: int, max_bytes: int) -> None:
-    seen: list[Place] = []
+    seen: list[Position] = []
     after = lows(reader)
     while True:
         page = Search(reader, keep, budget(max_bytes), limit=limit).newer(after)
-        seen += places(page)
+        seen += positions(page)
         if not page.has_newer:
             break
         assert page.newer != after
@@ -113,27 +113,27 @@ def test_there_and_back_again(reader: MemoryReader, limit: int) -> None:
     first = Search(reader, keep, budget(), limit=limit).older(highs(reader))
     second = Search(reader, keep, budget(), limit=limit).older(first.older)
     back = Search(reader, keep, budget(), limit=limit).newer(second.newer)
-    assert {*places(back)} >= {*places(first)} or len(back.items) == limit
+    assert {*positions(back)} >= {*positions(first)} or len(back.items) == limit
 
 
 def test_a_floor_ends_the_way_back_before_the_topic_does() -> None:
     reader = MemoryReader([record(0, n, n) for n in range(10)])
     page = Search(reader, keep, budget(), limit=50).older({0: 10}, floor={0: 7})
-    assert places(page) == [(0, 9), (0, 8)]
+    assert positions(page) == [(0, 9), (0, 8)]
     assert (page.older, page.has_older, page.is_cut) == ({0: 7}, True, False)
 
 
 def test_records_of_other_keys_are_read_and_not_kept() -> None:
     reader = MemoryReader([record(0, n, n, key=b"a" if n % 2 else b"b") for n in range(10)])
     page = Search(reader, lambda one: one, budget(), limit=3, key_prefix=b"a").older({0: 10})
-    assert places(page) == [(0, 9), (0, 7), (0, 5)]
+    assert positions(page) == [(0, 9), (0, 7), (0, 5)]
     assert page.records_read >= 6
 
 
 def test_records_that_are_large_are_read_a_few_at_a_time() -> None:
     reader = MemoryReader([record(0, n, n, value=b"x" * 9_000_000) for n in range(6)])
     page = Search(reader, lambda one: one, budget(1_000_000_000), limit=4).older({0: 6})
-    assert places(page) == [(0, 5), (0, 4), (0, 3), (0, 2)]
+    assert positions(page) == [(0, 5), (0, 4), (0, 3), (0, 2)]
 
 
 def test_a_search_that_takes_too_long_says_where_it_goes_on() -> None:

@@ -224,12 +224,12 @@ def test_a_deleted_connector_is_gone(world: World) -> None:
 
 def test_offsets_are_changed_while_stopped_only(world: World) -> None:
     world.create()
-    wanted = {"offsets": [{"partition": {"kafka_topic": "t", "kafka_partition": 0}, "offset": {"kafka_offset": 3}}]}
-    assert world.http.patch("/connectors/a/offsets", json=wanted).status_code == 400
+    targets = {"offsets": [{"partition": {"kafka_topic": "t", "kafka_partition": 0}, "offset": {"kafka_offset": 3}}]}
+    assert world.http.patch("/connectors/a/offsets", json=targets).status_code == 400
     assert world.http.delete("/connectors/a/offsets").status_code == 400
     world.http.put("/connectors/a/stop")
-    assert world.http.patch("/connectors/a/offsets", json=wanted).status_code == 200
-    assert world.http.get("/connectors/a/offsets").json() == wanted
+    assert world.http.patch("/connectors/a/offsets", json=targets).status_code == 200
+    assert world.http.get("/connectors/a/offsets").json() == targets
     wrongs: list[Any] = [[], [{}], None, [{"partition": {"file": 1}, "offset": None}]]
     for wrong in ({"offsets": one} for one in wrongs):
         assert world.http.patch("/connectors/a/offsets", json=wrong).status_code == 400
@@ -289,10 +289,10 @@ def test_what_can_be_got_answers_head_without_content(world: World) -> None:
 
 
 def test_offsets_are_changed_all_or_none_and_what_is_not_there_is_said(world: World) -> None:
-    def altered(*wanted: tuple[str, Any, Any]) -> Any:
+    def altered(*targets: tuple[str, Any, Any]) -> Any:
         entries = [
             {"partition": {"kafka_topic": topic, "kafka_partition": number}, "offset": {"kafka_offset": offset}}
-            for topic, number, offset in wanted
+            for topic, number, offset in targets
         ]
         return world.http.patch("/connectors/a/offsets", json={"offsets": entries})
 

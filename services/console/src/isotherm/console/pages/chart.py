@@ -89,14 +89,14 @@ def _runs(windows: Sequence[Window]) -> Iterator[list[Window]]:
 
 def _run(windows: Sequence[Window], x: _Scale, y: _Scale) -> Run:
     ends = [(x(one.start_ms), x(one.end_ms), one) for one in windows]
-    line = [place for start, end, one in ends for place in ((start, y(one.mean)), (end, y(one.mean)))]
-    above = [place for start, end, one in ends for place in ((start, y(one.max)), (end, y(one.max)))]
-    below = [place for start, end, one in ends for place in ((start, y(one.min)), (end, y(one.min)))]
+    line = [point for start, end, one in ends for point in ((start, y(one.mean)), (end, y(one.mean)))]
+    above = [point for start, end, one in ends for point in ((start, y(one.max)), (end, y(one.max)))]
+    below = [point for start, end, one in ends for point in ((start, y(one.min)), (end, y(one.min)))]
     return Run(_points(line), _points(above + below[::-1]))
 
 
-def _points(places: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+def _points(points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def _time_ticks(begin_ms: int, end_ms: int, x: _Scale) -> Iterator[Tick]:

@@ -85,8 +85,8 @@ def draw(flows: Collection[Flow]) -> Diagram:
 
 
 def _edges(flow: Flow) -> list[_Edge]:
-    box = (False, flow.name)
-    return [((True, topic), box) for topic in flow.reads] + [(box, (True, topic)) for topic in flow.writes]
+    node = (False, flow.name)
+    return [((True, topic), node) for topic in flow.reads] + [(node, (True, topic)) for topic in flow.writes]
 
 
 def _columns(flows: Iterable[Flow], edges: Iterable[_Edge]) -> dict[_Key, int]:
@@ -127,12 +127,12 @@ def _spread_over_side(edges: Iterable[_Edge], nodes: Mapping[_Key, Node], side: 
     of_node: dict[_Key, list[_Edge]] = {}
     for edge in edges:
         of_node.setdefault(edge[side], []).append(edge)
-    places: dict[_Edge, int] = {}
+    ports: dict[_Edge, int] = {}
     for key, its in of_node.items():
         ordered = sorted(its, key=lambda edge: (nodes[edge[1 - side]].y, edge))
         step = NODE_HEIGHT / (len(ordered) + 1)
-        places |= {edge: nodes[key].y + round(step * (number + 1)) for number, edge in enumerate(ordered)}
-    return places
+        ports |= {edge: nodes[key].y + round(step * (number + 1)) for number, edge in enumerate(ordered)}
+    return ports
 
 
 def _arrows(flow: Flow, nodes: Mapping[_Key, Node], ports: Mapping[_Edge, tuple[int, int]]) -> Iterable[Arrow]:
