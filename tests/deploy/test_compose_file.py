@@ -296,7 +296,7 @@ def _named(compose: Compose) -> None:
         (_without("alerts", "pull_policy"), "alerts: its image is pulled before it is built"),
         (_with("alerts", "pull_policy", "if_not_present"), "alerts: its image is pulled before it is built"),
         (
-            _without("mqtt-fleet", "depends_on"),
+            _without("mqtt-devices", "depends_on"),
             "device-import: nobody waits for its end, which `up --wait` then takes for a failure",
         ),
         (_with("kafka", "ports", ["9092:9092"]), "kafka: port 9092:9092 is not bound to the loopback address"),

@@ -260,7 +260,7 @@ def test_each_sink_is_given_a_file_of_its_kind(
     assert persisters_main(["validate", "--sink", sink, str(resolved)]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "module"), [("mqtt-fleet", simulator), ("coap-sensors", server)])
+@pytest.mark.parametrize(("name", "module"), [("mqtt-devices", simulator), ("coap-sensors", server)])
 def test_simulators_take_their_arguments(name: str, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[argparse.Namespace] = []
 
@@ -277,7 +277,7 @@ def test_simulators_take_their_arguments(name: str, module: Any, monkeypatch: py
     assert given[0].ledger == Path("/dev/null")
 
 
-@pytest.mark.parametrize("name", ["device-list", "device-import", "mqtt-fleet", "coap-sensors"])
+@pytest.mark.parametrize("name", ["device-list", "device-import", "mqtt-devices", "coap-sensors"])
 def test_simulators_share_a_folder(name: str) -> None:
     """Their root is read-only: what the list is written to, and the proof's ledgers, is a volume."""
     mounts = dict(mount.split(":")[:2] for mount in SERVICES[name]["volumes"])

@@ -72,7 +72,7 @@ def test_only_the_registry_and_the_devices_pace_are_changed() -> None:
         name: [changed.get(argument, argument) for argument in original[name]["command"]]
         for name, changed in {
             "coap-sensors": {"2": "20", "/dev/null": "/var/lib/isotherm/coap.jsonl"},
-            "mqtt-fleet": {"10": "50", "/dev/null": "/var/lib/isotherm/mqtt.jsonl"},
+            "mqtt-devices": {"10": "50", "/dev/null": "/var/lib/isotherm/mqtt.jsonl"},
         }.items()
     }
 
