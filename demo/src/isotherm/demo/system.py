@@ -330,7 +330,7 @@ class System:
             "--late": load.late_share,
         }
         return workers.MqttDevices(
-            self._folder / "mqtt-fleet", self._runtime, [str(part) for pair in arguments.items() for part in pair]
+            self._folder / "mqtt-devices", self._runtime, [str(part) for pair in arguments.items() for part in pair]
         )
 
     def _sensors(self) -> Simulator:
