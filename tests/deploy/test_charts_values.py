@@ -22,8 +22,8 @@ from isotherm.deploy import connectors, generate, values
 from isotherm.deploy.paths import CHARTS, EXAMPLES, ROOT
 from isotherm.deploy.services import SERVICES
 from isotherm.deploy.values import UMBRELLA, Values
-from isotherm.persisters.sinks.catalog import KINDS
 from isotherm.persisters.configuration import check as check_sink
+from isotherm.persisters.sinks.catalog import KINDS
 
 EXAMPLE_FILES = sorted(EXAMPLES.glob("*.values.yaml"))
 GENERATED = generate.texts()
@@ -136,13 +136,13 @@ def test_versions_are_those_of_the_packages() -> None:
 
 
 def test_a_new_job_is_five_lines() -> None:
-    """The entry that docs/how-to/deploy.md shows, added to a fleet's values."""
+    """The entry that docs/how-to/deploy.md shows, added to an example's values."""
     text = (ROOT / "docs/how-to/deploy.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\npersisters:\n  jobs:\n(.*?)```", text, re.DOTALL)
     assert len(block.splitlines()) == 5
-    fleet = (EXAMPLES / "smart-home.values.yaml").read_text(encoding="utf-8")
-    before = yaml.safe_load(fleet)
-    after = yaml.safe_load(fleet.replace("\n  jobs:\n", f"\n  jobs:\n{block}", 1))
+    example = (EXAMPLES / "smart-home.values.yaml").read_text(encoding="utf-8")
+    before = yaml.safe_load(example)
+    after = yaml.safe_load(example.replace("\n  jobs:\n", f"\n  jobs:\n{block}", 1))
 
     assert problems(after) == []
 
@@ -191,7 +191,7 @@ LISTENS_TO_ANYBODY = {
         (_at("aggregator/checkpoint", {"size": "10"}), "aggregator: checkpoint.size: '10' does not match"),
         (_at("aggregator/settings/slide_ms", 90_000), "leaves gaps between windows"),
         (_at("mqtt-proxy/image", {"tag": "latest"}), "mqtt-proxy: image.tag: 'latest' should not be valid"),
-        (_at("mqtt-proxy/settings/routes", ""), "routes or topic_regex_list must say"),
+        (_at("mqtt-proxy/settings/routes", ""), "one of them must route publishes"),
         (_at("coap-ingest/sources/0/servers", ["http://a"]), "sources.0.servers.0: 'http://a' does not match"),
         (_at("coap-ingest/sources/0/listen", {}), "coap-ingest: sources.0: "),
         (_at("coap-ingest/sources", [LISTENS_TO_ANYBODY]), "coap-ingest: any: connect.coap.listen: 'coap://0.0.0.0:5683'"),
