@@ -24,13 +24,13 @@ def _is_device(harness: Harness, found: Message) -> None:
 def _is_provisioned(harness: Harness, found: Message) -> None:
     device = provisioned.provisioned_of(Decoder(harness.registry, provisioned.SCHEMA)(found.value).record)
     known = found.key == scenario.DEVICE
-    expect("words", sorted(device.words), ["home", "model", "region", "room"] if known else [])
+    expect("metadata", sorted(device.given), ["home", "model", "region", "room"] if known else [])
 
 
 def _is_alert(harness: Harness, found: Message) -> None:
     alert = alerts.alert_of(Decoder(harness.registry, alerts.SCHEMA)(found.value).record)
     known = alerts.Alerts(1)
-    known.take(alert)
+    known.update(alert)
     expect("alerts", known.of_device(found.key), [alert])
     expect("is open", bool(known.open()), alert.closed_at_ms is None)
 

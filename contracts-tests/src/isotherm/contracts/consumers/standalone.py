@@ -14,13 +14,13 @@ SERVICES = ("aggregator", "alerts", "mqtt-proxy")
 
 
 def reconciles(harness: Harness, found: Message) -> None:
-    """Raise UnusableError unless a service finds in it what is wanted of it."""
+    """Raise UnusableError unless a service can read its target state from the message."""
     record = harness.decode(found.value, READER)
     try:
         target_of(record)
     except ValueError as error:
         raise UnusableError(str(error)) from error
-    # What is wanted of a connector is found by the key.
+    # A service finds its connector's record by the key.
     expect("name", record["name"], found.key)
 
 

@@ -1,4 +1,4 @@
-"""Checks the promises of topic files that Avro cannot express: key, times, units, ranges, windows, headers, identity."""
+"""Checks promises of topic files that Avro cannot express: key, times, units, ranges, windows, headers, identity."""
 
 from __future__ import annotations
 
