@@ -111,7 +111,7 @@ class Rule:
     def route_for(self, resource: Resource) -> Route:
         """Return the route from `resource` to the statement's topic."""
         is_message = self.topic.record == MESSAGE
-        rules = None if is_message else _rules(self.statement, resource, self.topic, self.units, self.limits)
+        rules = None if is_message else _reading_rules(self.statement, resource, self.topic, self.units, self.limits)
         return Route(self.statement, resource, self.topic, rules, self.message_key, self.limits)
 
 
@@ -134,29 +134,29 @@ def compile_rules(
             _check_source(statement)
             target = _target(statement, values)
             _check_fields(statement, target)
-        except (AddressError, _UnusableError) as error:
+        except (AddressError, InvalidStatementError) as error:
             problems.append(Problem(key, f"{error} (in {statement.text!r})"))
         else:
             rules.append(Rule(statement, target, units, limits, message_key))
     return rules, problems
 
 
-class _UnusableError(ValueError):
+class InvalidStatementError(ValueError):
     """The statement cannot be used; the text states why."""
 
 
 def _check_source(statement: kcql.Statement) -> None:
     if is_pattern(statement.source) and "?" in statement.source:
-        raise _UnusableError(f"{statement.source!r}: a pattern has no query")
+        raise InvalidStatementError(f"{statement.source!r}: a pattern has no query")
     parse_resource(_ANY_SERVER, statement.source)
 
 
 def _target(statement: kcql.Statement, values: Values) -> Target:
     if statement.target is None or statement.target_from is not None:
-        raise _UnusableError("the target must be the name of a topic")
+        raise InvalidStatementError("the target must be the name of a topic")
     expected = "AVRO" if values is Values.AVRO else "JSON"
     if statement.format not in (None, expected):
-        raise _UnusableError(f"WITHFORMAT {statement.format}: values are {expected}, by value.converter")
+        raise InvalidStatementError(f"WITHFORMAT {statement.format}: values are {expected}, by value.converter")
     return _declared(statement.target) if values is Values.AVRO else _undeclared(statement.target, statement, values)
 
 
@@ -165,18 +165,18 @@ def _declared(name: str) -> Target:
         topic = isotherm.schemas.topic(name)
     except LookupError:
         own = ", ".join(_own_topics())
-        raise _UnusableError(f"topic {name} is not declared; declared for {SERVICE}: {own}") from None
+        raise InvalidStatementError(f"topic {name} is not declared; declared for {SERVICE}: {own}") from None
     if SERVICE not in topic.writers:
-        raise _UnusableError(f"topic {name} is not written by {SERVICE}; it writes {', '.join(_own_topics())}")
+        raise InvalidStatementError(f"topic {name} is not written by {SERVICE}; it writes {', '.join(_own_topics())}")
     if topic.record is None or topic.version is None:
-        raise _UnusableError(f"topic {name} has no schema")
+        raise InvalidStatementError(f"topic {name} has no schema")
     return Target(name, topic.record, topic.version, units=topic.semantics.get("units", {}))
 
 
 def _undeclared(name: str, statement: kcql.Statement, values: Values) -> Target:
     """Return a topic with JSON values; with SELECT * it holds complete messages, with selected fields readings."""
     if any(topic.name == name for topic in isotherm.schemas.topics()):
-        raise _UnusableError(
+        raise InvalidStatementError(
             f"topic {name} is declared with AVRO values, and its readers rely on them: write JSON to another topic"
         )
     record = MESSAGE if _selects_all(statement) and not statement.ignore else READING
@@ -186,14 +186,14 @@ def _undeclared(name: str, statement: kcql.Statement, values: Values) -> Target:
 def _check_fields(statement: kcql.Statement, target: Target) -> None:
     is_message = target.record == MESSAGE
     if is_message and (statement.ignore or not _selects_all(statement)):
-        raise _UnusableError(f"topic {target.name} holds complete messages: it accepts SELECT * only")
+        raise InvalidStatementError(f"topic {target.name} holds complete messages: it accepts SELECT * only")
     if statement.with_key and not is_message:
-        raise _UnusableError("WITHKEY: readings are keyed by device, so that the readings of a device stay in order")
+        raise InvalidStatementError("WITHKEY: readings are keyed by device, so that the readings of a device stay in order")
     if any(path.part is not kcql.Part.VALUE or not path.segments for path in statement.with_key):
-        raise _UnusableError("WITHKEY accepts fields of the payload only")
+        raise InvalidStatementError("WITHKEY accepts fields of the payload only")
     other = next((field for field in statement.fields if field.path.part is not kcql.Part.VALUE), None)
     if other is not None:
-        raise _UnusableError(
+        raise InvalidStatementError(
             f"a CoAP payload has no {other.path.part.value}: only fields of the payload can be selected"
         )
 
@@ -228,7 +228,7 @@ def _selects_all(statement: kcql.Statement) -> bool:
     return all(field.wildcard and not field.path.segments for field in statement.fields)
 
 
-def _rules(
+def _reading_rules(
     statement: kcql.Statement,
     resource: Resource,
     topic: Target,
