@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 from urllib.parse import quote
 
-import httpx
+import httpx2
 
 from isotherm.cli.settings import ConnectSettings
 from isotherm.servicekit.backoff import Backoff
@@ -38,13 +38,13 @@ class Connect:
     """
 
     def __init__(self, settings: ConnectSettings, *, wait: Callable[[float], object] = time.sleep) -> None:
-        address = httpx.URL(settings.url)
+        address = httpx2.URL(settings.url)
         self._base = str(address.copy_with(username=None, password=None)).rstrip("/")
         self._timeout_ms = settings.timeout_ms
         self._wait = wait
-        self._http = httpx.Client(
+        self._http = httpx2.Client(
             auth=_credentials(settings, address),
-            verify=True if settings.ca_file is None else httpx.create_ssl_context(verify=settings.ca_file),
+            verify=True if settings.ca_file is None else httpx2.create_ssl_context(verify=settings.ca_file),
             timeout=settings.request_timeout_ms / 1000,
         )
 
@@ -74,7 +74,7 @@ class Connect:
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Json]:
         """Create a connector or replace its configuration; return whether it is new, and its `info`."""
         response = self._send("PUT", _connector_path(name, "config"), dict(config))
-        return response.status_code == httpx.codes.CREATED, response.json()
+        return response.status_code == httpx2.codes.CREATED, response.json()
 
     def delete(self, name: str) -> None:
         """Delete a connector and end its tasks. Its offsets stay."""
@@ -158,7 +158,7 @@ class Connect:
     def _json(self, method: str, path: str, body: Json = None) -> Json:
         return self._send(method, path, body).json()
 
-    def _send(self, method: str, path: str, body: Json = None) -> httpx.Response:
+    def _send(self, method: str, path: str, body: Json = None) -> httpx2.Response:
         backoff = Backoff(cap_ms=_RETRY_CAP_MS)
         deadline = time.monotonic() + self._timeout_ms / 1000
         while True:
@@ -166,17 +166,17 @@ class Connect:
             if response.is_success:
                 return response
             refused = ConnectError(response.status_code, _message(response))
-            is_retriable = refused.status == httpx.codes.CONFLICT and any(word in str(refused) for word in _RETRIABLE)
+            is_retriable = refused.status == httpx2.codes.CONFLICT and any(word in str(refused) for word in _RETRIABLE)
             if not is_retriable or time.monotonic() >= deadline:
                 raise refused
             self._wait(backoff.next_ms() / 1000)
 
-    def _once(self, method: str, path: str, body: Json) -> httpx.Response:
+    def _once(self, method: str, path: str, body: Json) -> httpx2.Response:
         try:
             return self._http.request(method, self._base + path, json=body)
-        except httpx.TimeoutException:
+        except httpx2.TimeoutException:
             raise NotReachableError(f"{self._base}: no answer in {self._http.timeout.read:.0f} s") from None
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise NotReachableError(f"{self._base}: {error}") from None
 
 
@@ -188,13 +188,13 @@ def _connector_path(name: str, *more: str) -> str:
     return "/".join(["/connectors", quote(name, safe=""), *more])
 
 
-def _credentials(settings: ConnectSettings, address: httpx.URL) -> tuple[str, str] | None:
+def _credentials(settings: ConnectSettings, address: httpx2.URL) -> tuple[str, str] | None:
     if settings.username is not None:
         return settings.username, settings.password.get_secret_value() if settings.password else ""
     return (address.username, address.password) if address.username else None
 
 
-def _message(response: httpx.Response) -> str:
+def _message(response: httpx2.Response) -> str:
     """Return Connect's message (`{"error_code": .., "message": ..}`), or the phrase of an error page of a proxy."""
     try:
         return str(response.json()["message"])
