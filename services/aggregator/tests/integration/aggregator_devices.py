@@ -1,4 +1,4 @@
-"""Devices that go on measuring in real time, and a recount of what their topic makes."""
+"""Devices that measure in real time, and a recount of the windows that follow from their topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readings of which the fate is known, and what an aggregator has to make of them."""
+"""Readings whose category is known, and what an aggregator must make of them."""
 
 from __future__ import annotations
 

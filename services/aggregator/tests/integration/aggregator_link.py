@@ -1,4 +1,4 @@
-"""The link between one client and Kafka, which a test can cut and mend while the broker and all others go on."""
+"""The link between one client and Kafka. A test can cut and restore it while the broker and all other clients go on."""
 
 from __future__ import annotations
 

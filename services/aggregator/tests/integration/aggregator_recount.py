@@ -1,4 +1,4 @@
-"""A recount of a whole topic, one process for each core: for topics that are too large for `checker` to hold.
+"""A recount of a whole topic with one process for each core, for topics that are too large for `checker`.
 
 Plain Python over what Kafka holds, as in `checker`, and none of the aggregator's code. A window's keys lie on one
 partition, because a device does; so partitions are counted apart.

@@ -1,4 +1,4 @@
-"""The steps of the run of `test_aggregator_service.py`, and what the run leaves behind."""
+"""The steps of the run of `test_aggregator_service.py`, and its results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DROPPED = f"{PREFIX}rows_dropped_by_watermark_total"
 
 @dataclass
 class Run:
-    """What the run left behind."""
+    """The results of the run."""
 
     topics: Topics
     folder: Path
@@ -158,7 +158,7 @@ class Story:
 
     def commit_open_transaction(self, open_one: Producer) -> None:
         run = self.run
-        held = [r.reading for r in self.open_records if r.reading and r.fate == "on-time"]
+        held = [r.reading for r in self.open_records if r.reading and r.category == "on-time"]
         newest_open_ms = min(checker.epoch_ms(reading["event_time"]) for reading in held)
         ends = [window["window_end"] for window in run.decoded(run.topics.read(run.topics.output))]
         run.held_back_while_open = max(map(checker.epoch_ms, ends)) <= newest_open_ms
@@ -173,7 +173,7 @@ class Story:
         wait_for(lambda: len({m.key() for m in topics.read(topics.grouped)}) >= len(groups), f"{what}: groups", process)
 
     def stop_with_open_windows(self, process: Process) -> None:
-        """Stop a process while windows are open, and take down what it leaves."""
+        """Stop a process while windows are open, and record its results."""
         run, topics = self.run, self.run.topics
         wait_for(lambda: lag(process, topics) == 0, "both queries at the end", process)
         ahead = make_v2(self.registry.encoder(topics.later, reading_v2()), "ahead", 5, now_ms() + AHEAD_MS)

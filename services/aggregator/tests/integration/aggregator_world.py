@@ -1,4 +1,4 @@
-"""What the tests of the aggregator share: its topics, its process, and readings of which the fate is known."""
+"""Shared by the tests of the aggregator: its topics, its process, and readings whose category is known."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Record:
     identity: str
     key: bytes
     value: bytes | None
-    fate: str
+    category: str
     reading: Mapping[str, Any] | None = None
     ingest_ms: int | None = None
     """The record's timestamp, in a topic that takes the producer's; None: the time of producing it."""
@@ -310,21 +310,21 @@ def make_records(
             "sequence": number,
             "attributes": {},
         }
-        fate: str = checker.classify(reading, RULES)
+        category: str = checker.classify(reading, RULES)
         value: bytes | None = encode(reading)
         broken = chance.random()
         if broken < 0.002:
-            fate, value = "not-framed", b"\x07" + bytes(value or b"")[1:]
+            category, value = "not-framed", b"\x07" + bytes(value or b"")[1:]
         elif broken < 0.004:
-            fate, value = "unknown-schema", avro_header(UNKNOWN_SCHEMA_ID) + bytes(value or b"")[5:]
+            category, value = "unknown-schema", avro_header(UNKNOWN_SCHEMA_ID) + bytes(value or b"")[5:]
         elif broken < 0.006:
-            fate, value = "corrupt", bytes(value or b"")[:-20]
+            category, value = "corrupt", bytes(value or b"")[:-20]
         elif broken < 0.007:
-            fate, value = "no-value", None
+            category, value = "no-value", None
         elif broken < 0.008:
-            fate, value = "not-finite", encode({**reading, "value": float("nan")})
-        is_read = fate in ("on-time", "late")
-        records.append(Record(str(number), device_id.encode(), value, fate, reading if is_read else None, ingest_ms))
+            category, value = "not-finite", encode({**reading, "value": float("nan")})
+        is_read = category in ("on-time", "late")
+        records.append(Record(str(number), device_id.encode(), value, category, reading if is_read else None, ingest_ms))
     return records
 
 

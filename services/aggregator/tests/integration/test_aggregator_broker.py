@@ -1,4 +1,4 @@
-"""What the driver asks Kafka itself."""
+"""The questions that the driver asks Kafka directly."""
 
 from __future__ import annotations
 

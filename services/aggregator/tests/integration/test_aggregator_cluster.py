@@ -1,4 +1,4 @@
-"""The same job on more than one executor, each a JVM of its own: what any Spark master but `local` means."""
+"""The same job on several executors, each in its own JVM, as with every Spark master except `local`."""
 
 from __future__ import annotations
 

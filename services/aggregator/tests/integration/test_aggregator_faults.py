@@ -80,8 +80,8 @@ def test_five_kills_and_a_broker_restart_leave_every_window_right(
     for key, row in rows:
         repeated.setdefault(key, set()).add(repr(row))
     assert [key for key, different in repeated.items() if len(different) > 1] == []
-    late = {record.identity for record in given.records if record.fate == "late"}
-    dead = {record.identity for record in given.records if record.fate not in ("late", "on-time")}
+    late = {record.identity for record in given.records if record.category == "late"}
+    dead = {record.identity for record in given.records if record.category not in ("late", "on-time")}
     assert len(late) > 0.09 * len(given.records)
     assert {identity(message) for message in topics.read(topics.late)} == late
     assert {identity(message) for message in topics.read(topics.dead)} == dead

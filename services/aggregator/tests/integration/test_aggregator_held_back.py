@@ -1,4 +1,4 @@
-"""Readings that reach Kafka long after they were taken in, while others go on and windows come out: all accounted for.
+"""Readings that reach Kafka long after their ingest time, while windows of other readings are published.
 
 In one run: readings that an outage held back, readings in a transaction that stays open meanwhile, and in every
 partition records that nobody can read. Times are short; `tests/faults` has a real ingest service and a real outage.

@@ -1,4 +1,4 @@
-"""A new checkpoint on a topic of which the beginning is gone: what was published right stays right."""
+"""A new checkpoint on a topic whose beginning was deleted leaves correctly published windows as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One aggregator through what goes away around it, and through what is wanted of it, on real servers.
+"""One aggregator through outages of its servers and through changes of its target state, on real servers.
 
 It begins without the registry.
 """

@@ -116,17 +116,17 @@ def test_every_group_equals_the_recount(run: Run) -> None:
 
 
 def test_late_readings_come_out_as_they_went_in(run: Run) -> None:
-    expected = {r.identity: (r.key, r.value) for r in run.records if r.fate == "late"}
+    expected = {r.identity: (r.key, r.value) for r in run.records if r.category == "late"}
     assert len(expected) > 500
     assert {identity(m): (m.key(), m.value()) for m in run.late} == expected
 
 
 def test_dead_letters_come_out_as_they_went_in_and_say_why(run: Run) -> None:
-    expected = {r.identity: (r.key, r.value, r.fate) for r in run.records if r.fate not in ("on-time", "late")}
+    expected = {r.identity: (r.key, r.value, r.category) for r in run.records if r.category not in ("on-time", "late")}
     reason = "__connect.errors.exception.class.name"
     found = {identity(m): (m.key(), m.value(), headers(m)[reason].decode().rpartition(".")[2]) for m in run.dead}
     assert found == expected
-    fates = {fate for _, _, fate in expected.values()}
+    fates = {category for _, _, category in expected.values()}
     assert fates == {"future", "not-framed", "unknown-schema", "corrupt", "no-value", "not-finite"}
 
 
@@ -159,9 +159,9 @@ def test_the_status_tells_of_the_work(run: Run) -> None:
     assert run.statuses[-1]["state"] == "UNASSIGNED"
     assert "RUNNING" in {status["state"] for status in run.statuses}
     counts = run.statuses[-1]["counts"]
-    expected = {r.fate for r in run.records} - {"on-time", "late"}
+    expected = {r.category for r in run.records} - {"on-time", "late"}
     assert counts["late_records"] > 0
-    assert 0 < counts["dead_letters"] <= sum(r.fate in expected for r in run.records)
+    assert 0 < counts["dead_letters"] <= sum(r.category in expected for r in run.records)
     assert counts["watermark_ms"] > 1_700_000_000_000
     assert {"windows_batch_ms", "windows_rows_per_second", "state_rows", "rejects_batch_ms"} <= counts.keys()
     told = next(status["lag"] for status in reversed(run.statuses) if status["lag"])

@@ -1,4 +1,4 @@
-"""What the tests of the alerts service share: its topics, its processes, and what they wrote."""
+"""Shared by the tests of the alerts service: its topics, its processes, and the records that they wrote."""
 
 from __future__ import annotations
 

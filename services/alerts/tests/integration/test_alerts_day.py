@@ -1,4 +1,4 @@
-"""A scripted day through the real service: twelve incidents, twelve alerts, whatever happens to it."""
+"""A scripted day through the real service: twelve incidents give twelve alerts, whatever is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The topic of devices gets partitions while it is followed."""
+"""Partitions are added to the topic of devices while the service follows it."""
 
 from __future__ import annotations
 

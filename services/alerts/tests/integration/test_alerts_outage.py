@@ -1,4 +1,4 @@
-"""Kafka goes away while the service runs, and comes back."""
+"""An outage of Kafka while the service runs."""
 
 from __future__ import annotations
 

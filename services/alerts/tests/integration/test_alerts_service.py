@@ -1,4 +1,4 @@
-"""One running service: what it reads, what it refuses, what it is told while it runs."""
+"""One running service: its input, its dead-letter records, and changes of its target state."""
 
 from __future__ import annotations
 
