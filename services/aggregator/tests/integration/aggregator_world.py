@@ -324,7 +324,9 @@ def make_records(
         elif broken < 0.008:
             category, value = "not-finite", encode({**reading, "value": float("nan")})
         is_read = category in ("on-time", "late")
-        records.append(Record(str(number), device_id.encode(), value, category, reading if is_read else None, ingest_ms))
+        records.append(
+            Record(str(number), device_id.encode(), value, category, reading if is_read else None, ingest_ms)
+        )
     return records
 
 
