@@ -1,4 +1,4 @@
-"""Aggregates as the input: the windows of a device are on several partitions, and its alerts follow from all of them."""
+"""Aggregates as the input: the windows of a device are on several partitions; its alerts follow from all of them."""
 
 from __future__ import annotations
 

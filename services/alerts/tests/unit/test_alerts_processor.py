@@ -304,3 +304,24 @@ async def test_a_broker_whose_clock_is_ahead_makes_no_device_silent() -> None:
         assert service.store.partitions[0].clock_ms() == now_s * 1_000
         await service.advance_time(0, now_s * 1_000 - MAX_PUBLISH_DELAY_MS)
     assert outputs.of("alert") == []
+
+
+async def test_what_was_fetched_before_a_rebalance_is_not_applied_until_the_states_are_recovered() -> None:
+    """A state that grew by it would look newer than the new owner's, and replace it when the partition comes back."""
+    outputs = Outputs()
+    service = processor(outputs)
+    assert await service.process("in", 0, READINGS[0]) is True
+    await service.drain()
+    before = list(outputs.written)
+    assert before
+    assert [await service.process("in", 0, one) for one in READINGS[1:4]] == [False] * 3
+    await service.advance_time(0, NOW_MS)
+    await service.settle()
+    assert outputs.written == before
+    service.open()
+    assert await service.process("in", 0, READINGS[1]) is True
+    assert len(outputs.of("change")) > sum(1 for kind, _ in before if kind == "change")
+
+
+async def test_a_reading_of_another_processs_partition_is_not_applied() -> None:
+    assert await processor(Outputs()).process("in", 1, READINGS[0]) is False
