@@ -1,4 +1,4 @@
-"""Aggregates as the input: the windows of a device are on several partitions; its alerts follow from all of them."""
+"""Aggregates as the input: a device's windows are on several partitions, and all of them lead to its alerts."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class StreamOwner(Protocol):
     def on_recovered(self, partitions: set[int]) -> None:
         """The partitions are assigned, and the store has their states from the changelog."""
 
-    async def process(self, message: Message) -> None:
-        """Apply one record of the input. Never raises: a failure stops the process."""
+    async def process(self, message: Message) -> bool:
+        """Apply one record of the input; return whether it counts as processed. A failure stops the process."""
 
     async def settle(self) -> bool:
         """Return True when Kafka has the effects of all processed records, False when it cannot have them."""
@@ -170,9 +170,9 @@ class FaustApp(faust.App):
     async def _read(self, stream: Any) -> None:
         async for event in stream.events():
             message = event.message
-            await self.owner.process(message)
-            # A record that was fetched before a rebalance is read again after it.
-            if message.generation_id == self.consumer_generation_id:
+            # A record that was fetched before a rebalance is read again after it, by its new owner or here: applied out
+            # of its turn, it would make the records before it look stale.
+            if message.generation_id == self.consumer_generation_id and await self.owner.process(message):
                 self._processed[message.tp] = message.offset
 
     async def _on_revoked(self, *_arguments: Any, **_more: Any) -> None:

@@ -68,9 +68,17 @@ class Processor:
         self._in_flight: Counter[DeviceRef] = Counter()
         """How many alerts of a device Kafka has not acknowledged yet."""
         self._turn, self._settling = asyncio.Lock(), asyncio.Lock()
+        self._is_open = True
 
-    async def process(self, topic: str, number: int, reading: Reading, appended_ms: int | None = None) -> None:
+    def open(self) -> None:
+        """Apply readings from now on: the store has the states of the assigned partitions."""
+        self._is_open = True
+
+    async def process(self, topic: str, number: int, reading: Reading, appended_ms: int | None = None) -> bool:
         """Apply a reading from a partition; `settle` waits until Kafka has its effects.
+
+        Returns False when nothing was applied, because the partition is not assigned (any more): its offset must not be
+        committed.
 
         `appended_ms` is the append time (epoch ms), in a topic with append times. A reading that an outage held back is
         counted as late, and the rules see it all the same, because it describes what has happened.
@@ -79,8 +87,8 @@ class Processor:
         """
         async with self._turn:
             partition = self.store.partitions.get(number)
-            if partition is None:
-                return  # The partition was lost meanwhile. Its new owner reads the record.
+            if partition is None or not self._is_open:
+                return False  # The new owner of the partition reads the record.
             if self._records_show_time:
                 # The bound by the wall clock limits what a wrong clock can do to all devices of the partition.
                 time_ms = reading.ingest_time_ms if appended_ms is None else appended_ms
@@ -90,8 +98,9 @@ class Processor:
             reason = filter_reason(reading, self._max_skew_ms)
             if reason is not None:
                 self._metrics.filtered.labels(reason).inc()
-                return
+                return True
             await self._apply(partition, DeviceRef(number, reading.device_id), reading)
+            return True
 
     async def _apply(self, partition: PartitionStates, ref: DeviceRef, reading: Reading) -> None:
         await self._outputs.wait_for_room()
@@ -123,7 +132,7 @@ class Processor:
         """
         async with self._turn:
             partition = self.store.partitions.get(number)
-            if partition is None:
+            if partition is None or not self._is_open:
                 return
             await self._advance_devices(partition, number, list(partition.pop_due(now_ms)), now_ms)
 
@@ -151,9 +160,13 @@ class Processor:
     async def drain(self) -> None:
         """Return when nothing is in flight any more, so that another process can take the partitions over.
 
+        Until `open` nothing is applied. Faust goes on with what it had fetched before a rebalance; a state that grew by
+        that would look newer than the state of the new owner, and replace it when the partition comes back.
+
         Raises OutputRefusedError.
         """
         async with self._turn:
+            self._is_open = False
             await self.settle()
             await self._outputs.flush()
 

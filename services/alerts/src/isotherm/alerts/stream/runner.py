@@ -144,6 +144,7 @@ class StreamRunner:
         for rewrite in self._store.pop_rewrites():
             # Compaction would otherwise keep the older state, which another process has written last.
             self._outputs.write_changelog(*rewrite)
+        self._processor.open()
         self._recovered = True
         self._metrics.recoveries.inc()
         seconds = time.monotonic() - self._recovering_since
@@ -152,23 +153,24 @@ class StreamRunner:
         self._health.ready("recovery")
         _log.info("recovered", partitions=sorted(partitions), devices=len(self._store), seconds=round(seconds, 3))
 
-    async def process(self, message: Message) -> None:
+    async def process(self, message: Message) -> bool:
         try:
             reading = await self._converter.convert(message)
-            if reading is not None:
-                await self._process(message, reading)
+            return True if reading is None else await self._process(message, reading)
         except Exception as failure:
             self._fail(failure)
             # Never return: Faust would count the record as processed.
             await asyncio.Event().wait()
+            raise
 
-    async def _process(self, message: Message, reading: Reading) -> None:
+    async def _process(self, message: Message, reading: Reading) -> bool:
         try:
             # In a replay the ingest times of the readings count, not the times at which the replay wrote them.
             appended_ms = _appended_ms(message) if self._settings.advance_when_idle else None
-            await self._processor.process(message.topic, message.partition, reading, appended_ms)
+            return await self._processor.process(message.topic, message.partition, reading, appended_ms)
         except RejectedReadingError as error:
             await self._converter.dead_letter(message, error)
+            return True
 
     async def settle(self) -> bool:
         if self._failure is not None:
