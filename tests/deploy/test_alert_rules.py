@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from isotherm.connector.distributed.task_metrics import WorkerMetrics
-from isotherm.console.records.topic_follower import Counters, Followed, Follower
+from isotherm.console.records.topic_follower import FollowerMetrics, TopicFollower, TopicHandler
 from isotherm.deploy import rules
 from isotherm.deploy.definitions import Definition
 from isotherm.deploy.services import SERVICES, WORKER_COUNTS
@@ -64,8 +64,8 @@ def fresh() -> Series:
 def _console() -> CollectorRegistry:
     """A console that has read nothing yet; which topics it follows it knows when it starts."""
     registry = CollectorRegistry()
-    topics = {"isotherm.status": Followed(bytes, lambda _message, _value: None)}
-    Follower(KafkaSettings(), "console", topics, Health(), Counters(registry))
+    topics = {"isotherm.status": TopicHandler(bytes, lambda _message, _value: None)}
+    TopicFollower(KafkaSettings(), "console", topics, Health(), FollowerMetrics(registry))
     return registry
 
 
@@ -166,8 +166,8 @@ def test_a_system_that_is_gone_raises_every_alarm_of_absence(tmp_path: Path) -> 
 
 def test_a_dead_letter_is_an_alarm_for_a_quarter_of_an_hour(tmp_path: Path) -> None:
     series = at_rest()
-    (letters,) = [one for one in series if one.startswith('isotherm_mqtt_proxy_dead_letters_total{reason="x"')]
-    series[letters] = f"7x60 8x{MINUTES - 61}"
+    (counter,) = [one for one in series if one.startswith('isotherm_mqtt_proxy_dead_letters_total{reason="x"')]
+    series[counter] = f"7x60 8x{MINUTES - 61}"
 
     assert "alertname: IsothermMqttProxyDeadLetters" in evaluate(tmp_path, series, {}, [65])
     assert evaluate(tmp_path, series, {}, [55, 80]) == ""

@@ -129,7 +129,7 @@ def until(condition: Callable[[], bool], missing: Callable[[], str]) -> None:
         pause.wait(0.2)
 
 
-def tell(console: Browser, greenhouse: Greenhouse) -> None:
+def play(console: Browser, greenhouse: Greenhouse) -> None:
     """The whole life, each step as the browser shows it and as the connector's ends have it."""
     _create(console)
     greenhouse.measure(reading("gh-1", 1, 21.5))

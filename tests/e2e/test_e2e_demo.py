@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from console_browser import browser
-from console_story import Greenhouse, tell
+from console_story import Greenhouse, play
 from rich.console import Console
 
 from isotherm.demo import run, workers
@@ -104,7 +104,7 @@ def kill_each_once(system: System, console: Console) -> dict[str, tuple[int, int
 @pytest.mark.timeout(1800)
 def test_a_connector_s_life_in_the_console(system: System) -> None:
     with browser(system.services[workers.Console.name].address) as console, Greenhouse(system) as greenhouse:
-        tell(console, greenhouse)
+        play(console, greenhouse)
 
     assert console.complaints == []
     assert console.faults == []

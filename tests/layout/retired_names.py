@@ -75,13 +75,13 @@ RETIRED = (
             "run_as_wanted",
             "run_as_wanted_async",
             "run_handed_over",
-            "tell",
             "wanted_of",
             "wishes",
         ),
         modules=("handover", "obeying", "wanted", "wishes"),
         prose=(r"\bhanded-over\b", r"\bobeying\b"),
     ),
+    Retired("report_to_worker", (CONNECTOR, "services"), identifiers=("tell",)),
     Retired("TopicPartition; DeviceRef; WorkerSlot", identifiers=("Place", "Places"), modules=("place", "places")),
     Retired(
         "last heartbeat, reconciled, threshold, invalid payload, sequence",
@@ -92,7 +92,7 @@ RETIRED = (
     Retired(
         "fast path, try_project_batch, fallback errors, fastavro's Python reader",
         (PERSISTERS, "libs/servicekit", "libs/flatavro"),
-        identifiers=("UNUSUAL", "patient", "usual", "whole"),
+        identifiers=("UNUSUAL", "patient", "usual"),
         modules=("whole", "usual", "patient"),
         prose=(r"\bwhole\.py\b",),
     ),

@@ -42,31 +42,31 @@ def read(settings: KafkaSettings, topic: str, count: int) -> list[Any]:
     return found
 
 
-def test_the_topic_is_created_once_and_takes_what_its_source_could_hold(settings: KafkaSettings) -> None:
+def test_the_topic_is_created_once_and_takes_large_records(settings: KafkaSettings) -> None:
     topic = f"dead-{uuid.uuid4().hex[:8]}"
     admin = clients.admin(settings, "test")
     assert ensure_topic(admin, topic) is True
     assert ensure_topic(admin, topic) is False
-    letters = DeadLetterQueue(clients.producer(settings, "test", **producer_overrides()), topic)
+    queue = DeadLetterQueue(clients.producer(settings, "test", **producer_overrides()), topic)
     headers = dead_letter_headers(
         ValueError("no"), stage="TASK_PUT", connector="c", class_name="k", original=[("a", b"b")]
     )
     big = bytes(MAX_MESSAGE_BYTES // 4)
-    letters.send([DeadLetterRecord(b"k", big, headers, 1_000), DeadLetterRecord(None, None, headers)])
+    queue.send([DeadLetterRecord(b"k", big, headers, 1_000), DeadLetterRecord(None, None, headers)])
     first, second = read(settings, topic, 2)
     assert (first.key(), first.value(), first.timestamp()[1]) == (b"k", big, 1_000)
     assert dict(first.headers())["__connect.errors.exception.message"] == b"no"
     assert (second.key(), second.value()) == (None, None)
 
 
-def test_a_letter_that_is_not_taken_is_an_error(settings: KafkaSettings) -> None:
+def test_a_record_that_kafka_does_not_take_is_an_error(settings: KafkaSettings) -> None:
     producer = clients.producer(settings, "test", delivery_timeout_ms=2_000, linger_ms=0)
-    letters = DeadLetterQueue(producer, f"absent-{uuid.uuid4().hex[:8]}")
+    queue = DeadLetterQueue(producer, f"absent-{uuid.uuid4().hex[:8]}")
     with pytest.raises(DeadLettersUnavailableError, match="dead-letter topic absent-"):
-        letters.send([DeadLetterRecord(b"k", b"v", [])])
+        queue.send([DeadLetterRecord(b"k", b"v", [])])
 
 
-def test_a_heartbeat_says_how_the_task_is(settings: KafkaSettings, registry: Any) -> None:
+def test_a_heartbeat_publishes_the_state_of_the_task(settings: KafkaSettings, registry: Any) -> None:
     registry_settings = RegistrySettings(url=registry.url)
     apply(settings, registry_settings)
     schemas = SchemaRegistry(registry_settings)

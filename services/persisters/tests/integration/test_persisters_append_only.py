@@ -142,9 +142,9 @@ def test_a_full_queue_refuses_only_what_it_does_not_hold(
     counts = task.counts()
     assert (counts["written"], counts["dead_lettered"]) == (ROOM, len(written) - ROOM)
     held = queue.take(2 * ROOM)
-    letters = broker.dead_letters(f"{task.name}.dead-letters", len(written) - ROOM)
+    dead = broker.dead_letters(f"{task.name}.dead-letters", len(written) - ROOM)
     refused = {broker.aggregate(*one) for one in written if one not in held}
-    assert {value for value, _ in letters} == refused
+    assert {value for value, _ in dead} == refused
     assert len(held) == ROOM
     assert task.stop() == 0
 

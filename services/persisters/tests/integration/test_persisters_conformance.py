@@ -82,9 +82,9 @@ def test_poison_becomes_dead_letters_with_its_bytes_and_the_rest_flows(
     assert store.problems(written) == []
     counts = task.counts()
     assert (counts["written"], counts["dead_lettered"]) == (len(written), len(poison))
-    letters = broker.dead_letters(f"{task.name}.dead-letters", len(poison))
-    assert Counter(value for value, _ in letters) == Counter(poison)
-    for _, headers in letters:
+    dead = broker.dead_letters(f"{task.name}.dead-letters", len(poison))
+    assert Counter(value for value, _ in dead) == Counter(poison)
+    for _, headers in dead:
         assert headers["h"] == b"kept"
         assert headers["__connect.errors.topic"] == broker.topic.encode()
         assert headers["__connect.errors.stage"] == b"VALUE_CONVERTER"
@@ -106,9 +106,9 @@ def test_what_the_server_refuses_becomes_dead_letters_and_the_rest_of_its_batch_
     task.start()
     task.until_read(len(written) + len(refused))
     assert store.problems(written) == []
-    letters = broker.dead_letters(f"{task.name}.dead-letters", len(refused))
-    assert Counter(value for value, _ in letters) == Counter(refused)
-    assert {headers["__connect.errors.stage"] for _, headers in letters} == {b"TASK_PUT"}
+    dead = broker.dead_letters(f"{task.name}.dead-letters", len(refused))
+    assert Counter(value for value, _ in dead) == Counter(refused)
+    assert {headers["__connect.errors.stage"] for _, headers in dead} == {b"TASK_PUT"}
     assert task.stop() == 0
 
 

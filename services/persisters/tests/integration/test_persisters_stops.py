@@ -61,21 +61,21 @@ def test_a_dead_letter_that_kafka_does_not_take_stops_the_task_and_is_written_by
     bad = b"\x07" + random.Random(0).randbytes(4_000)  # as much when compressed
     written = with_one_bad(broker, bad)
     task = persister(broker, map_store, SMALL_BATCHES.format("hazelcast"), "error.policy=NOOP", DEAD_LETTERS)
-    letters = f"{task.name}.dead-letters"
+    topic = f"{task.name}.dead-letters"
     admin = clients.admin(broker.kafka, "test")
-    admin.create_topics([NewTopic(letters, 1, 1, config={"max.message.bytes": "1000"})])[letters].result(60)
+    admin.create_topics([NewTopic(topic, 1, 1, config={"max.message.bytes": "1000"})])[topic].result(60)
     for _ in range(2):
         task.start()
         assert task.exit_code() == 1
-        assert f"dead-letter topic {letters}" in task.log()
+        assert f"dead-letter topic {topic}" in task.log()
         assert max(broker.committed(task.group), default=0) <= BAD_AT
     entry = ConfigEntry("max.message.bytes", "1000000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, letters, incremental_configs=[entry])
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(60)
     task.start()
     task.until_read(len(written) + 1)
     assert map_store.problems(written) == []
-    ((value, _headers),) = broker.dead_letters(letters, 1)
+    ((value, _headers),) = broker.dead_letters(topic, 1)
     assert value == bad
     counts = task.counts()
     assert (counts["read"], counts["written"], counts["dead_lettered"]) == (len(written) + 1, len(written), 1)

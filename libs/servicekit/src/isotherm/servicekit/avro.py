@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 import fastavro
-import fastavro._read_py as patient  # the only reader that notices how deep it is: the compiled one ends the process
+import fastavro._read_py as python_reader  # it raises RecursionError where the compiled reader ends the process
 import httpx2  # what the registry client uses: its errors are not httpx's
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -181,7 +181,7 @@ def parse(schema: JsonSchema) -> Any:
 
 
 def is_recursive(schema: Any, around: frozenset[str] = frozenset()) -> bool:
-    """Whether a record may hold itself. Names are compared without namespaces: at worst a schema is read patiently."""
+    """Whether a record may hold itself. Names are compared without namespaces: at worst a schema is read by the slower reader."""
     if isinstance(schema, str):
         return schema.rpartition(".")[2] in around
     if isinstance(schema, list):
@@ -199,7 +199,7 @@ def read_body(data: bytes, parsed: Any, reader: Any, *, recursive: bool) -> tupl
     """
     body = io.BytesIO(data)
     body.seek(_HEADER_BYTES)
-    read = patient.schemaless_reader if recursive and len(data) > _SHALLOW_BYTES else fastavro.schemaless_reader
+    read = python_reader.schemaless_reader if recursive and len(data) > _SHALLOW_BYTES else fastavro.schemaless_reader
     return read(body, parsed, reader), len(data) - body.tell()
 
 
