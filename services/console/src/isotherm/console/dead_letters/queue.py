@@ -203,7 +203,7 @@ class KafkaDeadLetterQueues:
         for target in {record.origin[0] for record in fresh if record.origin is not None}:
             chosen = [record for record in fresh if record.origin is not None and record.origin[0] == target]
             try:
-                # The lib's queue produces to any topic and waits for the acknowledgements.
+                # It produces to any topic, not only to a dead-letter queue, and waits for the acknowledgements.
                 DeadLetterQueue(self._producer, target).send([record.original() for record in chosen])
             except DeadLettersUnavailableError as failure:
                 raise UnavailableError(f"not all records were replayed: {failure}") from failure
