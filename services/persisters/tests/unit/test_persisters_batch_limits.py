@@ -34,12 +34,12 @@ def test_batches_are_bounded_by_count_and_by_bytes_and_wait_for_linger() -> None
     assert buffer.is_batch_due(limits, now_ms=60.0)
     buffers.append([record(1), record(2), record(3)], now_ms=11.0)
     assert buffer.is_batch_due(limits, now_ms=11.0)
-    assert [one.offset for one in buffer.next_batch(limits)] == [0, 1]
+    assert [one.offset for one in buffers.next_batch(buffer)] == [0, 1]
     big = Record(TOPIC, 0, 9, 0, None, b"x" * 10_000, ())
     alone = PartitionBuffers(limits, Backoff)
     alone.assign((TOPIC, 0), None, Counts())
     alone.append([big], now_ms=0.0)
-    assert alone.by_partition[(TOPIC, 0)].next_batch(limits) == [big]
+    assert alone.next_batch(alone.by_partition[(TOPIC, 0)]) == [big]
 
 
 def test_a_partition_that_is_paused_does_not_wait_for_a_batch_to_fill() -> None:

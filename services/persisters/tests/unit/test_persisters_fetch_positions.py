@@ -14,7 +14,7 @@ from isotherm.persisters.api.record import ProjectedRecord, Record
 from isotherm.persisters.api.row import Batch, FailedRow
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
-from isotherm.persisters.buffers.limits import BufferLimits
+from isotherm.persisters.buffers.limits import Share
 from isotherm.persisters.buffers.partition_buffer import PartitionBuffer
 from isotherm.persisters.consuming.fetch_positions import FetchPositions, NothingReadError
 from isotherm.persisters.consuming.membership import Membership
@@ -97,7 +97,7 @@ def test_a_topic_made_anew_is_read_when_nothing_of_the_one_before_is_left() -> N
     assert consumer.read_from == []
 
     work = InFlightBatch.prepare(
-        waiting.next_batch(BufferLimits()), ErrorPolicy(Policy.NOOP), lambda _: ProjectedRecord(filtered="no")
+        waiting.next_batch(Share(2_000, 4_000_000)), ErrorPolicy(Policy.NOOP), lambda _: ProjectedRecord(filtered="no")
     )
     waiting.accept(work, 0.0)
     waiting.start(0.0)

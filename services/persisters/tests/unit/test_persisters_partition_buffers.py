@@ -17,7 +17,7 @@ from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
 from isotherm.persisters.api.row import FailedRow, Row
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
-from isotherm.persisters.buffers.limits import BufferLimits
+from isotherm.persisters.buffers.limits import BufferLimits, Share
 from isotherm.persisters.buffers.partition_buffers import PartitionBuffers
 from isotherm.servicekit.backoff import Backoff
 
@@ -26,6 +26,7 @@ TOPIC = "t"
 PLAN: Plan = compile_plan(STATEMENT, None, "-")
 NOOP_WITH_DEAD_LETTERS = ErrorPolicy(Policy.NOOP, dead_letters=True)
 LIMITS = BufferLimits(batch_records=4, waiting_records=6, batch_bytes=1_000_000, waiting_bytes=10_000_000)
+WHOLE_BATCH = Share(LIMITS.batch_records, LIMITS.batch_bytes)
 
 
 def record(offset: int, partition: int = 0) -> Record:
@@ -88,7 +89,7 @@ class Task:
     def prepare(self) -> None:
         if self.buffer.is_batch_due(LIMITS, self.now_ms):
             self.buffer.accept(
-                InFlightBatch.prepare(self.buffer.next_batch(LIMITS), self.policy, self.project), self.now_ms
+                InFlightBatch.prepare(self.buffer.next_batch(WHOLE_BATCH), self.policy, self.project), self.now_ms
             )
 
     def start(self) -> None:
@@ -320,7 +321,7 @@ def test_partitions_pause_at_their_share_and_resume_at_half_of_it() -> None:
     assert buffers.pause_full() == [buffer]
     assert buffers.are_all_paused
     buffer.accept(
-        InFlightBatch.prepare(buffer.next_batch(LIMITS), NOOP_WITH_DEAD_LETTERS, projecting(set(), set())), 0.0
+        InFlightBatch.prepare(buffer.next_batch(WHOLE_BATCH), NOOP_WITH_DEAD_LETTERS, projecting(set(), set())), 0.0
     )
     assert buffers.resume_drained() == [buffer]
     assert (buffers.are_all_paused, buffers.are_all_above_low_mark) == (False, False)
@@ -333,7 +334,12 @@ def test_what_waits_and_what_is_written_is_bounded_over_all_partitions(seed: int
     buffers = rng.choice([1, 3, 10, 60, 100])
     stuck = {partition for partition in range(buffers) if rng.random() < 0.5}
     limits = BufferLimits(
-        batch_records=100, batch_bytes=25_000, waiting_records=4_000, waiting_bytes=1_000_000, writing_bytes=200_000
+        batch_records=100,
+        batch_bytes=25_000,
+        waiting_records=4_000,
+        waiting_bytes=1_000_000,
+        writing_records=rng.choice([400, 1_000_000]),
+        writing_bytes=200_000,
     )
     whole = PartitionBuffers(limits, Backoff)
     for partition in range(buffers):
@@ -360,6 +366,7 @@ def test_what_waits_and_what_is_written_is_bounded_over_all_partitions(seed: int
         # Where the parts are ample, each buffer may go beyond its own by one read; else all of them together by one.
         assert waiting <= limits.waiting_records + limits.batch_records * (buffers if buffers <= 10 else 1)
         assert sum(other.writing_bytes for other in others) <= limits.writing_bytes
+        assert sum(other.writing_records for other in others) <= limits.writing_records
         assert all(other.waiting or not other.paused for other in others), "an empty buffer is read"
     assert all(offsets[partition] for partition in range(buffers)) or buffers > 10
     assert sum(buffer.waiting_bytes for buffer in others) == sum(

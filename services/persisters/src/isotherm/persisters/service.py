@@ -214,15 +214,16 @@ class _Task:
 
     def _loop_settings(self, member: Membership) -> LoopSettings:
         config, settings, prefix = self._config, self._settings, self._kind.prefix
-        batch_bytes = config.integer(f"{prefix}.batch.bytes")
+        batch_records, batch_bytes = config.integer(f"{prefix}.batch.size"), config.integer(f"{prefix}.batch.bytes")
         return LoopSettings(
             config.items("topics"),
             BufferLimits(
-                batch_records=config.integer(f"{prefix}.batch.size"),
+                batch_records=batch_records,
                 batch_bytes=batch_bytes,
                 linger_ms=config.integer(f"{prefix}.linger.ms"),
                 waiting_records=settings.waiting_records,
                 waiting_bytes=settings.waiting_bytes,
+                writing_records=2 * settings.writers * batch_records,
                 writing_bytes=2 * settings.writers * batch_bytes,
             ),
             start=start_offset(config),

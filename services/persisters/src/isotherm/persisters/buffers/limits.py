@@ -24,8 +24,10 @@ class BufferLimits:
     waiting_records: int = 20_000
     """Of all buffers together. A partition is paused at its share (high mark) and resumed at half of it (low mark)."""
     waiting_bytes: int = 32 * 1024 * 1024
+    writing_records: int = 32_000
+    """Of all batches that are prepared or being written, together. A decoded record takes several times its size."""
     writing_bytes: int = 64 * 1024 * 1024
-    """Size of the records in all batches that are prepared or being written, together."""
+    """Size of the records in these batches, together."""
 
     def share_of_each(self, buffers: int, waiting: Share) -> Share:
         """Return how much each of `buffers` buffers may hold while `waiting` is in all of them together.
@@ -42,13 +44,19 @@ class BufferLimits:
             return Share(max(self.batch_records, part.records), max(self.batch_bytes, part.size_bytes))
         return Share(max(1, part.records // 4), max(1, part.size_bytes // 4))
 
-    def next_batch_bytes(self, buffers: int, writing_bytes: int) -> int:
-        """Return how large the next batch of one of `buffers` buffers may be, in bytes.
+    def next_batch(self, buffers: int, writing: Share) -> Share:
+        """Return how large the next batch of one of `buffers` buffers may be.
 
-        `writing_bytes` are in batches already. A partition has up to two batches. As for waiting records, half of the
-        total is kept for all partitions alike.
+        `writing` is in batches already. A partition has up to two batches. As for waiting records, half of the total is
+        kept for all partitions alike.
         """
-        is_ample = 2 * buffers * self.batch_bytes <= self.writing_bytes
-        if is_ample or 2 * (writing_bytes + self.batch_bytes) <= self.writing_bytes:
-            return self.batch_bytes
-        return min(self.batch_bytes, max(1, self.writing_bytes // (4 * buffers)))
+        return Share(
+            _next(self.batch_records, self.writing_records, buffers, writing.records),
+            _next(self.batch_bytes, self.writing_bytes, buffers, writing.size_bytes),
+        )
+
+
+def _next(batch: int, total: int, buffers: int, writing: int) -> int:
+    if 2 * buffers * batch <= total or 2 * (writing + batch) <= total:
+        return batch
+    return min(batch, max(1, total // (4 * buffers)))

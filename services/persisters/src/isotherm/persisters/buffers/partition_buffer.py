@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import NamedTuple
@@ -94,8 +94,7 @@ class PartitionBuffer:
         """The offset after the last record that was read; None if nothing was read or committed yet."""
         if self.waiting:
             return self.waiting[-1].offset + 1
-        batches = [batch for batch in (self.prepared, self.retrying, self.in_flight) if batch is not None]
-        if batches:
+        if batches := list(self._batches):
             return max(batch.records[-1].offset for batch in batches) + 1
         if self._gap is not None:
             return self._gap.first
@@ -141,16 +140,24 @@ class PartitionBuffer:
         is_full = self.paused or len(self.waiting) >= limits.batch_records or self.waiting_bytes >= limits.batch_bytes
         return is_full or now_ms - self.oldest_ms >= limits.linger_ms
 
-    def next_batch(self, limits: BufferLimits, max_bytes: int | None = None) -> list[Record]:
+    def next_batch(self, most: Share) -> list[Record]:
         """Return the records of the next batch, at least one; they stay in the buffer until `accept`."""
-        sums = list(accumulate(islice(self._sizes, limits.batch_records)))
-        most = limits.batch_bytes if max_bytes is None else max_bytes
-        return list(islice(self.waiting, max(1, bisect_right(sums, most))))
+        sums = list(accumulate(islice(self._sizes, most.records)))
+        return list(islice(self.waiting, max(1, bisect_right(sums, most.size_bytes))))
+
+    @property
+    def _batches(self) -> Iterator[InFlightBatch]:
+        return (batch for batch in (self.prepared, self.retrying, self.in_flight) if batch is not None)
+
+    @property
+    def writing_records(self) -> int:
+        """How many records are in the partition's batches."""
+        return sum(len(batch.records) for batch in self._batches)
 
     @property
     def writing_bytes(self) -> int:
         """Size of the records in the partition's batches, in bytes."""
-        return sum(batch.size_bytes for batch in (self.prepared, self.retrying, self.in_flight) if batch is not None)
+        return sum(batch.size_bytes for batch in self._batches)
 
     def accept(self, batch: InFlightBatch, now_ms: float) -> None:
         """Take the batch that was prepared from the records of `next_batch`."""

@@ -65,8 +65,9 @@ class PartitionBuffers:
 
     def next_batch(self, buffer: PartitionBuffer) -> list[Record]:
         """Return the records of a buffer's next batch, at least one."""
-        writing = sum(other.writing_bytes for other in self.by_partition.values())
-        return buffer.next_batch(self.limits, self.limits.next_batch_bytes(len(self.by_partition), writing))
+        others = self.by_partition.values()
+        writing = Share(sum(each.writing_records for each in others), sum(each.writing_bytes for each in others))
+        return buffer.next_batch(self.limits.next_batch(len(others), writing))
 
     @property
     def max_records_per_read(self) -> int:
