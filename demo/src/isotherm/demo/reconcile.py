@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from isotherm.demo import reconciliation
 from isotherm.demo.addresses import Addresses
-from isotherm.demo.evidence import Reader, coap_ledger, mqtt_ledger
+from isotherm.demo.evidence import Reader, Topic, coap_ledger, mqtt_ledger
 from isotherm.demo.reconciliation import Line, ReconciliationReport
 
 
@@ -15,9 +15,7 @@ def take(addresses: Addresses, reader: Reader) -> ReconciliationReport:
     """Read all evidence once; the report."""
     readings = reader.topic(addresses.readings_topic)
     brightness = reader.topic(addresses.brightness_topic)
-    coap = reader.topic(addresses.coap_topic)
     aggregates = reader.topic(addresses.aggregates_topic)
-    groups = reader.topic(addresses.groups_topic)
     late = reader.topic(addresses.late_topic)
     dead = reader.dead_letters()
     lines: list[Line] = [
@@ -32,6 +30,25 @@ def take(addresses: Addresses, reader: Reader) -> ReconciliationReport:
             late.records,
             dead.get(addresses.aggregator_dead_letters, []),
         ),
+        *_store_lines(addresses, reader, aggregates, brightness),
+        reconciliation.store_line(
+            f"newest of each device in {addresses.latest_topic}",
+            reconciliation.newest(readings.records),
+            reader.latest(addresses.latest_topic),
+        ),
+        reconciliation.alerts_line(addresses.alerts_topic, reader.alerts(addresses.alerts_topic)),
+        reconciliation.dead_letters_line(
+            {topic: len(origins) for topic, origins in dead.items()}, addresses.expected_dead_letters
+        ),
+    ]
+    return ReconciliationReport(tuple(lines))
+
+
+def _store_lines(addresses: Addresses, reader: Reader, aggregates: Topic, brightness: Topic) -> list[Line]:
+    """One line for each topic and each store that holds its records."""
+    groups = reader.topic(addresses.groups_topic)
+    coap = reader.topic(addresses.coap_topic)
+    return [
         reconciliation.store_line(
             f"{addresses.aggregates_topic} in Elasticsearch",
             aggregates.records,
@@ -62,17 +79,7 @@ def take(addresses: Addresses, reader: Reader) -> ReconciliationReport:
             coap.records,
             reader.queue_items(addresses.queue, coap.identity_fields),
         ),
-        reconciliation.store_line(
-            f"newest of each device in {addresses.latest_topic}",
-            reconciliation.newest(readings.records),
-            reader.latest(addresses.latest_topic),
-        ),
-        reconciliation.alerts_line(addresses.alerts_topic, reader.alerts(addresses.alerts_topic)),
-        reconciliation.dead_letters_line(
-            {topic: len(origins) for topic, origins in dead.items()}, addresses.expected_dead_letters
-        ),
     ]
-    return ReconciliationReport(tuple(lines))
 
 
 def settle(

@@ -181,7 +181,7 @@ def parse(schema: JsonSchema) -> Any:
 
 
 def is_recursive(schema: Any, around: frozenset[str] = frozenset()) -> bool:
-    """Whether a record may hold itself. Names are compared without namespaces: at worst a schema is read by the slower reader."""
+    """Whether a record may hold itself. It compares names without namespaces, so it may be true by mistake."""
     if isinstance(schema, str):
         return schema.rpartition(".")[2] in around
     if isinstance(schema, list):
