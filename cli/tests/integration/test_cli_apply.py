@@ -77,7 +77,7 @@ def test_everything_declared_exists_afterwards_and_a_second_run_changes_nothing(
         assert schemas.client.get_compatibility(declared.name) == "FULL_TRANSITIVE"
 
 
-def test_changed_configuration_and_a_compatible_version_are_brought_in(
+def test_changed_configuration_and_a_compatible_version_are_applied(
     kafka_settings: KafkaSettings, registry_settings: RegistrySettings, name: str
 ) -> None:
     apply(

@@ -96,7 +96,7 @@ def test_tail_ends_at_its_limit(servers: list[str]) -> None:
     assert len(shown.stdout.splitlines()) == 2
 
 
-def test_tail_begins_at_a_time_and_shows_what_has_the_values(servers: list[str]) -> None:
+def test_tail_begins_at_a_time_and_filters_by_value(servers: list[str]) -> None:
     mark = uuid.uuid4().hex
     lines = [f'{{"device_id": "{mark}-{n}", "home": "{mark}", "thresholds": {{"a": {n % 2}}}}}\n' for n in range(4)]
     assert isotherm("devices", "import", "-", *servers, stdin="".join(lines[:2])).returncode == 0

@@ -1,4 +1,4 @@
-"""Every verb of the old connect-cli, and the newer ones, against a real Kafka Connect worker."""
+"""Every command of the old connect-cli, and the newer ones, against a real Kafka Connect worker."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_get_prints_creates_the_same_connector_again(isotherm: Isotherm, to
     assert json.loads(as_json)["config"] == files.entries(source) | {"name": topic}
 
 
-def test_the_name_of_the_call_wins_with_a_note(isotherm: Isotherm, topic: str, source: str) -> None:
+def test_the_name_argument_wins_with_a_note(isotherm: Isotherm, topic: str, source: str) -> None:
     created = isotherm("create", topic, stdin=f"name=other\n{source}")
     assert created.exit_code == 0
     assert "name=other is replaced by" in created.stderr
@@ -116,9 +116,7 @@ def test_run_creates_and_then_updates_and_diff_shows_what_would_change(
     assert isotherm("diff", topic, stdin=changed).stdout == ""
 
 
-def test_pause_resume_stop_and_restart_print_the_status_that_they_lead_to(
-    isotherm: Isotherm, topic: str, source: str
-) -> None:
+def test_pause_resume_stop_and_restart_print_the_resulting_status(isotherm: Isotherm, topic: str, source: str) -> None:
     isotherm("create", topic, stdin=source)
     runs(isotherm, topic)
     assert states(isotherm("pause", topic)) == {"PAUSED"}
@@ -165,7 +163,7 @@ def test_offsets_are_shown_reset_and_set(isotherm: Isotherm, topic: str, source:
     assert isotherm("offsets", "set", topic, stdin="{").exit_code == 2
 
 
-def test_classes_their_keys_and_what_is_wrong_with_a_configuration(isotherm: Isotherm, source: str) -> None:
+def test_classes_their_keys_and_the_problems_of_a_configuration(isotherm: Isotherm, source: str) -> None:
     assert {SOURCE, SINK} <= set(isotherm("plugins").stdout.split())
     described = isotherm("describe", SOURCE)
     assert "topic" in files.entries(described.stdout)
@@ -201,7 +199,7 @@ def test_a_configuration_that_cannot_be_read_is_not_sent(isotherm: Isotherm, top
     assert topic not in isotherm("ps").stdout
 
 
-def test_a_worker_that_is_away_is_named_without_its_password(free_port: Callable[[], int]) -> None:
+def test_an_unreachable_worker_is_named_without_its_password(free_port: Callable[[], int]) -> None:
     port = free_port()
     result = CliRunner().invoke(app, ["ps", "-e", f"http://me:secret@127.0.0.1:{port}"])
     assert result.exit_code == 1

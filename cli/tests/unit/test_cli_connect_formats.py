@@ -1,4 +1,4 @@
-"""How connectors are shown, without a server."""
+"""The output formats of connectors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_status_holds_the_whole_trace() -> None:
     assert read["task.0.trace"] == TRACE
 
 
-def test_a_person_sees_the_trace_line_by_line() -> None:
+def test_the_table_shows_the_trace_line_by_line() -> None:
     screen = io.StringIO()
     formats.show_status(FAILED, Console(file=screen, width=100))
     assert re.search(r"task 0 +FAILED +127", screen.getvalue())
@@ -43,7 +43,7 @@ def test_a_person_sees_the_trace_line_by_line() -> None:
 
 
 @given(CONFIGURATIONS, CONFIGURATIONS)
-def test_the_difference_leads_from_one_configuration_to_the_other(
+def test_the_difference_transforms_one_configuration_into_the_other(
     running: dict[str, str], given_config: dict[str, str]
 ) -> None:
     lines = formats.differences(running, given_config)

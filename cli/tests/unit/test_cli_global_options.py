@@ -33,7 +33,7 @@ def test_the_endpoint_is_taken_before_and_after_the_command(line: str) -> None:
     assert CHOSEN in result.stderr
 
 
-def test_without_it_the_environment_holds() -> None:
+def test_the_environment_gives_the_default_endpoint() -> None:
     result = isotherm("ps")
 
     assert result.exit_code == 1
@@ -48,5 +48,5 @@ def test_an_option_that_would_have_no_effect_is_refused(line: str) -> None:
     assert "has no such option" in result.stderr
 
 
-def test_the_environment_alone_is_refused_nowhere() -> None:
+def test_the_format_variable_is_never_refused() -> None:
     assert isotherm("kcql --help", KAFKA_CONNECT_FORMAT="json").exit_code == 0

@@ -65,7 +65,7 @@ def test_a_refused_statement_as_json() -> None:
 @pytest.mark.parametrize(
     "arguments", [("explain", "--jsno"), ("explain", "--jsno", "SELECT a FROM b"), ("explain", ""), ("project",)]
 )
-def test_nothing_is_taken_for_a_statement_in_silence(arguments: tuple[str, ...]) -> None:
+def test_an_invalid_argument_is_not_parsed_as_a_statement(arguments: tuple[str, ...]) -> None:
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr
@@ -99,7 +99,7 @@ def test_project_of_a_refused_statement() -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", REFUSED)
 
 
-def test_text_that_has_no_utf8_goes_out_as_it_came() -> None:
+def test_a_lone_surrogate_is_printed_as_its_escape() -> None:
     result = run("project", "SELECT a FROM s", stdin='{"a": "\\ud800"}')
     assert '"\\ud800"' in result.stdout
     assert json.loads(result.stdout)["row"] == {"a": "\ud800"}

@@ -73,7 +73,7 @@ def test_weaker_compatibility_is_raised_before_anything_is_registered() -> None:
     config=st.dictionaries(st.sampled_from(["retention.ms", "cleanup.policy", "segment.ms"]), st.text(max_size=5)),
     other=st.dictionaries(st.sampled_from(["x", "y"]), st.text(max_size=5)),
 )
-def test_what_was_applied_once_is_unchanged_afterwards(
+def test_an_applied_declaration_is_unchanged_afterwards(
     partitions: int, config: dict[str, str], other: dict[str, str]
 ) -> None:
     applied = ActualTopic(partitions, {**other, **config})

@@ -1,4 +1,4 @@
-"""`isotherm recompute` becomes `isotherm-aggregator recompute`, with everything that it was told."""
+"""`isotherm recompute` runs `isotherm-aggregator recompute` with all its arguments."""
 
 from __future__ import annotations
 

@@ -28,6 +28,6 @@ def test_a_topic_is_declared_with_the_given_partitions() -> None:
         ("thermostat.data=many", "valid integer"),
     ],
 )
-def test_partitions_of_no_topic_or_of_none_are_refused(given: str, part: str) -> None:
+def test_invalid_partition_counts_are_refused(given: str, part: str) -> None:
     with pytest.raises(SettingsError, match=part):
         cli_settings.read(overrides=[f"partitions={given}"])

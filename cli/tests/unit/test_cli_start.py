@@ -1,4 +1,4 @@
-"""How much the command loads before it does anything."""
+"""What the command loads at its start, and how long that takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls that Kafka Connect and the console are compared by, in their order, and what is compared of an answer."""
+"""The calls that compare the console with Kafka Connect, in their order, and the compared parts of a response."""
 
 from __future__ import annotations
 

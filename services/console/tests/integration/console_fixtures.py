@@ -1,4 +1,4 @@
-"""The fixtures of the console's tests."""
+"""Fixtures of the console's integration tests."""
 
 from __future__ import annotations
 

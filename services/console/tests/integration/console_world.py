@@ -1,4 +1,4 @@
-"""What the console's tests share: the console and a worker as processes, and topics."""
+"""The harness of the integration tests: the console and a worker as processes, and topics."""
 
 from __future__ import annotations
 

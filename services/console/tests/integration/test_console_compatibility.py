@@ -1,4 +1,4 @@
-"""One list of calls to a real Kafka Connect worker and to the console: what differs is known and explained."""
+"""The same calls to a real Kafka Connect worker and to the console. Every difference is listed with its reason."""
 
 from __future__ import annotations
 

@@ -79,9 +79,7 @@ def page(console: Console, path: str, **asked: Any) -> str:
     return served(console, f"/ui/{path}", asked).text
 
 
-def test_a_topic_is_looked_through_decoded_and_without_what_was_aborted(
-    world: World, console: Console, writer: Writer
-) -> None:
+def test_a_topic_is_browsed_without_aborted_records(world: World, console: Console, writer: Writer) -> None:
     topic = world.topic(f"data-{uuid.uuid4().hex[:8]}")
     producer = clients.producer(world.kafka, "test", transactional_id=topic)
     producer.init_transactions(WAIT_S)

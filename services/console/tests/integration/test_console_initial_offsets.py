@@ -17,7 +17,7 @@ def _read(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
 
-def test_a_sink_begins_where_it_is_told_to_whatever_one_of_its_name_left_behind(world: World) -> None:
+def test_a_sink_begins_at_its_initial_offsets_and_not_at_older_ones(world: World) -> None:
     console = world.console()
     world.worker(console)
     name = world.topic(f"begun-{uuid.uuid4().hex[:8]}")

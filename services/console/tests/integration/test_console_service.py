@@ -1,4 +1,4 @@
-"""The console as a process on real servers: what survives, what two show, dead letters, and the command line."""
+"""The console as a process on real servers: kills, two consoles, dead-letter records, and the command line."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_failed_task_shows_its_trace_and_is_restarted(world: World, console: C
     console.until_states(name, "RUNNING", "RUNNING")
 
 
-def test_a_sink_reads_again_from_where_it_is_told(world: World, console: Console, name: str) -> None:
+def test_a_replayed_sink_reads_again_from_the_position(world: World, console: Console, name: str) -> None:
     create(console, world, name)
     world.produce(name, b"one", b"two", b"three")
     until("all is written", lambda: lines(world, name) == ["one", "two", "three"], console.log)
@@ -105,7 +105,7 @@ def test_a_sink_reads_again_from_where_it_is_told(world: World, console: Console
     until("two are written again", lambda: lines(world, name) == ["one", "two", "three", "two", "three"], console.log)
 
 
-def test_dead_letters_are_replayed_to_where_they_came_from_or_discarded(
+def test_dead_letter_records_are_replayed_to_their_origin_or_discarded(
     world: World, console: Console, name: str
 ) -> None:
     queue = f"{name}.dead-letters"
@@ -245,5 +245,5 @@ def test_the_command_line_handles_dead_letter_records_and_replays(world: World, 
     until("both are written again", lambda: lines(world, name) == ["record 1", "record 2"] * 2, console.log)
 
 
-def test_ends_cleanly_when_told(world: World) -> None:
+def test_the_console_stops_cleanly(world: World) -> None:
     assert world.console().stop() == 0

@@ -1,4 +1,4 @@
-"""Who is let in, and what he may do."""
+"""The access policy."""
 
 from __future__ import annotations
 
@@ -69,22 +69,22 @@ def test_without_credentials_everything_is_allowed_on_loopback_only(loopback: Ac
     assert (status(reader, "GET"), status(reader, "POST")) == (200, 403)
 
 
-def test_an_empty_password_lets_nobody_in() -> None:
+def test_an_empty_password_never_matches() -> None:
     access = AccessPolicy(ListenSettings(), AuthSettings(operator_passwords={"ada": SecretStr("")}))
     assert status(access, "GET", basic("ada", "")) == 401
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8083", "", "127.0.0.1.evil.example", "[::1"])
-def test_a_name_that_is_not_ours_is_refused(loopback: AccessPolicy, host: str) -> None:
+def test_an_unknown_host_name_is_refused(loopback: AccessPolicy, host: str) -> None:
     assert status(loopback, host=host) == 421
 
 
 @pytest.mark.parametrize("host", ["localhost:8083", "127.0.0.1", "[::1]:8083", "LOCALHOST"])
-def test_the_names_of_loopback_are_ours(loopback: AccessPolicy, host: str) -> None:
+def test_loopback_names_are_allowed(loopback: AccessPolicy, host: str) -> None:
     assert status(loopback, host=host) == 200
 
 
-def test_a_configured_name_is_ours() -> None:
+def test_a_configured_host_name_is_allowed() -> None:
     assert (
         status(AccessPolicy(ListenSettings(allowed_hosts=["Console.Example"]), AuthSettings()), host="console.example")
         == 200
@@ -119,7 +119,7 @@ def test_pages_of_other_sites_change_nothing(loopback: AccessPolicy, headers: di
         ({"auth": AuthSettings(anonymous="none")}, True),
     ],
 )
-def test_no_listening_to_the_network_without_credentials(more: dict[str, Any], is_fine: bool) -> None:
+def test_listening_on_the_network_needs_credentials(more: dict[str, Any], is_fine: bool) -> None:
     listen = ListenSettings(host="0.0.0.0")  # noqa: S104 -- what is tested
     if is_fine:
         assert ConsoleSettings(listen=listen, **more).listen == listen

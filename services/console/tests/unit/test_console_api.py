@@ -1,4 +1,4 @@
-"""What goes starting_at Kafka Connect's REST API, over a cluster in memory."""
+"""The calls under `/isotherm`, over a cluster in memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_counts_and_lag_of_each_task(world: World) -> None:
     assert world.http.get("/connectors/a/topics").json() == {"a": {"topics": ["t"]}}
 
 
-def test_dead_letters_are_listed_replayed_and_discarded(world: World) -> None:
+def test_dead_letter_records_are_listed_replayed_and_discarded(world: World) -> None:
     queue = "/isotherm/dead-letter-queues/a.dead-letters"
     world.create(config=CONFIG | {"errors.deadletterqueue.topic.name": "mine"})
     assert [one["topic"] for one in world.http.get("/isotherm/dead-letter-queues").json()] == ["a.dead-letters", "mine"]
@@ -92,7 +92,7 @@ def test_a_list_of_large_records_is_bounded_and_continues_where_it_ended(world: 
 
 
 @pytest.mark.parametrize("number", [str(2**63), "9" * 5_000, "-1", "x"])
-def test_places_that_no_topic_has_are_refused(world: World, number: str) -> None:
+def test_invalid_positions_are_refused(world: World, number: str) -> None:
     queue = "dead-letter-queues/a.dead-letters"
     assert world.http.get(f"/isotherm/{queue}/records/0/{number}").status_code == 400
     assert world.http.get(f"/isotherm/{queue}/records?after=0/{number}").status_code == 400
@@ -127,7 +127,7 @@ def test_the_additions_have_an_openapi_document(world: World) -> None:
     assert {"/connectors/{name}/replay", "/dead-letter-queues/{topic}/discard", "/workers"} <= paths.keys()
 
 
-def test_what_is_written_is_checked_with_a_caret_under_the_place(world: World) -> None:
+def test_the_editor_s_text_is_validated_with_a_caret_under_the_error(world: World) -> None:
     text = "".join(f"{key}={value}\n" for key, value in CONFIG.items())
     fine = world.http.post("/isotherm/check", json={"text": text, "name": "a"}).json()
     assert fine == {"problems": [], "notices": []}

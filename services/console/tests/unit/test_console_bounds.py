@@ -1,4 +1,4 @@
-"""What is too long, too large or not meant to happen is answered as Kafka Connect answers errors, never by a stack."""
+"""Oversized requests and internal errors are answered in Kafka Connect's form, without a stack trace."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pieces(count: int) -> Iterator[bytes]:
         ("POST", "/ui/dead-letter-queues/a.dead-letters", FORM),
     ],
 )
-def test_a_body_that_turns_out_too_long_is_413(
+def test_a_body_without_length_that_is_too_long_is_413(
     world: World, method: str, path: str, media_type: str, count: int
 ) -> None:
     with capture_logs() as lines:
@@ -64,7 +64,7 @@ def test_a_body_of_the_largest_size_is_read(world: World) -> None:
 
 
 @pytest.mark.parametrize("length", [DIGITS, "x", "-1", "1048577"])
-def test_a_length_that_cannot_be_is_413(world: World, length: str) -> None:
+def test_an_invalid_content_length_is_413(world: World, length: str) -> None:
     assert world.http.post("/connectors", content=b"{}", headers={"content-length": length}).status_code == 413
 
 
@@ -95,7 +95,7 @@ def test_numbers_of_thousands_of_digits_are_refused(world: World, method: str, p
 
 
 @pytest.mark.parametrize("path", ["/connectors/a/status", "/isotherm/topics/t/records", "/ui/topics/t"])
-def test_a_fault_of_our_own_is_logged_and_answered_as_one(
+def test_an_internal_error_is_logged_and_answers_500(
     world: World, asked: TestClient, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     def fails(*_given: object) -> None:
@@ -114,9 +114,7 @@ def test_a_fault_of_our_own_is_logged_and_answered_as_one(
     assert [(line["path"], line["error"]) for line in failed] == [(path, "ZeroDivisionError")]
 
 
-def test_a_change_that_fails_leaves_its_line_too(
-    world: World, asked: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_change_is_logged_too(world: World, asked: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_given: object) -> None:
         raise ZeroDivisionError
 

@@ -1,4 +1,4 @@
-"""Windows of a device: which are its own, which revision counts, and where they are drawn."""
+"""A device's windows: their keys, their newest revision, and their chart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cluster answers from the records of the control topics."""
+"""The cluster's state, from records of the control topics."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def states(cluster: ClusterState, now_ms: float = NOW, name: str = "a") -> tuple
     return view.states
 
 
-def test_a_connector_has_as_many_tasks_as_it_wants() -> None:
+def test_a_connector_has_its_configured_number_of_tasks() -> None:
     assert states(cluster_of(connector=desired())) == (State.UNASSIGNED, State.UNASSIGNED, State.UNASSIGNED)
     assert states(cluster_of(said(), connector=desired())) == (State.RUNNING, State.RUNNING, State.UNASSIGNED)
 
 
-def test_a_task_too_many_is_shown_as_long_as_it_lives() -> None:
+def test_a_surplus_task_is_shown_while_it_is_alive() -> None:
     cluster = cluster_of(said(task=5), connector=desired())
     assert len(states(cluster)) == 4
     assert len(states(cluster, NOW + STALE_MS + 1)) == 3
@@ -59,14 +59,14 @@ def test_a_task_too_many_is_shown_as_long_as_it_lives() -> None:
 @pytest.mark.parametrize(
     ("state", "late"), [("RUNNING", State.UNASSIGNED), ("PAUSED", State.UNASSIGNED), ("FAILED", State.FAILED)]
 )
-def test_a_beat_that_does_not_come_means_unassigned_but_a_failure_stays(state: str, late: State) -> None:
+def test_a_stale_heartbeat_means_unassigned_but_a_failure_stays(state: str, late: State) -> None:
     cluster = cluster_of(said(state=state), connector=desired())
     assert states(cluster, NOW + STALE_MS)[1] == State(state)
     assert states(cluster, NOW + STALE_MS + 1)[1] == late
 
 
 @given(st.permutations(["w:1", "w:2", "w:3"]))
-def test_the_newest_word_of_several_workers_counts_whatever_the_order(order: list[str]) -> None:
+def test_the_newest_heartbeat_of_several_workers_counts(order: list[str]) -> None:
     at = {"w:1": ("FAILED", 1), "w:2": ("RUNNING", 3), "w:3": ("UNASSIGNED", 2)}
     cluster = cluster_of(
         *(said(worker=one, state=at[one][0], updated_at=NOW + at[one][1]) for one in order), connector=desired()
@@ -76,7 +76,7 @@ def test_the_newest_word_of_several_workers_counts_whatever_the_order(order: lis
     assert (view.tasks[0].state, view.worker) == (State.RUNNING, "w:2")
 
 
-def test_a_status_taken_back_counts_no_more() -> None:
+def test_a_deleted_status_no_longer_counts() -> None:
     cluster = cluster_of(said(), connector=desired())
     cluster.update_status("a/0/w:1", None)
     assert states(cluster)[1] == State.UNASSIGNED
@@ -95,14 +95,14 @@ def test_a_connector_is_paused_when_all_of_its_tasks_are() -> None:
     assert states(cluster_of(said(state="PAUSED"), said(task=1, state="PAUSED"), connector=paused))[0] == State.PAUSED
 
 
-def test_what_a_worker_says_of_the_connector_itself_counts() -> None:
+def test_a_heartbeat_of_the_connector_itself_counts() -> None:
     own = said(task=-1, state="FAILED", trace="why")
     view = cluster_of(own, said(), connector=desired()).view("a", NOW)
     assert view is not None
     assert (view.state, view.trace, len(view.tasks)) == (State.FAILED, "why", 2)
 
 
-def test_a_service_that_only_speaks_of_itself_is_a_standalone_connector() -> None:
+def test_a_service_with_heartbeats_only_is_a_standalone_connector() -> None:
     cluster = cluster_of(said("aggregator"), said("aggregator", 1))
     assert cluster.names() == ["aggregator"]
     found = cluster.connector("aggregator")
@@ -111,7 +111,7 @@ def test_a_service_that_only_speaks_of_itself_is_a_standalone_connector() -> Non
     assert len(states(cluster, name="aggregator")) == 3
 
 
-def test_the_echo_of_a_deleted_connector_is_none() -> None:
+def test_late_heartbeats_do_not_revive_a_deleted_connector() -> None:
     cluster = cluster_of(said(updated_at=NOW + STALE_MS), connector=desired())
     cluster.update_connector("a", None, NOW)
     assert cluster.names() == []
@@ -120,7 +120,7 @@ def test_the_echo_of_a_deleted_connector_is_none() -> None:
     assert cluster.names() == ["a"], "what goes on running is not hidden"
 
 
-def test_workers_say_which_classes_they_can_run() -> None:
+def test_worker_groups_are_found_by_class() -> None:
     cluster = cluster_of(
         said(EVERY_CONNECTOR, -1, "w:1", worker_group="one", classes=["C"]),
         said(EVERY_CONNECTOR, -1, "w:2", worker_group="two", classes=["C", "D"]),
@@ -132,7 +132,7 @@ def test_workers_say_which_classes_they_can_run() -> None:
     assert [one.state for one in cluster.workers(NOW + STALE_MS + 1)] == [State.UNASSIGNED, State.UNASSIGNED]
 
 
-def test_old_statuses_are_removed_but_not_the_failure_that_a_connector_ended_with() -> None:
+def test_old_statuses_expire_except_the_last_failure_of_a_connector() -> None:
     cluster = cluster_of(
         said(state="FAILED"),
         said(task=1),
@@ -153,14 +153,14 @@ def test_the_history_of_lag_is_bounded() -> None:
     assert (history[-1].lag, history[-1].at_ms) == (7, NOW + 999)
 
 
-def test_a_state_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_state_is_refused() -> None:
     with pytest.raises(ValueError, match="DREAMING"):
         cluster_of(connector=desired(target_state="DREAMING"))
     with pytest.raises(ValueError, match="DREAMING"):
         cluster_of(said(state="DREAMING"))
 
 
-def test_a_rate_is_what_came_between_the_last_two_beats() -> None:
+def test_a_rate_comes_from_the_last_two_heartbeats() -> None:
     cluster = cluster_of(said(counts={"read": 100}), connector=desired())
     before = cluster.view("a", NOW)
     assert before is not None

@@ -68,7 +68,7 @@ def test_copies_of_a_failed_record_count_once() -> None:
     assert without_copies(given, [one for one in replayed if one is not None]) == [other, unnamed, unnamed]
 
 
-def test_a_replayed_record_is_what_it_was() -> None:
+def test_a_replayed_record_equals_the_original() -> None:
     record = queued(topic="t", partition="3", exception_message="no").original()
     assert (record.key, record.value, record.headers, record.timestamp_ms) == (
         b"k",
@@ -78,7 +78,7 @@ def test_a_replayed_record_is_what_it_was() -> None:
     )
 
 
-def test_what_was_never_in_a_topic_has_no_origin() -> None:
+def test_a_record_that_was_never_in_a_topic_has_no_origin() -> None:
     assert queued(topic="t", partition="3").origin == ("t", 3)
     assert queued(exception_message="no").origin is None
     for partition in ("x", "-1", "9" * 5_000, "\N{ARABIC-INDIC DIGIT THREE}"):

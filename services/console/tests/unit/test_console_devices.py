@@ -1,4 +1,4 @@
-"""Devices and alerts: kept within bounds, and shown on the pages and over REST."""
+"""Devices and alerts: bounded in memory, and shown on the pages and over REST."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def windows(world: World, count: int, *, poison: bool = False) -> None:
     world.topics.topics[WINDOWS] = MemoryReader(found)
 
 
-def test_of_too_many_devices_the_longest_silent_are_left_out() -> None:
+def test_the_longest_silent_devices_are_dropped_first() -> None:
     states = DeviceRecordCache(2)
     for device in ("a", "b", "a", "c"):
         states.update(device, device.encode())
@@ -80,7 +80,7 @@ def test_of_too_many_devices_the_longest_silent_are_left_out() -> None:
     assert states.find("", "c", 9) == []
 
 
-def test_an_alert_is_open_until_it_is_closed_whatever_is_repeated() -> None:
+def test_a_repeated_state_does_not_reopen_a_closed_alert() -> None:
     alerts = Alerts(10)
     for said in ("opened", "opened", "closed", "opened", "closed"):
         alerts.update(alert(state=said))
@@ -88,7 +88,7 @@ def test_an_alert_is_open_until_it_is_closed_whatever_is_repeated() -> None:
     assert [one.closed_at_ms for one in alerts.closed()] == [NOW + 5_000]
 
 
-def test_open_alerts_come_by_severity_then_time_and_old_ones_are_left_out() -> None:
+def test_open_alerts_are_sorted_and_the_oldest_are_dropped() -> None:
     alerts = Alerts(3)
     for n, severity in enumerate(("info", "warning", "critical", "info", "odd")):
         alerts.update(alert(device=f"d{n}", at_ms=NOW + n, severity=severity))
@@ -159,7 +159,7 @@ def test_a_provisioned_device_is_known_before_it_reports(world: World) -> None:
     assert world.http.get("/isotherm/devices/c").json()["reported"] is True
 
 
-def test_a_provisioning_that_cannot_be_read_is_said_beside_the_values(world: World) -> None:
+def test_undecodable_metadata_is_reported_beside_the_values(world: World) -> None:
     world.provisioned.update("a", b"poison")
     world.provisioned.update(DEVICE, b"poison")
     world.latest.update(DEVICE, state(world))
@@ -195,7 +195,7 @@ def test_a_device_shows_values_windows_and_alerts(world: World) -> None:
     assert [one["state"] for one in said] == ["opened", "closed"]
 
 
-def test_what_a_device_is_asked_for_wrongly_is_said(world: World) -> None:
+def test_invalid_parameters_of_a_device_are_refused_with_the_reason(world: World) -> None:
     windows(world, 2)
     for asked, reason in (({"minutes": "7"}, "is not allowed; expected one of"), ({"until": "soon"}, "is not a time")):
         refused = world.http.get("/ui/devices/other", params=asked)
@@ -205,7 +205,7 @@ def test_what_a_device_is_asked_for_wrongly_is_said(world: World) -> None:
     assert world.http.get("/isotherm/devices/other/windows?until=soon").status_code == 400
 
 
-def test_a_state_that_cannot_be_read_is_said(world: World) -> None:
+def test_an_undecodable_state_is_reported(world: World) -> None:
     world.latest.update("broken", b"poison")
     assert "expected 0" in world.http.get("/ui/devices").text
     assert "expected 0" in world.http.get("/ui/devices/broken").text
@@ -228,7 +228,7 @@ def test_alerts_are_listed_open_ones_first(world: World) -> None:
     assert world.http.get("/isotherm/alerts?state=odd").status_code == 400
 
 
-def test_what_is_not_known_yet_is_said(world: World) -> None:
+def test_missing_data_is_reported(world: World) -> None:
     world.condition.not_ready("topics", "alerts: not read yet")
     for path in ("/ui/alerts", "/ui/devices", "/ui/devices/a"):
         assert "alerts: not read yet" in world.http.get(path).text

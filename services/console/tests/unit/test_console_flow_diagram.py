@@ -34,7 +34,7 @@ def test_records_go_from_left_to_right() -> None:
     assert diagram.sentences == ["proxy: RUNNING", "aggregator: RUNNING", "sink: FAILED"]
 
 
-def test_services_stand_between_what_they_read_and_what_they_write() -> None:
+def test_services_stand_between_their_input_and_output_topics() -> None:
     with world_of() as world:
         for service in ("mqtt-proxy", "aggregator", "isotherm-alerts"):
             world.say(service, 0)
@@ -46,7 +46,7 @@ def test_services_stand_between_what_they_read_and_what_they_write() -> None:
 
 
 @given(FLOWS)
-def test_nothing_lies_on_anything_else_and_all_of_it_is_inside(flows: list[Flow]) -> None:
+def test_nodes_do_not_overlap_and_stay_inside_the_diagram(flows: list[Flow]) -> None:
     diagram = draw(flows)
     assert len({(node.x, node.y) for node in diagram.nodes}) == len(diagram.nodes)
     assert all(node.x + NODE_WIDTH <= diagram.width and node.y <= diagram.height for node in diagram.nodes)
@@ -55,11 +55,11 @@ def test_nothing_lies_on_anything_else_and_all_of_it_is_inside(flows: list[Flow]
     assert len({arrow.path.split()[0] for arrow in diagram.arrows}) == len(diagram.arrows), "two begin at one point"
 
 
-def test_what_is_fed_from_higher_up_stands_higher() -> None:
+def test_nodes_are_ordered_by_their_sources() -> None:
     flows = [Flow("a", (), ("z",), "RUNNING", False), Flow("b", (), ("y",), "RUNNING", False)]
     rows = {node.name: node.row for node in draw(flows).nodes}
     assert rows == {"a": 0, "z": 0, "b": 1, "y": 1}
 
 
-def test_nothing_is_a_picture_too() -> None:
+def test_a_diagram_may_be_empty() -> None:
     assert draw([]).nodes == ()

@@ -1,4 +1,4 @@
-"""Secrets in answers."""
+"""Masking of secrets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_secrets_are_masked_and_references_are_not() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["password", "url", "topics"]), st.text(max_size=20)))
-def test_what_was_shown_can_be_sent_again(config: dict[str, str]) -> None:
+def test_a_masked_configuration_can_be_sent_back(config: dict[str, str]) -> None:
     assert restore_secrets(mask_config(config), config) == config
 
 
@@ -42,7 +42,7 @@ def test_a_new_secret_replaces_the_old_one_and_a_mask_of_nothing_is_noticed() ->
     assert keys_with_mask(restore_secrets({"password": "******"}, {})) == ["password"]
 
 
-def test_a_trace_does_not_tell_what_the_configuration_hides() -> None:
+def test_a_trace_is_masked_like_the_configuration() -> None:
     trace = "no login for me with hunter22 at https://me:hunter33@host:9200/a"
     assert mask_trace(trace, CONFIG) == "no login for me with ****** at https://me:******@host:9200/a"
     assert mask_trace(None, CONFIG) is None

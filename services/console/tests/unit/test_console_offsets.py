@@ -32,7 +32,7 @@ def test_offsets_are_changed_while_stopped_only(world: World) -> None:
     assert world.http.get("/connectors/a/offsets").json() == {"offsets": []}
 
 
-def test_a_sink_begins_at_initial_offsets_and_forgets_those_of_one_before(world: World) -> None:
+def test_initial_offsets_replace_those_of_an_earlier_connector(world: World) -> None:
     entry = {"partition": {"kafka_topic": "t", "kafka_partition": 1}, "offset": {"kafka_offset": 3}}
     for asked in ([entry], {"offsets": [entry]}):
         body = {"name": "a", "config": CONFIG, "initial_state": "STOPPED", "initial_offsets": asked}
@@ -55,7 +55,7 @@ def test_a_sink_begins_at_initial_offsets_and_forgets_those_of_one_before(world:
         ),
     ],
 )
-def test_initial_offsets_that_cannot_be_create_nothing(world: World, asked: Any, said: str) -> None:
+def test_invalid_initial_offsets_create_nothing(world: World, asked: Any, said: str) -> None:
     before = world.memory.committed
     refused = world.http.post("/connectors", json={"name": "a", "config": CONFIG, "initial_offsets": asked})
     assert (refused.status_code, world.memory.records, world.memory.committed) == (400, [], before)
@@ -70,7 +70,7 @@ def test_a_source_has_no_initial_offsets(world: World) -> None:
     assert "is not a sink" in refused.json()["message"]
 
 
-def test_offsets_are_changed_all_or_none_and_what_is_not_there_is_said(world: World) -> None:
+def test_offsets_are_changed_all_or_none_and_missing_ones_are_named(world: World) -> None:
     def altered(*targets: tuple[str, Any, Any]) -> Any:
         entries = [
             {"partition": {"kafka_topic": topic, "kafka_partition": number}, "offset": {"kafka_offset": offset}}

@@ -63,7 +63,7 @@ def test_the_pages_create_change_and_delete_a_connector(world: World) -> None:
     assert world.http.get("/ui/connectors/a").status_code == 404
 
 
-def test_the_restart_of_a_task_is_asked_for_once_more(world: World) -> None:
+def test_the_restart_of_a_task_needs_a_confirmation(world: World) -> None:
     world.create()
     world.say("a", 0, "FAILED", trace="x")
     path = "/ui/connectors/a/tasks/0/restart"
@@ -147,7 +147,7 @@ def test_the_pages_plan_a_replay(world: World) -> None:
     assert "must be in the STOPPED state" in world.http.post("/ui/connectors/a/replay", data={"to": "2"}).text
 
 
-def test_pages_have_no_script_or_style_of_their_own_and_load_nothing_from_elsewhere(world: World) -> None:
+def test_pages_have_no_inline_script_or_style_and_load_nothing_from_other_sites(world: World) -> None:
     world.create()
     world.topics.put("t", b"1")
     listed = (

@@ -1,4 +1,4 @@
-"""Pages of a topic: every record once, in order of time, whatever the partitions hold."""
+"""Pages of a topic: every record once, ordered by time."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ def test_a_page_holds_the_newest_the_newest_first(reader: MemoryReader, limit: i
 
 @given(readers(), st.integers(1, 9))
 @settings(max_examples=60)
-def test_there_and_back_again(reader: MemoryReader, limit: int) -> None:
+def test_a_newer_page_leads_back_to_the_first_page(reader: MemoryReader, limit: int) -> None:
     first = Search(reader, keep, budget(), limit=limit).older(highs(reader))
     second = Search(reader, keep, budget(), limit=limit).older(first.older)
     back = Search(reader, keep, budget(), limit=limit).newer(second.newer)
     assert {*positions(back)} >= {*positions(first)} or len(back.items) == limit
 
 
-def test_a_floor_ends_the_way_back_before_the_topic_does() -> None:
+def test_a_floor_ends_a_backward_search_early() -> None:
     reader = MemoryReader([record(0, n, n) for n in range(10)])
     page = Search(reader, keep, budget(), limit=50).older({0: 10}, floor={0: 7})
     assert positions(page) == [(0, 9), (0, 8)]
@@ -130,13 +130,13 @@ def test_records_of_other_keys_are_read_and_not_kept() -> None:
     assert page.records_read >= 6
 
 
-def test_records_that_are_large_are_read_a_few_at_a_time() -> None:
+def test_large_records_are_read_in_small_chunks() -> None:
     reader = MemoryReader([record(0, n, n, value=b"x" * 9_000_000) for n in range(6)])
     page = Search(reader, lambda one: one, budget(1_000_000_000), limit=4).older({0: 6})
     assert positions(page) == [(0, 5), (0, 4), (0, 3), (0, 2)]
 
 
-def test_a_search_that_takes_too_long_says_where_it_goes_on() -> None:
+def test_a_search_out_of_time_tells_where_it_continues() -> None:
     now = iter(range(100))
     reader = MemoryReader([record(0, n, n) for n in range(1_000)])
     slow = SearchBudget(lambda: float(next(now)), max_ms=2_000, max_bytes=1_000_000)
@@ -145,7 +145,7 @@ def test_a_search_that_takes_too_long_says_where_it_goes_on() -> None:
     assert page.records_read == 1_000 - page.older[0]
 
 
-def test_positions_go_through_a_link() -> None:
+def test_positions_survive_a_link() -> None:
     assert positions_of(positions_text({1: 7, 0: 12})) == {0: 12, 1: 7}
     for wrong in ("", "1", "1:", "a:1", "1:2,", "1:-2"):
         with pytest.raises(ValueError, match="is not a position"):

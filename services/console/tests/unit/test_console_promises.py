@@ -1,4 +1,4 @@
-"""What docs/explanation/promises.md says of Kafka Connect is what the comparison with a real worker knows."""
+"""docs/explanation/promises.md counts the calls and differences of the comparison with a real worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What any record becomes for a person to read, and that every page and answer can hold it."""
+"""Decoding of values for display, also of values that are too deep or too large for pages and responses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read() -> DecodeValue:
 
 
 @given(JSON)
-def test_what_is_json_is_shown_as_it_is(read: DecodeValue, value: Any) -> None:
+def test_json_is_shown_unchanged(read: DecodeValue, value: Any) -> None:
     assert read(orjson.dumps(value))[:2] == ("json", value)
 
 
@@ -92,7 +92,7 @@ def test_avro_that_is_too_deep_is_shown_raw_with_the_reason() -> None:
         "/ui/topics/x/0/0",
     ],
 )
-def test_one_deep_record_does_not_keep_the_others_from_being_seen(world: World, path: str, levels: int) -> None:
+def test_one_deeply_nested_record_does_not_hide_the_others(world: World, path: str, levels: int) -> None:
     world.queues.records = [replace(world.queues.records[0], value=nested(levels)), world.queues.records[1]]
     world.topics.put("x", nested(levels), b'{"n":1}')
     answer = world.http.get(path)
@@ -127,7 +127,7 @@ def test_a_time_that_no_calendar_has_is_shown(world: World, time_ms: int) -> Non
 
 
 @pytest.mark.parametrize("value", [b"[" + b"[]," * 100_000 + b"1]", b"\xff" * 100_000, b"t" * 100_000])
-def test_lists_have_the_beginning_of_large_values_only(world: World, value: bytes) -> None:
+def test_lists_cut_large_values(world: World, value: bytes) -> None:
     world.topics.put("x", value, b'{"n":1}')
     small, large = world.http.get("/isotherm/topics/x/records").json()["records"]
     assert (small["value"], small["is_cut"]) == ({"n": 1}, False)
@@ -137,7 +137,7 @@ def test_lists_have_the_beginning_of_large_values_only(world: World, value: byte
     assert len(world.http.get("/ui/topics/x").content) < MAX_SHOWN
 
 
-def test_what_is_behind_the_beginning_of_a_value_is_found(world: World) -> None:
+def test_a_search_finds_text_behind_the_cut(world: World) -> None:
     world.topics.put("x", b"t" * 50_000 + b"needle", b"1")
     (found,) = world.http.get("/isotherm/topics/x/records?text=needle").json()["records"]
     assert found["offset"] == 0

@@ -1,4 +1,4 @@
-"""Kafka Connect's verbs over a cluster in memory; the integration tests compare with a real worker."""
+"""Kafka Connect's REST API over a cluster in memory; the integration tests compare it with a real worker."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_connector_can_begin_in_another_state(world: World, state: str) -> Non
         ([], "JSON object"),
     ],
 )
-def test_what_cannot_be_a_connector_is_refused_with_the_reason(world: World, body: Any, said: str) -> None:
+def test_an_invalid_connector_is_refused_with_the_reason(world: World, body: Any, said: str) -> None:
     refused = world.http.post("/connectors", json=body)
     assert (refused.status_code, refused.json()["error_code"]) == (400, 400)
     assert said in refused.json()["message"]
@@ -119,7 +119,7 @@ def test_a_group_must_be_named_where_several_know_the_class(world: World) -> Non
     assert found.worker_group == "h"
 
 
-def test_the_old_class_name_and_its_last_part_will_do(world: World) -> None:
+def test_an_alias_and_the_last_part_of_a_class_name_are_accepted(world: World) -> None:
     for klass in ("org.old.PrintSink", "PrintSinkConnector", "PrintSink"):
         assert world.http.put("/connectors/a/config", json={**CONFIG, "connector.class": klass}).is_success
         found = world.control.find("a")
@@ -177,7 +177,7 @@ def counters(world: World) -> tuple[int, dict[str, int]]:
     return found.restart_count, dict(found.task_restarts)
 
 
-def test_restarts_count_for_what_is_to_be_restarted(world: World) -> None:
+def test_a_restart_counts_for_the_chosen_tasks(world: World) -> None:
     world.create(config=CONFIG | {"tasks.max": 2})
     world.say("a", 0)
     world.say("a", 1, "FAILED", trace="no")
@@ -221,7 +221,7 @@ def test_a_deleted_connector_is_gone(world: World) -> None:
     assert world.http.delete("/connectors/a").status_code == 404
 
 
-def test_what_can_be_got_answers_head_without_content(world: World) -> None:
+def test_every_get_route_answers_head(world: World) -> None:
     world.create()
     for path in ("/", "/connectors", "/connectors/a/status", "/connector-plugins"):
         answer = world.http.head(path, headers={"accept": "*/*"})
@@ -268,14 +268,14 @@ def test_unknown_paths_and_methods_answer_as_connect_does(world: World) -> None:
     assert world.http.put("/connectors").json() == {"error_code": 405, "message": "HTTP 405 Method Not Allowed"}
 
 
-def test_a_change_that_kafka_does_not_take_is_not_answered_as_done(world: World) -> None:
+def test_a_change_that_kafka_does_not_acknowledge_answers_503(world: World) -> None:
     world.memory.is_away = True
     refused = world.http.post("/connectors", json={"name": "a", "config": CONFIG})
     assert (refused.status_code, refused.json()["error_code"]) == (503, 503)
     assert world.http.get("/connectors").json() == []
 
 
-def test_half_of_the_truth_is_not_shown(world: World) -> None:
+def test_nothing_is_answered_before_the_control_topics_are_read(world: World) -> None:
     world.health.not_ready("topics", "the control topics were not read yet")
     assert world.http.get("/connectors").status_code == 503
     world.health.ready("topics")
@@ -289,7 +289,7 @@ def test_every_answer_has_the_security_headers(world: World) -> None:
         assert response.headers["cache-control"] == "no-store"
 
 
-def test_a_reader_may_look_and_change_nothing() -> None:
+def test_a_reader_may_not_change_anything() -> None:
     auth = AuthSettings(operator_passwords={"ada": SecretStr("one")}, reader_tokens={"grafana": SecretStr("two")})
     with world_of(auth) as world:
         assert world.http.get("/connectors").status_code == 401
@@ -300,7 +300,7 @@ def test_a_reader_may_look_and_change_nothing() -> None:
         assert world.http.post("/connectors", json={"name": "a", "config": CONFIG}, auth=("ada", "one")).is_success
 
 
-def test_every_change_leaves_a_line_that_says_who(world: World) -> None:
+def test_every_change_is_logged_with_its_user(world: World) -> None:
     with capture_logs() as lines:
         world.create()
         world.http.get("/connectors")

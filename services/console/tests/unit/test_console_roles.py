@@ -1,4 +1,4 @@
-"""What somebody may ask for who may only look, and which calls leave an audit line."""
+"""The calls that readers may make, and the audit lines of changes."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def said(world: World, call: tuple[str, str, dict[str, Any]], **more: Any) -> tu
 
 
 @pytest.mark.parametrize("call", ONLY_LOOKS, ids=lambda call: call[1])
-def test_who_may_look_may_ask_for_what_changes_nothing(world: World, call: tuple[str, str, dict[str, Any]]) -> None:
+def test_a_reader_may_make_calls_that_change_nothing(world: World, call: tuple[str, str, dict[str, Any]]) -> None:
     assert said(world, call, auth=READER) == (200, [])
     assert said(world, call, auth=OPERATOR) == (200, [])
 
 
 @pytest.mark.parametrize("call", CHANGES, ids=lambda call: call[1])
-def test_who_may_look_changes_nothing(world: World, call: tuple[str, str, dict[str, Any]]) -> None:
+def test_a_reader_changes_nothing(world: World, call: tuple[str, str, dict[str, Any]]) -> None:
     before = (list(world.memory.records), list(world.queues.asked))
     status, lines = said(world, call, auth=READER)
 
@@ -78,7 +78,7 @@ def test_a_change_leaves_one_line(world: World, call: tuple[str, str, dict[str, 
 
 
 @pytest.mark.parametrize("call", ONLY_LOOKS, ids=lambda call: call[1])
-def test_a_page_of_another_site_may_ask_for_none_of_it(world: World, call: tuple[str, str, dict[str, Any]]) -> None:
+def test_pages_of_other_sites_may_make_none_of_these_calls(world: World, call: tuple[str, str, dict[str, Any]]) -> None:
     status, lines = said(world, call, auth=OPERATOR, headers={"sec-fetch-site": "cross-site"})
 
     assert (status, [one["event"] for one in lines]) == (403, ["refused"])

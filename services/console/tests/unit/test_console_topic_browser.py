@@ -1,4 +1,4 @@
-"""The topic browser: records decoded, filtered, paged, and without a secret of any connector."""
+"""The topic browser: decoded, filtered, paged and masked records."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_topics_say_who_writes_and_reads_them(world: World) -> None:
     assert "SensorReading" in page
 
 
-def test_records_are_decoded_and_what_cannot_be_is_shown_raw_with_the_reason(world: World) -> None:
+def test_records_are_decoded_and_undecodable_ones_are_shown_raw_with_the_reason(world: World) -> None:
     world.topics.put(READINGS, reading(world, 21.5), b"poison", b"\x00\x00\x00\x00\x07xyz", None)
     gone, unknown, poison, good = records(world, READINGS)
     assert (good["value"]["value"], good["format"], good["error"], good["value_base64"]) == (21.5, "avro", None, None)
@@ -96,7 +96,7 @@ def test_pages_go_back_and_forth(world: World) -> None:
     assert "0/119" in world.http.get(f"/ui/topics/t{newer[1]}").text
 
 
-def test_records_are_asked_for_by_text_time_offset_and_partition(world: World) -> None:
+def test_records_are_found_by_text_time_offset_and_partition(world: World) -> None:
     world.topics.put("t", *(json.dumps({"n": n, "Name": "Kitchen"}).encode() for n in range(9)), key=b"Device-1")
 
     def offsets(**asked: Any) -> list[int]:
@@ -131,13 +131,13 @@ def test_a_connectors_secrets_are_neither_shown_nor_found(world: World, klass: s
     assert len(records(world, CONNECTORS, text="print.password")) == 1
 
 
-def test_of_a_class_that_nobody_knows_every_value_may_be_a_secret(world: World) -> None:
+def test_every_value_of_an_unknown_class_is_masked(world: World) -> None:
     world.topics.put(CONNECTORS, connector(world, "x.Y", {"name": "a", "thing": SECRET, "kept": "${env:A}"}))
     (shown,) = records(world, CONNECTORS)
     assert shown["value"]["config"] == {"name": "a", "thing": "******", "kept": "${env:A}"}
 
 
-def test_what_cannot_be_masked_is_withheld(world: World) -> None:
+def test_a_value_that_cannot_be_masked_is_withheld(world: World) -> None:
     other = world.schemas.encoded(READINGS, "SensorReading", 1, isotherm.schemas.examples(READINGS)[0].value)
     good = connector(world, KLASS, CONFIG)
     world.topics.put(CONNECTORS, SECRET.encode(), json.dumps({"config": {"a": SECRET}}).encode(), good[:-9], other)
