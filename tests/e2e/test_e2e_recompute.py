@@ -158,7 +158,7 @@ def test_a_hundred_thousand_late_readings_are_put_into_their_windows_in_every_st
     topics.declare([READING])
     given = Given(topics, readings=220_000, span_ms=900_000, late_share=0.5)
     whole = checker.Rules(RULES.window_ms, allowed_lateness_ms=10**15, max_skew_ms=RULES.max_skew_ms)
-    late = sum(record.fate == "late" for record in given.records)
+    late = sum(record.category == "late" for record in given.records)
     before, after = given.windows(), given.windows(whole)
     assert late >= 100_000
     assert len({(start, end) for _, _, start, end in after}) >= 50

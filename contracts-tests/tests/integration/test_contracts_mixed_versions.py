@@ -127,11 +127,11 @@ def new_writer(world: World, schema: schema_catalog.JsonSchema, **more: Any) -> 
 
 
 class KeptRows:
-    """A store in memory, and what the loop tells."""
+    """A store in memory, and the loop's observer."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
-        self.refusals: list[FailedRecord] = []
+        self.failures: list[FailedRecord] = []
 
     def open(self) -> None: ...
 
@@ -149,8 +149,8 @@ class KeptRows:
 
     def committed(self, seconds: float, failed: bool) -> None: ...
 
-    def refused(self, refusals: Sequence[FailedRecord]) -> None:
-        self.refusals += refusals
+    def failed(self, records: Sequence[FailedRecord]) -> None:
+        self.failures += records
 
 
 @contextmanager
@@ -170,9 +170,9 @@ def persister(world: World) -> Iterator[Callable[[], list[Mapping[str, Any]]]]:
         ),
         sink=kept,
         project=project,
-        usual=project.usual,
+        try_project_batch=project.try_project_batch,
         policy=ErrorPolicy(),
-        send_dead_letters=lambda _refusals: None,
+        send_dead_letters=lambda _records: None,
         health=Health(),
         observer=kept,
     )
@@ -184,7 +184,7 @@ def persister(world: World) -> Iterator[Callable[[], list[Mapping[str, Any]]]]:
     finally:
         stop.set()
         thread.join(PATIENCE_S)
-    assert not kept.refusals
+    assert not kept.failures
 
 
 @contextmanager

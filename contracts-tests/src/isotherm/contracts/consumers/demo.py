@@ -35,10 +35,10 @@ def identifies(harness: Harness, found: Message) -> None:
 
 
 def tells_the_newest(harness: Harness, found: Message) -> None:
-    """Raise UnusableError unless the report can tell from a device's state which reading is its newest."""
+    """Raise UnusableError unless the report finds a device's newest readings in its state."""
     record = Decoder(harness.registry)(found.value).record
-    found = [(device, metric) for device, metric, _time in latest_of(record)]
-    expect("readings", found, [(record["device_id"], metric) for metric in record["latest"]])
+    newest = [(device, metric) for device, metric, _time in latest_of(record)]
+    expect("readings", newest, [(record["device_id"], metric) for metric in record["latest"]])
 
 
 def _need(provider: str, name: str, topic: str, record: str, value: Mapping[str, Any], **more: Any) -> Need:

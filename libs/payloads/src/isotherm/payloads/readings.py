@@ -55,7 +55,7 @@ class Reading(NamedTuple):
     attributes: dict[str, str]
 
     def as_record(self) -> dict[str, Any]:
-        """Return the reading under the field names of SensorReading; times stay integers, as timestamp-millis wants."""
+        """Return the reading with the field names of the Avro record; times stay integers, as timestamp-millis requires."""
         return {
             "device_id": self.device_id,
             "metric": self.metric,
