@@ -18,7 +18,7 @@ from isotherm.coap_ingest.ingest.records import (
     headers,
     message_record,
     payload_text,
-    readings,
+    reading_records,
 )
 from isotherm.coap_ingest.ingest.routes import compile_rules
 from isotherm.servicekit.avro import encoder
@@ -130,7 +130,8 @@ def read(kcql_text: str, **changes: Any) -> list[payloads.Reading]:
     assert not problems
     route = rule.route_for_server(SERVER)
     assert route.rules is not None
-    return readings(notification(resource=route.resource, **changes), route.rules)
+    records = reading_records(notification(resource=route.resource, **changes), route.rules)
+    return [payloads.Reading(*record.values()) for record in records]
 
 
 def test_the_documents_payload_becomes_a_reading_by_kcql() -> None:

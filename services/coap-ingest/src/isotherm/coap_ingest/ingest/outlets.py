@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from isotherm.coap_ingest.coap.notification import Notification
-from isotherm.coap_ingest.ingest.records import Headers, headers, message_record, readings
+from isotherm.coap_ingest.ingest.records import Headers, headers, message_record, reading_records
 from isotherm.coap_ingest.ingest.routes import Encode, Route
 
 
@@ -38,9 +38,9 @@ class Outlet:
         if route.rules is None:
             key = route.key(notification)
             return [KafkaRecord(topic, key, encode(message_record(notification)), headers(notification))]
-        found = readings(notification, route.rules, is_bound=is_bound)
+        records = reading_records(notification, route.rules, is_bound=is_bound)
         common = headers(notification)
-        return [KafkaRecord(topic, reading.device_id, encode(reading.as_record()), common) for reading in found]
+        return [KafkaRecord(topic, record["device_id"], encode(record), common) for record in records]
 
 
 Outlets = dict[tuple[str, str], list[Outlet]]

@@ -105,8 +105,8 @@ class ReadingRules:
     limits: payloads.Limits
 
 
-def readings(notification: Notification, rules: ReadingRules, *, is_bound: bool = False) -> list[payloads.Reading]:
-    """Return the readings in a notification, in order.
+def reading_records(notification: Notification, rules: ReadingRules, *, is_bound: bool = False) -> list[dict[str, Any]]:
+    """Return the readings in a notification as SensorReadings, in order.
 
     The device of a reading is its row's, else the notification's, else the server.
 
@@ -119,20 +119,19 @@ def readings(notification: Notification, rules: ReadingRules, *, is_bound: bool 
     rows = payloads.decode(
         notification.payload, notification.content_format, limits=rules.limits, now_ms=notification.arrived_ms
     )
-    found = []
+    device_id = notification.device_id or notification.resource.server.authority
+    defaults = payloads.Defaults(
+        device_id,
+        rules.metric,
+        rules.units,
+        notification.arrived_ms,
+        bound_device_id=device_id if is_bound else None,
+    )
+    records = []
     for index, row in enumerate(rows):
-        device_id = notification.device_id or notification.resource.server.authority
-        defaults = payloads.Defaults(
-            device_id,
-            rules.metric,
-            rules.units,
-            notification.arrived_ms,
-            index,
-            bound_device_id=device_id if is_bound else None,
-        )
         try:
-            found.append(payloads.reading(rules.project(row), defaults))
+            records.append(payloads.record(rules.project(row), defaults, index))
         except payloads.PayloadError as error:
             where = f"item {index} of {len(rows)}: " if len(rows) > 1 else ""
             raise type(error)(f"{where}{error.reason}") from error
-    return found
+    return records

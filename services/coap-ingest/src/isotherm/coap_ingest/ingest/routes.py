@@ -188,7 +188,9 @@ def _check_fields(statement: kcql.Statement, target: Target) -> None:
     if is_message and (statement.ignore or not _selects_all(statement)):
         raise InvalidStatementError(f"topic {target.name} holds complete messages: it accepts SELECT * only")
     if statement.with_key and not is_message:
-        raise InvalidStatementError("WITHKEY: readings are keyed by device, so that the readings of a device stay in order")
+        raise InvalidStatementError(
+            "WITHKEY: readings are keyed by device, so that the readings of a device stay in order"
+        )
     if any(path.part is not kcql.Part.VALUE or not path.segments for path in statement.with_key):
         raise InvalidStatementError("WITHKEY accepts fields of the payload only")
     other = next((field for field in statement.fields if field.path.part is not kcql.Part.VALUE), None)
