@@ -14,15 +14,13 @@ from isotherm.payloads import (
     Defaults,
     IdentityError,
     PayloadError,
-    Reading,
     decode,
     epoch_ms,
-    reading,
     record,
 )
 
 NOW_MS = 1_700_000_000_000
-DEFAULTS = Defaults("level-device", "temperature", {"temperature": "Cel"}, NOW_MS, 7)
+DEFAULTS = Defaults("level-device", "temperature", {"temperature": "Cel"}, NOW_MS)
 
 
 def test_a_row_that_says_everything_needs_no_default() -> None:
@@ -35,20 +33,21 @@ def test_a_row_that_says_everything_needs_no_default() -> None:
         "sequence": 98,
         "attributes": {"room": "attic", "floor": 3},
     }
-    assert reading(row, Defaults(None, None, {}, NOW_MS)) == Reading(
-        "t-1", "brightness", 300.0, "lx", 1486997194029, NOW_MS, 98, {"room": "attic", "floor": "3"}
-    )
-
-
-def test_a_bare_value_takes_every_default_and_its_index() -> None:
-    assert reading({"value": 21.5}, DEFAULTS) == Reading(
-        "level-device", "temperature", 21.5, "Cel", NOW_MS, NOW_MS, 7, {}
-    )
+    assert record(row, Defaults(None, None, {}, NOW_MS)) == {
+        "device_id": "t-1",
+        "metric": "brightness",
+        "value": 300.0,
+        "unit": "lx",
+        "event_time": 1486997194029,
+        "ingest_time": NOW_MS,
+        "sequence": 98,
+        "attributes": {"room": "attic", "floor": "3"},
+    }
 
 
 def test_a_row_with_a_time_has_sequence_0_unless_it_says_one() -> None:
-    assert reading({"value": 1, "event_time": 1486997194029}, DEFAULTS).sequence == 0
-    assert reading({"value": 1, "sequence": 3}, DEFAULTS).sequence == 3
+    assert record({"value": 1, "event_time": 1486997194029}, DEFAULTS)["sequence"] == 0
+    assert record({"value": 1, "sequence": 3}, DEFAULTS)["sequence"] == 3
 
 
 def test_every_other_field_becomes_an_attribute_as_text() -> None:
@@ -62,7 +61,7 @@ def test_every_other_field_becomes_an_attribute_as_text() -> None:
         "raw": b"\x00",
         "deep": {"a": [1, b"\x01"]},
     }
-    assert reading(row, DEFAULTS).attributes == {
+    assert record(row, DEFAULTS)["attributes"] == {
         "ok": "true",
         "n": "2",
         "f": "0.5",
@@ -72,8 +71,8 @@ def test_every_other_field_becomes_an_attribute_as_text() -> None:
     }
 
 
-def test_the_record_has_the_names_of_the_suite_and_integer_times() -> None:
-    assert reading({"value": 21.5}, DEFAULTS).as_record() == {
+def test_a_bare_value_takes_every_default_and_its_index() -> None:
+    assert record({"value": 21.5}, DEFAULTS, 7) == {
         "device_id": "level-device",
         "metric": "temperature",
         "value": 21.5,
@@ -88,13 +87,13 @@ def test_the_record_has_the_names_of_the_suite_and_integer_times() -> None:
 def test_the_documents_payload_without_aliases_says_which_name_is_missing() -> None:
     row = {"sensorId": "Sensor4", "timestamp": 1486997194029, "temperature": 23.6, "message": "Sensor message 98"}
     with pytest.raises(PayloadError, match=r"^value: .*message, sensorId, temperature.*SELECT temperature AS value"):
-        reading(row, DEFAULTS)
+        record(row, DEFAULTS)
 
 
 @pytest.mark.parametrize("value", [True, False, "21.5", math.nan, math.inf, -math.inf, [1], {}, None, 10**400, b"1"])
 def test_what_is_not_a_finite_number_is_no_value(value: object) -> None:
     with pytest.raises(PayloadError, match=r"^value: "):
-        reading({"value": value}, DEFAULTS)
+        record({"value": value}, DEFAULTS)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,7 @@ def test_what_is_not_a_finite_number_is_no_value(value: object) -> None:
 )
 def test_a_bad_field_is_named(field: str, value: object) -> None:
     with pytest.raises(PayloadError, match=f"^{field}: "):
-        reading({"value": 1, field: value}, DEFAULTS)
+        record({"value": 1, field: value}, DEFAULTS)
 
 
 @pytest.mark.parametrize(
@@ -132,11 +131,11 @@ def test_a_bad_field_is_named(field: str, value: object) -> None:
 )
 def test_what_nobody_says_is_named(defaults: Defaults, field: str) -> None:
     with pytest.raises(PayloadError, match=f"^{field}: neither"):
-        reading({"value": 1}, defaults)
+        record({"value": 1}, defaults)
 
 
 def test_numeric_device_ids_are_texts() -> None:
-    assert reading({"value": 1, "device_id": 42}, DEFAULTS).device_id == "42"
+    assert record({"value": 1, "device_id": 42}, DEFAULTS)["device_id"] == "42"
 
 
 @pytest.mark.parametrize(
@@ -204,25 +203,13 @@ _scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text() |
 )
 def test_any_row_is_a_reading_or_a_payload_error(row: dict[str, Any]) -> None:
     try:
-        made = reading(row, DEFAULTS)
+        made = record(row, DEFAULTS)
     except PayloadError:
         return
-    assert math.isfinite(made.value)
-    assert made.device_id
-    assert 0 <= made.event_time_ms <= 253_402_300_799_999
-    assert all(isinstance(text, str) for text in made.attributes.values())
-
-
-@given(st.dictionaries(st.sampled_from(["device_id", "value", "event_time", "sequence", "unit", "x"]), _scalars))
-def test_a_record_is_the_reading_with_the_given_sequence(row: dict[str, Any]) -> None:
-    row = {"value": 1.5, **row}
-    try:
-        expected = reading(row, DEFAULTS._replace(sequence=9)).as_record()
-    except PayloadError:
-        with pytest.raises(PayloadError):
-            record(row, DEFAULTS, 9)
-    else:
-        assert record(row, DEFAULTS, 9) == expected
+    assert math.isfinite(made["value"])
+    assert made["device_id"]
+    assert 0 <= made["event_time"] <= 253_402_300_799_999
+    assert all(isinstance(text, str) for text in made["attributes"].values())
 
 
 BOUND = DEFAULTS._replace(bound_device_id="7")
@@ -230,7 +217,7 @@ BOUND = DEFAULTS._replace(bound_device_id="7")
 
 @pytest.mark.parametrize("row", [{"value": 1}, {"value": 1, "device_id": "7"}, {"value": 1, "device_id": 7}])
 def test_bound_device_is_the_device(row: dict[str, Any]) -> None:
-    assert reading(row, BOUND).device_id == "7"
+    assert record(row, BOUND)["device_id"] == "7"
 
 
 JSON_VALUES = st.recursive(
@@ -248,16 +235,16 @@ JSON_VALUES = st.recursive(
 def test_no_row_names_another_device_than_the_bound_one(said: object) -> None:
     row = {"value": 1, "device_id": said}
     if said in (None, "7") or (type(said) is int and said == 7):
-        assert reading(row, BOUND).device_id == "7"
+        assert record(row, BOUND)["device_id"] == "7"
     else:
         with pytest.raises(IdentityError, match="may speak for '7' only"):
-            reading(row, BOUND)
+            record(row, BOUND)
 
 
 def test_base_name_of_senml_names_no_other_device_than_the_bound_one() -> None:
     def of(base_name: str) -> list[str]:
         rows = decode(b'[{"bn":"%b:","n":"temperature","v":1}]' % base_name.encode(), 110, now_ms=NOW_MS)
-        return [reading(row, BOUND).device_id for row in rows]
+        return [record(row, BOUND)["device_id"] for row in rows]
 
     assert of("7") == ["7"]
     with pytest.raises(IdentityError):
@@ -266,4 +253,4 @@ def test_base_name_of_senml_names_no_other_device_than_the_bound_one() -> None:
 
 def test_bound_device_has_a_length_as_any_other() -> None:
     with pytest.raises(PayloadError, match="1 to 256"):
-        reading({"value": 1}, DEFAULTS._replace(bound_device_id="x" * 257))
+        record({"value": 1}, DEFAULTS._replace(bound_device_id="x" * 257))

@@ -1,18 +1,13 @@
 """Turns the bytes of a device into plain readings: JSON, SenML (JSON and CBOR), CBOR and plain numbers.
 
-`decode` turns bytes into rows; `reading` turns one row into a `Reading` by fixed rules and given defaults, and `record`
-turns it into the fields of an Avro record. A caller may rename fields in between, as KCQL does. The package may import
+`decode` turns bytes into rows; `record` turns one row into the fields of a SensorReading by fixed rules and given
+defaults. A caller may rename fields in between, as KCQL does. The package may import
 the decoders orjson and cbor2; it must not know Kafka, Avro or a topic.
 """
 
 from isotherm.payloads.errors import IdentityError, PayloadError
 from isotherm.payloads.formats import Limits, decode
-from isotherm.payloads.readings import (
-    Defaults,
-    Reading,
-    reading,
-    record,
-)
+from isotherm.payloads.readings import Defaults, record
 from isotherm.payloads.times import epoch_ms
 
 __all__ = [
@@ -20,9 +15,7 @@ __all__ = [
     "IdentityError",
     "Limits",
     "PayloadError",
-    "Reading",
     "decode",
     "epoch_ms",
-    "reading",
     "record",
 ]

@@ -27,8 +27,7 @@ _KEYS = frozenset(("device_id", "metric", "value", "unit", "event_time", "sequen
 class Defaults(NamedTuple):
     """The values for keys that a row does not have.
 
-    `units` gives the unit of a metric. `ingest_time_ms` is when the suite received the payload (epoch ms). `sequence`
-    distinguishes the items of one payload that have no time of their own; only those use it.
+    `units` gives the unit of a metric. `ingest_time_ms` is when the suite received the payload (epoch ms).
 
     `bound_device_id` is the only device for which the sender may write; it replaces `device_id`. A row that names
     another device is refused.
@@ -38,47 +37,16 @@ class Defaults(NamedTuple):
     metric: str | None
     units: Mapping[str, str]
     ingest_time_ms: int
-    sequence: int = 0
     bound_device_id: str | None = None
 
 
-class Reading(NamedTuple):
-    """One measurement of one device; times are epoch milliseconds, UTC."""
-
-    device_id: str
-    metric: str
-    value: float
-    unit: str
-    event_time_ms: int
-    ingest_time_ms: int
-    sequence: int
-    attributes: dict[str, str]
-
-    def as_record(self) -> dict[str, Any]:
-        """Return the reading with the field names of the Avro record; times stay integers, as timestamp-millis requires."""
-        return {
-            "device_id": self.device_id,
-            "metric": self.metric,
-            "value": self.value,
-            "unit": self.unit,
-            "event_time": self.event_time_ms,
-            "ingest_time": self.ingest_time_ms,
-            "sequence": self.sequence,
-            "attributes": self.attributes,
-        }
-
-
-def reading(row: Mapping[str, Any], defaults: Defaults) -> Reading:
-    """Return the reading in `row`; `record` describes the rules and the errors."""
-    return Reading(*record(row, defaults, defaults.sequence).values())
-
-
-def record(row: Mapping[str, Any], defaults: Defaults, sequence: int) -> dict[str, Any]:
-    """Return the reading in `row` in the form of `Reading.as_record`; `sequence` replaces that of the defaults.
+def record(row: Mapping[str, Any], defaults: Defaults, sequence: int = 0) -> dict[str, Any]:
+    """Return the reading in `row` under the field names of SensorReading; its times are integers, epoch ms.
 
     `value` must be a finite number. A null counts as missing. `epoch_ms` parses `event_time`; its default is the ingest
-    time. The default of the sequence is 0 for a row with a time and `sequence` for a row without one. Every other field
-    becomes an attribute as text: bytes as base64, records and arrays as JSON.
+    time. The default of the sequence is 0 for a row with a time. For a row without one it is the argument `sequence`,
+    which distinguishes the items of one payload. Every other field becomes an attribute as text: bytes as base64,
+    records and arrays as JSON.
 
     Raises PayloadError, which names the field and what was expected, and IdentityError (one of them) for a device that
     is not the bound one.

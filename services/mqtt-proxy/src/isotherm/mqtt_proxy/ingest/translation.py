@@ -263,7 +263,7 @@ class Translator:
         project, target_of = route.project, route.target_of
         bound = self._bound_device(device_id, context) if self._is_bound else None
         defaults = payloads.Defaults(
-            device_id or context.client_id, metric, self._rules.units, context.ingest_ms, 0, bound
+            device_id or context.client_id, metric, self._rules.units, context.ingest_ms, bound
         )
         encode = None if target is None else self._encoders[target]
         properties = user_properties(publish.properties) if publish.properties else []
