@@ -216,6 +216,6 @@ def test_a_device_has_its_values_its_windows_and_its_alerts(console: Console, wr
     for expected in ('class="band"', "12 windows", "it is &lt;hot&gt;", "Closed alerts", "21.5"):
         assert expected in shown
     alerts = page(console, "alerts", text=device[8:])
-    assert alerts.index("critical") < alerts.index("Closed lately")
+    assert alerts.index("critical") < alerts.index("Recently closed")
     assert device in page(console, "devices", text=device[8:])
     assert "record not used" in console.log(), "what is no alert is said, and passed over"
