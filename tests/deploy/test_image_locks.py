@@ -252,7 +252,7 @@ def test_what_does_not_run_on_arm_is_found(table: str, problem: str | None) -> N
 def imported(package: Path) -> set[str]:
     """The distributions that a package of the workspace imports, our own left out."""
     distributions = importlib.metadata.packages_distributions()
-    names = {name for file in package.glob("src/**/*.py") if file.parent.name != "sinks" for name in _imports(file)}
+    names = {name for file in package.glob("src/**/*.py") if "sinks" not in file.parts for name in _imports(file)}
     return {
         canonicalize_name(distribution)
         for name in names - sys.stdlib_module_names

@@ -23,7 +23,7 @@ NOW_MS = 1_700_000_000_000
 DEFAULTS = Defaults("level-device", "temperature", {"temperature": "Cel"}, NOW_MS)
 
 
-def test_a_row_that_says_everything_needs_no_default() -> None:
+def test_a_complete_row_needs_no_default() -> None:
     row = {
         "device_id": "t-1",
         "metric": "brightness",
@@ -45,7 +45,7 @@ def test_a_row_that_says_everything_needs_no_default() -> None:
     }
 
 
-def test_a_row_with_a_time_has_sequence_0_unless_it_says_one() -> None:
+def test_a_row_with_a_time_has_sequence_0_unless_it_gives_one() -> None:
     assert record({"value": 1, "event_time": 1486997194029}, DEFAULTS)["sequence"] == 0
     assert record({"value": 1, "sequence": 3}, DEFAULTS)["sequence"] == 3
 
@@ -84,14 +84,14 @@ def test_a_bare_value_takes_every_default_and_its_index() -> None:
     }
 
 
-def test_the_documents_payload_without_aliases_says_which_name_is_missing() -> None:
+def test_the_documents_payload_without_aliases_names_the_missing_field() -> None:
     row = {"sensorId": "Sensor4", "timestamp": 1486997194029, "temperature": 23.6, "message": "Sensor message 98"}
     with pytest.raises(PayloadError, match=r"^value: .*message, sensorId, temperature.*SELECT temperature AS value"):
         record(row, DEFAULTS)
 
 
 @pytest.mark.parametrize("value", [True, False, "21.5", math.nan, math.inf, -math.inf, [1], {}, None, 10**400, b"1"])
-def test_what_is_not_a_finite_number_is_no_value(value: object) -> None:
+def test_a_value_must_be_a_finite_number(value: object) -> None:
     with pytest.raises(PayloadError, match=r"^value: "):
         record({"value": value}, DEFAULTS)
 
@@ -129,7 +129,7 @@ def test_a_bad_field_is_named(field: str, value: object) -> None:
         (DEFAULTS._replace(units={}), "unit"),
     ],
 )
-def test_what_nobody_says_is_named(defaults: Defaults, field: str) -> None:
+def test_a_missing_field_without_default_is_named(defaults: Defaults, field: str) -> None:
     with pytest.raises(PayloadError, match=f"^{field}: neither"):
         record({"value": 1}, defaults)
 
@@ -175,7 +175,7 @@ def test_times_of_every_magnitude(time: object, ms: int) -> None:
         10**30,
     ],
 )
-def test_what_is_not_a_time_is_refused(time: object) -> None:
+def test_an_invalid_time_is_refused(time: object) -> None:
     with pytest.raises(PayloadError, match="not a time"):
         epoch_ms(time)
 

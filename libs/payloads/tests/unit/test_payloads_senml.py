@@ -135,7 +135,7 @@ def test_a_record_of_base_fields_only_sets_them() -> None:
         ({"n": "a", "v": 1, "t": -2e9}, "between 1970 and 9999"),
     ],
 )
-def test_what_breaks_the_rfc_is_refused_with_the_record_and_the_reason(record: dict[str, Any], reason: str) -> None:
+def test_a_violation_of_the_rfc_is_refused_with_record_and_reason(record: dict[str, Any], reason: str) -> None:
     with pytest.raises(PayloadError, match=r"^SenML record 1: .*" + reason):
         decode(json.dumps([{"n": "first", "v": 1}, record]).encode(), 110, now_ms=NOW_MS)
 

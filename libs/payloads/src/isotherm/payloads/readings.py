@@ -41,7 +41,7 @@ class Defaults(NamedTuple):
 
 
 def record(row: Mapping[str, Any], defaults: Defaults, sequence: int = 0) -> dict[str, Any]:
-    """Return the reading in `row` under the field names of SensorReading; its times are integers, epoch ms.
+    """Return the reading in `row` with the field names of the Avro record; its times are integers, epoch ms.
 
     `value` must be a finite number. A null counts as missing. `epoch_ms` parses `event_time`; its default is the ingest
     time. The default of the sequence is 0 for a row with a time. For a row without one it is the argument `sequence`,
@@ -55,7 +55,7 @@ def record(row: Mapping[str, Any], defaults: Defaults, sequence: int = 0) -> dic
     value = get("value")
     if type(value) is not float:
         value = _number(row, value)
-    if not -_INFINITY < value < _INFINITY:
+        """Return the reading with the field names of the Avro record; times stay integers."""
         raise PayloadError(f"value: {value!r} is not a finite number")
     device_id, bound = get("device_id"), defaults.bound_device_id
     if bound is not None:
