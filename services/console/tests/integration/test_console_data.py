@@ -218,4 +218,4 @@ def test_a_device_has_its_values_its_windows_and_its_alerts(console: Console, wr
     alerts = page(console, "alerts", text=device[8:])
     assert alerts.index("critical") < alerts.index("Recently closed")
     assert device in page(console, "devices", text=device[8:])
-    assert "record not used" in console.log(), "what is no alert is said, and passed over"
+    assert "record cannot be used" in console.log(), "a record that is not an alert is logged and skipped"
