@@ -1,5 +1,5 @@
-"""What every service of the suite needs and none of it is about readings.
+"""The base of every service: everything that a process needs and that is not about readings.
 
-Settings, logs, secrets, the Avro wire format, Kafka clients, metrics, health and the life of a process. This
+Settings, logs, secrets, the Avro wire format, Kafka clients, metrics, health and the lifecycle of a process. This
 package knows no topic and no record; a test keeps it so.
 """

@@ -1,4 +1,4 @@
-"""Capped exponential back-off with full jitter, the one way in which the suite waits for a server."""
+"""Capped exponential back-off with full jitter: how the suite waits for a server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Backoff:
-    """Waiting times of consecutive failures.
+    """Waits after consecutive failures.
 
     The n-th wait is drawn evenly from [0, min(cap_ms, base_ms * 2**n)], never under `floor_ms`, so that clients
     that failed together do not come back together.
@@ -21,12 +21,12 @@ class Backoff:
     failures: int = 0
 
     def next_ms(self) -> float:
-        """Count one more failure and say how long to wait, in ms."""
+        """Count one more failure; the wait in ms."""
         # 2**63 already exceeds every cap; a bound keeps the power from growing without end.
         ceiling = min(self.cap_ms, self.base_ms * 2 ** min(self.failures, 63))
         self.failures += 1
         return max(self.floor_ms, self.random.uniform(0.0, ceiling))
 
     def reset(self) -> None:
-        """The server answered: start again from the base."""
+        """Start again from the base, because the server answered."""
         self.failures = 0

@@ -1,4 +1,4 @@
-"""The command line that every service has: `run`, `settings` and `health`."""
+"""The command line of every service: `run`, `settings` and `health`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ L = TypeVar("L", bound=settings.Settings)
 
 
 class Job(NamedTuple, Generic[S]):
-    """A command beside `run` that works with the service's settings and ends by itself."""
+    """Another command of a service, with the service's settings, that ends by itself."""
 
     name: str
     help: str
@@ -30,7 +30,7 @@ class Job(NamedTuple, Generic[S]):
 
 
 class ServiceCommand(Generic[S]):
-    """A service's `main`: reads settings, sets logs up, and turns every refusal into one clear text and exit code 2.
+    """A service's `main`: reads settings, configures logs, and prints every problem of the settings with exit code 2.
 
     `run` gets the settings and the parsed arguments and returns the exit code; `add_arguments` adds the service's own
     arguments to `run`. `jobs` are further commands.
@@ -85,7 +85,7 @@ class ServiceCommand(Generic[S]):
 
 
 class _Reachable(settings.Settings):
-    """All that `health` needs to know: a container's health check is not given the service's own arguments."""
+    """The settings of `health`: a container's health check does not get the service's arguments."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -93,7 +93,7 @@ class _Reachable(settings.Settings):
 
 
 def _ask(http: settings.HttpSettings, page: str) -> int:
-    # Never through a proxy of the environment: the service is on this machine.
+    # Without the environment's proxy: the service is on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"http://{http.host}:{http.port}/{page}", timeout=5) as answer:

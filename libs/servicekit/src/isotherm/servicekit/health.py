@@ -1,7 +1,7 @@
 """Liveness and readiness of a process, and the small HTTP server that answers for both and for metrics.
 
-Live: the service's own loop turns. Never a question about another server, or its outage would restart us.
-Ready: the service can do its work now; every reason why not is named.
+Live: the service's main loop runs. Liveness never depends on another server, or its outage would restart the service.
+Ready: the service can do its work now; otherwise every reason is listed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from isotherm.servicekit.settings import HttpSettings
 
 
 class Health:
-    """What a service says of itself; safe to use from any thread."""
+    """Liveness and readiness of a service; safe to use from any thread."""
 
     def __init__(self, beat_limit_ms: int = 30_000, clock: Callable[[], float] = time.monotonic) -> None:
         self._beat_limit_s = beat_limit_ms / 1000
@@ -29,21 +29,21 @@ class Health:
         self._lock = threading.Lock()
 
     def beat(self) -> None:
-        """The main loop turned once more."""
+        """Note that the main loop runs."""
         self._last_beat = self._clock()
 
     def ready(self, part: str = "start") -> None:
-        """`part` works."""
+        """Note that `part` works."""
         with self._lock:
             self._not_ready.pop(part, None)
 
     def not_ready(self, part: str, reason: str) -> None:
-        """`part` does not work, because of `reason` (no secrets: it is shown)."""
+        """Note that `part` does not work, because of `reason` (without secrets: `/ready` shows it)."""
         with self._lock:
             self._not_ready[part] = reason
 
     def is_live(self) -> bool:
-        """Whether the main loop turned within the limit."""
+        """Whether the main loop ran within the limit."""
         return self._clock() - self._last_beat <= self._beat_limit_s
 
     def problems(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Kafka clients with the suite's promises built in: idempotent acks=all producers, read_committed consumers."""
+"""Kafka clients that keep the suite's promises: idempotent producers with acks=all, read_committed consumers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from isotherm.servicekit.settings import KafkaSettings
 
 _log = logs.logger(__name__)
 _librdkafka_log = logging.getLogger("librdkafka")
-# A failed connection is logged and reported to the error callback; the callback's line is enough.
+# librdkafka logs a failed connection and reports it to the error callback, whose log line is enough.
 _librdkafka_log.addFilter(lambda record: not record.getMessage().startswith(("FAIL ", "ERROR ")))
 
 PRODUCER_DEFAULTS: dict[str, Any] = {
     "enable.idempotence": True,
     "acks": "all",
-    # Java's default partitioner, so that every producer puts a key on the same partition.
+    # Java's default partitioner: every producer must put a key on the same partition.
     "partitioner": "murmur2_random",
     "compression.type": "lz4",
     "linger.ms": 5,
@@ -60,7 +60,7 @@ def producer(settings: KafkaSettings, client_id: str, **overrides: Any) -> Produ
 
 
 def consumer(settings: KafkaSettings, client_id: str, group: str, **overrides: Any) -> Consumer:
-    """A read_committed consumer of `group` that commits only when told."""
+    """A read_committed consumer of `group` that commits only explicitly."""
     return Consumer({**CONSUMER_DEFAULTS, "group.id": group, **client_config(settings, client_id, **overrides)})
 
 
@@ -79,7 +79,7 @@ def error_of(error: BaseException | KafkaError) -> KafkaError | None:
 
 
 class _Errors:
-    """Says each error once in `interval_s`: a broker that is away fails connections by the hundred."""
+    """Logs each error at most once in `interval_s`: an unavailable broker fails hundreds of connections."""
 
     def __init__(self, interval_s: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval_s = interval_s
@@ -91,5 +91,5 @@ class _Errors:
         self._said = {name: at for name, at in self._said.items() if now - at < self._interval_s}
         if error.name() not in self._said:
             self._said[error.name()] = now
-            # librdkafka retries everything that is reported here by itself; fatal ones also fail the next call.
+            # librdkafka retries after every error that it reports here; a fatal one also fails the next call.
             _log.warning("kafka client error", code=error.name(), reason=error.str(), fatal=error.fatal())

@@ -1,4 +1,4 @@
-"""The life of a service process: start, signals, drain within a deadline, exit code."""
+"""The lifecycle of a service process: start, signals, drain within a deadline, exit code."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class Stop:
         self._async_event: asyncio.Event | None = None
 
     def set(self) -> None:
-        """Ask everything to stop; may be called from any thread and from a signal handler."""
+        """Request the stop; may be called from any thread and from a signal handler."""
         self._event.set()
         if self._loop is not None and self._async_event is not None:
             self._loop.call_soon_threadsafe(self._async_event.set)
 
     def is_set(self) -> bool:
-        """Whether the stop was asked for."""
+        """Whether the stop was requested."""
         return self._event.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until the stop is asked for or the time is over; True when asked for."""
+        """Block until the stop is requested or the time is over; True when it was requested."""
         return self._event.wait(timeout_s)
 
     async def wait_async(self) -> None:
-        """Return when the stop is asked for."""
+        """Return when the stop is requested."""
         if self._async_event is None:
             self._loop, self._async_event = asyncio.get_running_loop(), asyncio.Event()
             if self._event.is_set():
@@ -47,9 +47,9 @@ class Stop:
 
 
 def collect_rarely(new_objects: int = 100_000) -> None:
-    """Let the garbage collector look after so many new containers, and never again at what the program is made of.
+    """Run the garbage collector only after `new_objects` new containers, and never over the program's own objects.
 
-    For services whose records hold no cycles: it finds nothing in them, yet walks through all that wait, over and over.
+    For services whose records hold no cycles: the collector finds nothing in them, but walks all waiting records again.
     """
     gc.collect()
     gc.freeze()
@@ -60,14 +60,14 @@ def run(main: Callable[[Stop], int], *, shutdown_timeout_ms: int) -> int:
     """Run `main` in the main thread until it returns; SIGTERM and SIGINT set its `Stop`.
 
     When `main` has not returned `shutdown_timeout_ms` after the first signal, or on a second signal, the process ends
-    at once with Exit.DEADLINE: an unclean end is always survivable here, a hanging one is not.
+    at once with Exit.DEADLINE: every service recovers from an unclean end, but nothing recovers a hanging process.
     """
     stop = Stop()
 
     def on_signal(number: int, _frame: object) -> None:
         if stop.is_set():
             os._exit(Exit.DEADLINE)
-        # No logging here: the signal may have interrupted the logging lock's owner.
+        # No logging here: the signal may have interrupted the owner of the logging lock.
         stop.set()
         overdue = threading.Timer(shutdown_timeout_ms / 1000, _end_overdue, [signal.Signals(number).name])
         overdue.daemon = True
@@ -94,7 +94,7 @@ def run_async(
 
     def threaded(stop: Stop) -> int:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            # Our handlers were set before the Runner's; keep them: they know the deadline.
+            # The handlers that `run` installed before stay in place, because they know the deadline.
             return runner.run(started(stop))
 
     return run(threaded, shutdown_timeout_ms=shutdown_timeout_ms)

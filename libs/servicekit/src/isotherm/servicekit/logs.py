@@ -1,4 +1,4 @@
-"""Structured logs on stderr, one JSON object a line, for our code and for the libraries alike."""
+"""Structured logs on stderr, one JSON object on each line, for the suite's code and for libraries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def configure(service: str, settings: LogSettings) -> None:
         last = structlog.processors.JSONRenderer(default=repr)
         shared.append(structlog.processors.format_exc_info)
     else:
-        # Not rich's tracebacks, which show the values of local variables, secrets among them.
+        # Plain tracebacks: rich's show the values of local variables, which may be secrets.
         last = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
@@ -57,7 +57,7 @@ def configure(service: str, settings: LogSettings) -> None:
 
 
 def logger(name: str) -> structlog.stdlib.BoundLogger:
-    """The logger of a module: events are short lower-case phrases, everything else goes into keys."""
+    """The logger of a module: events are short lower-case phrases; all details are keys."""
     bound: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
     return bound
 

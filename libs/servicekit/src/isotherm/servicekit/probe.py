@@ -1,7 +1,7 @@
-"""`python -m isotherm.servicekit.probe SERVICE`: asks the running SERVICE of this container whether it is ready.
+"""`python -m isotherm.servicekit.probe SERVICE`: checks whether the running SERVICE of this container is ready.
 
-For the HEALTHCHECK of an image: the same answer as `SERVICE health`, without the second of a slow core that importing
-a service takes every half minute. It knows the address from the variables that settings have, and nothing else.
+For the HEALTHCHECK of an image: the same result as `SERVICE health`, without importing the service, which would take a
+second of processor time every half minute. It reads the address from the service's environment variables.
 """
 
 import os

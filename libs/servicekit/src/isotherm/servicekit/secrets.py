@@ -35,7 +35,7 @@ them, except certificates, which anybody may see.
 
 
 class SecretError(ValueError):
-    """A reference names a variable, file or key that is not there; the text names it, never a value."""
+    """A reference names a missing variable, file or key; the text names the reference and never a value."""
 
 
 def is_secret(key: str) -> bool:
@@ -45,12 +45,12 @@ def is_secret(key: str) -> bool:
 
 
 def resolve(text: str, environ: Mapping[str, str]) -> str:
-    """Replace every reference in `text` by the value it points to.
+    """Replace every reference in `text` by its value.
 
     `${env:NAME}` is a variable of `environ`; `${file:PATH}` the whole file without the final line break;
     `${file:PATH:KEY}` one key of a properties file.
 
-    Raises SecretError when a reference points nowhere.
+    Raises SecretError when a reference cannot be resolved.
     """
     return _REFERENCE.sub(lambda match: _value(match, environ), text)
 

@@ -32,7 +32,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _texts_to_collections(cls, values: object) -> object:
-        """The environment and the command line can only give text: read lists and maps from it."""
+        """Read lists and maps from text, because the environment and the command line give only text."""
         if not isinstance(values, Mapping):
             return values
         read = dict(values)
@@ -54,7 +54,7 @@ class KafkaSettings(Settings):
     @field_validator("properties")
     @classmethod
     def _keeps_promises(cls, properties: dict[str, str]) -> dict[str, str]:
-        """Refuse what a promise of the suite rests on (acks, idempotence, isolation, commits, group)."""
+        """Refuse properties on which a promise of the suite rests (acks, idempotence, isolation, commits, group)."""
         broken = [f"{key}: {why}" for key, value in properties.items() if (why := broken_promise(key, value))]
         if broken:
             raise PydanticCustomError(_BROKEN_PROMISE, "{why}", {"why": "; ".join(broken)})
@@ -73,33 +73,33 @@ class RegistrySettings(Settings):
 
 
 class HttpSettings(Settings):
-    """Where `/live`, `/ready` and `/metrics` answer."""
+    """The address of `/live`, `/ready` and `/metrics`."""
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(0, ge=0, le=65535, description="Port to listen on; 0 picks a free one and logs it.")
 
 
 class LogSettings(Settings):
-    """What is logged, to stderr."""
+    """What is logged to stderr, and how."""
 
     level: typing.Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level shown.")
     format: typing.Literal["json", "text"] = Field("json", description="One JSON object a line, or text.")
 
 
 class ServiceSettings(Settings):
-    """What every service has."""
+    """Settings of every service."""
 
     kafka: KafkaSettings = KafkaSettings()
     registry: RegistrySettings = RegistrySettings()
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
     shutdown_timeout_ms: int = Field(
-        25_000, ge=100, description="After SIGTERM: drain and exit within this time, or be ended."
+        25_000, ge=100, description="Time after SIGTERM to drain and exit, ms; then the process is ended."
     )
 
 
 class SettingsError(Exception):
-    """The settings cannot be used; `problems` holds one line each."""
+    """The settings cannot be used; `problems` holds one line for each problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -218,14 +218,14 @@ def _explain(cls: type[Settings], error: Mapping[str, Any], origins: Mapping[str
         hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
         return f"{key}{origin}: unknown key; {hint}"
     if error["type"] == _BROKEN_PROMISE:
-        # Never the input: it may hold `sasl.password` beside what is wrong.
+        # Without the input, which may hold `sasl.password` beside the wrong property.
         return f"{key}{origin}: {error['msg']}"
     value = "******" if secrets.is_secret(key) else repr(error["input"])
     return f"{key}{origin}: {value} is not allowed: {error['msg']}"
 
 
 def fields(cls: type[Settings], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key of a settings class with its pydantic field, groups opened, in order of declaration."""
+    """Every key of a settings class with its pydantic field, those of groups included, in order of declaration."""
     for name, field in cls.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, Settings):

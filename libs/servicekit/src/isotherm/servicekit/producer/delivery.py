@@ -26,7 +26,7 @@ class DeliveryFailedError(Exception):
 
 
 class QueueFullError(Exception):
-    """The bound on records that wait for their report is reached: stop reading until there is room."""
+    """Too many records wait for their delivery report: stop reading until there is room."""
 
 
 class LoopProducer:
@@ -44,21 +44,21 @@ class LoopProducer:
         self.outstanding = 0
         self.max_outstanding = max_outstanding
         self.failed_reports = 0
-        """How many `on_delivery` raised: a fault of theirs, which asyncio's exception handler logs."""
+        """Number of `on_delivery` callbacks that raised; asyncio's exception handler logs these errors."""
         self.on_fatal: Callable[[KafkaError], None] = _log_fatal
         self._retired: list[Producer] = []
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
     def replace(self, producer: Producer) -> None:
-        """Produce with `producer` from now on; what waits in the one before it is reported as failed."""
+        """Produce with `producer` from now on; records that wait in the previous one are reported as failed."""
         self._retired.append(self.producer)
         self.producer.purge()
         self.producer = producer
         self._poll_soon()
 
     def look(self) -> None:
-        """Learn of a fatal error while nothing is outstanding and therefore nothing is polled; cheap, never blocks."""
+        """Poll for a fatal error while no record is outstanding and nothing else polls; cheap, never blocks."""
         if self._timer is None:
             self._serve(self.producer)
 

@@ -1,4 +1,4 @@
-"""Cures an idempotent producer of a fatal error, and says so on `/ready`.
+"""Replaces an idempotent producer after a fatal error, and reports it on `/ready`.
 
 After a fatal error (a sequence that Kafka does not accept, an authorisation that was withdrawn; librdkafka's
 INTRODUCTION.md, "Fatal errors") a producer refuses every record for ever, while everything else of the process works.
@@ -63,7 +63,7 @@ class ProducerHealth:
         producer.on_fatal = self._fatal
 
     def look(self) -> None:
-        """To be called every second or so: a producer that has nothing to send can break, too."""
+        """Check the producer; call it about every second, because an idle producer can fail, too."""
         self._producer.look()
 
     async def close(self) -> None:
