@@ -225,7 +225,7 @@ def test_a_topic_that_joins_the_input_is_part_of_the_checkpoint(run: Run) -> Non
 def test_a_checkpoint_of_another_configuration_is_refused(run: Run, free_port: Callable[[], int]) -> None:
     other = Process(run.topics, run.folder, free_port(), window_ms=20_000)
     assert other.wait() == 2
-    difference = "window_ms: the checkpoint has 10000, the configuration 20000"
+    difference = "window_ms: the checkpoint has 10000, the configuration has 20000"
     assert difference in other.log_text()
     last = run.topics.statuses(avro.Decoder(SchemaRegistry(run.topics.registry)), other.pid)[-1]
     assert last["state"] == "FAILED"
