@@ -1,4 +1,4 @@
-"""Bytes and content formats to rows."""
+"""Decoding of payloads by content format."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_hostile_cbor_is_refused(data: bytes) -> None:
 
 
 def test_shared_cbor_values_do_not_fan_out() -> None:
-    # Each level holds the one below twice by reference: 2**12 leaves from 60 bytes.
+    # Each level references the one below twice: 2**12 leaves from 60 bytes.
     shared: object = [1]
     for _ in range(12):
         shared = [shared, shared]

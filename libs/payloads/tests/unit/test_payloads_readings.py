@@ -1,4 +1,4 @@
-"""Rows to readings, and times."""
+"""Readings from rows, and times."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_an_invalid_time_is_refused(time: object) -> None:
 @given(st.integers(10**11, 253_402_300_799_999 // 10), st.integers(-14 * 60, 14 * 60))
 @example(8_744_936_909_175, 0)
 def test_every_way_to_write_a_moment_means_the_same(ms: int, offset_minutes: int) -> None:
-    # From March 1973 (below, ms are taken for seconds) to where nanoseconds still fit 64 bits.
+    # From March 1973 (earlier ms count as seconds) to the largest nanoseconds in 64 bits.
     ms = min(ms, 9 * 10**12)
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
     local = moment.astimezone(timezone(timedelta(minutes=offset_minutes)))

@@ -20,7 +20,7 @@ LABELS |= {"vs": 3, "vb": 4, "s": 5, "t": 6, "ut": 7, "vd": 8}
 
 
 def resolve(*records: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a pack, which must be the same from JSON and from CBOR with its integer labels."""
+    """Return the rows of a pack; JSON and CBOR with integer labels must give the same rows."""
     rows = decode(json.dumps(records).encode(), 110, now_ms=NOW_MS)
     labelled = [{LABELS[label]: value for label, value in record.items()} for record in records]
     if not any("vd" in record for record in records):

@@ -1,8 +1,8 @@
 """Turns the bytes of a device into plain readings: JSON, SenML (JSON and CBOR), CBOR and plain numbers.
 
 `decode` turns bytes into rows; `record` turns one row into the fields of a reading by fixed rules and given
-defaults. A caller may rename fields in between, as KCQL does. The package may import
-the decoders orjson and cbor2; it must not know Kafka, Avro or a topic.
+defaults. A caller may rename fields in between, as KCQL does. The package may import the decoders orjson and cbor2; it
+must not know Kafka, Avro or a topic.
 """
 
 from isotherm.payloads.errors import IdentityError, PayloadError

@@ -55,7 +55,7 @@ def record(row: Mapping[str, Any], defaults: Defaults, sequence: int = 0) -> dic
     value = get("value")
     if type(value) is not float:
         value = _number(row, value)
-        """Return the reading with the field names of the Avro record; times stay integers."""
+    if not -_INFINITY < value < _INFINITY:
         raise PayloadError(f"value: {value!r} is not a finite number")
     device_id, bound = get("device_id"), defaults.bound_device_id
     if bound is not None:
