@@ -1,4 +1,4 @@
-"""The publisher against a broker of a few lines that cuts connections exactly where it hurts."""
+"""The publisher against a minimal broker that cuts connections at the critical moments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Connection:
         self._stream = accepted.makefile("rb")
 
     def read(self) -> tuple[int, int, bytes]:
-        """Type, flags and body of the next packet."""
+        """Return type, flags and body of the next packet."""
         first, length, shift = self._stream.read(1)[0], 0, 0
         while True:
             byte = self._stream.read(1)[0]
@@ -47,7 +47,7 @@ class Connection:
         return first >> 4, first & 0x0F, self._stream.read(length)
 
     def accept(self, *, session_present: bool) -> bytes:
-        """Let the client in; gives the body of its CONNECT."""
+        """Accept the client; return the body of its CONNECT."""
         kind, _, connect = self.read()
         assert kind == CONNECT
         # Protocol name with its length, then the version; MQTT 5 has properties, here none.
@@ -56,7 +56,7 @@ class Connection:
         return connect
 
     def acknowledge(self, kind: int, packet_id: int, reason: int = 0) -> None:
-        """Without a reason for success, as MQTT 5 allows and 3.1.1 asks."""
+        """Acknowledge without a reason code, as MQTT 5 allows and 3.1.1 requires."""
         said = bytes((reason,)) if reason else b""
         self._socket.sendall(struct.pack("!BBH", kind << 4, 2 + len(said), packet_id) + said)
 
@@ -66,7 +66,7 @@ class Connection:
 
 
 class Broker:
-    """Listens; connections are taken one by one by the test."""
+    """A listening socket; the test accepts one connection after the other."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -81,7 +81,7 @@ class Broker:
 
 
 class Device:
-    """A publisher whose thread is ours, and what it reported."""
+    """A publisher that runs on the test's thread, and its reports."""
 
     def __init__(self, port: int, access: Access | None = None) -> None:
         self.published: list[Reading] = []
@@ -178,7 +178,7 @@ def test_released_message_is_never_published_again_however_often_connecting_fail
     assert first.read()[0] == PUBREL
     first.close()
     for _ in range(2):
-        # The connection is taken and lost before CONNACK, as when a server dies while it starts.
+        # The broker accepts the connection and closes it before CONNACK, as a server that dies while it starts.
         refused = broker.connection()
         assert refused.read()[0] == CONNECT
         refused.close()
@@ -207,7 +207,7 @@ def test_no_more_than_the_window_is_unacknowledged(broker: Broker, device: Devic
     connection.close()
 
 
-def test_mqtt_5_tells_what_was_refused_and_nothing_refused_is_published_again(broker: Broker) -> None:
+def test_a_publish_refused_by_an_mqtt_5_server_is_reported_and_not_repeated(broker: Broker) -> None:
     five = Access(
         MQTTProtocolVersion.MQTTv5, username="devices", password="correct horse", user_properties=(("k", "v"),)
     )
@@ -254,7 +254,7 @@ def test_devices_connect_over_tls_with_a_login_at_mosquitto(tmp_path: Path, vers
         f"user root\nallow_anonymous false\npassword_file {tmp_path}/users\n"
         f"listener {port} 127.0.0.1\ncertfile {tmp_path}/ca.pem\nkeyfile {tmp_path}/key.pem\n"
     )
-    # Debian puts it where only root looks.
+    # Debian installs it outside a normal user's PATH.
     environment = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin"}
     mosquitto = subprocess.Popen(["mosquitto", "-c", str(tmp_path / "conf")], env=environment)
     options = ["--port", str(port), "--mqtt-version", version, "--tls-ca", str(tmp_path / "ca.pem")]

@@ -27,7 +27,7 @@ def reading(**changes: Any) -> dict[str, Any]:
         ({"event_time": datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC)}, "on-time"),
     ],
 )
-def test_a_verdict_depends_on_the_record_alone(changes: dict[str, Any], verdict: str) -> None:
+def test_the_class_of_a_reading_depends_on_the_record_alone(changes: dict[str, Any], verdict: str) -> None:
     assert checker.classify(reading(**changes), RULES) == verdict
 
 

@@ -1,4 +1,4 @@
-"""The CoAP test server's sensors: what their payloads say, and that a run can be repeated."""
+"""The sensors of the CoAP test server: their payloads, and repeatable runs."""
 
 from __future__ import annotations
 

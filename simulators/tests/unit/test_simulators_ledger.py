@@ -26,7 +26,7 @@ def test_line_is_in_the_file_before_the_next_is_written(tmp_path: Path) -> None:
         assert len(list(events(path))) == 1
 
 
-def test_torn_last_line_of_a_killed_simulator_is_left_out(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_text('{"event":"published"}\n{"event":"publ')
 
@@ -34,7 +34,7 @@ def test_torn_last_line_of_a_killed_simulator_is_left_out(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[]", "{}"])
-def test_line_that_is_no_event_is_named(tmp_path: Path, line: str) -> None:
+def test_an_invalid_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_text(f'{{"event":"published"}}\n{line}\n')
 

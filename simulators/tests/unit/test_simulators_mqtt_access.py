@@ -18,7 +18,7 @@ def access(*options: str) -> Access:
     return access_of(parser.parse_args(options))
 
 
-def test_nothing_said_is_a_persistent_session_of_3_1_1_in_the_clear() -> None:
+def test_the_default_is_a_persistent_session_of_3_1_1_without_tls() -> None:
     found = access()
     assert found == Access()
     assert found.client_arguments() == {"clean_session": False}
@@ -49,7 +49,7 @@ def test_mqtt_5_with_login_and_user_properties(tmp_path: Path) -> None:
         (("--username", "u", "--password-file", "/nowhere"), "--password-file: "),
     ],
 )
-def test_options_that_cannot_be_used_end_the_command(
+def test_invalid_options_end_the_command(
     options: tuple[str, ...], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["mqtt", "--ledger", str(tmp_path / "ledger"), *options]) == 2

@@ -1,4 +1,4 @@
-"""What the faulty path does to datagrams."""
+"""The faults of a path, and the relay between clients and a server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_without_faults_nothing_is_changed() -> None:
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.integers(1, 10), st.integers())
-def test_what_leaves_adds_up(drop: float, duplicate: float, reorder: float, depth: int, seed: int) -> None:
+def test_the_counts_of_datagrams_add_up(drop: float, duplicate: float, reorder: float, depth: int, seed: int) -> None:
     left, counts = through(Faults(drop, duplicate, reorder, depth), seed)
     assert len(left) == counts["left"] == counts["taken"] - counts["dropped"] + counts["duplicated"]
     assert set(left) <= set(DATAGRAMS)
@@ -76,5 +76,5 @@ async def test_two_clients_reach_the_server_and_it_reaches_them(free_port: Calla
     relay.close()
     for transport, _ in (*clients, (echo, None)):
         transport.close()
-    # Transports close in the loop's next turn.
+    # Transports close in the next iteration of the loop.
     await asyncio.sleep(0)

@@ -47,9 +47,9 @@ QUICK = (
     "observation.retry_cap_ms=500",
 )
 TIMEOUT_S = 120.0
-"""For what takes a second: machines differ, and are shared."""
+"""Timeout of steps that usually take a second, because machines differ and are shared."""
 _POLL_S = 0.1
-"""A consumer waits for so long when less comes than it asks for."""
+"""How long a consumer waits for more records."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Record:
 
 @dataclass
 class Reader:
-    """Everything that came into some topics since the reader was made, from one server of this test."""
+    """Reads every record of one server that came into some topics since the reader was made."""
 
     consumer: Any
     decode: Decoder
@@ -74,7 +74,7 @@ class Reader:
     seen: list[Record] = field(default_factory=list)
 
     def until(self, enough: Callable[[list[Record]], bool]) -> list[Record]:
-        """Read until `enough` says so of all records seen so far; they are returned, in order."""
+        """Read until `enough` is true for the records so far; return them in order."""
         deadline = time.monotonic() + TIMEOUT_S
         while not enough(self.seen):
             said = f"{len(self.seen)} records, the last ones: {self.seen[-3:]}"
@@ -83,7 +83,7 @@ class Reader:
         return self.seen
 
     def rest(self) -> list[Record]:
-        """Read what there is now to its end."""
+        """Read everything that is in the topics now; return all records so far."""
         for partition in list(self.next_offsets):
             end = _end_of(self.consumer, TopicPartition(*partition), lambda: self._poll(_POLL_S))
             deadline = time.monotonic() + TIMEOUT_S
@@ -107,7 +107,7 @@ class Reader:
 
 @dataclass
 class World:
-    """What a test needs: servers' addresses, a folder, processes that end with the test."""
+    """The environment of a test: servers, a folder, and processes that end with the test."""
 
     kafka: Kafka
     registry: Registry
@@ -117,7 +117,7 @@ class World:
     cleanup: ExitStack
     free_port: Callable[[], int]
     way_to_kafka: str | None = None
-    """Where the service finds Kafka, when that is a relay."""
+    """Kafka's address for the service, when a relay stands between them."""
 
     @property
     def authority(self) -> str:
@@ -150,7 +150,7 @@ class World:
         return self.start([LIBCOAP_SERVER, "-A", "127.0.0.1", "-p", str(self.port), "-d", "10"], "libcoap.log")
 
     def libcoap_dtls(self) -> subprocess.Popen[bytes]:
-        """Serves `coaps://` on the world's port, and `coap://` on the one below."""
+        """Start libcoap's server: `coaps://` on the world's port, `coap://` on the port below."""
         key = ["-k", PRE_SHARED_KEY, "-h", "hint"]
         return self.start(
             [LIBCOAP_DTLS_SERVER, "-A", "127.0.0.1", "-p", str(self.port - 1), *key, "-d", "10"], "libcoap.log"
@@ -164,7 +164,7 @@ class World:
         subprocess.run(command, check=True, timeout=TIMEOUT_S, capture_output=True)
 
     def relay(self, server_port: int, *more: str) -> subprocess.Popen[bytes]:
-        """A faulty path to a server on another port: the world's port then is the relay's."""
+        """Start a faulty path to a server on `server_port`; the relay listens on the world's port."""
         command = [sys.executable, "-m", "isotherm.simulators", "relay", "--listen", f"127.0.0.1:{self.port}"]
         ends = ["--to", f"127.0.0.1:{server_port}", "--ledger", str(self.folder / "relay.jsonl")]
         return self.start([*command, *ends, *more], "relay.log")
@@ -172,7 +172,7 @@ class World:
     def ingest(
         self, kcql: str, *settings: str, uri: str | None = None, keys: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """The service, by a file as the documents print it; `keys` are more of its keys."""
+        """Start the service with a connector file as the documents print it; `keys` adds keys to the file."""
         file = self.folder / "coap-source.properties"
         lines = {
             "name": "coap-source",
@@ -204,7 +204,7 @@ class World:
             return probe.connect_ex(("127.0.0.1", self.monitoring_port)) == 0
 
     def listening(self, kcql: str, scheme: str = "coap", **keys: str) -> subprocess.Popen[bytes]:
-        """The service as a server on the world's port; `keys` stand below `connect.coap.listen`."""
+        """Start the service as a listener on the world's port; `keys` are below `connect.coap.listen`."""
         below = {f"connect.coap.listen.{name.replace('_', '.')}": value for name, value in keys.items()}
         listen = {"connect.coap.listen": f"{scheme}://127.0.0.1:{self.port}", **below}
         process = self.ingest(kcql, uri="", keys=listen)
@@ -216,7 +216,7 @@ class World:
         return process
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that have these labels."""
+        """Return the sum of a metric's samples with these labels."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.monitoring_port}/metrics", timeout=TIMEOUT_S) as answer:
             families = text_string_to_metric_families(answer.read().decode())
         samples = (sample for family in families for sample in family.samples)
@@ -224,7 +224,7 @@ class World:
         return sum(sample.value for sample in found)
 
     def ready(self) -> Mapping[str, str]:
-        """What `/ready` names as problems."""
+        """Return the problems that `/ready` reports."""
         request = f"http://127.0.0.1:{self.monitoring_port}/ready"
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
@@ -235,17 +235,17 @@ class World:
         return problems
 
     def reader(self, *topics: str, ports: Sequence[int] = ()) -> Reader:
-        """A reader of what comes from the world's port, or from these."""
+        """Return a reader of the records from the world's port, or from `ports`."""
         settings = KafkaSettings(bootstrap_servers=self.kafka.bootstrap_servers)
         consumer = clients.consumer(settings, "test", "test-coap-ingest")
         self.cleanup.callback(consumer.close)
         partitions = []
         for topic in topics:
-            # A topic that was created just now may take a moment to be known everywhere.
+            # A new topic takes a moment to be known everywhere.
             while not (known := consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions):
                 continue
             partitions += [TopicPartition(topic, number, OFFSET_END) for number in known]
-        # Resolved now, not at the first poll: what the test causes next has to be seen.
+        # Resolve the end now, not at the first poll, so that the reader sees everything that follows.
         for partition in partitions:
             partition.offset = _end_of(consumer, partition, partial(consumer.poll, _POLL_S))
         consumer.assign(partitions)
@@ -256,7 +256,7 @@ class World:
 
 
 def _end_of(consumer: Any, partition: TopicPartition, wait: Callable[[], object]) -> int:
-    """Where a partition ends; asked again when the broker has just made it, or the client has just come back to it."""
+    """Return the end offset of a partition; retry while the partition is new or the client reconnects."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
@@ -270,7 +270,7 @@ def _end_of(consumer: Any, partition: TopicPartition, wait: Callable[[], object]
 
 
 def tail(log: Path) -> str:
-    """What the service said last."""
+    """Return the end of the service's log."""
     return log.read_text()[-4000:] if log.exists() else "no log"
 
 
@@ -286,14 +286,14 @@ def stop(process: subprocess.Popen[bytes]) -> int:
 
 @contextmanager
 def opened(kafka: Kafka, registry: Registry, folder: Path, free_port: Callable[[], int]) -> Iterator[World]:
-    """A world on these servers, with topics and schemas; its processes end with it."""
+    """Open a world on these servers, with topics and schemas; its processes end with it."""
     apply(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers), RegistrySettings(url=registry.url))
     with ExitStack() as cleanup:
         yield World(kafka, registry, folder, free_port(), free_port(), cleanup, free_port)
 
 
 def dead_letter_topic(world: World, name: str) -> str:
-    """A dead-letter topic that exists already, so that it can be read from its end."""
+    """Create a dead-letter topic, so that it can be read from its end; return its name."""
     admin: AdminClient = clients.admin(KafkaSettings(bootstrap_servers=world.kafka.bootstrap_servers), "test")
     ensure_topic(admin, name)
     return name

@@ -36,7 +36,7 @@ def worker_group(control: Control, tmp_path: Path, free_port: Callable[[], int])
     made.close()
 
 
-def test_a_source_moves_to_another_worker_is_paused_and_deleted(
+def test_a_connector_moves_to_another_worker_and_is_paused_and_deleted(
     world: World, control: Control, worker_group: WorkerGroup
 ) -> None:
     name = f"coap-{uuid.uuid4().hex[:8]}"
@@ -73,7 +73,7 @@ def test_a_source_moves_to_another_worker_is_paused_and_deleted(
     assert second.stop() == 0, second.log()
 
 
-def test_a_source_of_a_file_is_paused_and_resumed_in_its_process(world: World, control: Control) -> None:
+def test_a_connector_of_a_file_is_paused_and_resumed_in_its_process(world: World, control: Control) -> None:
     name = f"coap-{uuid.uuid4().hex[:8]}"
     reader = world.reader("thermostat.data")
     world.simulator("--rate", "20")

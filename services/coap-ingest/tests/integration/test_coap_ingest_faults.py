@@ -1,4 +1,4 @@
-"""Observation through faulty paths, frozen and restarted servers, over every transport, of what discovery finds."""
+"""Observation over faulty paths, of frozen and restarted servers, over every transport, and of discovered resources."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def has(count: int, seen: Sequence[Record]) -> bool:
     return len(seen) >= count
 
 
-# A lost confirmable one holds up all others for seconds (NSTART is 1), but comes again: few are missed, and late.
+# A lost confirmable notification delays all others for seconds (NSTART is 1) but is retransmitted: few are missed.
 @pytest.mark.parametrize(("more", "enough"), [((), 240), (("--confirmable",), 12)], ids=["NON", "CON"])
 def test_over_a_path_that_loses_duplicates_and_reorders_the_newest_wins_and_the_gap_is_exact(
     world: World, more: tuple[str, ...], enough: int
@@ -76,7 +76,7 @@ def test_over_a_path_that_loses_duplicates_and_reorders_the_newest_wins_and_the_
     assert min(counts["dropped"], counts["duplicated"], counts["reordered"]) > 0
 
 
-def test_a_frozen_server_goes_stale_and_is_read_again_when_it_moves(world: World) -> None:
+def test_a_frozen_server_becomes_stale_and_is_observed_again_when_it_continues(world: World) -> None:
     reader = world.reader("coap_sensor_topic")
     simulator = world.simulator("--rate", "40")
     ingest = world.ingest(MESSAGES.format("sensors"), IMPATIENT)
@@ -98,10 +98,10 @@ def test_a_frozen_server_goes_stale_and_is_read_again_when_it_moves(world: World
     assert times == sorted(times)
 
 
-def test_a_restart_that_one_resource_shows_has_the_others_asked_at_once(world: World) -> None:
+def test_a_restart_that_one_observer_notices_makes_the_others_ask_at_once(world: World) -> None:
     reader = world.reader("coap_sensor_topic")
     server = world.libcoap()
-    # `time` is fresh for a second, `example_data` for a minute: alone it would miss the restart for that long.
+    # `time` has a Max-Age of a second, `example_data` of a minute; alone, it would notice the restart only then.
     world.ingest(f"{MESSAGES.format('time')}; {MESSAGES.format('example_data')}")
     reader.until(lambda seen: {r.value["uri_path"] for r in seen} == {"time", "example_data"})
     server.kill()
@@ -127,7 +127,7 @@ def test_many_resources_on_several_servers_are_discovered_from_one_statement(wor
     reader.until(lambda seen: {(r.value["uri_port"], r.value["uri_path"]) for r in seen} == expected)
     assert world.metric("discovered_resources") == 40
 
-    # The first server comes back with fewer resources: the others are let go, and no problem remains.
+    # The first server restarts with fewer resources: the service stops observing the others, and no problem remains.
     first.kill()
     first.wait()
     world.simulator("--rate", "100", "--resources", "5", "--max-age", "5", port=world.port)
@@ -135,7 +135,7 @@ def test_many_resources_on_several_servers_are_discovered_from_one_statement(wor
     assert stop(ingest) == 0
 
 
-def test_notifications_of_many_blocks_arrive_whole(world: World) -> None:
+def test_notifications_of_many_blocks_arrive_complete(world: World) -> None:
     reader = world.reader("coap_sensor_topic")
     world.simulator("--rate", "5", "--padding", "5000")
     ingest = world.ingest(MESSAGES.format("sensors"))
@@ -198,7 +198,7 @@ def test_over_dtls_every_state_of_the_simulator_arrives(world: World) -> None:
     assert messages_in(reader.rest()) == sent(world.ledger)
 
 
-def test_a_wrong_key_is_said_to_be_no_answer_and_nothing_is_stored(world: World) -> None:
+def test_a_wrong_key_shows_as_no_answer_and_nothing_is_stored(world: World) -> None:
     reader = world.reader("coap_sensor_topic")
     world.libcoap_dtls()
     ingest = world.ingest(
@@ -216,7 +216,7 @@ def test_a_wrong_key_is_said_to_be_no_answer_and_nothing_is_stored(world: World)
 @pytest.mark.faults
 @pytest.mark.long
 @pytest.mark.parametrize("peer", ["simulator", "libcoap", "libcoap-dtls"])
-def test_five_restarts_under_observation_are_each_survived_within_max_age_and_15_s(world: World, peer: str) -> None:
+def test_observation_resumes_within_max_age_and_15_s_after_each_of_five_restarts(world: World, peer: str) -> None:
     reader = world.reader("coap_sensor_topic")
     start = {
         "simulator": lambda: world.simulator("--rate", "20"),
@@ -238,7 +238,7 @@ def test_five_restarts_under_observation_are_each_survived_within_max_age_and_15
     for restart in range(1, 6):
         server.kill()
         server.wait()
-        # Down until it is missed: the time to recover then is the service's own.
+        # The server stays down until the service notices, so that the recovery time is the service's own.
         reader.until(partial(interrupted, world, restart))
         server = start()
         back, before = time.monotonic(), len(reader.rest())

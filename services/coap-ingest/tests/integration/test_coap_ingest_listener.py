@@ -1,4 +1,4 @@
-"""Devices that POST: what is answered 2.04 is in Kafka, and every refusal has its code."""
+"""Devices that POST: Kafka has every reading that was answered 2.04, and every error has its code."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def body(number: int) -> bytes:
 
 
 def response_code(said: bytes) -> str | None:
-    """The code of the last response in what libcoap's client logged."""
+    """Return the code of the last response in the log of libcoap's client."""
     codes = re.findall(rb" c:([245]\.\d\d) ", said)
     return codes[-1].decode() if codes else None
 
 
 def libcoap_post(world: World, path: str, payload: bytes) -> str | None:
-    """The code that libcoap's client was answered with."""
+    """Return the code of the answer to libcoap's client."""
     uri = f"coap://127.0.0.1:{world.port}/{path}"
     command = [LIBCOAP_CLIENT, "-m", "post", "-t", "50", "-e", payload.decode(), "-v", "7", "-B", "20", uri]
     said = subprocess.run(command, check=True, timeout=TIMEOUT_S, capture_output=True)
@@ -71,7 +71,7 @@ async def ask(client: Any, world: World, path: str, payload: bytes = b"", code: 
     return await client.request(Message(code=code, uri=uri, payload=payload, **options)).response
 
 
-async def test_what_is_answered_2_04_is_a_message_and_a_reading(world: World, client: Any) -> None:
+async def test_a_post_answered_2_04_is_stored_as_a_message_and_a_reading(world: World, client: Any) -> None:
     reader = world.reader("coap_sensor_topic", "thermostat.data")
     ingest = world.listening(BOTH.format(DEVICES))
     assert libcoap_post(world, "devices/1", body(0)) == "2.04"
@@ -99,7 +99,7 @@ async def test_what_is_answered_2_04_is_a_message_and_a_reading(world: World, cl
     assert messages[0].value["source"].startswith("127.0.0.1:")
 
 
-async def test_every_refusal_has_its_code_and_stores_nothing(world: World, client: Any) -> None:
+async def test_every_error_has_its_code_and_stores_nothing(world: World, client: Any) -> None:
     reader = world.reader("thermostat.data")
     ingest = world.listening(READINGS.format(DEVICES), rate_limit="8:60")
     answers = [
@@ -124,7 +124,7 @@ async def test_every_refusal_has_its_code_and_stores_nothing(world: World, clien
     assert [device for device, _, _ in readings_in(reader.rest())] == ["S1"]
 
 
-async def test_while_kafka_is_away_5_03_is_the_answer_and_what_was_2_04_is_there(world: World, client: Any) -> None:
+async def test_during_a_kafka_outage_the_answer_is_5_03_and_every_2_04_is_stored(world: World, client: Any) -> None:
     reader = world.reader("thermostat.data")
     ingest = world.listening(READINGS.format(DEVICES), timeout_ms="2000")
     codes = {1: (await ask(client, world, "devices/1", body(1))).code.dotted}
@@ -148,7 +148,7 @@ async def test_while_kafka_is_away_5_03_is_the_answer_and_what_was_2_04_is_there
     reader.until(lambda seen: acknowledged <= {device for device, _, _ in readings_in(seen)})
 
 
-def test_a_repeated_request_is_stored_once_also_while_its_answer_is_pending(world: World) -> None:
+def test_a_duplicate_request_is_stored_once_also_while_its_answer_is_pending(world: World) -> None:
     reader = world.reader("thermostat.data")
     ingest = world.listening(READINGS.format("devices/1"))
     # CON POST, message id 0x1234, token 0x01, Uri-Path devices/1, Content-Format 50.
@@ -159,7 +159,7 @@ def test_a_repeated_request_is_stored_once_also_while_its_answer_is_pending(worl
         world.kafka.pause()
         try:
             device.send(request)
-            # The empty acknowledgement: the answer needs longer. Repeated, it is acknowledged again and no more.
+            # An empty acknowledgement, because the answer takes longer. A duplicate gets only another acknowledgement.
             assert device.recv(2048) == bytes.fromhex("60001234")
             device.send(request)
             assert device.recv(2048) == bytes.fromhex("60001234")
@@ -175,14 +175,14 @@ def test_a_repeated_request_is_stored_once_also_while_its_answer_is_pending(worl
 
 
 def dtls_post(world: World, identity: str, key: str, *more: str, payload: bytes, path: str = "devices/1") -> str | None:
-    """The code that libcoap's client over DTLS was answered with; none where no session came about."""
+    """Return the code of the answer to libcoap's client over DTLS; None without a session."""
     uri = f"coaps://127.0.0.1:{world.port}/{path}"
     command = [LIBCOAP_DTLS_CLIENT, "-m", "post", "-t", "50", "-u", identity, "-k", key, "-v", "7", "-B", "20", *more]
     said = subprocess.run([*command, "-e", payload.decode(), uri], timeout=TIMEOUT_S, capture_output=True, check=False)
     return response_code(said.stdout + said.stderr)
 
 
-def test_over_dtls_the_device_is_whose_key_it_has_and_others_are_not_heard(world: World) -> None:
+def test_over_dtls_the_key_identifies_the_device_and_other_clients_get_no_session(world: World) -> None:
     reader = world.reader("coap_sensor_topic", "thermostat.data")
     keys = "device-1:secret, device-2:another"
     kcql = BOTH.format(DEVICES).replace("sensorId AS device_id, ", "")
@@ -196,7 +196,7 @@ def test_over_dtls_the_device_is_whose_key_it_has_and_others_are_not_heard(world
     assert dtls_post(world, "device-1", "secret", payload=b"no reading") == "4.00"
     assert dtls_post(world, "device-1", "secret", payload=payload) == "2.04"
     assert world.metric("dtls_peers", state="session") <= 6
-    # The limit is the identity's, whatever port it comes from.
+    # The limit belongs to the identity, whatever port it uses.
     assert dtls_post(world, "device-1", "secret", payload=payload) == "4.29"
     assert stop(ingest) == 0
     records = reader.rest()
@@ -209,7 +209,7 @@ def test_over_dtls_the_device_is_whose_key_it_has_and_others_are_not_heard(world
     assert "Traceback" not in log
 
 
-def test_a_device_writes_in_its_own_name_only_and_where_it_may(world: World) -> None:
+def test_a_device_writes_only_in_its_own_name_and_to_permitted_paths(world: World) -> None:
     reader = world.reader("thermostat.data")
     ingest = world.listening(
         READINGS.format(DEVICES),
@@ -231,7 +231,7 @@ def test_a_device_writes_in_its_own_name_only_and_where_it_may(world: World) -> 
     assert [(r.key, r.headers["coap.identity"]) for r in reader.rest()] == [("1", "1")]
 
 
-def test_a_listener_without_dtls_is_on_loopback_unless_it_is_told_otherwise(world: World) -> None:
+def test_a_listener_without_dtls_needs_a_loopback_address_or_allow_anonymous(world: World) -> None:
     uri = f"coap://0.0.0.0:{world.port}"
     with pytest.raises(AssertionError, match="set allow_anonymous=true"):
         world.ingest(READINGS.format(DEVICES), uri="", keys={"connect.coap.listen": uri})

@@ -1,4 +1,4 @@
-"""A fatal error of the idempotent producer: seen on `/ready`, cured, and nothing that was promised is missing."""
+"""A fatal error of the idempotent producer: `/ready` shows it, and no acknowledged record is lost."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ async def client() -> AsyncIterator[Any]:
 
 
 def break_producer(world: World, gate: KafkaGate) -> None:
-    """Have the service's producer meet a fatal error, and return when it has another one."""
+    """Cause a fatal error of the service's producer, and return when the producer is replaced."""
     before = world.metric("producers_replaced_total")
-    # A heartbeat's record may be the one that meets the error; five fatal errors would end the service.
+    # A heartbeat's record may meet the error instead; five fatal errors would end the service.
     for _ in range(4):
         gate.refuse_produce(OUT_OF_ORDER_SEQUENCE_NUMBER)
         deadline = time.monotonic() + PATIENCE_S
@@ -56,7 +56,7 @@ def break_producer(world: World, gate: KafkaGate) -> None:
     raise AssertionError(f"no producer was replaced\n{tail(world.folder / 'ingest.log')}")
 
 
-async def test_after_a_fatal_error_devices_are_answered_2_04_again_and_that_is_stored(
+async def test_after_a_fatal_error_posts_are_stored_and_answered_2_04_again(
     world: World, gate: KafkaGate, client: Any
 ) -> None:
     reader = world.reader("thermostat.data")
@@ -101,7 +101,7 @@ def test_after_a_fatal_error_every_notification_is_stored_in_its_order(world: Wo
     assert world.metric("missed_notifications_total") == 0
     assert world.metric("notifications_total", outcome="dropped") == 0
     assert stop(ingest) == 0
-    # The broker had what it was said not to have: copies, which have the same identity.
+    # The broker had stored records that it reported as failed: copies with the same identity.
     stored, taken = list(dict.fromkeys(readings_in(reader.rest()))), sent(world.ledger)
     first = min(taken.index(reading) for reading in stored)
     assert len(stored) > 150

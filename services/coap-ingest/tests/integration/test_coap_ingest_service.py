@@ -96,7 +96,7 @@ def test_every_notification_that_was_sent_is_a_message_and_a_reading_field_by_fi
     assert reading.headers["coap.content_format"] == "0"
 
 
-def test_a_killed_and_restarted_server_is_observed_again_the_gap_counted_and_nothing_doubled(world: World) -> None:
+def test_a_restarted_server_is_observed_again_the_gap_is_counted_and_nothing_is_stored_twice(world: World) -> None:
     reader = world.reader("coap_sensor_topic", "thermostat.data")
     world.ingest(BOTH.format("sensors"))
     simulator = world.simulator("--rate", "40", "--confirmable")
@@ -118,7 +118,7 @@ def test_a_killed_and_restarted_server_is_observed_again_the_gap_counted_and_not
     assert times == sorted(times)
 
 
-def test_a_killed_service_takes_up_the_observation_when_it_is_started_again(world: World) -> None:
+def test_a_killed_service_observes_again_after_its_restart(world: World) -> None:
     reader = world.reader("thermostat.data")
     simulator = world.simulator("--rate", "40")
     kcql = READINGS.format("sensors")
@@ -134,12 +134,12 @@ def test_a_killed_service_takes_up_the_observation_when_it_is_started_again(worl
     stored, written = readings_in(reader.rest()), sent(world.ledger)
     assert max(Counter(stored).values()) == 1
     assert set(stored) <= set(written)
-    # Only what was sent around the death is missing: of the last second nothing. (Sixty came since: some of them
-    # answer the registration, or were sent before it.)
+    # Only states around the kill may be missing, none of the last second. (Of the sixty records since then, some answer
+    # the registration or were sent before it.)
     assert set(written[-40:]) <= set(stored)
 
 
-def test_while_kafka_is_away_notifications_wait_and_then_all_are_there(world: World) -> None:
+def test_notifications_wait_during_a_kafka_outage_and_all_are_stored_afterwards(world: World) -> None:
     reader = world.reader("thermostat.data")
     simulator = world.simulator("--rate", "50")
     ingest = world.ingest(READINGS.format("sensors"), "kafka_stalled_after_ms=1000")
@@ -159,7 +159,7 @@ def test_while_kafka_is_away_notifications_wait_and_then_all_are_there(world: Wo
     assert Counter(readings_in(reader.rest())) == Counter(sent(world.ledger))
 
 
-def test_libcoap_is_observed_and_payloads_that_are_no_readings_are_dead_letters(world: World) -> None:
+def test_libcoap_is_observed_and_invalid_payloads_become_dead_letters(world: World) -> None:
     dead_letters = dead_letter_topic(world, "coap-ingest.dead-letters")
     reader = world.reader("coap_sensor_topic", "thermostat.data", dead_letters)
     world.libcoap()
@@ -205,7 +205,7 @@ def test_libcoap_killed_and_restarted_is_observed_again(world: World) -> None:
     assert records[-1].value["is_notification"]
 
 
-def test_what_cannot_be_observed_is_polled(world: World) -> None:
+def test_a_resource_that_is_not_observable_is_polled(world: World) -> None:
     reader = world.reader("coap_sensor_topic")
     world.libcoap()
     ingest = world.ingest("INSERT INTO coap_sensor_topic SELECT * FROM `.well-known/core`")
@@ -219,7 +219,7 @@ def test_what_cannot_be_observed_is_polled(world: World) -> None:
     assert stop(ingest) == 0
 
 
-def test_json_values_keyed_by_a_field_and_throw_ends_the_service_with_everything_before_it(world: World) -> None:
+def test_json_values_have_the_key_of_a_field_and_throw_ends_the_service_after_storing_the_rest(world: World) -> None:
     raw, cel = dead_letter_topic(world, "coap.raw.json"), dead_letter_topic(world, "coap.cel.json")
     dead_letters = dead_letter_topic(world, "coap-ingest.dead-letters")
     reader = world.reader(raw, cel, dead_letters)

@@ -22,7 +22,7 @@ async def test_items_come_out_in_order_and_nothing_is_overwritten() -> None:
     assert (queue.reserved, queue.reserved_bytes) == (0, 0)
 
 
-async def test_a_place_is_in_use_from_its_reservation_until_its_release() -> None:
+async def test_a_slot_is_in_use_from_its_reservation_until_its_release() -> None:
     queue: BoundedQueue[str] = BoundedQueue(1, 1_000)
     assert queue.reserve(100)
     assert not queue.reserve(1)
@@ -41,7 +41,7 @@ async def test_bytes_are_bounded_too() -> None:
     assert queue.reserve(40)
 
 
-async def test_a_waiting_reader_gets_what_comes() -> None:
+async def test_a_waiting_reader_gets_the_next_item() -> None:
     queue: BoundedQueue[str] = BoundedQueue(1, 100)
     reading = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
@@ -50,7 +50,7 @@ async def test_a_waiting_reader_gets_what_comes() -> None:
     assert await reading == "late"
 
 
-def test_a_source_among_several_leaves_room_for_the_others_and_alone_it_may_have_everything() -> None:
+def test_a_source_leaves_room_for_other_sources_and_a_single_source_may_fill_the_queue() -> None:
     queue: BoundedQueue[int] = BoundedQueue(1_000, 1_000_000)
     while queue.reserve(1, "noisy"):
         pass
@@ -67,7 +67,7 @@ def test_a_source_among_several_leaves_room_for_the_others_and_alone_it_may_have
     assert not queue.reserve(1, "noisy")
 
 
-def test_bytes_are_shared_as_places_are_also_while_they_grow() -> None:
+def test_bytes_are_shared_like_slots_also_while_items_grow() -> None:
     queue: BoundedQueue[int] = BoundedQueue(1_000, 10_000)
     queue.add_source("quiet")
     assert queue.reserve(1_000, "noisy")
@@ -86,7 +86,7 @@ Step = tuple[str, int, int]
 
 
 @given(st.lists(st.tuples(st.sampled_from("rgpcx"), st.integers(0, 2), st.integers(0, 60)), max_size=200))
-def test_whatever_comes_the_bounds_hold_and_everything_is_given_back(steps: list[Step]) -> None:
+def test_any_sequence_stays_within_the_limits_and_frees_everything(steps: list[Step]) -> None:
     async def run() -> None:
         queue: BoundedQueue[int] = BoundedQueue(6, 100)
         open_places: list[tuple[int, int]] = []

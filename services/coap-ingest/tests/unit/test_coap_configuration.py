@@ -1,4 +1,4 @@
-"""Connector files: the documents' own, and every way to be wrong."""
+"""Connector files: those of the documents, and invalid ones."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ def test_dead_letters_go_where_connects_keys_say(line: str, topic: str) -> None:
         ("max.tasks = 1", "max.tasks = none", "whole number"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(old: str, new: str, expected: str) -> None:
+def test_an_invalid_configuration_is_refused_by_name(old: str, new: str, expected: str) -> None:
     assert old in DOCUMENT
     with pytest.raises(ConfigError, match=expected):
         planned(DOCUMENT.replace(old, new))
 
 
 @pytest.mark.parametrize("key", ["connect.coap.source.uri", "connect.coap.kcql"])
-def test_required_keys_are_missed_by_name(key: str) -> None:
+def test_a_missing_required_key_is_named(key: str) -> None:
     text = "".join(line for line in DOCUMENT.splitlines(keepends=True) if not line.startswith(key))
     with pytest.raises(ConfigError, match=key.replace("source.", "")):
         planned(text)
@@ -168,7 +168,7 @@ def test_one_statement_reads_several_servers_over_several_transports() -> None:
     assert "secret" not in repr(made)
 
 
-def test_json_goes_into_topics_that_are_not_declared_messages_and_readings_alike() -> None:
+def test_json_messages_and_readings_go_to_topics_that_are_not_declared() -> None:
     made = planned(
         with_kcql("INSERT INTO raw.json SELECT * FROM sensors; INSERT INTO cel.json SELECT t AS value FROM sensors")
         + "value.converter = org.apache.kafka.connect.json.JsonConverter\nvalue.converter.schemas.enable = true\n"
@@ -195,14 +195,14 @@ def test_envelopes_are_the_default_of_connects_own_converter_alone(converter: st
     assert rule.topic.values is expected
 
 
-def test_nothing_under_the_value_converter_vanishes_without_a_notice() -> None:
+def test_every_ignored_key_of_the_value_converter_gives_a_notice() -> None:
     more = "value.converter.schema.registry.url = http://r\nvalue.converter.schema.enable = true\n"
     found = {notice.key: notice.message for notice in planned(DOCUMENT + more).notices}
     assert "the registry is the service's own" in found["value.converter.schema.registry.url"]
     assert "did you mean value.converter.schemas.enable" in found["value.converter.schema.enable"]
 
 
-def test_the_error_policy_is_connects_with_dead_letters_always_on() -> None:
+def test_the_error_policy_is_that_of_connect_with_dead_letters_always_on() -> None:
     assert planned(DOCUMENT).errors == ErrorPolicy(Policy.NOOP, dead_letters=True)
     configured = "connect.coap.error.policy = retry\nconnect.coap.max.retries = 3\nconnect.coap.retry.interval = 500\n"
     assert planned(DOCUMENT + configured).errors == ErrorPolicy(Policy.RETRY, 3, 500, dead_letters=True)
@@ -246,7 +246,7 @@ def notification(resource: Resource, payload: bytes, **more: Any) -> Notificatio
     )
 
 
-def test_a_pattern_and_filters_say_what_is_discovered() -> None:
+def test_a_pattern_and_a_filter_select_the_discovered_resources() -> None:
     made = planned(
         with_kcql("INSERT INTO coap_sensor_topic SELECT * FROM `sensors/*`")
         + "connect.coap.discovery.rt = temperature, core.*\nconnect.coap.discovery.obs = false\n"

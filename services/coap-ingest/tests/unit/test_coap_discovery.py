@@ -30,7 +30,7 @@ def test_the_list_of_rfc_6690_is_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["sensors", "</a", '</a>;rt="x', "</a> </b>", "</a>;;"])
-def test_what_is_no_list_is_refused_with_its_place(text: str) -> None:
+def test_text_that_is_no_list_is_refused_with_its_position(text: str) -> None:
     with pytest.raises(ValueError, match="no link at character 0"):
         parse_links(text)
 
@@ -63,11 +63,11 @@ def test_only_resources_of_the_server_itself_are_taken() -> None:
         (LinkFilter(types=("temperature",), interfaces=("actuator",)), False),
     ],
 )
-def test_filters_ask_for_one_of_each(filters: LinkFilter, passes: bool) -> None:
+def test_a_link_needs_one_of_the_types_and_one_of_the_interfaces(filters: LinkFilter, passes: bool) -> None:
     assert filters.accepts(Link("/t", ("temperature", "y"), ("sensor",), is_observable=True)) is passes
 
 
-def test_what_cannot_be_observed_is_taken_only_when_told() -> None:
+def test_a_resource_that_is_not_observable_is_accepted_only_when_configured() -> None:
     assert not LinkFilter().accepts(Link("/t"))
     assert LinkFilter(observable_only=False).accepts(Link("/t"))
 
@@ -82,7 +82,7 @@ def test_patterns_stay_within_their_segment() -> None:
     assert ResourcePattern("a%20b/*").matches(("a b", "x"))
 
 
-def test_one_restart_is_told_once_to_everybody_else() -> None:
+def test_a_restart_is_reported_once_to_all_other_observers() -> None:
     notified: list[str] = []
     now = 0.0
     detector = RestartDetector(clock=lambda: now)

@@ -20,7 +20,7 @@ from isotherm.coap_ingest.coap import dtls
 from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache
 from isotherm.coap_ingest.coap.message_layer import ServerContext
 
-# The library's client, used by the tests only, says so when its connections are collected.
+# The library's client, which only the tests use, warns when its connections are collected.
 pytestmark = pytest.mark.filterwarnings("ignore:DTLS module did not shut down")
 KEYS = {b"device-1": b"secret", b"device-2": b"another", b"\xff\x01": bytes(range(13)) + b"\xfe\x00\xff"}
 
@@ -51,7 +51,7 @@ class AcceptAll:
 
 @asynccontextmanager
 async def served(port: int) -> AsyncIterator[Any]:
-    """A server on the port; gives its pool of peers."""
+    """Run a server on the port; yield its connection pool."""
     site = coap_resource.Site()
     site.add_resource(["who"], Mirror())
     context = ServerContext(site, AcceptAll(), MessageIdCache(1_000))
@@ -79,7 +79,7 @@ async def who(context: Any, port: int) -> str:
     message = Message(code=POST, uri=f"coaps://127.0.0.1:{port}/who", payload=b"x")
     async with asyncio.timeout(60):
         answer = await context.request(message).response
-    # The library's client lets go of a connection that nobody holds, and makes a new one.
+    # The library's client drops a connection without references and makes a new one.
     context.held = answer.remote
     said: str = answer.payload.decode()
     return said
@@ -93,7 +93,7 @@ def client_hello() -> bytes:
 
 
 def forge(port: int, datagram: bytes) -> None:
-    """Send it from an address that nobody sent from before."""
+    """Send a datagram from a new address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.sendto(datagram, ("127.0.0.1", port))
 
@@ -137,7 +137,7 @@ async def test_forged_addresses_are_bounded_and_end_no_session(port: int, monkey
         assert session in pool._connections.values()
 
 
-async def test_the_session_that_was_silent_for_longest_makes_room(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_session_that_was_silent_for_longest_is_evicted(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dtls, "MAX_SESSIONS", 1)
     async with served(port) as pool, device(b"device-1", b"secret") as one, device(b"device-2", b"another") as two:
         await who(one, port)

@@ -1,4 +1,4 @@
-"""What the forwarder does when Kafka refuses a record, by the connector's error policy."""
+"""The forwarder when Kafka refuses records or a producer breaks, under each error policy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ connect.coap.retry.interval = 1
 
 
 class Refusing:
-    """A producer whose deliveries fail so many times, for a reason that may pass."""
+    """A producer whose deliveries fail `times` times with a transient error."""
 
     def __init__(self, times: int) -> None:
         self.left = times
@@ -60,7 +60,7 @@ class Refusing:
 
 
 class Breaking:
-    """A producer that breaks after so many records, as librdkafka does; it is another one after so many refusals."""
+    """A producer that breaks after some records, as librdkafka does, and is replaced after some refusals."""
 
     def __init__(self, breaks_after: Sequence[int], refusals: int) -> None:
         self.written: list[bytes] = []
@@ -78,7 +78,7 @@ class Breaking:
             self._is_broken, self._refusals_left, self._taken = False, self._refusals, 0
         self._taken += 1
         if self._breaks_after and self._taken > self._breaks_after[0]:
-            # Whoever produces next learns it sooner than from the reports.
+            # The next call of produce meets the error before the reports arrive.
             self._is_broken = self._taken > self._breaks_after[0] + 1
             self._reports.append(lambda: on_delivery(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER), None))
         else:
@@ -97,7 +97,7 @@ class Breaking:
 
 @given(st.integers(1, 60), st.lists(st.integers(0, 20), max_size=3), st.integers(1, 3))
 @settings(deadline=None, max_examples=25)
-def test_what_broken_producers_did_not_store_their_successors_store_in_order(
+def test_records_that_broken_producers_did_not_store_are_stored_in_order_by_their_successors(
     count: int, breaks_after: list[int], refusals: int
 ) -> None:
     async def run() -> list[bytes]:
@@ -115,7 +115,7 @@ def test_what_broken_producers_did_not_store_their_successors_store_in_order(
         assert asyncio.run(run()) == [f"{number}.0".encode() for number in range(count)]
 
 
-async def test_a_reading_that_was_held_back_keeps_the_time_of_its_arrival() -> None:
+async def test_a_delayed_reading_keeps_its_arrival_time() -> None:
     kafka = Refusing(times=20)
     made = forwarder("", kafka, encode=lambda record: str((record["ingest_time"], record["event_time"])).encode())
     running = asyncio.create_task(made.run())
@@ -125,7 +125,7 @@ async def test_a_reading_that_was_held_back_keeps_the_time_of_its_arrival() -> N
     assert kafka.written == [("thermostat.data", b"(1, 1)")]
 
 
-async def test_what_is_tried_again_is_bounded_with_the_rest() -> None:
+async def test_records_that_wait_for_a_retry_are_bounded() -> None:
     kafka = Refusing(times=1_000_000)
     made = forwarder("connect.coap.error.policy = NOOP\n", kafka, limit=30)
     made._producer.max_outstanding = 5
@@ -134,14 +134,14 @@ async def test_what_is_tried_again_is_bounded_with_the_rest() -> None:
     running = asyncio.create_task(made.run())
     while kafka.attempts < 50:  # noqa: ASYNC110  # a producer has no event to wait for
         await asyncio.sleep(0.001)
-    # What Kafka refuses stays in the queue, whose bound the sockets see.
+    # Refused records keep their notifications in the queue, whose limit applies to the sockets.
     assert made._queue.reserved >= 20
     assert made.unsettled == 30
     running.cancel()
 
 
 def offer(made: Forwarder, payload: bytes) -> None:
-    """Put one more notification of the first one's resource into the queue."""
+    """Put one more notification of the same resource into the queue."""
     first = made._queue._items[0][0]
     assert made._queue.reserve(len(payload))
     said = replace(first.notification, payload=payload)
@@ -190,7 +190,7 @@ async def test_retry_ends_the_service_after_its_attempts() -> None:
 
 
 @pytest.mark.parametrize("policy", ["NOOP", "THROW"])
-async def test_other_policies_try_until_kafka_takes_it(policy: str) -> None:
+async def test_other_policies_retry_until_kafka_accepts_the_record(policy: str) -> None:
     kafka = Refusing(times=30)
     made = forwarder(f"connect.coap.error.policy = {policy}\nconnect.coap.max.retries = 3\n", kafka)
     running = asyncio.create_task(made.run())
@@ -209,9 +209,7 @@ async def test_other_policies_try_until_kafka_takes_it(policy: str) -> None:
         ("connect.coap.error.policy = THROW\nerrors.tolerance = all", False),
     ],
 )
-async def test_a_payload_that_cannot_be_used_is_a_dead_letter_under_every_policy_and_throw_asks_for_the_end(
-    policy: str, halts: bool
-) -> None:
+async def test_an_invalid_payload_is_a_dead_letter_under_every_policy_and_throw_halts(policy: str, halts: bool) -> None:
     kafka = Refusing(times=0)
     made = forwarder(policy + "\n", kafka, b"no reading")
     running = asyncio.create_task(made.run())

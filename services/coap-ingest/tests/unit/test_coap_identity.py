@@ -1,4 +1,4 @@
-"""Who may write what."""
+"""The device of a path, and the access rules for paths."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from isotherm.coap_ingest.listener.identity import PathAcl, device_of_path, pars
         ("/devices/7", "devices/7", "7"),
     ],
 )
-def test_the_device_of_a_path_is_what_the_asterisk_stands_for(source: str, path: str, device: str) -> None:
+def test_the_asterisk_of_from_selects_the_device_in_the_path(source: str, path: str, device: str) -> None:
     assert device_of_path(source, tuple(path.split("/"))) == device
 
 
-def test_an_identity_may_send_where_a_rule_says_so_and_nowhere_else() -> None:
+def test_an_identity_may_send_only_to_the_paths_of_its_rules() -> None:
     acl = parse_acl("device-1: devices/1, rooms/*/1 ; gateway: *\n*: own/%u/data")
     allowed = {
         "device-1": ["devices/1", "rooms/kitchen/1", "own/device-1/data"],
@@ -48,7 +48,7 @@ def test_an_identity_may_send_where_a_rule_says_so_and_nowhere_else() -> None:
         ("a: devices/x%u", "%u must be a whole segment"),
     ],
 )
-def test_a_rule_that_cannot_be_read_is_named(text: str, expected: str) -> None:
+def test_an_invalid_rule_is_named(text: str, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         parse_acl(text)
 

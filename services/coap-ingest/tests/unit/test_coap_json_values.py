@@ -1,4 +1,4 @@
-"""JSON as Connect's JsonConverter writes it."""
+"""JSON values in the form of Connect's JsonConverter."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def test_with_schemas_every_record_of_the_suite_is_an_envelope_that_names_its_ty
     assert by_name["etags"]["items"] == {"type": "string", "optional": False}
 
 
-def test_a_union_that_connect_cannot_say_is_refused() -> None:
+def test_a_union_without_a_connect_schema_is_refused() -> None:
     with pytest.raises(ValueError, match="no schema in Connect"):
         connect_schema(["null", "string", "long"])

@@ -15,7 +15,7 @@ from isotherm.connector.config.files import ConfigError
 from isotherm.servicekit.throttling.rates import Rate
 
 
-def test_a_listener_takes_the_place_of_servers() -> None:
+def test_a_listener_replaces_the_servers_to_observe() -> None:
     listen = planned(LISTENING + "connect.coap.listen.rate.limit = 5:60\n").listen
     assert listen is not None
     rule = listen.rules[0]
@@ -31,7 +31,7 @@ def test_a_listener_takes_the_place_of_servers() -> None:
         ("connect.coap.listen.timeout.ms = 1", "at least 1000"),
     ],
 )
-def test_what_a_listener_cannot_be_is_refused_by_name(line: str, expected: str) -> None:
+def test_an_invalid_listener_key_is_refused_by_name(line: str, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         planned(f"{LISTENING}{line}\n")
 
@@ -39,7 +39,7 @@ def test_what_a_listener_cannot_be_is_refused_by_name(line: str, expected: str) 
 SECURED = LISTENING.replace("coap://127", "coaps://127")
 
 
-def test_devices_show_who_they_are_over_dtls() -> None:
+def test_devices_authenticate_with_their_keys_over_dtls() -> None:
     listen = planned(SECURED + "connect.coap.listen.psk = device-1:secret, device-2:with:colon\n").listen
     assert listen is not None
     assert listen.server == Server("coaps", "127.0.0.1", 5684)
@@ -69,13 +69,13 @@ def test_devices_show_who_they_are_over_dtls() -> None:
         ),
     ],
 )
-def test_what_the_dtls_library_cannot_take_is_refused_and_no_key_is_shown(text: str, expected: str) -> None:
+def test_a_key_that_the_dtls_library_cannot_take_is_refused_and_not_shown(text: str, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected) as refused:
         planned(text)
     assert "bbb" not in str(refused.value)
 
 
-def test_keys_and_identities_are_bytes_in_whatever_form_they_are_written() -> None:
+def test_keys_and_identities_are_bytes_in_every_written_form() -> None:
     text = "connect.coap.listen.psk = a:hex:00ff10, hex:ff01:base64:AP8Q, b:text:hex:1, c:plain, hex:secret\n"
     listen = planned(SECURED + text).listen
     assert listen is not None
@@ -95,7 +95,7 @@ def test_keys_and_identities_are_bytes_in_whatever_form_they_are_written() -> No
 WITH_KEYS = SECURED + "connect.coap.listen.psk = device-1:secret\n"
 
 
-def test_who_a_record_is_of_is_the_identity_over_dtls_unless_it_is_said_otherwise() -> None:
+def test_over_dtls_the_default_device_is_the_identity() -> None:
     def policy(text: str) -> IdentityPolicy | None:
         listen = planned(text).listen
         return None if listen is None else listen.identity
@@ -123,13 +123,13 @@ def test_who_a_record_is_of_is_the_identity_over_dtls_unless_it_is_said_otherwis
         ),
     ],
 )
-def test_what_an_identity_cannot_be_is_said(text: str, expected: str) -> None:
+def test_an_invalid_identity_policy_is_refused_with_the_reason(text: str, expected: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(expected)):
         planned(text)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "gateway.example", "[2001:db8::1]"])  # noqa: S104  # that is refused
-def test_without_dtls_it_listens_beyond_this_machine_only_when_it_is_told_that_it_may(host: str) -> None:
+def test_an_address_beyond_loopback_without_dtls_needs_allow_anonymous(host: str) -> None:
     text = LISTENING.replace("127.0.0.1", host)
     with pytest.raises(ConfigError, match=r"coap://.*does not authenticate senders.*set allow_anonymous=true"):
         planned(text)
@@ -139,5 +139,5 @@ def test_without_dtls_it_listens_beyond_this_machine_only_when_it_is_told_that_i
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "[::1]", "localhost"])
-def test_this_machine_is_always_heard(host: str) -> None:
+def test_a_loopback_address_is_always_allowed(host: str) -> None:
     assert planned(LISTENING.replace("127.0.0.1", host)).listen is not None

@@ -1,4 +1,4 @@
-"""What the listener holds for devices, and how much: blocks, repeated requests, identities."""
+"""The listener: block-wise payloads, duplicates, rate limits, identities, discovery."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def device(port: int) -> Iterator[Device]:
     made.close()
 
 
-async def test_transfers_that_are_over_do_not_count(port: int, device: Device) -> None:
+async def test_finished_transfers_do_not_count(port: int, device: Device) -> None:
     async with served(port, FAST) as made:
         codes: Counter[str] = Counter()
         for number in range(100):
@@ -40,7 +40,7 @@ async def test_transfers_that_are_over_do_not_count(port: int, device: Device) -
         assert made.metric("transfers") == 0
 
 
-async def test_one_that_begins_transfers_and_ends_none_blocks_nobody_else(port: int, device: Device) -> None:
+async def test_a_device_that_ends_no_transfer_does_not_block_others(port: int, device: Device) -> None:
     noisy = Device(port, "127.0.0.2")
     async with served(port, FAST) as made:
         first = block(0, 32, more=True)
@@ -52,7 +52,7 @@ async def test_one_that_begins_transfers_and_ends_none_blocks_nobody_else(port: 
     noisy.close()
 
 
-async def test_blocks_that_do_not_fit_have_their_codes(port: int, device: Device) -> None:
+async def test_blocks_out_of_order_get_an_error_code(port: int, device: Device) -> None:
     async with served(port, FAST) as made:
         assert await device.code(request(1, body=BIG[:32], block1=block(1, 32, more=True))) == "4.08"
         assert await device.code(request(2, body=BIG[:31], block1=block(0, 32, more=True))) == "4.00"
@@ -80,7 +80,7 @@ async def test_the_root_names_neither_metric_nor_device(
         assert len(made.kafka.stored) == (code == "2.04")
 
 
-async def test_next_blocks_belong_to_the_request_that_was_admitted(port: int, device: Device) -> None:
+async def test_later_blocks_belong_to_the_request_that_passed_the_rate_limit(port: int, device: Device) -> None:
     async with served(port, "connect.coap.listen.rate.limit = 2:600"):
         body = b'{"temperature": 1, "a": "' + b"x" * 160 + b'"}'
         codes = []
@@ -89,13 +89,13 @@ async def test_next_blocks_belong_to_the_request_that_was_admitted(port: int, de
             part = body[number : number + 16]
             codes.append(await device.code(request(number, body=part, block1=block(number // 16, 16, more=more))))
         assert codes == ["2.31"] * (len(codes) - 1) + ["2.04"]
-        # One that follows nothing is a request of its own.
+        # A block that continues no transfer counts as a request.
         part = body[:16]
         assert await device.code(request(1_000, body=part, block1=block(9, 16, more=True))) == "4.08"
         assert await device.code(request(1_001, body=part, block1=block(9, 16, more=True))) == "4.29"
 
 
-async def test_repeated_request_is_answered_again_and_stored_once_within_the_rate(port: int, device: Device) -> None:
+async def test_a_duplicate_is_answered_again_within_the_rate_and_stored_once(port: int, device: Device) -> None:
     async with served(port, "connect.coap.listen.rate.limit = 5:600") as made:
         assert await device.code(request(77)) == "2.04"
         for _ in range(5):
@@ -110,7 +110,7 @@ async def test_repeated_request_is_answered_again_and_stored_once_within_the_rat
         assert made.metric("duplicate_requests_total", outcome="ignored") == 1
 
 
-async def test_memory_of_requests_is_bounded_and_costs_no_timers(port: int) -> None:
+async def test_the_message_id_cache_is_bounded_and_needs_no_timers(port: int) -> None:
     async with served(port, FAST, cache_size=1_024) as made:
         before = len(asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]  # asyncio's heap of timers
         for number in range(5_000):
@@ -123,7 +123,7 @@ async def test_memory_of_requests_is_bounded_and_costs_no_timers(port: int) -> N
         assert len(asyncio.get_running_loop()._scheduled) == before  # type: ignore[attr-defined]  # as above
 
 
-async def test_a_refused_request_is_not_remembered(port: int) -> None:
+async def test_a_rejected_request_is_not_in_the_message_id_cache(port: int) -> None:
     async with served(port, "connect.coap.listen.rate.limit = 1:600") as made:
         for number in range(1_000):
             message = Message.decode(request(number), _Remote())
@@ -136,7 +136,7 @@ async def test_a_refused_request_is_not_remembered(port: int) -> None:
 
 
 class _Remote:
-    """An address to which nothing can be sent."""
+    """A remote address that drops everything."""
 
     sockaddr = ("::ffff:127.0.0.3", 1, 0, 0)
     is_multicast_locally = True
@@ -153,7 +153,7 @@ class _Remote:
         ("topic", "devices/7", b'[{"temperature": 1}, {"temperature": 1, "device_id": "victim"}]', "4.03", []),
     ],
 )
-async def test_without_dtls_the_payload_or_the_path_says_who_it_is(
+async def test_without_dtls_the_payload_or_the_path_names_the_device(
     port: int, device: Device, identity: str, path: str, body: bytes, code: str, keys: list[str]
 ) -> None:
     async with served(port, f"connect.coap.listen.identity = {identity}") as made:
@@ -161,13 +161,13 @@ async def test_without_dtls_the_payload_or_the_path_says_who_it_is(
         assert [key for key, _ in made.kafka.stored] == keys
 
 
-async def test_a_listener_is_watched_from_its_first_moment(port: int) -> None:
+async def test_maintenance_runs_from_the_first_moment_of_a_listener(port: int) -> None:
     async with served(port, "connect.coap.listen.psk = device-1:secret", scheme="coaps") as made:
         made.listener.maintain()
         assert made.metric("dtls_peers", state="session") == 0
 
 
-async def test_the_list_of_links_comes_in_blocks_of_which_nothing_is_kept(port: int, device: Device) -> None:
+async def test_the_list_of_links_comes_in_blocks_and_nothing_is_stored_between_them(port: int, device: Device) -> None:
     more = "".join(f"; INSERT INTO thermostat.data SELECT v AS value FROM r{number}" for number in range(60))
     async with served(port, FAST, statements=more) as made:
         text = b""

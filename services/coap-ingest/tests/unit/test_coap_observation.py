@@ -1,4 +1,4 @@
-"""RFC 7641 on the client's side: the rule for newer, silence, errors, and what is counted."""
+"""The state machine of an observation: newer notifications, silence, errors, counts (RFC 7641)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def observing(observe: int = 10, now_ms: float = 0.0, **changes: Any) -> Observa
 
 
 def refreshing(observe: int = 10) -> tuple[Observation, float]:
-    """An observation that fell silent and was asked again, and the time of that."""
+    """An observation whose server fell silent and got a refresh, and the time of the refresh."""
     observation = observing(observe)
     observation.on_time(60_000)
     now_ms = observation.deadline_ms
@@ -73,7 +73,7 @@ def test_the_same_number_is_not_newer(v: int) -> None:
     order=st.randoms(use_true_random=False),
     lost=st.floats(0, 0.5),
 )
-def test_whatever_is_lost_doubled_and_reordered_only_newer_ones_pass_and_the_skipped_are_counted(
+def test_with_loss_duplicates_and_reordering_only_newer_notifications_pass_and_gaps_are_counted(
     start: int, steps: list[int], order: random.Random, lost: float
 ) -> None:
     sent = [(start + sum(steps[: n + 1])) % OBSERVE_MODULUS for n in range(len(steps))]
@@ -120,7 +120,7 @@ def test_silence_is_max_age_and_a_random_grace_and_then_the_same_token_asks_agai
     assert observation.state is State.REGISTERING
 
 
-def test_an_absent_max_age_is_60_s_and_no_silence_of_more_than_a_day_is_believed() -> None:
+def test_an_absent_max_age_is_60_s_and_the_longest_max_age_is_a_day() -> None:
     assert observing(10, max_age_s=None).deadline_ms == 60_000
     assert observing(10, max_age_s=2**32 - 1).deadline_ms == 86_400_000
 
@@ -140,14 +140,14 @@ def test_an_unchanged_state_at_refresh_is_a_repetition() -> None:
     assert not observation.is_stale
 
 
-def test_a_restarted_server_is_taken_up_with_its_lower_numbers() -> None:
+def test_a_restarted_server_is_accepted_with_lower_observe_values() -> None:
     observation, now_ms = refreshing(1000)
     classification = observation.on_response(now_ms, response(3, is_acknowledgement=True))
     assert classification == Classification(NEW, interrupted="the server restarted its Observe values")
     assert observation.on_response(now_ms + 10, response(4)) == Classification(NEW)
 
 
-def test_a_late_notification_during_a_refresh_is_not_taken_for_its_answer() -> None:
+def test_a_late_notification_during_a_refresh_does_not_count_as_its_answer() -> None:
     observation, now_ms = refreshing(10)
     assert observation.on_response(now_ms, response(9)) == Classification(SUPERSEDED)
     assert observation.state is State.REGISTERING
@@ -161,7 +161,7 @@ def test_a_refresh_without_answer_is_an_interruption_and_leads_to_a_new_token() 
     assert (due.action, due.interrupted) == (None, "no answer within 5000 ms")
     assert observation.state is State.WAITING
     assert observation.on_time(observation.deadline_ms).action is Action.REGISTER
-    # A new token begins a new numbering, whatever the old one was; counted it was already.
+    # A new token starts new Observe values; the interruption was counted before.
     assert observation.on_response(now_ms + 100, response(2)) == Classification(NEW)
     assert observation.problem is None
 
@@ -193,13 +193,13 @@ def test_an_error_code_ends_the_observation_and_it_is_tried_again(code: str) -> 
     said = response(None, is_success=False, code=code)
     assert observation.on_response(100, said) == Classification(REFUSED, interrupted=f"the server answered {code}")
     assert observation.on_time(observation.deadline_ms).action is Action.REGISTER
-    # Interrupted it was once: further failures of the same outage are not counted again.
+    # Further failures of one outage are not counted as interruptions.
     assert observation.on_response(200, said) == Classification(REFUSED)
     assert not observation.close()
 
 
 @pytest.mark.parametrize("code", ["5.03", "4.29"])
-def test_a_server_that_is_overloaded_is_asked_again_after_its_max_age(code: str) -> None:
+def test_an_overloaded_server_is_asked_again_after_its_max_age(code: str) -> None:
     observation = observing(10)
     observation.on_response(100, response(None, is_success=False, code=code, max_age_s=30))
     assert observation.on_time(30_099).action is None
@@ -219,7 +219,7 @@ def test_waits_between_failures_grow_up_to_the_cap() -> None:
     assert max(waits[:3]) <= 1_000
 
 
-def test_what_cannot_be_observed_is_polled_at_max_age_and_each_poll_asks_for_more() -> None:
+def test_a_resource_that_is_not_observable_is_polled_at_max_age_and_each_poll_registers() -> None:
     observation = Observation(TIMING, random.Random(1))
     observation.on_time(0)
     assert observation.on_response(0, response(None, max_age_s=5)) == Classification(NEW)
@@ -230,7 +230,7 @@ def test_what_cannot_be_observed_is_polled_at_max_age_and_each_poll_asks_for_mor
     assert observation.state is State.OBSERVING
 
 
-def test_polls_keep_a_distance() -> None:
+def test_polls_have_a_minimum_interval() -> None:
     observation = Observation(TIMING, random.Random(1))
     observation.on_time(0)
     observation.on_response(0, response(None, max_age_s=0))
@@ -245,12 +245,12 @@ def test_over_an_ordered_transport_numbers_mean_nothing() -> None:
     assert observation.on_response(now_ms, response(0, content=b"other")) == Classification(NEW)
 
 
-def test_what_a_refresh_shows_to_be_missing_is_counted() -> None:
+def test_a_gap_that_a_refresh_shows_is_counted() -> None:
     observation, now_ms = refreshing(10)
     assert observation.on_response(now_ms, response(15, is_acknowledgement=True)) == Classification(NEW, missed=4)
 
 
-def test_a_restart_that_another_resource_saw_is_looked_into_soon() -> None:
+def test_a_restart_that_another_observer_saw_brings_the_next_request_forward() -> None:
     observation = observing(10)
     observation.ask_soon(1_000, 500)
     assert observation.deadline_ms <= 1_500
@@ -259,7 +259,7 @@ def test_a_restart_that_another_resource_saw_is_looked_into_soon() -> None:
     assert observation.deadline_ms > 2_000
 
 
-def test_closing_tells_the_server_only_of_an_observation_that_it_holds() -> None:
+def test_close_cancels_only_an_observation_that_the_server_holds() -> None:
     assert observing(10).close()
     unanswered = Observation(TIMING, random.Random(1))
     unanswered.on_time(0)
@@ -268,7 +268,7 @@ def test_closing_tells_the_server_only_of_an_observation_that_it_holds() -> None
     assert unanswered.on_response(10**9, response(1)).outcome is SUPERSEDED
 
 
-def test_what_was_under_way_at_the_end_counts_by_the_same_rule_and_the_answer_to_it_does_not() -> None:
+def test_notifications_in_flight_at_the_close_count_and_the_answer_to_the_cancellation_does_not() -> None:
     observation = observing(10)
     observation.close()
     assert observation.on_response(1, response(12)) == Classification(NEW, missed=1)
@@ -305,7 +305,7 @@ def test_there_is_always_a_next_step_within_bounded_time(happening: list[tuple[s
         else:
             observation.on_failure(now_ms, value)
         assert observation.deadline_ms <= now_ms + 45_000
-    # Left alone, it asks again: never quiet for ever.
+    # Without further events it always asks again.
     actions = []
     for _ in range(4):
         now_ms = max(now_ms, observation.deadline_ms)

@@ -9,7 +9,7 @@ from isotherm.coap_ingest.listener.rate_limiter import RateLimiter
 from isotherm.servicekit.throttling.rates import Rate
 
 
-def test_a_full_bucket_may_be_spent_at_once_and_then_it_says_how_long_to_wait() -> None:
+def test_a_burst_may_empty_the_bucket_and_the_next_request_has_a_wait() -> None:
     limiter = RateLimiter(Rate(2, 4))
     assert [limiter.take("a", 0) for _ in range(3)] == [0, 0, 2]
     assert limiter.take("b", 0) == 0
@@ -18,7 +18,9 @@ def test_a_full_bucket_may_be_spent_at_once_and_then_it_says_how_long_to_wait() 
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.lists(st.floats(0, 5), max_size=100))
-def test_never_more_than_the_bucket_and_its_rate(requests: int, seconds: int, pauses: list[float]) -> None:
+def test_a_client_never_sends_more_than_the_bucket_and_the_rate(
+    requests: int, seconds: int, pauses: list[float]
+) -> None:
     limiter, now, admitted = RateLimiter(Rate(requests, seconds)), 0.0, 0
     for pause in pauses:
         now += pause
@@ -26,7 +28,7 @@ def test_never_more_than_the_bucket_and_its_rate(requests: int, seconds: int, pa
         assert admitted <= requests + now * requests / seconds + 1e-6
 
 
-def test_only_so_many_clients_are_remembered() -> None:
+def test_the_number_of_clients_is_limited() -> None:
     limiter = RateLimiter(Rate(1, 60), max_clients=2)
     assert limiter.take("a", 0) == 0
     assert limiter.take("b", 0) == 0

@@ -1,4 +1,4 @@
-"""Notifications to records."""
+"""Records of notifications: CoapMessage and SensorReading."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_record_of_the_document_has_every_field_of_the_schema() -> None:
     assert record["payload"] == DOCUMENT.decode()
 
 
-def test_absent_and_repeated_options_follow_the_old_chains_conventions() -> None:
+def test_absent_and_repeated_options_have_the_predecessors_values() -> None:
     resource = Resource(SERVER, ("a", "b c"), ("unit=cel", "x"))
     record = message_record(
         notification(
@@ -159,7 +159,7 @@ def test_the_topics_name_is_the_metric_where_it_is_one() -> None:
     assert (reading["metric"], reading["unit"]) == ("brightness", "lx")
 
 
-def test_what_the_payload_says_comes_first() -> None:
+def test_values_of_the_payload_come_before_defaults() -> None:
     payload = b'{"device_id":"d","metric":"humidity","unit":"%RH","value":40,"event_time":"2026-01-31T12:00:00Z","a":1}'
     (reading,) = read("INSERT INTO thermostat.data SELECT * FROM sensors IGNORE a", payload=payload)
     assert (reading["metric"], reading["unit"], reading["attributes"]) == ("humidity", "%RH", {})
@@ -174,7 +174,7 @@ def test_items_of_a_senml_pack_without_time_get_their_index() -> None:
     assert [(r["device_id"], r["value"], r["sequence"]) for r in found] == [("dev:1", 21.5, 0), ("dev:1", 22.5, 1)]
 
 
-def test_a_payload_is_used_whole_or_not_at_all() -> None:
+def test_a_payload_with_an_invalid_item_gives_no_reading() -> None:
     pack = [{-2: "dev:1:", 0: "temperature", 2: 21.5}, {0: "label", 3: "x"}]
     with pytest.raises(payloads.PayloadError, match=r"^item 1 of 2: value: "):
         read(SENML, payload=cbor2.dumps(pack), content_format=112)

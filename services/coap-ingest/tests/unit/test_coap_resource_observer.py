@@ -1,4 +1,4 @@
-"""A observer and a CoAP server in one process, over the loopback: what goes over the wire besides notifications."""
+"""A resource observer and a CoAP server in one process over the loopback."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_PAYLOAD_BYTES = 8_192
 
 
 class Peer(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no types
-    """An observable resource that keeps what it was asked, and sends what a test says."""
+    """An observable resource that records its requests and sends what a test gives it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Peer(coap_resource.Resource):  # type: ignore[misc]  # aiocoap has no type
 
 @dataclass
 class Bench:
-    """A server with one resource, and a observer of it."""
+    """A server with one resource, and an observer of it."""
 
     peer: Peer
     uri: str
@@ -112,7 +112,7 @@ async def bench(
 
     async def getaddrinfo(host: str, port: int, **hints: Any) -> Any:
         if host == "device.test":
-            # The first one is nobody's.
+            # Nobody listens at the first address.
             return [(socket.AF_INET, 0, 0, "", (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
         return await real_getaddrinfo(host, port, **hints)
 
@@ -136,7 +136,7 @@ def port(free_port: Callable[[], int]) -> int:
     return free_port()
 
 
-async def test_the_next_address_of_a_name_is_tried_when_one_does_not_answer(
+async def test_an_address_without_an_answer_is_followed_by_the_next_address_of_the_name(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench(port, monkeypatch) as made:
@@ -144,7 +144,7 @@ async def test_the_next_address_of_a_name_is_tried_when_one_does_not_answer(
         assert made.count("registrations", kind="register") == 2
 
 
-async def test_closing_ends_the_observation_under_its_token_and_never_deletes(
+async def test_close_cancels_the_observation_under_its_token_and_deletes_nothing(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench(port, monkeypatch) as made:
@@ -158,7 +158,7 @@ async def test_closing_ends_the_observation_under_its_token_and_never_deletes(
     assert token == same_token
 
 
-async def test_what_the_server_sent_before_it_read_that_we_leave_is_taken(
+async def test_a_notification_sent_before_the_cancellation_was_read_is_accepted(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cancel = Registration.cancel
@@ -171,11 +171,11 @@ async def test_what_the_server_sent_before_it_read_that_we_leave_is_taken(
 
         monkeypatch.setattr(Registration, "cancel", cancel_behind_a_notification)
     assert (await made.next()).notification.payload == b"1"
-    # The answer to the cancellation has the same state once more, and is no notification.
+    # The answer to the cancellation repeats the state and is not a notification.
     assert made.queue.reserved == 0
 
 
-async def test_a_full_queue_keeps_what_it_has_and_the_rest_is_counted(
+async def test_a_full_queue_keeps_its_items_and_dropped_notifications_are_counted(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench(port, monkeypatch, limit=3) as made:
@@ -187,7 +187,7 @@ async def test_a_full_queue_keeps_what_it_has_and_the_rest_is_counted(
         assert made.count("notifications", outcome="dropped") == 7
 
 
-async def test_a_deleted_resource_is_asked_for_until_it_is_back(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deleted_resource_is_requested_until_it_is_back(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async with bench(port, monkeypatch) as made:
         await made.next()
         made.peer.vanish()
@@ -197,7 +197,7 @@ async def test_a_deleted_resource_is_asked_for_until_it_is_back(port: int, monke
         assert (await made.next()).notification.payload == b"back"
 
 
-async def test_a_representation_over_the_limit_is_handed_on_as_incomplete(
+async def test_a_representation_over_the_limit_is_queued_as_incomplete(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench(port, monkeypatch) as made:
@@ -205,7 +205,7 @@ async def test_a_representation_over_the_limit_is_handed_on_as_incomplete(
         made.peer.notify(b"x" * 4_050)
         queued = await made.next()
         assert (queued.fault, len(queued.notification.payload)) == (None, 4_050)
-        # A datagram of 9,000 bytes is cut off by the library; what a GET brings in blocks is over the limit.
+        # The library truncates a datagram of 9,000 bytes, and the blocks of the following GET exceed the limit.
         made.peer.notify(b"x" * 9_000)
         queued = await made.next()
         assert "9000 bytes are over the limit of 8192" in str(queued.fault)
@@ -213,7 +213,7 @@ async def test_a_representation_over_the_limit_is_handed_on_as_incomplete(
         assert (await made.next()).notification.payload == b"small"
 
 
-async def test_slow_block_wise_notifications_of_one_server_take_nothing_of_another_ones_room(
+async def test_slow_block_wise_notifications_of_one_server_leave_room_for_another_server(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench(port, monkeypatch, bytes_limit=20_000) as made:
@@ -232,13 +232,13 @@ async def test_slow_block_wise_notifications_of_one_server_take_nothing_of_anoth
             await made.until(lambda: made.count("notifications", outcome="new") == 11)
         finally:
             slow.set()
-        # What is held is charged, not what might come: four of 4,050 bytes are four fifths of the queue.
+        # Only received bytes are reserved: four times 4,050 bytes are four fifths of the queue.
         assert made.queue.reserved == 3
         assert made.count("notifications", outcome="dropped") == 7
         assert made.queue.reserve(4_000, "coap://quiet")
 
 
-async def test_a_large_representation_is_charged_as_it_grows_and_dropped_where_there_is_no_room(
+async def test_a_large_representation_reserves_room_as_it_grows_and_is_dropped_without_room(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench(port, monkeypatch, bytes_limit=6_000) as made:
