@@ -1,4 +1,4 @@
-"""Shared by every test of the workspace; the fixtures live in the packages that can make what they give."""
+"""Configuration of every test of the workspace; fixtures are in the packages that provide what they return."""
 
 import logging
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no type information
 
-# How long an example takes says how busy the machine is; what hangs is ended by pytest-timeout.
+# The time of an example depends on the machine's load; pytest-timeout ends an example that hangs.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
 
@@ -16,10 +16,10 @@ pytest_plugins = ["isotherm.stack.pytest_plugin", "isotherm.contracts.pytest_plu
 
 
 class OneSystemAtATime(LoadScopeScheduling):  # type: ignore[misc]  # for the same reason
-    """Shares the tests among pytest-xdist's processes by file, and gives all whole systems (e2e) to one of them.
+    """Distributes test files among pytest-xdist's processes, and gives all e2e tests to one process.
 
-    A file's tests share what its fixtures start; between two processes everything would be started twice. Two whole
-    systems at once take more than a small machine has.
+    The tests of a file share the servers that its fixtures start; two processes would start them twice. Two whole
+    systems at a time need more than a small machine has.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -28,18 +28,18 @@ class OneSystemAtATime(LoadScopeScheduling):  # type: ignore[misc]  # for the sa
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSystemAtATime:
-    """Used by every run with `-n`."""
+    """The scheduler of every run with `-n`."""
     return OneSystemAtATime(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where pytest-xdist's processes share the tests, begin with the longest, and keep the busy apart."""
+    """With pytest-xdist: run the longest tests first, and keep tests that use much processor time apart."""
     if hasattr(config, "workerinput"):
         items.sort(key=_begins)
 
 
 def _begins(item: pytest.Item) -> int:
-    """The whole systems, in one process; beside their starts what needs no server; then what waits, then what works."""
+    """The rank of a test: e2e, without servers, mostly waiting, or with much use of the processor."""
     if item.get_closest_marker("e2e"):
         return 0
     if not item.get_closest_marker("integration"):
@@ -49,7 +49,7 @@ def _begins(item: pytest.Item) -> int:
 
 @pytest.fixture(autouse=True)
 def root_logger_as_before() -> Iterator[None]:
-    """A command that is run within a test sets up logging to a stderr that is closed when the test ends."""
+    """Restore the root logger: a command in a test configures logging to a stderr that closes when the test ends."""
     root = logging.getLogger()
     level, before = root.level, root.handlers[:]
     yield

@@ -1,14 +1,14 @@
-"""Two revisions of the suite under the same benches, in turn: which figures became worse?
+"""Compares two revisions of the suite with the same benches and prints which figures became worse.
 
     python bench/revisions/compare_revisions.py --before CHECKOUT [--rounds N] [--only CASE ...] [--own-scripts]
 
-CHECKOUT is a work tree of the older revision that `make setup` has run in:
+CHECKOUT is a work tree of the older revision, set up with `make setup`:
 
     git worktree add --detach ../before REVISION && make -C ../before setup
 
-Each round runs every bench once against either revision, the order changes from round to round. The bench scripts are
-those of this checkout for both, so that both are measured alike; `--own-scripts` takes each revision's own, where the
-packages have other names. A figure is worse only where the ranges of the two do not overlap.
+Each round runs every bench once with each revision; the order alternates. Both revisions run the bench scripts of this
+checkout, so that they are measured alike. `--own-scripts` runs each revision's own scripts, for revisions whose
+packages have other names. A figure is worse only when the two ranges do not overlap.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NUMBER = r"([0-9][0-9,.]*)"
 
 @dataclass(frozen=True)
 class Pattern:
-    """Lines of a bench's output that hold figures: the first group is the name, the others are `columns`."""
+    """Lines of a bench's output with figures: the first group is the name, the others are `columns`."""
 
     line: re.Pattern[str]
     columns: Sequence[str]
@@ -40,12 +40,12 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Bench:
-    """One bench, short enough to be run ten times."""
+    """One bench, short enough for ten runs."""
 
     command: Sequence[str]
     patterns: Sequence[Pattern]
     section: re.Pattern[str] | None = None
-    """Lines whose group begins a section; its text is put before the names that follow."""
+    """Lines that begin a section; the text of their group is put before the names that follow."""
     python_path: Sequence[str] = ()
 
 
@@ -91,7 +91,7 @@ BENCHES: Mapping[str, Bench] = {
 
 @dataclass(frozen=True)
 class Figure:
-    """What one number of a bench is called."""
+    """The name of one number of a bench."""
 
     bench: str
     name: str
@@ -100,13 +100,13 @@ class Figure:
 
 @dataclass
 class Series:
-    """The values of one figure before and after, a value a round."""
+    """The values of one figure before and after, one value for each round."""
 
     before: list[float] = field(default_factory=list)
     after: list[float] = field(default_factory=list)
 
     def verdict(self, *, lower_is_better: bool) -> str:
-        """`worse` or `better` where the ranges do not overlap, else `same`."""
+        """`worse` or `better` when the ranges do not overlap, else `same`."""
         if not self.before or not self.after:
             return "missing"
         if min(self.after) > max(self.before):
@@ -134,7 +134,7 @@ def figures(bench: str, output: str) -> dict[Figure, float]:
 def run(bench: str, checkout: Path, scripts: Path) -> dict[Figure, float]:
     """Run one bench with the packages of a checkout.
 
-    Raises RuntimeError with the end of its output where it fails or prints no figure.
+    Raises RuntimeError with the end of its output when it fails or prints no figure.
     """
     kind = BENCHES[bench]
     script, *options = kind.command
@@ -157,7 +157,7 @@ def run(bench: str, checkout: Path, scripts: Path) -> dict[Figure, float]:
 
 
 def report(series: Mapping[Figure, Series]) -> int:
-    """Print a line for each figure; the number of those that became worse."""
+    """Print a line for each figure; the number of figures that became worse."""
     worse = 0
     print(f"\n{'figure':66} {'before':>10} {'of rounds':>19} {'after':>10} {'of rounds':>19}  ratio")
     for figure, values in series.items():
@@ -186,7 +186,7 @@ def _revision(checkout: Path) -> str:
 
 
 def main() -> None:
-    """Run and print; exit code 1 where a figure became worse."""
+    """Run the benches and print the report; exit code 1 when a figure became worse."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, required=True, help="a checkout of the older revision, set up")
     parser.add_argument("--rounds", type=int, default=5)
