@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from isotherm.connector.config.dead_letter_topics import may_hold_dead_letters
 from isotherm.connector.errors.dead_letters import DeadLetterQueue, DeadLettersUnavailableError, producer_overrides
-from isotherm.connector.offsets.replay import TIMEOUT_S
+from isotherm.connector.offsets.replay import TIMEOUT_S, offset_bounds
 from isotherm.console.dead_letters.progress import GROUP, Progress, TooScatteredError, progress_of
 from isotherm.console.dead_letters.record import (
     SUFFIX,
@@ -118,14 +118,13 @@ class KafkaDeadLetterQueues:
         with translate_kafka_errors():
             topics = self._topics()
             names = sorted(name for name in topics if _is_queue(name, configured))
-            with self._consumer() as consumer:
-                states = {name: self._partition_states(consumer, name, topics[name]).values() for name in names}
+            states = {name: self._partition_states(name, topics[name]).values() for name in names}
             return [QueueOverview(name, sum(one.max_open for one in states[name])) for name in names]
 
     def open_records(self, topic: str, after: RecordPosition | None, limit: int) -> OpenRecords:
         """List open records as `DeadLetterQueues.open_records` does."""
         with translate_kafka_errors(), self._consumer() as consumer:
-            progress = self._progress(consumer, topic)
+            progress = self._progress(topic)
             starts = {
                 partition: of.position if after is None or partition > after.partition else after.offset + 1
                 for partition, of in progress.items()
@@ -142,7 +141,7 @@ class KafkaDeadLetterQueues:
     def record(self, topic: str, position: RecordPosition) -> QueuedRecord:
         """Read one record as `DeadLetterQueues.record` does."""
         with translate_kafka_errors(), self._consumer() as consumer:
-            if position.partition in self._progress(consumer, topic):
+            if position.partition in self._progress(topic):
                 found = next(self._read(consumer, topic, position.partition, position.offset), None)
                 if found is not None and found.offset == position.offset:
                     return found
@@ -164,7 +163,7 @@ class KafkaDeadLetterQueues:
     ) -> HandledRecords:
         done = not_replayable = 0
         with self._one_at_a_time, translate_kafka_errors(), self._consumer() as consumer:
-            for partition, progress in self._progress(consumer, topic).items():
+            for partition, progress in self._progress(topic).items():
                 offsets = None if chosen is None else {one.offset for one in chosen if one.partition == partition}
                 if offsets == set():
                     continue
@@ -215,11 +214,11 @@ class KafkaDeadLetterQueues:
         for oldest in list(self._replayed)[: max(0, len(self._replayed) - _MAX_REMEMBERED)]:
             del self._replayed[oldest]
 
-    def _progress(self, consumer: Consumer, topic: str) -> dict[int, Progress]:
+    def _progress(self, topic: str) -> dict[int, Progress]:
         topics = self._topics()
         if topic not in topics or not _is_queue(topic, self._configured_topics()):
             raise NotFoundError(f"{topic} is not a dead-letter queue")
-        states = self._partition_states(consumer, topic, topics[topic])
+        states = self._partition_states(topic, topics[topic])
         return {partition: state.progress for partition, state in states.items()}
 
     def _topics(self) -> dict[str, list[int]]:
@@ -227,20 +226,17 @@ class KafkaDeadLetterQueues:
         topics = self._admin.list_topics(timeout=self._timeout_s).topics
         return {name: sorted(of.partitions) for name, of in topics.items()}
 
-    def _partition_states(
-        self, consumer: Consumer, topic: str, partitions: Sequence[int]
-    ) -> dict[int, _PartitionState]:
+    def _partition_states(self, topic: str, partitions: Sequence[int]) -> dict[int, _PartitionState]:
         asked = [TopicPartition(topic, partition) for partition in partitions]
         futures = self._admin.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(GROUP, asked)], request_timeout=TIMEOUT_S
         )
-        committed = {one.partition: one for one in futures[GROUP].result().topic_partitions}
+        bounds = offset_bounds(self._admin, asked)
         states = {}
-        for number in sorted(committed):
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=self._timeout_s)
-            commit = committed[number]
+        for commit in sorted(futures[GROUP].result().topic_partitions, key=lambda one: one.partition):
+            low, high = bounds[topic, commit.partition]
             progress = progress_of(max(commit.offset, 0), commit.metadata or "").starting_at(low)
-            states[number] = _PartitionState(progress, high)
+            states[commit.partition] = _PartitionState(progress, high)
         return states
 
     def _commit(self, topic: str, partition: int, progress: Progress) -> None:
