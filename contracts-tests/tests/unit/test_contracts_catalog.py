@@ -44,13 +44,15 @@ NO_TOPICS = {
     "devices.html",
 }
 SHAPE = re.compile(r"(isotherm|thermostat|temperatures|devices|alerts)(\.[a-z]+)+")
-PACKAGES = {f"isotherm.{init.parent.name}" for init in ROOT.glob("**/src/isotherm/*/__init__.py")}
-SOURCES = sorted(
-    path
+FOLDERS = [
+    folder
     for pattern in ("services/*/src", "libs/*/src", "cli/src", "demo/src")
-    for folder in ROOT.glob(pattern)
-    for path in folder.rglob("*.py")
-)
+    for folder in ROOT.glob(f"{pattern}/isotherm/*")
+    if folder.is_dir()
+]
+SOURCES = sorted(path for folder in FOLDERS for path in folder.rglob("*.py"))
+PACKAGES = {f"isotherm.{folder.name}" for folder in FOLDERS}
+"""Dotted names that begin with one of these are modules and not topics."""
 PINNED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("aggregator", "thermostat.data"): readings.READER,
     ("aggregator", "thermostat.late"): readings.READER,

@@ -69,7 +69,7 @@ def test_a_newer_configuration_waits_for_the_tasks_of_the_one_before(kafka: Any)
     world = World(kafka)
     assert world.closed(NEW) is None, "an empty group"
     with world.task(OLD):
-        assert "configuration before (record 3) have not ended" in (world.closed(NEW) or "")
+        assert "previous configuration (record 3) have not ended" in (world.closed(NEW) or "")
         assert world.closed(OLD) is None
         world.fence(NEW).check()
     assert world.closed(NEW) is None
