@@ -1,4 +1,4 @@
-"""The console's part in tests of workers: what is wanted of connectors is written, what is said of them is read."""
+"""The console's role in tests of workers: writes the desired state of connectors and reads their status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 PATIENCE_S = 240.0
 STALE_S = 15.0
-"""Three beats: what is older counts no more."""
+"""Three heartbeats; an older status does not count."""
 
 
 class Said(NamedTuple):
@@ -63,7 +63,7 @@ class Control:
         self._wanted: dict[str, dict[str, Any]] = {}
 
     def create(self, name: str, group: str, config: Mapping[str, str], *, mode: str = "distributed") -> None:
-        """A connector that nobody knew."""
+        """Create a connector."""
         self._wanted[name] = {
             "name": name,
             "connector_class": config["connector.class"],
@@ -82,7 +82,7 @@ class Control:
         self._put(name, self._encode(self._wanted[name]))
 
     def delete(self, name: str) -> None:
-        """The connector is wanted no more."""
+        """Delete the connector."""
         del self._wanted[name]
         self._put(name, None)
 
@@ -91,7 +91,7 @@ class Control:
         assert self._producer.flush(60) == 0
 
     def look(self) -> None:
-        """Read what was said since."""
+        """Read new status records."""
         while messages := self._consumer.consume(500, 0.2):
             for message in messages:
                 assert message.error() is None, message.error()
@@ -108,7 +108,7 @@ class Control:
                 )
 
     def status(self, connector: str, task: int = CONNECTOR_ITSELF) -> Said | None:
-        """The newest word on a task, unless it is too old or says that nobody runs it."""
+        """The newest status of a task; None when it is too old or says that no worker runs the task."""
         self.look()
         found = [said for (name, number, _), said in self._said.items() if (name, number) == (connector, task)]
         newest = max(found, key=lambda said: said.updated_at, default=None)
@@ -117,18 +117,18 @@ class Control:
         return newest if time.time() - newest.updated_at.timestamp() <= STALE_S else None
 
     def states(self, connector: str, tasks: int) -> list[str | None]:
-        """The states of the connector and its tasks, in this order; None where nobody says any."""
+        """The states of the connector and of its tasks, in this order; None for one without a status."""
         self.look()
         told = [self.status(connector, task) for task in range(CONNECTOR_ITSELF, tasks)]
         return [None if said is None else said.state for said in told]
 
     def workers(self, connector: str, tasks: int) -> set[str]:
-        """Who runs the tasks."""
+        """The workers that run the tasks."""
         told = [self.status(connector, task) for task in range(tasks)]
         return {said.worker for said in told if said is not None and said.state == "RUNNING"}
 
     def of_workers(self) -> list[Said]:
-        """What the workers say of themselves."""
+        """The workers' own statuses."""
         self.look()
         return [said for (name, _, _), said in self._said.items() if name == EVERY_CONNECTOR]
 
@@ -147,7 +147,7 @@ class Worker(ServiceProcess):
         self._more = more
 
     def start(self, *, settings: Sequence[str] = ()) -> None:
-        """Start it; `settings` are `key=value`."""
+        """Start the process; `settings` are `key=value`."""
         chosen = [
             f"kafka.bootstrap_servers={self._control.kafka.bootstrap_servers}",
             f"registry.url={self._control.registry.url}",
@@ -161,7 +161,7 @@ class Worker(ServiceProcess):
         self.launch([sys.executable, "-m", module, "run", *self._more, *sets])
 
     def tasks(self) -> list[psutil.Process]:
-        """The processes of its tasks."""
+        """The processes of the worker's tasks."""
         try:
             return psutil.Process(self.pid).children()
         except psutil.NoSuchProcess:
@@ -186,22 +186,22 @@ class WorkerGroup:
         self.workers: list[Worker] = []
 
     def worker(self, *settings: str) -> Worker:
-        """One more, running; `settings` are `key=value`."""
+        """Start another worker; `settings` are `key=value`."""
         port = self._free_port()
         self.workers.append(Worker(self._control, self._service, self.group, self._folder, port, *self._arguments))
         self.workers[-1].start(settings=settings)
         return self.workers[-1]
 
     def until(self, what: str, condition: Callable[[], bool]) -> None:
-        """Wait until `condition` holds; the workers' logs tell why it does not."""
+        """Wait until `condition` holds; a failure shows the workers' logs."""
         until(what, condition, lambda: "\n".join(worker.log() for worker in self.workers))
 
     def of_workers(self) -> list[Said]:
-        """What the group's workers say of themselves."""
+        """The statuses of the group's workers."""
         return [said for said in self._control.of_workers() if said.record["worker_group"] == self.group]
 
     def close(self) -> None:
-        """End everything."""
+        """Stop all workers."""
         tasks = [task for worker in self.workers for task in worker.tasks()]
         for worker in self.workers:
             worker.kill()

@@ -1,4 +1,4 @@
-"""Which tasks a worker runs: single steps, and any order of everything that can happen."""
+"""The controller of a distributed worker: single steps, and generated orders of all events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EVERYTHING = range(PARTITIONS)
 
 
 class Even(Backoff):
-    """Without chance: always the longest wait."""
+    """A back-off without jitter: always the longest wait."""
 
     def next_ms(self) -> float:
         self.failures += 1
@@ -233,7 +233,7 @@ RECORDS = st.one_of(
 
 
 class Worlds(RuleBasedStateMachine):
-    """Two workers of one group, as Kafka assigns partitions to them: only what is clear goes from one to the other."""
+    """Two workers of one group: a partition moves from one to the other only when no task of it runs."""
 
     def __init__(self) -> None:
         super().__init__()

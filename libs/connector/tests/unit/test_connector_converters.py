@@ -1,4 +1,4 @@
-"""Keys of converters as Connect has them, and what would change the meaning of a configuration if it were left away."""
+"""The converters' keys, and the errors for keys that would silently change the meaning of a configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The headers of dead letters."""
+"""The headers of dead-letter records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits on failures: runs of bad records, and their share of the last ones."""
+"""Failure limits: failed records in a row, and their percentage among the last records."""
 
 from __future__ import annotations
 

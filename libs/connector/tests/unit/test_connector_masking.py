@@ -1,4 +1,4 @@
-"""No secret of a configuration in a trace."""
+"""Masking: no secret of a configuration stands in a trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task handed to a process of its own: what it gets, what it says, how it ends."""
+"""A distributed task's process: its launch, its reports, its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay: where each partition goes."""
+"""Replay: the new position of each partition."""
 
 from __future__ import annotations
 

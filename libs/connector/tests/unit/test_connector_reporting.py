@@ -1,4 +1,4 @@
-"""The status of a task: its counts, made of what a process counts anyway, and a registry that is not ready for it."""
+"""The status of a standalone task: its counts from the process's metrics, and a registry that is not ready."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_counters_and_gauges_are_summed_over_their_labels() -> None:
 
 
 class Told:
-    """What a heartbeat was told."""
+    """A heartbeat that keeps its calls."""
 
     def __init__(self) -> None:
         self.states: list[str] = []

@@ -1,4 +1,4 @@
-"""What a record of the control topic asks for."""
+"""The target in a record of the control topic."""
 
 from __future__ import annotations
 

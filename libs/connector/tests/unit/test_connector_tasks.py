@@ -1,4 +1,4 @@
-"""Tasks as processes: started, stopped, failing together, and never left behind."""
+"""Standalone task processes: started, stopped, failing together, and never left behind."""
 
 from __future__ import annotations
 

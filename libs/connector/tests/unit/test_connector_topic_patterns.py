@@ -1,4 +1,4 @@
-"""`topics.regex` as Java reads it; what Python would read otherwise is an error."""
+"""`topics.regex` with Java's meaning; an expression with another meaning in Python is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a distributed worker says on the status topic, and the metrics of its tasks."""
+"""A distributed worker's records on the status topic, and the metrics of its tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAILED = Report(TaskId("c", 0), State.FAILED, "trace")
 
 
 class Topic:
-    """Stands where the producer stands."""
+    """A fake producer."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, Any]] = []
