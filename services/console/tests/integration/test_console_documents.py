@@ -1,4 +1,4 @@
-"""The old documents' commands and files, word for word, against the console and the suite's own workers."""
+"""The old documents' commands and files, unchanged, against the console and the suite's own workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 CONF = Path(__file__).parents[4] / "examples" / "coap-hazelcast" / "conf"
 
 
-def works(world: World, console: Console, *command: str) -> None:
+def start_worker(world: World, console: Console, *command: str) -> None:
     """Start a worker of the suite in a group of its own, and wait until the console knows it."""
     group = f"{world.group}-{command[0]}"
     sets = [
@@ -27,7 +27,9 @@ def works(world: World, console: Console, *command: str) -> None:
         f"registry.url={world.registry.url}",
     ]
     arguments = [word for one in sets for word in ("--set", one)]
-    process = Process([sys.executable, "-m", *command, *arguments], world.folder / f"{command[0]}.log")
+    process = Process(
+        [sys.executable, "-m", f"isotherm.{command[0]}", *command[1:], *arguments], world.folder / f"{command[0]}.log"
+    )
     world.run(process)
     until(f"{command[0]} is known", lambda: console.knows(group), process.log)
 
@@ -35,8 +37,8 @@ def works(world: World, console: Console, *command: str) -> None:
 def test_create_coap_source_and_hazelcast_sink_from_the_documents_files(world: World) -> None:
     console = world.console()
     world.forget(console, "coap-source", "hazelcast-sink")
-    works(world, console, "coap_ingest", "run")
-    works(world, console, "persisters", "run", "--sink", "hazelcast")
+    start_worker(world, console, "coap_ingest", "run")
+    start_worker(world, console, "persisters", "run", "--sink", "hazelcast")
 
     def isotherm(line: str, stdin: str = "") -> str:
         result = CliRunner().invoke(app, line.split(), input=stdin, env={"KAFKA_CONNECT_REST": console.url})
@@ -52,7 +54,7 @@ def test_create_coap_source_and_hazelcast_sink_from_the_documents_files(world: W
         assert shown.pop("connect.hazelcast.sink.group.password", None) in (None, "******")
         assert shown == {key: value for key, value in written.items() if "password" not in key}
         assert console.http.get(f"/connectors/{name}").json()["type"] == kind
-        assert isotherm(f"run {name}", got).endswith("# tasks: 0\n"), "what was masked is still known"
+        assert isotherm(f"run {name}", got).endswith("# tasks: 0\n"), "a masked secret is restored"
     console.until_states("coap-source", "RUNNING", "RUNNING")
     assert files.entries(isotherm("status coap-source"))["task.0.state"] == "RUNNING"
     assert files.entries(isotherm("pause coap-source"))["connector.state"] == "PAUSED"
