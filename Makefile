@@ -91,7 +91,7 @@ screenshots: setup ## Take the pictures of docs/screenshots anew, while the demo
 	@ISOTHERM_SCREENSHOTS=docs/screenshots $(PYTEST) -q tests/e2e/test_e2e_demo.py -k console
 
 faults: setup ## Run the long fault tests, keep the output in docs/results/faults.txt
-	@tools/record-results docs/results/faults.txt $(PYTEST) --no-header -v -m "faults and long"
+	@tools/record-results docs/results/faults.txt $(PYTEST) --no-header -v -n $(or $(PROCESSES),2) --no-loadscope-reorder --durations=0 --durations-min=20 -m "faults and long"
 
 soak: setup ## Run the soak tests, keep the output in docs/results/soak.txt
 	@tools/record-results docs/results/soak.txt $(PYTEST) --no-header -v -m "long and not faults"
