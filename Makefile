@@ -100,7 +100,7 @@ docs-serve: setup ## Show the documentation site at http://127.0.0.1:8000, built
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 faults: setup ## Run the long fault tests, keep the output in docs/results/faults.txt
-	@tools/record-results docs/results/faults.txt $(PYTEST) --no-header -v -m "faults and long"
+	@tools/record-results docs/results/faults.txt $(PYTEST) --no-header -v -n $(or $(PROCESSES),2) --no-loadscope-reorder --durations=0 --durations-min=20 -m "faults and long"
 
 soak: setup ## Run the soak tests, keep the output in docs/results/soak.txt
 	@tools/record-results docs/results/soak.txt $(PYTEST) --no-header -v -m "long and not faults"

@@ -186,7 +186,7 @@ def _revision(checkout: Path) -> str:
 
 
 def main() -> None:
-    """Run the benches and print the report; exit code 1 when a figure became worse."""
+    """Run the benches and print the report; exit code 1 when a figure became worse or a run failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, required=True, help="a checkout of the older revision, set up")
     parser.add_argument("--rounds", type=int, default=5)
@@ -197,15 +197,24 @@ def main() -> None:
     print("\n".join(environment()))
     print(f"before    {_revision(before)}\nafter     {_revision(HERE)}", flush=True)
     series: dict[Figure, Series] = {}
+    failed = 0
     for number in range(arguments.rounds):
         for bench in arguments.only:
             order = [("before", before), ("after", HERE)]
             for side, checkout in order if number % 2 == 0 else reversed(order):
-                found = run(bench, checkout, checkout if arguments.own_scripts else HERE)
+                try:
+                    found = run(bench, checkout, checkout if arguments.own_scripts else HERE)
+                except (RuntimeError, subprocess.TimeoutExpired) as error:
+                    failed += 1
+                    print(f"round {number + 1}  {bench} {side} failed: {error}", flush=True)
+                    continue
                 for figure, value in found.items():
                     getattr(series.setdefault(figure, Series()), side).append(value)
             print(f"round {number + 1}  {bench:12} done, load {load_average()}", flush=True)
-    sys.exit(1 if report(series) else 0)
+    worse = report(series)
+    if failed:
+        print(f"{failed} runs failed")
+    sys.exit(1 if worse or failed else 0)
 
 
 if __name__ == "__main__":
