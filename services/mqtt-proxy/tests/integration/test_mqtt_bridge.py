@@ -102,7 +102,7 @@ def test_several_processes_share_the_messages_and_invalid_ones_are_dead_letters(
     assert stored(bridge) == dict.fromkeys(range(200), 1)
     assert bridge.metric("connections ") == 2
     topic = f"devices/{bridge.device}/temperature"
-    records = bridge.topics.raw("mqtt-proxy.dead-records")
+    records = bridge.topics.raw("mqtt-proxy.dead-letters")
     (letter,) = (headers for _, value, headers in records if value == b"{broken" and headers["mqtt.topic"] == topic)
     assert letter["__connect.errors.topic"] == topic
     assert bridge.signal(signal.SIGTERM) == 0

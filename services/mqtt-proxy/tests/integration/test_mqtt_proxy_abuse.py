@@ -25,7 +25,7 @@ from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
 
-DEAD_LETTERS = "mqtt-proxy.dead-records"
+DEAD_LETTERS = "mqtt-proxy.dead-letters"
 MIB = 1024 * 1024
 ITEMS = 1_000
 # By mosquitto_passwd 2.0.11, password sesame-7.
@@ -191,7 +191,7 @@ def test_at_qos_2_it_is_a_dead_letter_exactly_once_and_harms_nobody(proxy: Proxy
 
 
 def test_dead_letters_are_bounded_and_expire_and_every_publish_is_counted(proxy: Proxy) -> None:
-    topic = f"{proxy.device}.dead-records"
+    topic = f"{proxy.device}.dead-letters"
     proxy.start(dead_letter_topic=topic, dead_letters__rate="5:360000", dead_letters__retention_ms=86_400_000)
     bad = f"devices/{proxy.device}/temperature"
     old, five = Wire(proxy, f"{proxy.device}-4"), Wire(proxy, f"{proxy.device}-5", version=5)

@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_a_dead_letter_and_acknowledged(proxy: Proxy) -> No
     mosquitto_pub(proxy, f"devices/{proxy.device}/temperature", '{"t": "warm"}', 2, "-i", proxy.device)
     mosquitto_pub(proxy, "no/route", "21", 1, "-i", proxy.device)
     dead_letters = {
-        v: headers for key, v, headers in proxy.topics.raw("mqtt-proxy.dead-dead_letters") if key == proxy.device
+        v: headers for key, v, headers in proxy.topics.raw("mqtt-proxy.dead-letters") if key == proxy.device
     }
     assert set(dead_letters) == {b"{broken", b'{"t": "warm"}', b"21"}
     assert dead_letters[b"21"]["__connect.errors.exception.message"] == "no route matches the topic 'no/route'"
@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_refused_when_told_and_the_client_can_be(proxy: Pro
     old.send(publish_packet(topic, b"{broken", 1, qos=1))
     old.expect(PUBACK, 1)
     assert proxy.topics.values(device) == [1.0, 2.0]
-    assert [key for key, _, _ in proxy.topics.raw("mqtt-proxy.dead-dead_letters") if key.startswith(device)] == [
+    assert [key for key, _, _ in proxy.topics.raw("mqtt-proxy.dead-letters") if key.startswith(device)] == [
         f"{device}-old"
     ]
     assert proxy.metric("invalid_publishes_refused_total") == 4

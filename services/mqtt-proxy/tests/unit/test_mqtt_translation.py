@@ -1,4 +1,4 @@
-"""A publish to records: readings with their defaults and headers, or a dead dead with the original bytes."""
+"""A publish to records: readings with their defaults and headers, or a dead letter with the original bytes."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def dead_letter(result: TranslatedPublish, payload: bytes) -> dict[str, str]:
 def test_what_does_not_fit_is_a_dead_letter(topic: str, payload: bytes, reason: str, message: str) -> None:
     result = translate(kcql(DOCUMENTED), topic, payload)
     headers = dead_letter(result, payload)
-    assert len(result.records) == 1, "nothing of the payload is stored beside its dead dead"
+    assert len(result.records) == 1, "nothing of the payload is stored beside its dead letter"
     assert result.dead_letters == [reason]
     assert headers["__connect.errors.topic"] == topic
     assert headers["__connect.errors.connector.name"] == "mqtt-proxy"
