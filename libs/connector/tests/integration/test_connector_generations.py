@@ -39,7 +39,7 @@ class World:
         """What the fence says as soon as it knows; a broker that has just begun has no coordinator yet."""
         for _ in range(TURNS):
             why = self.fence(generation).closed()
-            if why is None or not why.startswith("not known"):
+            if why is None or not why.startswith("the group's members are not known"):
                 return why
             threading.Event().wait(0.1)
         pytest.fail("not within a minute")
