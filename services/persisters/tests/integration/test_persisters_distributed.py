@@ -54,6 +54,38 @@ def _said(control: Control, name: str, task: int) -> Said:
     return said
 
 
+def _has_failed_with_every_problem(control: Control, worker_group: WorkerGroup, name: str) -> None:
+    worker_group.until("failed", lambda: control.states(name, 1) == ["FAILED", None])
+    trace = _said(control, name, -1).trace
+    assert "tasks.max: 'many' is not allowed" in trace
+    assert "batch.size" in trace
+
+
+def _restart_one_task(control: Control, worker_group: WorkerGroup, worker: Worker, name: str) -> None:
+    """Restart task 1: it gets another process, and no other task does."""
+    known = {task.pid for task in worker.tasks()}
+    control.change(name, task_restarts={"1": 1})
+    worker_group.until("another process", lambda: len({task.pid for task in worker.tasks()} - known) == 1)
+    worker_group.until("two again", lambda: len(worker.tasks()) == TASKS)
+    assert len({task.pid for task in worker.tasks()} & known) == 1
+
+
+def _replay_all(control: Control, worker_group: WorkerGroup, name: str, topic: str) -> int:
+    """Stop the connector, set its offsets to the beginning and start it; the sum of its offsets before."""
+    control.change(name, target_state="STOPPED")
+    worker_group.until("stopped", lambda: control.states(name, TASKS) == ["STOPPED", None, None])
+    admin = clients.admin(control.kafka, "test")
+    moves = reset_offsets(admin, f"connect-{name}", [topic], parse_position("earliest"))
+    control.change(name, target_state="STARTED")
+    return sum(move.before or 0 for move in moves)
+
+
+def _records_written(worker: Worker, name: str) -> int:
+    page = worker.page("metrics").splitlines()
+    mine = [line for line in page if line.startswith("isotherm_persisters_records_total") and f'"{name}"' in line]
+    return int(sum(float(line.rpartition(" ")[2]) for line in mine if 'outcome="written"' in line))
+
+
 def test_a_connectors_life_on_two_workers(
     control: Control, worker_group: WorkerGroup, broker: Broker, map_store: MapStore
 ) -> None:
@@ -68,10 +100,7 @@ def test_a_connectors_life_on_two_workers(
     create(control, worker_group, name, broker, map_store, f"tasks.max={TASKS}")
     worker_group.until("all there", lambda: not map_store.problems(written))
     worker_group.until("running", lambda: control.states(name, TASKS) == running)
-    worker_group.until("told", lambda: control.states("bad-" + name, 1) == ["FAILED", None])
-    trace = _said(control, "bad-" + name, -1).trace
-    assert "tasks.max: 'many' is not allowed" in trace
-    assert "batch.size" in trace
+    _has_failed_with_every_problem(control, worker_group, "bad-" + name)
 
     second = worker_group.worker(QUICK)
     worker_group.until("both work", lambda: len(control.workers(name, TASKS)) == 2)
@@ -102,28 +131,13 @@ def test_a_connectors_life_on_two_workers(
     control.change(name, target_state="STARTED")
     worker_group.until("all there", lambda: not map_store.problems(written))
 
-    # One task restarted: another process for it and no other.
     worker_group.until("running", lambda: control.states(name, TASKS) == running)
-    known = {task.pid for task in third.tasks()}
-    control.change(name, task_restarts={"1": 1})
-    worker_group.until("another process", lambda: len({task.pid for task in third.tasks()} - known) == 1)
-    worker_group.until("two again", lambda: len(third.tasks()) == TASKS)
-    assert len({task.pid for task in third.tasks()} & known) == 1
+    _restart_one_task(control, worker_group, third, name)
 
     # Stopped: the offsets may be moved, and everything is written once more with the same end.
-    control.change(name, target_state="STOPPED")
-    worker_group.until("stopped", lambda: control.states(name, TASKS) == ["STOPPED", None, None])
-    admin = clients.admin(control.kafka, "test")
-    moves = reset_offsets(admin, f"connect-{name}", [broker.topic], parse_position("earliest"))
-    assert sum(move.before or 0 for move in moves) >= len(written)
-    control.change(name, target_state="STARTED")
+    assert _replay_all(control, worker_group, name, broker.topic) >= len(written)
 
-    def settled() -> int:
-        page = third.page("metrics").splitlines()
-        mine = [line for line in page if line.startswith("isotherm_persisters_records_total") and f'"{name}"' in line]
-        return int(sum(float(line.rpartition(" ")[2]) for line in mine if 'outcome="written"' in line))
-
-    worker_group.until("all again", lambda: settled() >= 2 * len(written))
+    worker_group.until("all again", lambda: _records_written(third, name) >= 2 * len(written))
     assert not map_store.problems(written)
 
     control.delete(name)

@@ -128,7 +128,7 @@ def _texts(batch: _Batch, at: _Indices) -> tuple[_Columns, _Indices]:
 
 
 def _same_bytes(batch: _Batch, starts: _Indices, ends: _Indices) -> bytes | None:
-    """What stands at every index, as a unit or the name of a metric does; None when it is not the same throughout."""
+    """Return the text that every record has, as for a unit or a metric's name; None if the records differ."""
     data = batch.data
     found = data[starts[0] : ends[0]]
     width = len(found)

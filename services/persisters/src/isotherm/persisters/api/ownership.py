@@ -31,7 +31,7 @@ class Lease:
         self._limit_s = session_timeout_ms / 1000 * self.share
         self._clock = clock
         self._renewed_s: float | None = None
-        """None until the first poll, before which nothing is owned."""
+        """None until the first poll; nothing is owned before it."""
         self._suspended_until_s = float("-inf")
 
     def renew(self) -> None:

@@ -123,7 +123,7 @@ class AvroDecoder:
         self._registry = registry
         self._otherwise = otherwise
         self._known: dict[bytes, _SchemaReader] = {}
-        """By the header of the wire format."""
+        """The readers by the value's header in the wire format."""
 
     def __call__(self, data: bytes) -> DecodedValue:
         """Decode one value.

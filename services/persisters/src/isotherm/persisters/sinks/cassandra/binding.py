@@ -66,7 +66,7 @@ class Binder:
             column: convert for column, type_ in table.columns.items() if (convert := cql.converter(type_)) is not None
         }
         self._layouts: dict[tuple[str, ...], cells.Layout | None] = {}
-        """By the names of a row's fields; None where the driver binds."""
+        """By the names of a row's fields; None if the driver binds such rows."""
         self._key_orders: dict[Plan, Sequence[int]] = {}
 
     def check(self, statement: Statement) -> None:

@@ -42,7 +42,7 @@ class Tables:
         self._times = WriteTimes()
         self._binders: dict[str, Binder] = {}
         self._looked_s: dict[str, float] = {}
-        """By target, when the server was asked for the table again."""
+        """By target, when the server was last asked for the table again."""
         self._lock = threading.Lock()
 
     def binder(self, session: Session | None, target: str, row: Row | None) -> Binder:

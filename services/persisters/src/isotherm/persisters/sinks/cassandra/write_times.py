@@ -26,7 +26,7 @@ class WriteTimes:
         self._last: dict[Hashable, _Last] = {}
         self._last_before: dict[Hashable, _Last] = {}
         self._moved: dict[tuple[Hashable, int], int] = {}
-        """By key and offset, the write times that are not the records' own: written again, they get the same."""
+        """By key and offset, the write times that differ from the records' own, for records that are written again."""
         self._moved_before: dict[tuple[Hashable, int], int] = {}
         self._lock = threading.Lock()
 

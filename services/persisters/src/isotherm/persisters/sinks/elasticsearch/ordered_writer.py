@@ -245,5 +245,5 @@ def _finish(waiting: _Pending, document: DocumentRef) -> None:
 
 
 def _changed_by_others(effect: Effect, index: str) -> FailedRow:
-    error = RuntimeError(f"index {index}: the document is being changed by others again and again")
+    error = RuntimeError(f"index {index}: other writers keep changing the document")
     return FailedRow(effect.rows[0], "conflict", error, transient=True)

@@ -86,11 +86,11 @@ class _Structure:
         self._waiting: list[_PendingAppend] = []
         self._waiting_lock = threading.Lock()
         self._state: State | None = None
-        """As it is by now; None while it is not known."""
+        """The state now; None if it is unknown."""
         self._saved: str | None = None
-        """As the cluster holds it."""
+        """The state as the cluster holds it."""
         self._tail: Future[int] | None = None
-        """As it was behind the last append; others may have appended since."""
+        """The tail after the last append; other writers may have appended since."""
 
     def append(self, part: _PendingAppend) -> None:
         """Append the part. Raises what failed for it, or for the connection that it used."""

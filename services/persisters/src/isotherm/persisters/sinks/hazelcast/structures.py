@@ -94,7 +94,7 @@ class MapWriter:
         self._client = client
         self._decode = decode
         self._mostly_known: dict[str, bool] = {}
-        """By map, whether most of the keys of the last write were there already."""
+        """By map, whether most keys of the last write existed already."""
 
     def write(self, target: str, entries: Sequence[Entry], ownership: Ownership) -> None:
         """Put the last entry of each key, or the one with the highest revision if there are revisions.
