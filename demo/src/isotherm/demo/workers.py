@@ -79,49 +79,49 @@ class MqttProxy(Worker):
     """The port that devices connect to."""
 
     name = "mqtt-proxy"
-    program = "mqtt-proxy"
+    program = "isotherm-mqtt-proxy"
 
 
 class CoapIngest(Worker):
     """Observes the CoAP simulator."""
 
     name = "coap-ingest"
-    program = "coap-ingest"
+    program = "isotherm-coap-ingest"
 
 
 class Aggregator(Worker):
     """Spark."""
 
     name = "aggregator"
-    program = "aggregator"
+    program = "isotherm-aggregator"
 
 
 class ElasticsearchPersister(Worker):
     """Aggregates and groups into daily indices."""
 
     name = "persister-elasticsearch"
-    program = "persisters"
+    program = "isotherm-persisters"
 
 
 class CassandraPersister(Worker):
     """Brightness and aggregates into tables."""
 
     name = "persister-cassandra"
-    program = "persisters"
+    program = "isotherm-persisters"
 
 
 class HazelcastPersister(Worker):
     """CoAP messages into a queue, aggregates into a map."""
 
     name = "persister-hazelcast"
-    program = "persisters"
+    program = "isotherm-persisters"
 
 
 class Alerts(Worker):
     """Watches the readings."""
 
     name = "alerts"
-    program = "alerts"
+    program = "isotherm-alerts"
 
 
 class Console(Worker):
@@ -140,7 +140,7 @@ class SinkWorkers(Worker):
     """A distributed worker: runs the sinks that somebody makes in the console or by `isotherm create`."""
 
     name = "worker-sinks"
-    program = "persisters"
+    program = "isotherm-persisters"
 
 
 class Simulator(Server):
