@@ -152,7 +152,7 @@ def test_a_row_becomes_one_statement(extra: dict[str, Any], revision: int | None
     tags = [b"\x00\x00\x00\x01\x00\x00\x00\x01x" if extra else UNSET_VALUE]
     mean, time_ms = b"\x3f\xf8" + bytes(6), cells.pack_long(3)
     assert write.statement.values == [b"a", time_ms, absent, mean, UNSET_VALUE, *tags, cells.pack_long(written_us)]
-    assert (write.place, write.partition) == (4, (b"insert", b"a"))
+    assert (write.row_index, write.partition) == (4, (b"insert", b"a"))
     assert "insert" in str(write.statement)
     assert write.size_bytes > sum(len(cell) for cell in write.statement.values if isinstance(cell, bytes))
 

@@ -30,7 +30,7 @@ _MOST_LAYOUTS = 1_000
 class Write(NamedTuple):
     """One bound row and its index in the batch."""
 
-    place: int
+    row_index: int
     statement: BoundStatement
     partition: tuple[Any, ...]
     """The statement and the cells of the partition key: rows with equal ones may go into one request."""
@@ -77,8 +77,8 @@ class Binder:
             except cql.NotAColumnError as error:
                 raise SinkConfigError(f"{error} (in {statement.text!r})") from error
 
-    def bind(self, place: int, row: Row, source: Hashable = None) -> Write:
-        """Bind a row that comes from the partition `source`; `place` is its index in the batch.
+    def bind(self, row_index: int, row: Row, source: Hashable = None) -> Write:
+        """Bind a row that comes from the partition `source`; `row_index` is its index in the batch.
 
         Raises cql.NotAColumnError and, for values of wrong types, ValueError, TypeError, OverflowError.
         """
@@ -97,13 +97,13 @@ class Binder:
             settled_us = self._times.behind_earlier(key, row.event_time_ms, row.offset, time_us)
             if settled_us != time_us:
                 bound[time_place] = cells.pack_long(settled_us)
-        return self._write(place, statement, partition)
+        return self._write(row_index, statement, partition)
 
-    def _write(self, place: int, statement: BoundStatement, partition: Sequence[int]) -> Write:
+    def _write(self, row_index: int, statement: BoundStatement, partition: Sequence[int]) -> Write:
         values = statement.values
         size_bytes = _HEADER_BYTES + cells.size_bytes(values)
         together = (statement.prepared_statement.query_id, *[values[each] for each in partition])
-        return Write(place, statement, together, size_bytes, self)
+        return Write(row_index, statement, together, size_bytes, self)
 
     def _deletion(self, row: Row, time_us: int) -> BoundStatement:
         order = self._key_orders.get(row.plan)

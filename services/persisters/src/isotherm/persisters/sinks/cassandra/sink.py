@@ -68,9 +68,9 @@ class CassandraSink:
                 try:
                     failed += self._refused(group, failure, batch)
                 except RowError as error:
-                    failed += [FailedRow(write.place, error.reason, error) for write in group]
+                    failed += [FailedRow(write.row_index, error.reason, error) for write in group]
             else:
-                failed += [_failed_row(write.place, failure) for write in group]
+                failed += [_failed_row(write.row_index, failure) for write in group]
         return failed
 
     def close(self) -> None:
@@ -122,12 +122,12 @@ class CassandraSink:
             return newer.bind(index, row, source)
 
     def _all_bound(
-        self, places: Iterable[int], batch: Batch, bind: Callable[[int, Row, Hashable], Write], failed: list[FailedRow]
+        self, indices: Iterable[int], batch: Batch, bind: Callable[[int, Row, Hashable], Write], failed: list[FailedRow]
     ) -> list[Write]:
         """Bind the rows at these indices; those that cannot be bound are added to `failed`."""
         rows, source = batch.rows, (batch.topic, batch.partition)
         writes: list[Write] = []
-        for index in places:
+        for index in indices:
             try:
                 writes.append(bind(index, rows[index], source))
             except RowError as error:
@@ -142,16 +142,16 @@ class CassandraSink:
 
         If it has not, one of the rows is to blame, and each is written by itself.
         """
-        places = [write.place for write in group]
+        indices = [write.row_index for write in group]
         failed: list[FailedRow] = []
-        newer = self._tables.newer(self._session, batch.rows[places[0]], group[0].binder, why)
+        newer = self._tables.newer(self._session, batch.rows[indices[0]], group[0].binder, why)
         writes: Sequence[Write] = group
         if newer is not None:
-            writes = self._all_bound(places, batch, newer.bind, failed)
+            writes = self._all_bound(indices, batch, newer.bind, failed)
         elif len(group) == 1:
-            return [_failed_row(places[0], why)]
+            return [_failed_row(indices[0], why)]
         alone = [[write] for write in writes]
-        return failed + [_failed_row(one[0].place, failure) for one, failure in self._execute(alone)]
+        return failed + [_failed_row(one[0].row_index, failure) for one, failure in self._execute(alone)]
 
     def _groups(self, writes: Sequence[Write]) -> list[list[Write]]:
         """Group rows of one partition, as many as one batch may hold."""
@@ -159,17 +159,17 @@ class CassandraSink:
         sizes: dict[tuple[Any, ...], int] = {}
         groups: list[list[Write]] = []
         for write in writes:
-            place = write.partition
-            group = open_groups.get(place)
+            partition = write.partition
+            group = open_groups.get(partition)
             is_full = group is not None and (
-                len(group) >= self._largest_batch or sizes[place] + write.size_bytes > _BATCH_BYTES
+                len(group) >= self._largest_batch or sizes[partition] + write.size_bytes > _BATCH_BYTES
             )
             if group is None or is_full:
-                group = open_groups[place] = []
-                sizes[place] = 0
+                group = open_groups[partition] = []
+                sizes[partition] = 0
                 groups.append(group)
             group.append(write)
-            sizes[place] += write.size_bytes
+            sizes[partition] += write.size_bytes
         return groups
 
     def _execute(self, groups: Sequence[list[Write]]) -> list[tuple[list[Write], Exception]]:

@@ -165,7 +165,7 @@ class HazelcastSink:
         """Return the one record that the cluster refuses; of several records, write each half by itself to find it."""
         offsets = sorted({entry.row.offset for entry in members})
         if len(offsets) == 1:
-            return [FailedRow(entry.place, REFUSED_ITEM_ERRORS[type(error)], error) for entry in members]
+            return [FailedRow(entry.row_index, REFUSED_ITEM_ERRORS[type(error)], error) for entry in members]
         # The rows of one record stay together, because a marker is an offset.
         middle = offsets[len(offsets) // 2]
         halves = (
@@ -201,7 +201,7 @@ class HazelcastSink:
         rest = missing[len(fitting) :]
         if rest and self._blocks_when_full:
             raise Unavailable(str(full), _FULL_RETRY_MS)
-        return [FailedRow(entry.place, "queue_full", full) for entry in rest]
+        return [FailedRow(entry.row_index, "queue_full", full) for entry in rest]
 
     def _connect(self) -> HazelcastClient:
         config = self._config

@@ -57,7 +57,7 @@ class Entry(NamedTuple):
 
     row: Row
     item: Item | None
-    place: int = 0
+    row_index: int = 0
     """Index of the row in its batch."""
 
 
