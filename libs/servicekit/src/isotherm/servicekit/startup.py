@@ -30,7 +30,8 @@ def wait_until_up(
     and the next call follows after the next pause of `backoff`. Blocks the calling thread. Raises every other exception
     of `action`.
     """
-    backoff = backoff or Backoff()
+    # Health counts a process as dead after 30 s without a beat, so no pause may last that long.
+    backoff = backoff or Backoff(cap_ms=10_000)
     while not stop.is_set():
         health.beat()
         try:

@@ -41,7 +41,7 @@ class ServerWait:
 
         Raises StopRequestedError, and every exception that does not mean that a server is unavailable.
         """
-        # A pause of at most 10 s keeps the liveness check content, whose limit is 30 s.
+        # Well below the 30 s after which the liveness check counts a process as dead.
         backoff = Backoff(base_ms=500, cap_ms=10_000)
         result = wait_until_up(part, attempt, _RETRIABLE, health=self._health, stop=self._stop, backoff=backoff)
         if self._stop.is_set():
