@@ -127,9 +127,12 @@ bench-alerts: setup ## Measure the alerts service, all cases or C="reaction"
 			$(BIN)/python bench/alerts/alerts_bench.py $$case $(OPTIONS); \
 	done
 
-bench-revisions: setup ## Compare with an older revision's checkout: make bench-revisions BEFORE=../before
-	@tools/record-results docs/results/bench-revisions.txt $(BIN)/python bench/revisions/compare_revisions.py \
-		--before "$(or $(BEFORE),$(error say where the older revision is checked out: BEFORE=../before))" $(OPTIONS)
+bench-revisions: setup ## Compare with an older revision's checkout, all cases or C="mqtt": make bench-revisions BEFORE=../before
+	@for case in $(or $(C),mqtt coap persisters aggregator alerts); do \
+		tools/record-section docs/results/bench-revisions.txt "$$case" \
+			$(BIN)/python bench/revisions/compare_revisions.py --only "$$case" \
+			--before "$(or $(BEFORE),$(error say where the older revision is checked out: BEFORE=../before))" $(OPTIONS); \
+	done
 
 lock: ## Resolve the dependencies anew (for maintainers; needs uv)
 	@tools/lock
