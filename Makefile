@@ -86,8 +86,8 @@ images: ## Build every image and list their sizes: make images, or N="mqtt-proxy
 compose-proof: setup ## Run docker-compose.yml on an engine of its own, keep the output in docs/results/compose.txt; needs root
 	@tools/record-results docs/results/compose.txt tools/compose-proof
 
-demo: setup ## Run the whole suite on this machine; DEMO_SECONDS=90 make demo ends and checks by itself
-	@JAVA_HOME="$$($(STACK) java-home)" exec $(BIN)/isotherm-demo
+demo: setup ## Run the whole suite on this machine: make demo, make demo RATE=2000 DEVICES=500; DEMO_SECONDS=90 make demo ends and checks by itself
+	@JAVA_HOME="$$($(STACK) java-home)" exec $(BIN)/isotherm-demo $(if $(RATE),--rate "$(RATE)") $(if $(DEVICES),--devices "$(DEVICES)")
 
 screenshots: setup ## Take the pictures of docs/screenshots anew, while the demo's console is worked with
 	@mkdir -p docs/screenshots

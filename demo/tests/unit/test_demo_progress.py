@@ -54,3 +54,30 @@ def test_service_that_does_not_answer_has_no_rate_and_its_last_count_is_kept() -
 
 def test_line_shows_every_hop() -> None:
     assert line([("MQTT in", 200.4), ("Store", None)]) == "MQTT in 200/s · Store -/s"
+
+
+BURSTS = Hop("Store", "x", "isotherm_x_records", {"outcome": "written"}, average_s=30.0)
+
+
+def test_rate_of_bursts_is_an_average() -> None:
+    rates = Rates([BURSTS])
+    looks = {0.0: 0, 5.0: 60, 10.0: 60, 15.0: 120, 20.0: 120, 25.0: 180, 30.0: 180, 35.0: 240, 40.0: 240}
+
+    shown = [rates.look(lambda _service, count=count: page(count), at)[0][1] for at, count in looks.items()]  # type: ignore[misc]  # binds it
+
+    # While there is less to look back to, the average is of all that there is.
+    assert shown[:4] == [None, 12.0, 6.0, 8.0]
+    # From then on each look sees 30 s.
+    assert shown[6:] == [6.0, 6.0, 6.0]
+
+
+def test_average_begins_anew_with_a_service_that_was_started_again() -> None:
+    rates = Rates([BURSTS])
+    for at, count in ((0.0, 100), (5.0, 200), (10.0, 0)):
+        rates.look(lambda _service, count=count: page(count), at)  # type: ignore[misc]  # binds it
+
+    assert rates.look(lambda _service: page(50), 20.0) == [("Store", 5.0)]
+
+
+def test_small_rates_have_a_decimal() -> None:
+    assert line([("windows", 0.44), ("nothing", 0.0), ("many", 10.2)]) == "windows 0.4/s · nothing 0/s · many 10/s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import signal
 import sys
@@ -34,7 +35,6 @@ from isotherm.stack.stack import Stack
 
 _OK, _FAILED, _BAD_USAGE = 0, 1, 2
 _FOLDER = Path(".stack") / "demo"
-_NARROWEST = 110
 
 
 class _Terminated(Exception):
@@ -50,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="isotherm-demo", description=__doc__)
     parser.set_defaults(go=_demo)
     parser.add_argument("--folder", type=Path, default=_FOLDER, help=f"data and logs, emptied first ({_FOLDER})")
-    parser.add_argument("--rate", type=float, default=Load.rate_per_s, help="MQTT readings per second")
-    parser.add_argument("--devices", type=int, default=Load.devices)
+    parser.add_argument("--rate", type=_rate, default=Load.rate_per_s, help="MQTT readings per second; 0 for none")
+    parser.add_argument("--devices", type=_count, default=Load.devices, help="MQTT devices")
     parser.add_argument("--free-ports", action="store_true", help="any free ports in place of the usual ones")
     parser.add_argument("--examples", type=Path, default=EXAMPLES, help="the services' configuration")
     commands = parser.add_subparsers()
@@ -74,11 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _console() -> Console:
-    """The terminal, as wide as the tables need: a narrow one wraps them, which reads better than cut figures."""
-    return Console(width=max(_NARROWEST, Console().width))
-
-
 def _report(arguments: argparse.Namespace) -> int:
     addresses = Addresses(
         kafka=KafkaSettings(bootstrap_servers=arguments.kafka),
@@ -94,12 +89,12 @@ def _report(arguments: argparse.Namespace) -> int:
         report = reconcile.settle(addresses, reader, patience_s=arguments.patience)
     finally:
         reader.close()
-    table.show(report, _console())
+    table.show(report, table.wide_console())
     return _OK if report.adds_up else _FAILED
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    console = _console()
+    console = table.wide_console()
     try:
         seconds = demo_seconds()
     except ValueError:
@@ -164,6 +159,22 @@ def _until_signal(console: Console) -> threading.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
     return stopped
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of readings per second")
+    return rate
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number above 0")
+    return int(text)
 
 
 if __name__ == "__main__":

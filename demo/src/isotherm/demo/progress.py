@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,13 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from isotherm.demo import workers
+
+BURST_AVERAGE_S = 30.0
+"""Over which time the rate of what comes in bursts is averaged: three windows of the demo."""
+EXPLANATION = (
+    f"Rates since the line before; from `aggregated` on of the last {BURST_AVERAGE_S:.0f} s, because windows are "
+    "written in bursts:"
+)
 
 
 @dataclass(frozen=True)
@@ -19,19 +27,23 @@ class Hop:
     service: str
     counter: str
     labels: Mapping[str, str]
+    average_s: float = 0.0
+    """Seconds over which the rate is averaged; 0: since the last look."""
 
 
+_WRITTEN = {"outcome": "written"}
+_PERSISTED = "isotherm_persisters_records"
 HOPS = (
     Hop("MQTT in", workers.MqttProxy.name, "isotherm_mqtt_proxy_messages_received", {}),
     Hop("to Kafka", workers.MqttProxy.name, "isotherm_mqtt_proxy_readings_stored", {}),
     Hop("CoAP in", workers.CoapIngest.name, "isotherm_coap_ingest_notifications", {"outcome": "new"}),
     Hop("to Kafka", workers.CoapIngest.name, "isotherm_coap_ingest_records_produced", {}),
-    Hop("aggregated", workers.Aggregator.name, "isotherm_aggregator_readings_aggregated", {}),
     Hop("watched", workers.Alerts.name, "isotherm_alerts_readings_read", {}),
-    Hop("windows", workers.Aggregator.name, "isotherm_aggregator_windows_emitted", {}),
-    Hop("Elasticsearch", workers.ElasticsearchPersister.name, "isotherm_persisters_records", {"outcome": "written"}),
-    Hop("Cassandra", workers.CassandraPersister.name, "isotherm_persisters_records", {"outcome": "written"}),
-    Hop("Hazelcast", workers.HazelcastPersister.name, "isotherm_persisters_records", {"outcome": "written"}),
+    Hop("aggregated", workers.Aggregator.name, "isotherm_aggregator_readings_aggregated", {}, BURST_AVERAGE_S),
+    Hop("windows", workers.Aggregator.name, "isotherm_aggregator_windows_emitted", {}, BURST_AVERAGE_S),
+    Hop("Elasticsearch", workers.ElasticsearchPersister.name, _PERSISTED, _WRITTEN, BURST_AVERAGE_S),
+    Hop("Cassandra", workers.CassandraPersister.name, _PERSISTED, _WRITTEN, BURST_AVERAGE_S),
+    Hop("Hazelcast", workers.HazelcastPersister.name, _PERSISTED, _WRITTEN, BURST_AVERAGE_S),
 )
 
 
@@ -51,35 +63,44 @@ def _families(page: str) -> Iterable[Metric]:
 
 
 class Rates:
-    """Rates between two reads of the counters; a restarted service starts from zero."""
+    """Rates between reads of the counters; a restarted service starts from zero."""
 
     def __init__(self, hops: Iterable[Hop] = HOPS) -> None:
-        self._hops = tuple(hops)
-        self._last: dict[int, tuple[float, float]] = {}
+        self._reads: list[tuple[Hop, deque[tuple[float, float]]]] = [(hop, deque()) for hop in hops]
 
     def look(self, get: Callable[[str], str | None], now_s: float) -> list[tuple[str, float | None]]:
-        """Rate per second of every hop since the last call; None when it is not known.
+        """Rate per second of every hop, since the last call or averaged; None when it is not known.
 
         `get` returns a service's page of metrics, or None when the service does not answer.
         """
         pages: dict[str, str | None] = {}
         rates: list[tuple[str, float | None]] = []
-        for index, hop in enumerate(self._hops):
+        for hop, reads in self._reads:
             if hop.service not in pages:
                 pages[hop.service] = get(hop.service)
             page = pages[hop.service]
-            rates.append((hop.title, None if page is None else self._rate(index, hop, page, now_s)))
+            rates.append((hop.title, None if page is None else _rate(hop, reads, page, now_s)))
         return rates
 
-    def _rate(self, index: int, hop: Hop, page: str, now_s: float) -> float | None:
-        count = total(page, hop.counter, hop.labels)
-        last = self._last.get(index)
-        self._last[index] = (now_s, count)
-        if last is None or now_s <= last[0] or count < last[1]:
-            return None
-        return (count - last[1]) / (now_s - last[0])
+
+def _rate(hop: Hop, reads: deque[tuple[float, float]], page: str, now_s: float) -> float | None:
+    """Add the counter of now to its earlier reads; the rate since the oldest one that the average needs."""
+    count = total(page, hop.counter, hop.labels)
+    if reads and count < reads[-1][1]:
+        reads.clear()
+    reads.append((now_s, count))
+    while len(reads) > 2 and reads[1][0] <= now_s - hop.average_s:
+        reads.popleft()
+    began_s, before = reads[0]
+    return (count - before) / (now_s - began_s) if now_s > began_s else None
 
 
 def line(rates: Iterable[tuple[str, float | None]]) -> str:
     """The rates as one line of text."""
-    return " · ".join(f"{title} {'-' if rate is None else f'{rate:.0f}'}/s" for title, rate in rates)
+    return " · ".join(f"{title} {_text(rate)}/s" for title, rate in rates)
+
+
+def _text(rate: float | None) -> str:
+    if rate is None:
+        return "-"
+    return f"{rate:.1f}" if 0 < rate < 10 else f"{rate:.0f}"

@@ -32,7 +32,7 @@ def start(system: System, console: Console, stopped: threading.Event) -> float:
     began = time.monotonic()
 
     def note(text: str) -> None:
-        console.print(f"{time.monotonic() - began:6.1f} s  {text}", highlight=False)
+        console.print(f"{time.monotonic() - began:6.1f} s  {text}", highlight=False, soft_wrap=True)
 
     started = system.start(
         stopped=stopped,
@@ -42,7 +42,7 @@ def start(system: System, console: Console, stopped: threading.Event) -> float:
     )
     took_s = time.monotonic() - began
     parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in started.seconds.items())
-    console.print(f"Everything is ready after {took_s:.1f} s ({parts}).", highlight=False)
+    console.print(f"Everything is ready after {took_s:.1f} s ({parts}).", highlight=False, soft_wrap=True)
     return took_s
 
 
@@ -50,6 +50,7 @@ def watch(system: System, console: Console, stopped: threading.Event, seconds: f
     """Show the rates until `seconds` are over or `stopped` is set. Raises CrashedError."""
     for line in guide.lines(system):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(progress.EXPLANATION, highlight=False, soft_wrap=True)
     rates = progress.Rates()
     began = time.monotonic()
     shown_at = began

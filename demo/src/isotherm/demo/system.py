@@ -34,6 +34,7 @@ EXAMPLES = Path(__file__).parents[4] / "examples" / "demo"
 SINK_GROUP = "sinks"
 """The worker group of connectors that are created at run time."""
 
+_UNCHANGED_MAX_AGE_S = 86_400
 _POLL_S = 0.1
 _CHILDREN_END_WITHIN_S = 10.0
 _PROGRAMS = ("java", "python")
@@ -78,10 +79,12 @@ class Load:
     devices: int = 50
     seed: int = 1
     rate_per_s: float = 200.0
+    """MQTT readings per second; 0 for no MQTT simulator."""
     qos: str = "0:1,1:2,2:2"
     out_of_order_share: float = 0.02
     late_share: float = 0.005
     coap_rate_per_s: float = 20.0
+    """States per second of the CoAP simulator; with 0 it serves one state, which stays fresh."""
 
 
 @dataclass
@@ -116,7 +119,9 @@ class System:
         self.services: dict[str, Worker] = {worker.name: worker for worker in self._services()}
         self.mqtt_devices = self._mqtt_devices()
         self.sensors = self._sensors()
-        self.simulators: tuple[Simulator, ...] = (self.mqtt_devices, self.sensors)
+        self.simulators: tuple[Simulator, ...] = (self.sensors,)
+        if self.load.rate_per_s:
+            self.simulators = (self.mqtt_devices, self.sensors)
 
     @property
     def servers(self) -> list[Server]:
@@ -335,6 +340,8 @@ class System:
 
     def _sensors(self) -> Simulator:
         arguments = ["--port", str(self.ports.coap), "--rate", str(self.load.coap_rate_per_s)]
+        if not self.load.coap_rate_per_s:
+            arguments += ["--max-age", str(_UNCHANGED_MAX_AGE_S)]
         return workers.CoapSensors(self._folder / "coap-sensors", self._runtime, arguments)
 
 

@@ -1,13 +1,26 @@
-"""The report as tables for the terminal."""
+"""The report as tables, and the console on which no table is cut."""
 
 from __future__ import annotations
 
 from itertools import groupby
+from typing import IO
 
 from rich.console import Console
 from rich.table import Table
 
 from isotherm.demo.reconciliation import Line, ReconciliationReport
+
+_NARROWEST_TERMINAL = 130
+"""A narrower terminal wraps the lines of a table, which reads better than cut figures."""
+_FILE_WIDTH = 1_000
+"""A pipe or a file has no width of its own; rich would take 80 columns and cut what is wider."""
+
+
+def wide_console(file: IO[str] | None = None) -> Console:
+    """The console of standard output, or of `file`, as wide as the tables need."""
+    console = Console(file=file)
+    console.width = max(console.width, _NARROWEST_TERMINAL if console.is_terminal else _FILE_WIDTH)
+    return console
 
 
 def show(report: ReconciliationReport, console: Console) -> None:

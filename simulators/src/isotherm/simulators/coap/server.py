@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib.util
 import signal
 import sys
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `coap`."""
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=DOCUMENTED_PORT, help=f"UDP port (default {DOCUMENTED_PORT})")
-    parser.add_argument("--rate", type=float, default=20.0, metavar="PER_S", help="new states per second in all")
+    parser.add_argument("--rate", type=float, default=20.0, metavar="PER_S", help="new states per second; 0: none")
     parser.add_argument("--sensors", type=int, default=5, metavar="N", help="sensors behind each resource (default 5)")
     parser.add_argument(
         "--resources", type=int, default=0, metavar="N", help="resources sensors/0 to sensors/N-1, beside sensors"
@@ -189,7 +190,12 @@ async def _serve(arguments: argparse.Namespace, ledger: Ledger) -> int:
 async def _advance(
     resources: list[ObservedSensors], rate: float, duration_s: float | None, stop: asyncio.Event
 ) -> None:
-    """Advance the resources in turn, each at its time."""
+    """Advance the resources in turn, each at its time; never with a rate of 0."""
+    if not rate:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(duration_s):
+                await stop.wait()
+        return
     loop = asyncio.get_running_loop()
     began, number = loop.time(), 0
     while duration_s is None or number / rate < duration_s:
