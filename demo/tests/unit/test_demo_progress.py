@@ -59,11 +59,16 @@ def test_line_shows_every_hop() -> None:
 BURSTS = Hop("Store", "x", "isotherm_x_records", {"outcome": "written"}, average_s=30.0)
 
 
+def look(rates: Rates, now_s: float, written: int) -> float | None:
+    ((_title, rate),) = rates.look(lambda _service: page(written), now_s)
+    return rate
+
+
 def test_rate_of_bursts_is_an_average() -> None:
     rates = Rates([BURSTS])
     looks = {0.0: 0, 5.0: 60, 10.0: 60, 15.0: 120, 20.0: 120, 25.0: 180, 30.0: 180, 35.0: 240, 40.0: 240}
 
-    shown = [rates.look(lambda _service, count=count: page(count), at)[0][1] for at, count in looks.items()]  # type: ignore[misc]  # binds it
+    shown = [look(rates, now_s, written) for now_s, written in looks.items()]
 
     # While there is less to look back to, the average is of all that there is.
     assert shown[:4] == [None, 12.0, 6.0, 8.0]
@@ -73,10 +78,10 @@ def test_rate_of_bursts_is_an_average() -> None:
 
 def test_average_begins_anew_with_a_service_that_was_started_again() -> None:
     rates = Rates([BURSTS])
-    for at, count in ((0.0, 100), (5.0, 200), (10.0, 0)):
-        rates.look(lambda _service, count=count: page(count), at)  # type: ignore[misc]  # binds it
+    for now_s, written in ((0.0, 100), (5.0, 200), (10.0, 0)):
+        look(rates, now_s, written)
 
-    assert rates.look(lambda _service: page(50), 20.0) == [("Store", 5.0)]
+    assert look(rates, 20.0, 50) == 5.0
 
 
 def test_small_rates_have_a_decimal() -> None:
