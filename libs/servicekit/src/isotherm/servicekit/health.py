@@ -7,6 +7,8 @@ Ready: the service can do its work now; otherwise every reason is listed.
 from __future__ import annotations
 
 import json
+import selectors
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -56,9 +58,8 @@ class MonitoringServer:
     """Answers `/live`, `/ready` (200 or 503, JSON) and `/metrics` (Prometheus text) from a daemon thread."""
 
     def __init__(self, settings: HttpSettings, health: Health, registry: CollectorRegistry) -> None:
-        self._server = ThreadingHTTPServer((settings.host, settings.port), _handler(health, registry))
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="monitoring", daemon=True)
+        self._server = _HttpServer((settings.host, settings.port), _handler(health, registry))
+        self._thread = threading.Thread(target=self._server.serve_until_told_to_end, name="monitoring", daemon=True)
 
     @property
     def port(self) -> int:
@@ -71,9 +72,40 @@ class MonitoringServer:
 
     def stop(self) -> None:
         """Stop answering and free the port."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.tell_to_end()
         self._thread.join()
+        self._server.server_close()
+
+
+class _HttpServer(ThreadingHTTPServer):
+    """A server whose thread sleeps until a request or the end comes: `serve_forever` looks for the end all the time."""
+
+    daemon_threads = True
+    timeout = 0
+    """`handle_request` does not wait, because the selector said that a request is there."""
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        # Before the base class, which calls `server_close` when the port is taken.
+        self._end, self._ending = socket.socketpair()
+        super().__init__(address, handler)
+
+    def serve_until_told_to_end(self) -> None:
+        """Answer requests until `tell_to_end` is called."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.socket, selectors.EVENT_READ)
+            selector.register(self._end, selectors.EVENT_READ)
+            while all(key.fileobj is not self._end for key, _ in selector.select()):
+                self.handle_request()
+
+    def tell_to_end(self) -> None:
+        """End `serve_until_told_to_end`; any thread may call this."""
+        self._ending.close()
+
+    def server_close(self) -> None:
+        """Free the port."""
+        super().server_close()
+        self._end.close()
+        self._ending.close()
 
 
 def _handler(health: Health, registry: CollectorRegistry) -> type[BaseHTTPRequestHandler]:

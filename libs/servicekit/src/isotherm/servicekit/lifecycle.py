@@ -20,6 +20,7 @@ class Stop:
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self._callbacks: list[Callable[[], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._async_event: asyncio.Event | None = None
 
@@ -28,6 +29,18 @@ class Stop:
         self._event.set()
         if self._loop is not None and self._async_event is not None:
             self._loop.call_soon_threadsafe(self._async_event.set)
+        for callback in tuple(self._callbacks):
+            callback()
+
+    def on_set(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` when the stop is requested, or now if it was; return a function that takes this back.
+
+        It is called where `set` is: it must not block, and may be called twice.
+        """
+        self._callbacks.append(callback)
+        if self._event.is_set():
+            callback()
+        return lambda: self._callbacks.remove(callback)
 
     def is_set(self) -> bool:
         """Whether the stop was requested."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from isotherm.servicekit import logs
+from isotherm.servicekit.producer.report_signal import ReportSignal, is_available
 
 _log = logs.logger(__name__)
 
@@ -15,6 +16,11 @@ Headers = Sequence[tuple[str, bytes | str | None]]
 OnDelivery = Callable[[KafkaError | None], None]
 
 _POLL_INTERVAL_S = 0.001
+"""Shortest time between two polls, so that the reports of a busy producer come in lumps."""
+_GUARD_INTERVAL_S = 1.0
+"""How often outstanding records are polled although nothing was signalled."""
+_FULL_INTERVAL_S = 0.01
+"""Pause before another try to hand a record over while librdkafka has no room for it."""
 
 
 class DeliveryFailedError(Exception):
@@ -32,8 +38,10 @@ class QueueFullError(Exception):
 class LoopProducer:
     """Owns a confluent-kafka Producer and serves its delivery reports from the running event loop.
 
-    Reports are polled by a timer of the loop while records are outstanding, so callbacks need no locks and an idle
-    producer costs nothing. `max_outstanding` bounds the records between `produce` and their report.
+    librdkafka wakes the loop when there are reports, and the loop polls them, at most once in a millisecond: callbacks
+    need no locks, and a producer without reports costs nothing. Where librdkafka cannot wake the loop
+    (`report_signal.is_available`), the loop polls each millisecond while records are outstanding. `max_outstanding`
+    bounds the records between `produce` and their report.
 
     A fatal error (librdkafka's INTRODUCTION.md, "Fatal errors") fails every outstanding record and every later one;
     `on_fatal` is called with it until `replace` gives another producer. `producer_health.ProducerHealth` does that.
@@ -47,7 +55,15 @@ class LoopProducer:
         """Number of `on_delivery` callbacks that raised; asyncio's exception handler logs these errors."""
         self.on_fatal: Callable[[KafkaError], None] = _log_fatal
         self._retired: list[Producer] = []
+        self._signal: ReportSignal | None = None
+        self._is_signalled = False
+        """Whether the current producer wakes the loop."""
+        self._has_begun = False
+        self._polled_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        """The next poll that is due soon."""
+        self._guard: asyncio.TimerHandle | None = None
+        """The next poll that does not wait for a signal."""
         self._waiters: list[asyncio.Future[None]] = []
 
     def replace(self, producer: Producer) -> None:
@@ -55,12 +71,25 @@ class LoopProducer:
         self._retired.append(self.producer)
         self.producer.purge()
         self.producer = producer
+        if self._has_begun:
+            self._attach()
         self._poll_soon()
 
     def look(self) -> None:
         """Poll for a fatal error while no record is outstanding and nothing else polls; cheap, never blocks."""
-        if self._timer is None:
-            self._serve(self.producer)
+        if self._timer is None and self._guard is None:
+            self._poll()
+
+    def close(self) -> None:
+        """Free what wakes the loop. Records that are outstanding are not reported any more."""
+        for timer in (self._timer, self._guard):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._guard = None
+        signal, self._signal, self._is_signalled = self._signal, None, False
+        if signal is not None:
+            asyncio.get_running_loop().remove_reader(signal.descriptor)
+            signal.close()
 
     def produce(
         self,
@@ -94,8 +123,8 @@ class LoopProducer:
             self._note(failure)
             raise
         self.outstanding += 1
-        if self._timer is None:
-            self._poll_soon()
+        if self._guard is None and self._timer is None:
+            self._expect_reports()
 
     def produce_all(
         self,
@@ -134,8 +163,8 @@ class LoopProducer:
             left -= len(records) - handed_over - 1
             report(known, None)
             self._note(failure)
-        if self._timer is None and handed_over:
-            self._poll_soon()
+        if self._guard is None and self._timer is None and handed_over:
+            self._expect_reports()
 
     async def send(self, topic: str, *, key: bytes | str | None, value: bytes | None, headers: Headers = ()) -> None:
         """Produce one record, waiting for room first, and return when Kafka has it.
@@ -154,7 +183,7 @@ class LoopProducer:
                 self.produce(topic, key=key, value=value, headers=headers, on_delivery=report)
             except QueueFullError:
                 # librdkafka's own byte bound was met before ours: a report has to come in first.
-                await asyncio.sleep(_POLL_INTERVAL_S * 10)
+                await asyncio.sleep(_FULL_INTERVAL_S)
             except KafkaException as failure:
                 raise DeliveryFailedError(failure.args[0]) from failure
             else:
@@ -178,12 +207,49 @@ class LoopProducer:
         self._waiters.append(waiter)
         await waiter
 
-    def _poll_soon(self) -> None:
+    def _attach(self) -> None:
+        """Let the current producer wake the loop, where it can."""
+        self._is_signalled = is_available() and isinstance(self.producer, Producer)
+        if not self._is_signalled:
+            return
+        if self._signal is None:
+            self._signal = ReportSignal()
+            asyncio.get_running_loop().add_reader(self._signal.descriptor, self._on_signal)
+        self._signal.attach(self.producer)
+
+    def _expect_reports(self) -> None:
+        """Make sure that the reports of what is outstanding will be polled."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._attach()
+            # What waits in the queue since before is not signalled, and hides what comes behind it.
+            self._poll_soon()
+        elif not self._is_signalled or self._retired:
+            self._poll_soon()
+        elif self._guard is None:
+            self._guard = asyncio.get_running_loop().call_later(_GUARD_INTERVAL_S, self._on_guard)
+
+    def _poll_soon(self, seconds: float = _POLL_INTERVAL_S) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_POLL_INTERVAL_S, self._poll)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._poll)
+
+    def _on_signal(self) -> None:
+        assert self._signal is not None
+        self._signal.clear()
+        wait_s = self._polled_s + _POLL_INTERVAL_S - asyncio.get_running_loop().time()
+        if wait_s > 0:
+            self._poll_soon(wait_s)
+        elif self._timer is None:
+            self._poll()
+
+    def _on_guard(self) -> None:
+        self._guard = None
+        if self._timer is None:
+            self._poll()
 
     def _poll(self) -> None:
         self._timer = None
+        self._polled_s = asyncio.get_running_loop().time()
         served = 1
         try:
             served = self._serve(self.producer)
@@ -191,8 +257,12 @@ class LoopProducer:
                 served += self._serve(retired)
                 if not len(retired):
                     self._retired.remove(retired)
+                    if self._signal is not None:
+                        self._signal.detach(retired)
         except Exception:
             self.failed_reports += 1
+            # The reports behind the one that raised are in the queue again.
+            self._poll_soon()
             raise
         finally:
             # Also when a report raised: without the next poll no other record would ever be reported, and whoever
@@ -200,7 +270,7 @@ class LoopProducer:
             if served:
                 self._wake()
             if self.outstanding or self._retired:
-                self._poll_soon()
+                self._expect_reports()
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -215,6 +285,7 @@ class LoopProducer:
             # confluent-kafka raises a fatal error once from poll, and does not call error_cb; the reports come later.
             if producer is self.producer:
                 self._note(failure)
+            self._poll_soon()
             return 1
 
     def _note(self, failure: BaseException) -> None:
