@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterable
 from types import SimpleNamespace
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from faust.types import TP
+from mode.utils.locks import Event
+from mode.utils.queues import FlowControlEvent, ThrowableQueue
 
-from isotherm.alerts.stream.faust_app import FaustApp
+from isotherm.alerts.stream.faust_app import FaustApp, _Consumer
 
 PARTITION = TP("thermostat.data", 1)
+LIMIT_S = 20.0
 
 
 async def test_a_partition_that_a_rebalance_took_away_is_not_read() -> None:
@@ -39,3 +43,64 @@ async def test_only_records_that_were_applied_and_fetched_in_this_generation_may
     await FaustApp._read(app, SimpleNamespace(events=events))
     assert seen == [1, 3]
     assert app._processed == {PARTITION: 1}
+
+
+class Consumer(_Consumer):
+    """The service's consumer, with the records that were fetched, and the queue of one agent."""
+
+    def __init__(self, offsets: Iterable[int]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._stopped, self._crashed = Event(), Event()
+        self.flow_active, self.suspend_flow = True, asyncio.Event()
+        self._read_offset = {PARTITION: None}
+        self._offsets = list(offsets)
+        self.flow = FlowControlEvent(initially_suspended=False)
+        self.queue: ThrowableQueue[int] = ThrowableQueue(flow_control=self.flow)
+        topics = SimpleNamespace(_tp_index={PARTITION: [SimpleNamespace(queue=self.queue)]})
+        self.app: Any = SimpleNamespace(flow_control=self.flow, topics=topics, should_stop=False)
+        self.callback = self._put
+
+    async def _put(self, message: Any) -> None:
+        await self.flow.acquire()
+        self.queue.put_nowait(message.offset)
+
+    async def getmany(self, timeout: float) -> AsyncIterator[Any]:
+        offsets, self._offsets = self._offsets, []
+        for offset in offsets:
+            yield PARTITION, SimpleNamespace(tp=PARTITION, offset=offset)
+        if not offsets:
+            self._stopped.set()
+
+
+def fetcher() -> Any:
+    """The service that calls the consumer."""
+    return SimpleNamespace(should_stop=False)
+
+
+async def test_records_are_delivered_in_order_and_none_from_before_the_position() -> None:
+    consumer = Consumer([5, 6, 4, 7])
+    await consumer._drain_messages(fetcher())
+    assert [consumer.queue.get_nowait() for _ in range(consumer.queue.qsize())] == [5, 6, 7]
+
+
+async def test_a_full_queue_holds_records_up_until_the_agent_has_read() -> None:
+    consumer = Consumer(range(2_000))
+    draining = asyncio.create_task(consumer._drain_messages(fetcher()))
+    read, longest = [], 0
+    while len(read) < 2_000:
+        longest = max(longest, consumer.queue.qsize())
+        read.append(await asyncio.wait_for(consumer.queue.get(), LIMIT_S))
+    await asyncio.wait_for(draining, LIMIT_S)
+    assert read == list(range(2_000))
+    assert longest <= 512
+
+
+async def test_a_suspended_flow_ends_a_delivery() -> None:
+    consumer = Consumer([1, 2])
+    consumer.flow.suspend()
+    draining = asyncio.create_task(consumer._drain_messages(fetcher()))
+    await asyncio.sleep(0)
+    assert not draining.done()
+    consumer.suspend_flow.set()
+    await asyncio.wait_for(draining, LIMIT_S)
+    assert consumer.queue.empty()

@@ -222,13 +222,17 @@ async def test_one_metric_too_many_is_refused_and_changes_nothing() -> None:
     service = processor(outputs)
     for number in range(64):
         await service.process("in", 0, READINGS[0]._replace(metric=f"m{number}"))
-    written = len(outputs.written)
+    await service.settle()
+    written = list(outputs.written)
     with pytest.raises(RejectedReadingError, match="'d' has 64 metrics, 'm64' would be one more") as refused:
         await service.process("in", 0, READINGS[0]._replace(metric="m64"))
     assert refused.value.reason == "too-many-metrics"
-    assert len(outputs.written) == written
+    assert outputs.written == written
+    await service.settle()
+    assert outputs.of("change") == [one for kind, one in written if kind == "change"]
     await service.process("in", 0, READINGS[1]._replace(metric="m63"))
-    assert len(outputs.written) > written
+    await service.settle()
+    assert len(outputs.of("change")) == 2
 
 
 async def test_alerts_that_kafka_does_not_take_do_not_pile_up_in_a_memory() -> None:
@@ -325,3 +329,58 @@ async def test_what_was_fetched_before_a_rebalance_is_not_applied_until_the_stat
 
 async def test_a_reading_of_another_processs_partition_is_not_applied() -> None:
     assert await processor(Outputs()).process("in", 1, READINGS[0]) is False
+
+
+async def test_a_commit_writes_a_device_once_whatever_it_has_read() -> None:
+    outputs = Outputs()
+    service = processor(outputs)
+    for number in range(1, 101):
+        await service.process("in", 0, reading(number, 20))
+    assert outputs.written == []
+    await service.settle()
+    ((_partition, device_id, value),) = outputs.of("change")
+    assert (device_id, changelog.decode(value)) == ("d", service.store.partitions[0].state("d"))
+    assert outputs.of("state") == [("d", 100_000, [])]
+    await service.settle()
+    assert len(outputs.written) == 2
+
+
+class YieldingOutputs(Outputs):
+    """A Kafka for which every write waits a moment, so that readings are processed between two writes."""
+
+    async def wait_for_room(self) -> None:
+        await asyncio.sleep(0)
+
+
+OF_TWO_DEVICES = [one._replace(device_id=name) for one in READINGS for name in ("d", "e")]
+
+
+async def alerts_over_crashes(steps: list[str]) -> list[Any]:
+    """The alerts of all processes: each recovers the changelog, and reads on behind the last commit."""
+    changes: list[Any] = []
+    alerts: list[Any] = []
+    outputs, committed, position = YieldingOutputs(), 0, 0
+    service = processor(outputs)
+    for step in [*steps, "crash", *["read"] * len(OF_TWO_DEVICES), "commit"]:
+        if step == "crash":
+            changes, alerts = [*changes, *outputs.of("change")], [*alerts, *outputs.of("alert")]
+            outputs, position = YieldingOutputs(), committed
+            service = processor(outputs, changes)
+            continue
+        processed = position
+        settling = asyncio.create_task(service.settle()) if step == "commit" else None
+        if position < len(OF_TWO_DEVICES):
+            await service.process("in", 0, OF_TWO_DEVICES[position])
+            position += 1
+        if settling is not None:
+            await settling
+            committed = processed
+    await service.advance_time(0, 1_000_000)
+    return [*alerts, *outputs.of("alert")]
+
+
+@given(st.lists(st.sampled_from(["read", "read", "commit", "crash"]), max_size=60))
+def test_what_is_committed_is_in_the_changelog(steps: list[str]) -> None:
+    expected = distinct(asyncio.run(alerts_over_crashes([])))
+    assert len(expected) == 10
+    assert distinct(asyncio.run(alerts_over_crashes(steps))) == expected

@@ -23,7 +23,7 @@ from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 READER = isotherm.schemas.schema("Device", 1)
 
-_POLL_S = 0.2
+_POLL_S = 0.5
 _BATCH = 1_000
 _REQUEST_S = 10.0
 _RETRY_S = 2.0
@@ -106,7 +106,8 @@ class DeviceTableFollower:
             if time.monotonic() >= next_check_s:
                 next_check_s = time.monotonic() + self._partitions_interval_s
                 self._add_partitions(consumer, followed)
-            for message in consumer.consume(_BATCH, _POLL_S):
+            first = consumer.poll(_POLL_S)
+            for message in [] if first is None else [first, *consumer.consume(_BATCH, 0)]:
                 error = message.error()
                 if error is None:
                     self._apply(message)

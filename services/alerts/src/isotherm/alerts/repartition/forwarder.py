@@ -117,7 +117,8 @@ class Forwarder:
             )
             committed_s = time.monotonic()
             while not self._ended.is_set():
-                for message in self._consumer.consume(_BATCH, _POLL_S):
+                first = self._consumer.poll(_POLL_S)
+                for message in [] if first is None else [first, *self._consumer.consume(_BATCH, 0)]:
                     self._read(message)
                 self._hold_back()
                 while not self._paused.is_set() and (earliest := self._merge.pop()) is not None:

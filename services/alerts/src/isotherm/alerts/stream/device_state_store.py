@@ -85,6 +85,10 @@ class PartitionStates:
             if isinstance(state, bytes):
                 self.schedule(device_id, changelog.due_of(state))
 
+    def has_due(self, now_ms: int) -> bool:
+        """Return whether a device may be scheduled up to `now_ms` (epoch ms); False is certain."""
+        return bool(self._queue) and self._queue[0][0] <= now_ms
+
     def pop_due(self, now_ms: int) -> Iterator[str]:
         """Remove and yield the devices that were scheduled up to `now_ms`. The caller has to schedule them again."""
         while self._queue and self._queue[0][0] <= now_ms:

@@ -23,6 +23,7 @@ from yarl import URL
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream import faust_credentials
 from isotherm.alerts.stream.device_state_store import DeviceStateStore
+from isotherm.alerts.stream.fetch_pacing import pace
 from isotherm.servicekit.settings import KafkaSettings
 
 _REBALANCE_S = 60.0
@@ -30,6 +31,10 @@ _REQUEST_S = 90.0
 _NEVER_S = 86_400.0
 _LEAVE_GROUP_S = 5.0
 _BUFFERED_READINGS = 1_024
+_MAX_QUEUED = _BUFFERED_READINGS // 2
+"""Below the four fifths of the queue at which Faust stops to read the partition, and then sleeps for a second."""
+_FULL_PAUSE_S = 0.02
+_POLL_S = 1.0
 
 
 class StreamOwner(Protocol):
@@ -54,6 +59,10 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         # Faust sets this only together with exactly_once, which has lost updates. aiokafka reads it at its start.
         consumer._isolation_level = "read_committed"
         return consumer
+
+    async def on_start(self) -> None:
+        await super().on_start()
+        pace(self._ensure_consumer()._fetcher)
 
     async def on_thread_stop(self) -> None:
         # The process cannot end before this thread, and an unavailable broker does not answer a LeaveGroup request.
@@ -80,18 +89,44 @@ class _Consumer(driver.Consumer):
     def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
         return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
-    def ack(self, message: Message) -> bool:
-        message.acked = True
-        self._unacked_messages.discard(message)
-        return True
-
-    async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
-        """Ignore offsets without a record (transaction markers): the application does not count them."""
-
     async def commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
         app = self.app
         assert isinstance(app, FaustApp)
         return await app.commit_processed()
+
+    async def _drain_messages(self, fetcher: Any) -> None:
+        """Deliver what is fetched until this consumer or `fetcher`, the service that calls this, stops.
+
+        Faust's own makes four tasks to deliver one record, so that a suspended flow ends the delivery. Most deliveries
+        do not wait for anything, and need none.
+        """
+        try:
+            while not (self.should_stop or fetcher.should_stop):
+                async for tp, message in self.getmany(timeout=_POLL_S):
+                    position = self._read_offset[tp]
+                    if position is None or message.offset >= position:
+                        await self._deliver(message)
+                        self._read_offset[tp] = message.offset
+                # getmany does not always wait.
+                await asyncio.sleep(0)
+        except (*self.consumer_stopped_errors, asyncio.CancelledError):
+            if not self.app.should_stop:
+                raise
+
+    async def _deliver(self, message: Message) -> None:
+        while self.flow_active and not self.should_stop and self._is_full(message.tp):
+            await asyncio.sleep(_FULL_PAUSE_S)
+        if self.app.flow_control.is_active() and not self._is_full(message.tp):
+            await self.callback(message)
+            # The turn of whoever processes the record.
+            await asyncio.sleep(0)
+        else:
+            await self.wait_first(self.callback(message), self.suspend_flow.wait())
+
+    def _is_full(self, partition: TP) -> bool:
+        """Return whether so many records wait in a queue that more would make Faust stop reading for a second."""
+        conductor: Any = self.app.topics
+        return any(channel.queue.qsize() >= _MAX_QUEUED for channel in conductor._tp_index.get(partition, ()))
 
 
 class _Transport(driver.Transport):
@@ -217,7 +252,14 @@ class FaustApp(faust.App):
         )
 
 
-_RAW: dict[str, Any] = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
+_RAW: dict[str, Any] = {
+    "key_type": bytes,
+    "value_type": bytes,
+    "key_serializer": "raw",
+    "value_serializer": "raw",
+    # The application has its own account of what is processed. Faust's grows with every record until Faust commits.
+    "acks": False,
+}
 
 
 def _broker(settings: KafkaSettings) -> list[URL]:

@@ -89,6 +89,10 @@ class Outputs:
         self._producer.producer.purge()
         self._progress.set()
 
+    def release(self) -> None:
+        """Free what wakes the event loop for the producer, when nobody waits for Kafka any more."""
+        self._producer.close()
+
     async def wait_for_room(self) -> None:
         """Return when a record can be produced. Raises OutputRefusedError, OutputsClosedError."""
         await self._producer.room()

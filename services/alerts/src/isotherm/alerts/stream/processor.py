@@ -3,6 +3,8 @@
 First the changelog gets the device's new state, which contains the alerts that it has decided. Then the alerts are
 published. Only then may the reading's offset be committed. The process that takes over finds either the old state, and
 decides the same again, or the new state, and publishes the alerts in it again (ADR 0070).
+
+A state that decides no alert is written with the next commit: once a second, whatever number of readings it took in.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -26,10 +28,12 @@ from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.stream.device_state_store import DeviceStateStore, PartitionStates
-from isotherm.alerts.stream.outputs import Outputs
+from isotherm.alerts.stream.outputs import OnStored, Outputs
 
 MAX_ALERTS_IN_FLIGHT = 100
 """Limit of a device's alerts in flight, which its changelog value contains. Its next reading waits for them."""
+_WRITES_AT_ONCE = 50
+"""After so many states `settle` lets readings be processed, which would otherwise wait for thousands of states."""
 
 
 class DeviceRef(NamedTuple):
@@ -65,6 +69,8 @@ class Processor:
         self._now_ms = now_ms
         self._unpublished: set[DeviceRef] = set()
         """Devices whose newest state is not written to its topic yet."""
+        self._unsaved: set[DeviceRef] = set()
+        """Devices whose newest state is not written to the changelog yet."""
         self._in_flight: Counter[DeviceRef] = Counter()
         """How many alerts of a device Kafka has not acknowledged yet."""
         self._turn, self._settling = asyncio.Lock(), asyncio.Lock()
@@ -149,13 +155,24 @@ class Processor:
         Alerts may still be in flight: the changelog has them. Raises OutputRefusedError.
         """
         async with self._settling:
-            unpublished, self._unpublished = self._unpublished, set()
-            for ref in unpublished:
-                partition = self.store.partitions.get(ref.partition)
-                if partition is not None and ref.device_id in partition.states:
-                    await self._outputs.wait_for_room()
-                    self._outputs.write_latest(ref.device_id, partition.state(ref.device_id), self._now_ms())
+            async for ref, partition in self._take(self._unsaved):
+                self._save(ref, partition.state(ref.device_id))
+            async for ref, partition in self._take(self._unpublished):
+                self._outputs.write_latest(ref.device_id, partition.state(ref.device_id), self._now_ms())
             await self._outputs.flush_earlier()
+
+    async def _take(self, refs: set[DeviceRef]) -> AsyncIterator[tuple[DeviceRef, PartitionStates]]:
+        """Remove the devices that are in `refs` now, each when there is room to write one record, and yield them."""
+        for count, ref in enumerate(list(refs)):
+            if count % _WRITES_AT_ONCE == 0:
+                await asyncio.sleep(0)  # Readings are processed meanwhile.
+            await self._outputs.wait_for_room()
+            partition = self.store.partitions.get(ref.partition)
+            # A state that was written meanwhile, with an alert, is not in `refs` any more.
+            is_waiting = ref in refs
+            refs.discard(ref)
+            if is_waiting and partition is not None and ref.device_id in partition.states:
+                yield ref, partition
 
     async def drain(self) -> None:
         """Return when nothing is in flight any more, so that another process can take the partitions over.
@@ -199,22 +216,24 @@ class Processor:
         decided: Sequence[AlertRecord],
         ingest_time_ms: int | None,
     ) -> None:
-        """Write a state to the changelog. The alerts that were just decided are published when Kafka has it."""
-        due_ms = self._engine.due_ms(state, self._devices.get(ref.device_id))
-        partition.schedule(ref.device_id, due_ms)
-        # Due 0: the process that recovers the state must find out at once whether the alerts were published.
-        value = changelog.encode(state, 0 if state.outbox else due_ms)
+        """Write a changed state to the changelog: at once with alerts to publish, which wait for it, else in `settle`.
+
+        `decided` are the alerts that were just decided. They are published when Kafka has the state.
+        """
+        partition.schedule(ref.device_id, self._engine.due_ms(state, self._devices.get(ref.device_id)))
         to_publish = tuple(decided) if ref in self._in_flight else tuple(state.outbox)
         if not to_publish:
-            self._outputs.write_changelog(ref.partition, ref.device_id, value)
+            self._unsaved.add(ref)
             return
         self._in_flight[ref] += len(to_publish)
-        self._outputs.write_changelog(
-            ref.partition,
-            ref.device_id,
-            value,
-            lambda: self._publish(partition, ref, state, to_publish, ingest_time_ms),
-        )
+        self._save(ref, state, lambda: self._publish(partition, ref, state, to_publish, ingest_time_ms))
+
+    def _save(self, ref: DeviceRef, state: DeviceRuleState, on_stored: OnStored = lambda: None) -> None:
+        """Write a state to the changelog; `on_stored` is called when Kafka has it."""
+        self._unsaved.discard(ref)
+        # Due 0: the process that recovers the state must find out at once whether the alerts were published.
+        due_ms = 0 if state.outbox else self._engine.due_ms(state, self._devices.get(ref.device_id))
+        self._outputs.write_changelog(ref.partition, ref.device_id, changelog.encode(state, due_ms), on_stored)
 
     def _publish(
         self,
@@ -241,3 +260,5 @@ class Processor:
         if self.store.partitions.get(ref.partition) is partition:
             state.revision += 1
             self._write_state(partition, ref, state, (), None)
+            if ref in self._unsaved:
+                self._save(ref, state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from enum import StrEnum
 
@@ -30,6 +31,8 @@ _LOG_APPEND_TIME = 1
 """Kafka's number for the timestamp type LogAppendTime."""
 _INTERVAL_S = 1.0
 _STALLED_S = 10.0
+_LAG_INTERVAL_S = 5.0
+"""How often `lag_seconds` is updated while no device is due."""
 _LEAVE_SHARE, _GIVE_UP_SHARE = 0.3, 0.1
 """Shares of the shutdown timeout: to settle what was processed, then to stop without. The other parts need the rest."""
 _PERMANENT = (OutputRefusedError, ForwardingRefusedError, DeadLettersUnavailableError)
@@ -79,6 +82,8 @@ class StreamRunner:
         self._recovering_since = time.monotonic()
         self._began_ms = time.time_ns() // 1_000_000
         self._paused = False
+        self._asked_s = -math.inf
+        """When Kafka was asked for end offsets, by the monotonic clock."""
 
     async def run(self, stop: Stop) -> RunOutcome:
         """Run until one of the outcomes; Faust is stopped when this returns or raises."""
@@ -219,7 +224,18 @@ class StreamRunner:
 
     async def _advance_clocks(self) -> None:
         """Advance each partition's clock to the time up to which its topics are read, and its due devices with it."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms, now_s = time.time_ns() // 1_000_000, time.monotonic()
+        due_ms = now_ms - self._settings.max_publish_delay_ms
+        is_due = any(partition.has_due(due_ms) for partition in self._store.partitions.values())
+        # Kafka is asked for the sake of due devices; beside that, the end offsets only say how far behind we are.
+        if is_due or now_s - self._asked_s >= _LAG_INTERVAL_S:
+            self._asked_s = now_s
+            await self._read_clocks(now_ms)
+        for number, partition in list(self._store.partitions.items()):
+            await self._processor.advance_time(number, partition.clock_ms() - self._settings.max_publish_delay_ms)
+
+    async def _read_clocks(self, now_ms: int) -> None:
+        """Advance the clocks of the partitions that were read to their end at `now_ms`."""
         inputs = self._app.input_partitions()
         read_until_ms = now_ms
         try:
@@ -229,7 +245,7 @@ class StreamRunner:
         except Exception as failure:
             # Without Kafka's answer nobody knows whether a device is silent.
             self._health.not_ready("kafka", f"does not return the end offsets of its topics: {failure!r}")
-            ends = {}
+            ends, self._asked_s = {}, -math.inf
         else:
             self._health.ready("kafka")
         behind_ms = 0
@@ -246,8 +262,6 @@ class StreamRunner:
                 # While the forwarded time is not known, the lag is at least the duration of this run.
                 behind_ms = max(behind_ms, now_ms - (until_ms or self._began_ms))
         self._metrics.lag_seconds.set(max(behind_ms, 0) / 1000)
-        for number, partition in list(self._store.partitions.items()):
-            await self._processor.advance_time(number, partition.clock_ms() - self._settings.max_publish_delay_ms)
 
     async def _end(self, start: asyncio.Task[None], maintenance: asyncio.Task[None]) -> None:
         self._health.not_ready("recovery", "stopped")
@@ -261,6 +275,7 @@ class StreamRunner:
         for task in (leaving, maintenance, start):
             task.cancel()
         await asyncio.wait([leaving, maintenance, start], timeout=_INTERVAL_S)
+        self._outputs.release()
         failure = leaving.exception() if leaving.done() and not leaving.cancelled() else None
         if failure is not None or not settled:
             _log.warning(
