@@ -16,11 +16,35 @@ from isotherm.servicekit.lifecycle import Exit, Stop
 PATIENCE_S = 120.0
 
 
+class Wanted:
+    """A target that a test changes, as a follower of the control topic tells it."""
+
+    def __init__(self, target: Target | None = None) -> None:
+        self._target = target
+        self._callbacks: list[Callable[[], None]] = []
+
+    def __call__(self) -> Target | None:
+        return self._target
+
+    def change(self, target: Target | None) -> None:
+        self._target = target
+        for callback in tuple(self._callbacks):
+            callback()
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+    @property
+    def is_watched(self) -> bool:
+        return bool(self._callbacks)
+
+
 def test_a_task_is_paused_resumed_restarted_and_stopped() -> None:
     stop = Stop()
     steps: list[object] = []
     # What is wanted next, as soon as the step before it has been reached.
-    wanted: list[Target | None] = [
+    targets: list[Target | None] = [
         Target(),
         Target(TargetState.PAUSED),
         Target(restarts=1),
@@ -28,11 +52,11 @@ def test_a_task_is_paused_resumed_restarted_and_stopped() -> None:
         Target(restarts=1, task_restarts={"0": 1, "1": 5}),
         Target(TargetState.STOPPED),
     ]
-    now: list[Target | None] = [None]
+    wanted = Wanted()
     reached = threading.Event()
 
     def work(halt: Stop) -> int:
-        steps.append(now[0])
+        steps.append(wanted())
         reached.set()
         assert halt.wait(PATIENCE_S)
         return Exit.OK
@@ -43,10 +67,10 @@ def test_a_task_is_paused_resumed_restarted_and_stopped() -> None:
         reached.set()
 
     def ask() -> None:
-        for target in wanted:
+        for target in targets:
             assert reached.wait(PATIENCE_S)
             reached.clear()
-            now[0] = target
+            wanted.change(target)
             if target is not None and target.task_restarts == {"1": 5}:
                 # Another task's restart is not ours: nothing is reached.
                 reached.set()
@@ -57,8 +81,9 @@ def test_a_task_is_paused_resumed_restarted_and_stopped() -> None:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    assert reconcile(lambda: now[0], 0, stop, work, idle) == Exit.OK
+    assert reconcile(wanted, 0, stop, work, idle, wanted.watch) == Exit.OK
     asking.join(PATIENCE_S)
+    assert not wanted.is_watched
     assert steps[0] is None
     assert State.PAUSED in steps
     assert steps[-1] is State.STOPPED
@@ -68,7 +93,8 @@ def test_a_task_is_paused_resumed_restarted_and_stopped() -> None:
 
 @pytest.mark.parametrize("code", [Exit.FAILED, Exit.OK])
 def test_work_that_fails_or_ends_by_itself_ends_all(code: Exit) -> None:
-    assert reconcile(Target, 0, Stop(), lambda _halt: code, lambda _state: None) == code
+    wanted = Wanted(Target())
+    assert reconcile(wanted, 0, Stop(), lambda _halt: code, lambda _state: None, wanted.watch) == code
 
 
 async def until(reached: Callable[[], bool]) -> None:
@@ -82,28 +108,29 @@ async def test_work_on_an_event_loop_is_paused_resumed_restarted_and_stopped() -
     began: list[Target | None] = []
     ended: list[Target | None] = []
     idle: list[State | None] = []
-    now: list[Target | None] = [None]
+    wanted = Wanted()
 
     async def work(halt: Stop) -> None:
-        began.append(now[0])
+        began.append(wanted())
         await halt.wait_async()
-        ended.append(now[0])
+        ended.append(wanted())
 
-    running = asyncio.create_task(reconcile_async(lambda: now[0], 3, stop, work, idle.append))
+    running = asyncio.create_task(reconcile_async(wanted, 3, stop, work, idle.append, wanted.watch))
     await until(lambda: None in idle)
-    now[0] = Target()
+    wanted.change(Target())
     await until(lambda: len(began) == 1)
-    now[0] = Target(TargetState.PAUSED)
+    wanted.change(Target(TargetState.PAUSED))
     await until(lambda: State.PAUSED in idle)
     assert ended == [Target(TargetState.PAUSED)], "it is paused when its work has ended"
-    now[0] = Target(restarts=1)
+    wanted.change(Target(restarts=1))
     await until(lambda: len(began) == 2)
-    now[0] = Target(restarts=2)
+    wanted.change(Target(restarts=2))
     await until(lambda: len(began) == 3)
     # Another task's restart is not ours.
-    now[0] = Target(restarts=2, task_restarts={"4": 1})
+    wanted.change(Target(restarts=2, task_restarts={"4": 1}))
     stop.set()
     await running
+    assert not wanted.is_watched
     assert (len(began), len(ended)) == (3, 3)
 
 
@@ -111,8 +138,9 @@ async def test_failing_work_on_an_event_loop_ends_all() -> None:
     async def fail(_halt: Stop) -> None:
         raise OSError("lost")
 
+    wanted = Wanted(Target())
     with pytest.raises(OSError, match="lost"):
-        await reconcile_async(Target, 0, Stop(), fail, lambda _state: None)
+        await reconcile_async(wanted, 0, Stop(), fail, lambda _state: None, wanted.watch)
 
 
 async def test_work_on_an_event_loop_that_ends_by_itself_ends_all() -> None:
@@ -121,5 +149,30 @@ async def test_work_on_an_event_loop_that_ends_by_itself_ends_all() -> None:
     async def work(halt: Stop) -> None:
         began.append(halt)
 
-    await reconcile_async(Target, 0, Stop(), work, lambda _state: None)
+    wanted = Wanted(Target())
+    await reconcile_async(wanted, 0, Stop(), work, lambda _state: None, wanted.watch)
     assert len(began) == 1
+
+
+def test_a_change_while_the_work_is_being_started_ends_it() -> None:
+    wanted, stop = Wanted(Target()), Stop()
+    looks: list[Target | None] = []
+    seen: list[bool] = []
+
+    def target() -> Target | None:
+        """As if the follower had read the next record after this look at the target, and before anybody listened."""
+        found = wanted()
+        looks.append(found)
+        if len(looks) == 1:
+            wanted.change(Target(restarts=1))
+        return found
+
+    def work(halt: Stop) -> int:
+        seen.append(halt.is_set())
+        if len(seen) == 2:
+            stop.set()
+        assert halt.wait(PATIENCE_S)
+        return Exit.OK
+
+    assert reconcile(target, 0, stop, work, lambda _state: None, wanted.watch) == Exit.OK
+    assert seen[0], "the first run is outdated when it begins"

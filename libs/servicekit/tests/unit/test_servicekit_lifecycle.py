@@ -173,3 +173,15 @@ async def test_stop_from_another_thread_wakes_every_coroutine() -> None:
     await asyncio.to_thread(stop.set)
 
     await asyncio.gather(*waiting)
+
+
+def test_a_callback_is_called_by_the_stop_also_by_one_before_it_and_not_after_it_was_taken_back() -> None:
+    stop, called = Stop(), list[str]()
+    stop.on_set(lambda: called.append("early"))
+    take_back = stop.on_set(lambda: called.append("taken back"))
+    take_back()
+
+    stop.set()
+    stop.on_set(lambda: called.append("late"))
+
+    assert called == ["early", "late"]

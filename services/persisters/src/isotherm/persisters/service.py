@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -133,7 +133,7 @@ class _Task:
     def run(self, stop: Stop) -> int:
         """Run until `stop` and return the exit code; every failure is logged, and its trace is in the status."""
         try:
-            reconcile(self._target, self._number, stop, self._work, self._idle)
+            reconcile(self._target, self._number, stop, self._work, self._idle, self._watch)
         except TaskFailedError as failure:
             return self._failed("stopped by the error policy", failure, Exit.FAILED)
         except FailureLimitError as failure:
@@ -150,6 +150,10 @@ class _Task:
         if self._target_follower is None:
             return Target()
         return self._target_follower.target if self._target_follower.is_current() else None
+
+    def _watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        # Without a follower the target never changes.
+        return (lambda: None) if self._target_follower is None else self._target_follower.watch(callback)
 
     def _known(self) -> Mapping[str, Any] | None:
         return None if self._target_follower is None else self._target_follower.record

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import Target, TargetState
 from isotherm.servicekit.lifecycle import Exit, Stop
 
-_CHECK_INTERVAL_S = 0.2
+_IDLE_INTERVAL_S = 1.0
+"""How often `idle` is called while the task must not run. A new target and the stop do not wait for that."""
+
+_Spec = tuple[TargetState, int]
+"""What a run is started with: the target state and the number of restarts."""
+
+Watch = Callable[[Callable[[], None]], Callable[[], None]]
+"""Calls a callback from any thread at every change of the target, until the function that it returns is called."""
 
 
 def reconcile(
@@ -24,24 +32,37 @@ def reconcile(
     stop: Stop,
     work: Callable[[Stop], int],
     idle: Callable[[State | None], None],
+    watch: Watch,
 ) -> int:
     """Run `work` while the target state is STARTED, each time with a Stop of its own; the exit code.
 
-    `target` returns the target, None while it is unknown. While the task must not run, `idle` is called repeatedly with
-    the state (None: unknown). Work that returns by itself ends the loop.
+    `target` returns the target, None while it is unknown; `watch` tells when that changes. While the task must not run,
+    `idle` is called repeatedly with the state (None: unknown). Work that returns by itself ends the loop.
     """
-    while not stop.is_set():
-        wanted = target()
-        if wanted is None or wanted.state is not TargetState.STARTED:
-            idle(None if wanted is None else State(wanted.state.value))
-            stop.wait(_CHECK_INTERVAL_S)
-            continue
-        spec = wanted.state, wanted.restarts_of(task)
-        with _halted_when(lambda: stop.is_set() or _spec(target(), task) != spec) as halt:  # noqa: B023 -- ends with the turn
+    changed = threading.Event()
+    runs = _Runs(target, task, stop)
+
+    def check() -> None:
+        runs.end_outdated()
+        changed.set()
+
+    ends = [watch(check), stop.on_set(check)]
+    try:
+        while not stop.is_set():
+            changed.clear()
+            wanted = target()
+            if wanted is None or wanted.state is not TargetState.STARTED:
+                idle(None if wanted is None else State(wanted.state.value))
+                changed.wait(_IDLE_INTERVAL_S)
+                continue
+            halt = runs.begin(wanted)
             code = work(halt)
             if code != Exit.OK or not halt.is_set():
                 return code
-    return Exit.OK
+        return Exit.OK
+    finally:
+        for end in ends:
+            end()
 
 
 async def reconcile_async(
@@ -50,48 +71,71 @@ async def reconcile_async(
     stop: Stop,
     work: Callable[[Stop], Coroutine[Any, Any, None]],
     idle: Callable[[State | None], None],
+    watch: Watch,
 ) -> None:
     """As `reconcile`, for a coroutine function; an exception of `work` ends the loop too."""
     loop = asyncio.get_running_loop()
-    stopping = loop.create_task(stop.wait_async())
+    changed = asyncio.Event()
+    runs = _Runs(target, task, stop)
+
+    def wake() -> None:
+        # The follower's thread may tell of a change while the loop is being closed.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(changed.set)
+
+    ends = [watch(wake), stop.on_set(wake)]
     try:
         while not stop.is_set():
+            changed.clear()
             wanted = target()
             if wanted is None or wanted.state is not TargetState.STARTED:
                 idle(None if wanted is None else State(wanted.state.value))
-                await asyncio.wait([stopping], timeout=_CHECK_INTERVAL_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), _IDLE_INTERVAL_S)
                 continue
-            spec, halt = _spec(wanted, task), Stop()
+            halt = runs.begin(wanted)
             working = loop.create_task(work(halt))
+            working.add_done_callback(lambda _done: changed.set())
             while not working.done() and not halt.is_set():
-                await asyncio.wait([stopping, working], timeout=_CHECK_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
-                if stop.is_set() or _spec(target(), task) != spec:
-                    halt.set()
+                await changed.wait()
+                changed.clear()
+                runs.end_outdated()
             await working
             if not halt.is_set():
                 return
     finally:
-        stopping.cancel()
+        for end in ends:
+            end()
 
 
-def _spec(target: Target | None, task: int) -> tuple[TargetState, int] | None:
-    return None if target is None else (target.state, target.restarts_of(task))
+@dataclass(frozen=True)
+class _Run:
+    spec: _Spec
+    halt: Stop
 
 
-@contextmanager
-def _halted_when(changed: Callable[[], bool]) -> Iterator[Stop]:
-    halt, over = Stop(), threading.Event()
+class _Runs:
+    """The runs of the work, one after the other; a run whose spec is not wanted any more is told to stop."""
 
-    def watch() -> None:
-        while not over.wait(_CHECK_INTERVAL_S):
-            if changed():
-                halt.set()
-                return
+    def __init__(self, target: Callable[[], Target | None], task: int, stop: Stop) -> None:
+        self._target, self._task, self._stop = target, task, stop
+        self._run: _Run | None = None
 
-    watching = threading.Thread(target=watch, name="target-state", daemon=True)
-    watching.start()
-    try:
-        yield halt
-    finally:
-        over.set()
-        watching.join()
+    def begin(self, wanted: Target) -> Stop:
+        """Begin the next run; return its Stop."""
+        run = self._run = _Run(self._spec(wanted), Stop())
+        # The target may have changed between the look at it and here.
+        self.end_outdated()
+        return run.halt
+
+    def end_outdated(self) -> None:
+        """Tell the run to stop if the process stops or the target is another one now. Safe to call from any thread."""
+        run = self._run
+        if run is None or run.halt.is_set():
+            return
+        wanted = self._target()
+        if self._stop.is_set() or wanted is None or self._spec(wanted) != run.spec:
+            run.halt.set()
+
+    def _spec(self, target: Target) -> _Spec:
+        return target.state, target.restarts_of(self._task)

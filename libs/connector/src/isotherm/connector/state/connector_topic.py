@@ -24,6 +24,8 @@ TOPIC = "isotherm.connectors"
 
 _RETRY_S = 5.0
 _REQUEST_S = 10.0
+_FETCH_WAIT_MS = 5_000
+"""How long Kafka holds a fetch while nothing changes; a new record answers it at once."""
 
 
 class Change(NamedTuple):
@@ -50,8 +52,12 @@ class ConnectorTopic:
         self._decode = Decoder(SchemaRegistry(registry_settings), reader)
         self._wants = wants
         # The consumer assigns the partition itself: it joins no group and commits nothing.
-        self._consumer = kafka.consumer(kafka_settings, client_id, client_id, enable_partition_eof=True)
+        self._consumer = kafka.consumer(
+            kafka_settings, client_id, client_id, enable_partition_eof=True, fetch_wait_max_ms=_FETCH_WAIT_MS
+        )
         self._is_assigned = False
+        self._end = 0
+        """The offset after the last record that was written before the start."""
         self._next_try_s = 0.0
         self._undecoded: Message | None = None
         self.is_current = False
@@ -82,25 +88,31 @@ class ConnectorTopic:
             return None
         error = message.error()
         if error is not None:
+            # The end is reported only after a fetch that brought nothing. It counts where compaction has removed the
+            # record before `_end`.
             self.is_current = self.is_current or error.code() == KafkaError._PARTITION_EOF
             return None
         name = (message.key() or b"").decode(errors="replace")
-        return self._change(name, message) if self._wants(name) else None
+        change = self._change(name, message) if self._wants(name) else None
+        if self._undecoded is None and (message.offset() or 0) + 1 >= self._end:
+            self.is_current = True
+        return change
 
     def _assign(self) -> bool:
         if time.monotonic() < self._next_try_s:
             return False
         try:
             found = self._consumer.list_topics(TOPIC, timeout=_REQUEST_S).topics[TOPIC]
-        except KafkaException as error:
-            _log.warning("connectors topic not available yet", reason=str(error))
-        else:
             if found.error is None:
-                # The topic has one partition, which keeps a connector's records in order.
+                # The topic has one partition, which keeps a connector's records in order. Its end is asked for before
+                # the first fetch, behind which Kafka would hold the answer.
+                first, self._end = self._consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=_REQUEST_S)
                 self._consumer.assign([TopicPartition(TOPIC, 0, 0)])
-                self._is_assigned, self.is_missing = True, False
+                self._is_assigned, self.is_missing, self.is_current = True, False, first == self._end
                 return True
             self.is_missing = found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        except KafkaException as error:
+            _log.warning("connectors topic not available yet", reason=str(error))
         self._next_try_s = time.monotonic() + _RETRY_S
         return False
 

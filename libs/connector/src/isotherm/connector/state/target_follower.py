@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -62,6 +62,7 @@ class TargetFollower:
         self._kafka, self._registry = kafka_settings, registry_settings
         self._connector = connector
         self._current = threading.Event()
+        self._watchers: list[Callable[[], None]] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="target", daemon=True)
 
@@ -78,6 +79,14 @@ class TargetFollower:
         """Whether every record from before the start was read, or the topic does not exist."""
         return self._current.is_set()
 
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback`, which must not block, from the thread after each change of what this follower knows.
+
+        Return a function that ends this.
+        """
+        self._watchers.append(callback)
+        return lambda: self._watchers.remove(callback)
+
     def _run(self) -> None:
         name = f"{self._connector}-target"
         topic = ConnectorTopic(self._kafka, self._registry, name, READER, lambda found: found == self._connector)
@@ -86,15 +95,19 @@ class TargetFollower:
                 change = topic.poll(_POLL_S)
                 if change is not None:
                     self._take(change)
-                elif topic.is_current:
+                if not self._current.is_set() and (topic.is_current or topic.is_missing):
+                    if not topic.is_current:
+                        _log.warning("control topic missing: the service cannot be paused or restarted", topic=TOPIC)
                     self._current.set()
-                elif topic.is_missing and not self._current.is_set():
-                    _log.warning("control topic missing: the service cannot be paused or restarted", topic=TOPIC)
-                    self._current.set()
+                    self._tell()
                 if topic.is_waiting:
                     self._ended.wait(_POLL_S)
         finally:
             topic.close()
+
+    def _tell(self) -> None:
+        for callback in tuple(self._watchers):
+            callback()
 
     def _take(self, change: Change) -> None:
         try:
@@ -102,3 +115,5 @@ class TargetFollower:
             self.record = change.record
         except ValueError as error:
             _log.error("target state cannot be read, the previous one stays", reason=str(error))
+            return
+        self._tell()

@@ -85,7 +85,7 @@ class DesiredState:
             self._halted = None
             await work(halt)
 
-        await reconcile_async(self._target, self._settings.ordinal, stop, running, idle)
+        await reconcile_async(self._target, self._settings.ordinal, stop, running, idle, self._follower.watch)
 
     def _target(self) -> Target | None:
         return self._follower.target if self._follower.is_current() else None
