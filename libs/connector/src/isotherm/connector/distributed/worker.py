@@ -45,7 +45,10 @@ _log = logs.logger(__name__)
 
 TASKS = "isotherm.tasks"
 
-_POLL_S = 0.2
+_POLL_S = 0.25
+"""How long a turn waits for a rebalance, and then as long for a change of a connector; both end the wait."""
+_END_CHECK_S = 0.1
+"""Time between two looks at tasks that were told to end, while a revocation waits for them."""
 _CHANGES = 500
 """Most changes of connectors that are read in one turn."""
 
@@ -90,6 +93,8 @@ class DistributedWorker:
             settings.group, self._check, mask=lambda config, text: mask_of(config, os.environ)(text)
         )
         self._processes: dict[TaskId, TaskProcess] = {}
+        self._is_rebalanced = False
+        """Whether partitions came or went since the last reconciliation."""
         # The monitoring server's threads read these two: they are replaced and never mutated.
         self._counts = self._controller.counts()
         self._ports: dict[TaskId, int] = {}
@@ -161,13 +166,13 @@ class DistributedWorker:
         try:
             member.subscribe(
                 [TASKS],
-                on_assign=lambda _consumer, partitions: self._assigned(partitions),
+                on_assign=self._assigned,
                 on_revoke=lambda _consumer, partitions: self._revoked(partitions, status),
                 on_lost=lambda _consumer, partitions: self._lost(partitions),
             )
             while not self._stop.is_set():
                 self._poll(member)
-                self._read_changes(topic, 0.0)
+                self._read_changes(topic, 0.0 if self._is_rebalanced else _POLL_S)
                 self._reconcile(status)
         finally:
             # No process may outlive its worker, whatever ended the loop.
@@ -187,11 +192,13 @@ class DistributedWorker:
             _log.warning("kafka", reason=error.str())
 
     def _read_changes(self, topic: ConnectorTopic, timeout_s: float) -> None:
+        """Hand over the changes that are there, after waiting up to `timeout_s` seconds for the first one."""
         self._health.beat()
         for _ in range(_CHANGES):
             change = topic.poll(timeout_s)
             if change is None:
                 return
+            timeout_s = 0.0
             try:
                 desired = None if change.record is None else desired_state_of(change.name, change.record, change.offset)
             except ValueError as error:
@@ -204,6 +211,7 @@ class DistributedWorker:
     def _reconcile(self, status: WorkerStatus) -> None:
         """Start and stop processes as the controller decides, and publish the status."""
         self._health.beat()
+        self._is_rebalanced = False
         now_ms = time.monotonic() * 1000
         for id, process in list(self._processes.items()):
             failure = process.failure()
@@ -237,7 +245,12 @@ class DistributedWorker:
         TaskLaunch(config, 0, self._name, self._settings.group).encoded()
         return self._classes.check(config)
 
-    def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
+    def _assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        if partitions:
+            # Nobody writes this topic, so its partitions are never fetched: only the assignment matters.
+            consumer.incremental_assign([TopicPartition(one.topic, one.partition, 0) for one in partitions])
+            consumer.pause(list(partitions))
+        self._is_rebalanced = True
         self._controller.assigned(one.partition for one in partitions)
         self._health.ready("kafka")
         self._health.ready()
@@ -254,11 +267,12 @@ class DistributedWorker:
     def _lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Stop the partitions' tasks as soon as possible: another worker may own the partitions already."""
         numbers = [one.partition for one in partitions]
+        self._is_rebalanced = True
         self._controller.revoked(numbers)
         _log.warning("tasks' partitions lost to other workers", partitions=numbers)
 
     def _until_clear(self, partitions: Sequence[int], status: WorkerStatus) -> None:
         self._reconcile(status)
         while not self._controller.is_clear(partitions):
-            time.sleep(_POLL_S / 2)
+            time.sleep(_END_CHECK_S)
             self._reconcile(status)
