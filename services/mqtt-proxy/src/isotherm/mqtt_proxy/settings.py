@@ -150,7 +150,13 @@ class SessionSettings(Settings):
 class TransactionSettings(Settings):
     """How QoS 2 publishes of all clients are grouped into transactions."""
 
-    linger_ms: float = Field(5.0, ge=0, le=1_000, description="A transaction waits this long for more publishes.")
+    linger_ms: float = Field(
+        5.0,
+        ge=0,
+        le=1_000,
+        description="A transaction waits at least this long for more publishes; while the wait brings more, up to "
+        "eight times as long, at most 40 ms.",
+    )
     max_records: int = Field(5_000, ge=1, description="Records in one transaction.")
     timeout_ms: int = Field(
         120_000, ge=10_000, le=900_000, description="Kafka aborts a transaction that is open for this time."

@@ -49,6 +49,11 @@ class TransactionBatcher:
         return bool(self._queue)
 
     @property
+    def waiting(self) -> int:
+        """How many writes wait for a batch."""
+        return len(self._queue)
+
+    @property
     def is_full(self) -> bool:
         """Whether enough writes wait to fill a batch."""
         return len(self._queue) >= self._limit
@@ -84,8 +89,9 @@ class TransactionBatcher:
                 batch.drafts[session] = write.apply(batch.drafts[session])
         if batch.writes:
             self._current = batch
+        # Whoever is told of its dropped write may submit another one, which may start a batch of its own.
         self._settle(dropped, Outcome.ABORTED)
-        return self._current
+        return batch if batch.writes else None
 
     def retry_refused(self, batch: TransactionBatch, reason: str) -> None:
         """Queue the writes of `batch` again: its transaction was aborted because Kafka refused a record for `reason`.

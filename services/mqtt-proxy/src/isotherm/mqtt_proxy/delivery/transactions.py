@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from isotherm.mqtt_proxy.delivery.transaction_batcher import TransactionBatch, TransactionBatcher
+from isotherm.mqtt_proxy.delivery.transaction_linger import TransactionLinger
 from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter, WriteResult
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.metrics import Metrics
@@ -17,10 +18,10 @@ from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
 class Transactions:
     """Collects session writes on the event loop, passes batches to the writer's thread and applies their outcome.
 
-    The first write of a batch waits `linger_s` seconds for others. While a batch is undecided, the writes that arrive
-    form the next one. The last record of every batch belongs to the sessions topic, because the writer may have to look
-    for it: a session's state, made by `session_record`, or `witness` where no stored session changes. When the writer
-    fails, `on_fatal` is called once and no further batch is decided.
+    The first write of a batch waits at least `linger_s` seconds for others (`TransactionLinger`). While a batch is
+    undecided, the writes that arrive form the next one. The last record of every batch belongs to the sessions topic,
+    because the writer may have to look for it: a session's state, made by `session_record`, or `witness` where no stored
+    session changes. When the writer fails, `on_fatal` is called once and no further batch is decided.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Transactions:
         self._executor = executor
         self._session_record = session_record
         self._witness = witness
-        self._linger_s = linger_s
+        self._linger = TransactionLinger(linger_s)
         self._metrics = metrics
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
@@ -51,13 +52,15 @@ class Transactions:
     def submit(self, write: SessionWrite) -> None:
         """Store `write` with the next batch."""
         self._batcher.add(write)
+        now_s = self._loop.time()
+        self._linger.add(now_s)
         self._idle.clear()
         if self._batcher.has_undecided_batch:
             return
-        if self._batcher.is_full:
+        if self._is_full:
             self._start_batch()
         elif self._timer is None:
-            self._timer = self._loop.call_later(self._linger_s, self._start_batch)
+            self._timer = self._loop.call_later(self._linger.left_s(now_s), self._start_batch)
 
     async def decide(self, write: SessionWrite) -> Outcome:
         """Store `write` with the next batch and return its outcome; replaces its `on_decided`."""
@@ -70,13 +73,29 @@ class Transactions:
         """Return when every submitted write is decided."""
         await self._idle.wait()
 
+    @property
+    def _is_full(self) -> bool:
+        return self._batcher.is_full or self._linger.is_enough(self._batcher.waiting)
+
+    def _start_next_batch(self) -> None:
+        """Start the batch that formed while the last one was undecided, or let it wait for more writes."""
+        if self._batcher.has_undecided_batch or self._timer is not None:
+            return
+        wait_s = 0.0 if self._is_full or not self._batcher.has_work else self._linger.left_s(self._loop.time())
+        if wait_s:
+            self._timer = self._loop.call_later(wait_s, self._start_batch)
+        else:
+            self._start_batch()
+
     def _start_batch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        is_full = self._is_full
         batch = self._batcher.take()
+        self._linger.end(self._loop.time(), left=self._batcher.has_work, is_full=is_full)
         if batch is None:
-            if not self._batcher.has_work:
+            if not self._batcher.has_work and not self._batcher.has_undecided_batch:
                 self._idle.set()
             return
         records = [record for write in batch.writes for record in write.records]
@@ -106,4 +125,4 @@ class Transactions:
             self._batcher.retry_refused(batch, self._writer.fault)
         else:
             self._batcher.decide(batch, Outcome.COMMITTED if result is WriteResult.COMMITTED else Outcome.ABORTED)
-        self._start_batch()
+        self._start_next_batch()

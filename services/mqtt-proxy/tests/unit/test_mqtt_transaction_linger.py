@@ -1,0 +1,118 @@
+"""How long transactions wait for writes: a lone client is answered soon, a stream is gathered, a flood is not held up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isotherm.mqtt_proxy.delivery.transaction_linger import TransactionLinger
+
+SHORTEST_S, LONGEST_S = 0.005, 0.04
+TRANSACTION_S = 0.008
+
+
+def simulate(arrivals_s: Sequence[float], transaction_s: float = TRANSACTION_S) -> list[tuple[float, list[float]]]:
+    """Run transactions of `transaction_s` one after the other; return when each began, with the arrivals it holds."""
+    linger = TransactionLinger(SHORTEST_S)
+    coming, queue = [*arrivals_s], list[float]()
+    begun: list[tuple[float, list[float]]] = []
+    free_s = 0.0
+    due_s: float | None = None
+    while coming or queue:
+        next_s = coming[0] if coming else float("inf")
+        if due_s is None and queue and free_s <= next_s:
+            # The last transaction is decided before the next write arrives.
+            now_s = max(free_s, queue[-1])
+            due_s = now_s + (0.0 if linger.is_enough(len(queue)) else linger.left_s(now_s))
+        if due_s is not None and due_s <= next_s:
+            linger.end(due_s, left=False, is_full=linger.is_enough(len(queue)))
+            begun.append((due_s, queue))
+            queue, free_s, due_s = [], due_s + transaction_s, None
+            continue
+        coming.pop(0)
+        queue.append(next_s)
+        linger.add(next_s)
+        if due_s is None and next_s >= free_s:
+            due_s = next_s + linger.left_s(next_s)
+        if due_s is not None and linger.is_enough(len(queue)):
+            due_s = next_s
+    return begun
+
+
+def test_lone_client_waits_no_longer_than_the_shortest_time() -> None:
+    # Each publish follows the answer to the one before.
+    arrivals = [number * (SHORTEST_S + TRANSACTION_S + 0.001) for number in range(200)]
+    begun = simulate(arrivals)
+    assert len(begun) == 200
+    assert max(start - held[0] for start, held in begun) <= SHORTEST_S + 1e-9
+
+
+def test_stream_of_many_clients_is_gathered() -> None:
+    seconds, rate = 10, 160
+    begun = simulate([number / rate for number in range(seconds * rate)])
+    assert len(begun) < 25 * seconds
+    assert max(start - held[0] for start, held in begun) <= LONGEST_S + 1e-9
+
+
+def test_stream_is_gathered_when_transactions_are_slow() -> None:
+    begun = simulate([number / 160 for number in range(1_600)], transaction_s=0.1)
+    waits = [start - held[0] for start, held in begun]
+    assert max(waits) <= 0.1 + 1e-9, "what waited for a transaction does not wait again"
+
+
+def test_flood_is_not_held_up() -> None:
+    begun = simulate([number / 100_000 for number in range(10_000)])
+    # Batches as large as a transaction takes to commit, as soon as there are enough.
+    assert max(start - held[0] for start, held in begun) <= TRANSACTION_S + 1e-9
+    assert len(begun) <= 15
+
+
+def test_first_write_after_a_pause_is_not_held_up_by_what_was_before() -> None:
+    busy = [number / 200 for number in range(400)]
+    begun = simulate([*busy, 10.0, 11.0])
+    assert [start for start, _ in begun[-2:]] == pytest.approx([10.0 + SHORTEST_S, 11.0 + SHORTEST_S])
+
+
+def test_clients_that_all_wait_for_their_answers_are_answered_soon() -> None:
+    # Twenty clients, each of which publishes again as soon as it is answered.
+    linger, now_s = TransactionLinger(SHORTEST_S), 0.0
+    waits = []
+    for _ in range(50):
+        for _ in range(20):
+            linger.add(now_s)
+        waits.append(linger.left_s(now_s))
+        now_s += waits[-1]
+        linger.end(now_s, left=False, is_full=False)
+        now_s += TRANSACTION_S
+    assert waits == pytest.approx([SHORTEST_S] * 50)
+
+
+def test_no_wait_is_asked_for_and_none_happens() -> None:
+    linger = TransactionLinger(0.0)
+    for number in range(100):
+        linger.add(number / 1_000)
+        assert linger.left_s(number / 1_000) == 0.0
+        linger.end(number / 1_000, left=False, is_full=False)
+
+
+def test_a_long_wait_that_is_asked_for_does_not_grow() -> None:
+    linger = TransactionLinger(0.3)
+    for turn in range(10):
+        linger.add(float(turn))
+        assert linger.left_s(float(turn)) == pytest.approx(0.3)
+        linger.add(turn + 0.29)
+        linger.end(turn + 0.3, left=False, is_full=False)
+
+
+@given(st.lists(st.floats(0, 0.2), min_size=1, max_size=200), st.floats(0, 0.1))
+def test_every_write_is_taken_once_and_in_time(gaps_s: list[float], transaction_s: float) -> None:
+    arrivals, now_s = [], 0.0
+    for gap_s in gaps_s:
+        now_s += gap_s
+        arrivals.append(now_s)
+    begun = simulate(arrivals, transaction_s)
+    assert [arrival for _, held in begun for arrival in held] == arrivals
+    assert all(start - held[0] <= max(LONGEST_S, transaction_s) + 1e-9 for start, held in begun)
