@@ -14,6 +14,7 @@ import pytest
 
 from isotherm.servicekit.lifecycle import (
     Exit,
+    LoopEvent,
     Stop,
     run,
     run_async,
@@ -185,3 +186,24 @@ def test_a_callback_is_called_by_the_stop_also_by_one_before_it_and_not_after_it
     stop.on_set(lambda: called.append("late"))
 
     assert called == ["early", "late"]
+
+
+async def test_event_that_another_thread_sets_wakes_the_loop_once_for_each_wait() -> None:
+    event = LoopEvent()
+    waiting = asyncio.create_task(event.wait())
+
+    await asyncio.to_thread(event.set)
+    await waiting
+    again = asyncio.create_task(event.wait())
+    await asyncio.sleep(0)
+    assert not again.done()
+
+    event.set()
+    await again
+
+
+def test_event_of_a_closed_loop_is_set_in_vain() -> None:
+    async def made() -> LoopEvent:
+        return LoopEvent()
+
+    asyncio.run(made()).set()

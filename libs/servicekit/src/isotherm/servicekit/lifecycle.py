@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from isotherm.servicekit import logs
 from isotherm.servicekit.exit_codes import Exit as Exit
@@ -57,6 +58,25 @@ class Stop:
             if self._event.is_set():
                 self._async_event.set()
         await self._async_event.wait()
+
+
+class LoopEvent:
+    """An event of the running event loop that any thread may set, for one coroutine that waits for the next change."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Wake the coroutine that waits, or let the next `wait` return at once."""
+        # A thread may tell of something while the loop is being closed.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self) -> None:
+        """Return when the event was set since the last `wait`."""
+        await self._event.wait()
+        self._event.clear()
 
 
 def collect_rarely(new_objects: int = 100_000) -> None:

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
 from isotherm.coap_ingest.coap.client import Client
-from isotherm.coap_ingest.connectors.desired_state import DesiredStateSource, LaunchedTask
+from isotherm.coap_ingest.connectors.desired_state import DesiredState, DesiredStateSource, LaunchedTask
 from isotherm.coap_ingest.connectors.plan import Plan, plan_for
 from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
 from isotherm.coap_ingest.ingest.encoders import make_encoders
@@ -122,8 +122,16 @@ class Worker:
                     await _cancel([ended, changed])
                 self._health.ready("stop")
                 continue
-            await asyncio.wait({stopped}, timeout=_BEAT_S)
+            await self._wait_for_change(desired, stopped)
         return Exit.OK
+
+    async def _wait_for_change(self, desired: DesiredState | None, stopped: asyncio.Task[None]) -> None:
+        """Wait for another desired state or the stop, at most until the next beat is due."""
+        changed = asyncio.create_task(self._source.wait_for_change(desired))
+        try:
+            await asyncio.wait({stopped, changed}, timeout=_BEAT_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancel([changed])
 
     async def _until_up(self, part: str, action: Callable[[], T], away: type[Exception], stop: Stop) -> T | None:
         waiting = partial(wait_until_up, part, action, away, health=self._health, stop=stop)
@@ -162,6 +170,7 @@ class Pipeline:
         self._metrics = metrics
         self._health = health
         self._queue: BoundedQueue[QueuedNotification] = BoundedQueue(settings.queue_limit, settings.queue_limit_bytes)
+        self._producers: list[LoopProducer] = []
         self._producer_healths: list[ProducerHealth] = []
         self._producer_failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails when new producers do not help; the process must then end."""
@@ -214,6 +223,8 @@ class Pipeline:
             await asyncio.gather(*(health.close() for health in self._producer_healths))
             await asyncio.gather(*(listener.close(0) for listener in listeners))
             await asyncio.gather(*(client.close() for client in set(clients.values())))
+            for each in self._producers:
+                each.close()
 
     def _make_producer(self, part: str, delivery_timeout_ms: int) -> LoopProducer:
         """Return a producer that is replaced when it breaks; `part` names it in readiness."""
@@ -232,6 +243,7 @@ class Pipeline:
                 self._producer_failed.set_exception(ProducerFailedError(text))
 
         producer = LoopProducer(make(), max_outstanding=settings.max_outstanding)
+        self._producers.append(producer)
         self._producer_healths.append(ProducerHealth(producer, make, self._health, on_incurable=fail, part=part))
         return producer
 

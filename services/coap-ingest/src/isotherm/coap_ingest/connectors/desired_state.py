@@ -24,8 +24,7 @@ from isotherm.connector.distributed.task_launch import TaskLaunch, report_to_wor
 from isotherm.connector.standalone.reporting import Reporter, counts_of
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import TargetFollower, TargetState
-
-_CHECK_INTERVAL_S = 0.2
+from isotherm.servicekit.lifecycle import LoopEvent
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class DesiredStateSource(Protocol):
     def desired_state(self) -> DesiredState | None:
         """Return what should run; None while it is unknown."""
 
-    async def wait_for_change(self, current: DesiredState) -> None:
+    async def wait_for_change(self, current: DesiredState | None) -> None:
         """Return when the desired state differs from `current`."""
 
 
@@ -126,10 +125,16 @@ class ConnectorFiles:
             mask=mask_of(config, os.environ),
         )
 
-    async def wait_for_change(self, current: DesiredState) -> None:
+    async def wait_for_change(self, current: DesiredState | None) -> None:
         """As `DesiredStateSource.wait_for_change`."""
-        while self.desired_state() == current:  # noqa: ASYNC110 -- the followers are threads
-            await asyncio.sleep(_CHECK_INTERVAL_S)
+        changed = LoopEvent()
+        ends = [follower.watch(changed.set) for follower in self._followers]
+        try:
+            while self.desired_state() == current:
+                await changed.wait()
+        finally:
+            for end in ends:
+                end()
 
 
 def _state(follower: TargetFollower, running: Callable[[], State]) -> State:
@@ -172,6 +177,6 @@ class LaunchedTask:
         """As `DesiredStateSource.desired_state`."""
         return DesiredState(self.plans, [0])
 
-    async def wait_for_change(self, _current: DesiredState) -> None:
+    async def wait_for_change(self, _current: DesiredState | None) -> None:
         """Never return: the worker ends the process instead."""
         await asyncio.Event().wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -17,11 +16,9 @@ from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.settings import SERVICE, ProxySettings
 from isotherm.servicekit import logs
 from isotherm.servicekit.health import Health
-from isotherm.servicekit.lifecycle import Stop
+from isotherm.servicekit.lifecycle import LoopEvent, Stop
 
 _log = logs.logger(__name__)
-
-_POLL_S = 0.05
 
 
 class DesiredState:
@@ -57,8 +54,14 @@ class DesiredState:
     async def wait_until_known(self, stop: Stop) -> None:
         """Return when the target state from before the start is read, because a pause survives the process."""
         self._health.not_ready("target", "the target state is not read yet")
-        while not self._follower.is_current() and not stop.is_set():  # noqa: ASYNC110 -- the follower is a thread
-            await asyncio.sleep(_POLL_S)
+        changed = LoopEvent()
+        ends = self._follower.watch(changed.set), stop.on_set(changed.set)
+        try:
+            while not self._follower.is_current() and not stop.is_set():
+                await changed.wait()
+        finally:
+            for end in ends:
+                end()
         self._health.ready("target")
 
     async def run(
