@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
 
 from isotherm.connector.distributed.generations import Fence, StaleConfigurationError
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
@@ -35,6 +35,7 @@ class Told:
     def __init__(self, first: int = 0, end: int = 0) -> None:
         self.bounds = first, end
         self.read_from: list[int] = []
+        self.requests = 0
         self.rebalances: list[list[TopicPartition]] = []
         self.assigned: Callable[..., None] = lambda *_: None
 
@@ -50,6 +51,10 @@ class Told:
 
     def get_watermark_offsets(self, _where: TopicPartition, **_: Any) -> tuple[int, int]:
         return self.bounds
+
+    def offsets_for_times(self, asked: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        self.requests += 1
+        return [TopicPartition(one.topic, one.partition, self.bounds[one.offset == OFFSET_END]) for one in asked]
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         self.read_from += [one.offset for one in partitions]
@@ -85,6 +90,14 @@ def test_a_partition_that_was_never_read_may_have_nothing_to_give(bounds: tuple[
     consumer, health = Told(*bounds), Health()
     fetching(consumer, health, start).check({PLACE: buffer(None)}, 10_000.0)
     assert (consumer.read_from, "reading" in health.problems()) == ([], False)
+
+
+def test_silent_partitions_are_asked_for_their_ends_in_one_request() -> None:
+    """Each request waits behind the fetch that Kafka holds, and nothing is read meanwhile."""
+    consumer = Told(3, 9)
+    silent = {("t", number): PartitionBuffer(("t", number), Counts(), Backoff(), committed=9) for number in range(16)}
+    fetching(consumer, Health()).check(silent, 10_000.0)
+    assert (consumer.requests, consumer.read_from) == (1, [])
 
 
 def test_a_topic_made_anew_is_read_when_nothing_of_the_one_before_is_left() -> None:

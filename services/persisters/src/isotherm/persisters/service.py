@@ -40,9 +40,10 @@ from isotherm.persisters.records.decoding import AvroDecoder
 from isotherm.persisters.settings import PersistersSettings
 from isotherm.persisters.sinks.catalog import SinkKind
 from isotherm.persisters.task.dead_letter_sender import DeadLetterSender, ensure_dead_letter_topic
-from isotherm.persisters.task.loop import Loop, TaskFailedError
+from isotherm.persisters.task.loop import Loop
 from isotherm.persisters.task.loop_settings import LoopSettings
 from isotherm.persisters.task.metrics import TaskMetrics
+from isotherm.persisters.task.task_failure import TaskFailedError
 from isotherm.persisters.task.task_observer import FailedRecordLog, TaskObserver
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.avro import SchemaRegistry

@@ -101,6 +101,15 @@ class PartitionBuffer:
         return self.position if self.position is not None else self.committed
 
     @property
+    def unread(self) -> int | None:
+        """Offsets that were not read yet, as far as the consumer knows; None before it knows the partition's end."""
+        if self.high_watermark is None:
+            return None
+        if self.end_of_partition == self.high_watermark or (expected := self.next_offset) is None:
+            return 0
+        return max(0, self.high_watermark - expected)
+
+    @property
     def lost(self) -> int:
         """Offsets that were gone from the topic before they were read."""
         return self.counts.lost + (0 if self._gap is None else self._gap.lost)
@@ -136,9 +145,20 @@ class PartitionBuffer:
         """Whether the next batch should be prepared now."""
         if self.halted or self.prepared is not None or not self.waiting or now_ms < self.not_before_ms:
             return False
+        return now_ms >= self._due_ms(limits)
+
+    def _due_ms(self, limits: BufferLimits) -> float:
         # A paused partition gets no more records, so its batch cannot grow.
         is_full = self.paused or len(self.waiting) >= limits.batch_records or self.waiting_bytes >= limits.batch_bytes
-        return is_full or now_ms - self.oldest_ms >= limits.linger_ms
+        return self.oldest_ms + (0.0 if is_full else limits.linger_ms)
+
+    def next_start_ms(self, limits: BufferLimits) -> float | None:
+        """Return when the next batch becomes due, or its next attempt; None if nothing waits for a time."""
+        if self.halted or self.in_flight is not None:
+            return None
+        if self.prepared is not None or self.retrying is not None:
+            return self.not_before_ms
+        return max(self.not_before_ms, self._due_ms(limits)) if self.waiting else None
 
     def next_batch(self, most: Share) -> list[Record]:
         """Return the records of the next batch, at least one; they stay in the buffer until `accept`."""

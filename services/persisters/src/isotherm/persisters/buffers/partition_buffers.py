@@ -92,10 +92,18 @@ class PartitionBuffers:
         """How many partitions are being written."""
         return sum(1 for buffer in self.by_partition.values() if buffer.in_flight is not None)
 
-    @property
-    def has_pending(self) -> bool:
-        """Whether any record waits to be written."""
-        return any(buffer.waiting or buffer.prepared or buffer.retrying for buffer in self.by_partition.values())
+    def are_read(self, open_offsets: float) -> bool:
+        """Whether everything that the partitions hold was read, but for `open_offsets` offsets of all of them."""
+        unread = [buffer.unread for buffer in self.by_partition.values()]
+        return sum(each for each in unread if each is not None) <= open_offsets and None not in unread
+
+    def next_start_ms(self) -> float | None:
+        """Return when the next batch becomes due, or its next attempt; None if nothing waits for a time.
+
+        Batches behind one that is being written are due when that is answered.
+        """
+        times = (buffer.next_start_ms(self.limits) for buffer in self.by_partition.values())
+        return min((time_ms for time_ms in times if time_ms is not None), default=None)
 
     @property
     def are_all_above_low_mark(self) -> bool:

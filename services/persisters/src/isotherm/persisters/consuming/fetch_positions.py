@@ -126,8 +126,7 @@ class FetchPositions:
         try:
             for partition in sorted(self._out_of_range):
                 self._skip_gap(buffers[partition], now_ms)
-            for buffer in self._silent(buffers.values(), now_ms):
-                self._refetch_if_stalled(buffer, now_ms)
+            self._refetch_stalled(self._silent(buffers.values(), now_ms), now_ms)
         except KafkaException as error:
             # Kafka does not answer: the next check repeats this one.
             _log.warning("positions not known", reason=str(error))
@@ -149,6 +148,17 @@ class FetchPositions:
             if now_ms - buffer.read_ms >= self._stall_ms
             and not (buffer.paused or buffer.halted or buffer.waiting or buffer.partition in self._out_of_range)
         ]
+
+    def _offsets_at(self, buffers: Sequence[PartitionBuffer], place: int) -> dict[Partition, int]:
+        """Return the first or last offset (OFFSET_BEGINNING, OFFSET_END) of each partition whose leader knows it.
+
+        One request for all of them: it waits behind the fetch that Kafka holds on the same connection.
+        """
+        if not buffers:
+            return {}
+        asked = [TopicPartition(*buffer.partition, place) for buffer in buffers]
+        found = self._consumer.offsets_for_times(asked, timeout=_TIMEOUT_S)
+        return {(one.topic, one.partition): one.offset for one in found if one.error is None and one.offset >= 0}
 
     def _bounds(self, buffer: PartitionBuffer) -> tuple[int, int]:
         where = TopicPartition(*buffer.partition)
@@ -181,12 +191,19 @@ class FetchPositions:
         buffer.skip_gap(first, lost)
         self._read_from(buffer, first, now_ms)
 
-    def _refetch_if_stalled(self, buffer: PartitionBuffer, now_ms: float) -> None:
-        """Fetch a silent partition anew if it has records."""
-        expected = buffer.next_offset
-        first, end = self._bounds(buffer)
-        if expected is None and START_OFFSETS[self._start] == OFFSET_BEGINNING:
-            expected = first
+    def _refetch_stalled(self, silent: Sequence[PartitionBuffer], now_ms: float) -> None:
+        """Fetch those of the silent partitions anew that have records."""
+        ends = self._offsets_at(silent, OFFSET_END)
+        is_from_beginning = START_OFFSETS[self._start] == OFFSET_BEGINNING
+        never_read = [buffer for buffer in silent if buffer.next_offset is None and ends.get(buffer.partition)]
+        starts = self._offsets_at(never_read if is_from_beginning else (), OFFSET_BEGINNING)
+        starts |= {buffer.partition: offset for buffer in silent if (offset := buffer.next_offset) is not None}
+        for buffer in silent:
+            if buffer.partition in ends:
+                self._refetch_if_stalled(buffer, starts.get(buffer.partition), ends[buffer.partition], now_ms)
+
+    def _refetch_if_stalled(self, buffer: PartitionBuffer, expected: int | None, end: int, now_ms: float) -> None:
+        """Fetch a silent partition anew if it has records between the `expected` offset and its `end`."""
         if expected is None or end <= expected or buffer.end_of_partition == end:
             buffer.read_ms = now_ms
             return

@@ -28,9 +28,12 @@ from isotherm.persisters.consuming.fetch_positions import (
     NothingReadError,
     OffsetGapError,
 )
+from isotherm.persisters.consuming.subscription import Rebalances, Subscription
 from isotherm.persisters.consuming.topic_follower import TopicFollower
 from isotherm.persisters.task.loop_settings import LoopSettings
 from isotherm.persisters.task.opening import open_sink
+from isotherm.persisters.task.read_pacing import ReadPacing
+from isotherm.persisters.task.task_failure import TaskFailedError
 from isotherm.persisters.task.writers import Attempt, WriteObserver, Writers
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError
@@ -40,24 +43,18 @@ from isotherm.servicekit.lifecycle import Stop, collect_rarely
 
 _log = logs.logger(__name__)
 
-_IDLE_WAIT_S = 0.2
-_BUSY_WAIT_S = 0.005
+_LONGEST_WAIT_S = 0.2
+"""Longest wait of one iteration. The client looks for signals as often, so a longer one would save little."""
+_WRITING_WAIT_S = 0.05
+"""Longest wait for the answer to a write, while other partitions may get records that could be written beside it."""
+_BEHIND_WAIT_S = 0.005
+"""Longest wait for the next records while a write is in flight and Kafka has more of them."""
 _CLOSE_TIMEOUT_S = 2.0
 """How long the end of the task waits for the sink's client. The end of the process ends a client that hangs."""
 _READ_PAUSE_MS = 2_000.0
 """How long polling stops after a write while all partition buffers are above their low mark.
 
 The loop does not pause the partitions for that: the client discards what it has fetched of a paused partition."""
-
-
-class TaskFailedError(Exception):
-    """The task cannot continue after `failed` (THROW, or no attempt is left); the cause is the record's error."""
-
-    def __init__(self, failed: FailedRecord) -> None:
-        record = failed.record
-        super().__init__(f"{record.topic}-{record.partition} at offset {record.offset}: {failed.stage}: {failed.error}")
-        self.failed = failed
-        self.__cause__ = failed.error
 
 
 class Observer(WriteObserver, offsets.CommitObserver, Protocol):
@@ -110,8 +107,9 @@ class Loop:
         self._health = health
         self._observer = observer
         self._on_iteration = on_iteration
-        self._topic_follower, self._fence = topic_follower, fence
-        self._subscribed: Sequence[str] = ()
+        self._fence = fence
+        rebalances = Rebalances(self._assigned, self._revoked, self._lost)
+        self._subscription = Subscription(consumer, health, settings.topics, topic_follower, fence, rebalances)
         self._lease = Lease(settings.session_timeout_ms)
         self.buffers = PartitionBuffers(settings.limits, self._new_backoff, self._lease)
         self.is_drained = True
@@ -119,6 +117,7 @@ class Loop:
         self._writers = Writers(settings.writers, sink, policy, send_dead_letters, observer)
         self._next_commit_ms = 0.0
         self._read_again_ms = 0.0
+        self._pacing = ReadPacing()
         self._failure: BaseException | None = None
         self._is_ending = False
         self._drain_deadline_ms = 0.0
@@ -156,15 +155,11 @@ class Loop:
     def _iterate(self) -> None:
         self._health.beat()
         self._lease.renew()
-        self._subscribe()
+        self._subscription.update()
         # Only a finished write makes room. Reading before that would only take processor time.
         is_read_paused = self.buffers.are_all_above_low_mark and _now_ms() < self._read_again_ms
-        if is_read_paused or self.buffers.are_all_paused:
-            self._collect(wait_s=_IDLE_WAIT_S / 4)
-        if not is_read_paused:
-            is_idle = not (self.buffers.in_flight or self.buffers.has_pending)
-            self._read(0.0 if self.buffers.are_all_paused else _IDLE_WAIT_S if is_idle else _BUSY_WAIT_S)
-            self._collect()
+        self._wait(is_read_paused)
+        self._collect()
         self._prepare_and_start()
         if not is_read_paused:
             self._pause_and_resume()
@@ -176,36 +171,49 @@ class Loop:
             self._check_positions()
         self._on_iteration()
 
-    def _subscribe(self) -> None:
-        """Subscribe to the topics that exist now, if they changed."""
-        follower = self._topic_follower
-        topics = self._settings.topics if follower is None else follower.topics
-        if topics == self._subscribed:
-            return
-        if follower is not None and not topics:
-            # A subscription from before stays: the partitions of a deleted topic end by themselves.
-            if not self._subscribed:
-                self._health.not_ready("topics", follower.error or f"no topic matches {follower.pattern!r}")
-            return
-        closed = None if self._fence is None or self._subscribed else self._fence.closed()
-        if closed is not None:
-            self._health.not_ready("configuration", closed)
-            return
-        self._subscribed = topics
-        self._health.ready("topics")
-        self._health.ready("configuration")
-        self._consumer.subscribe(list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+    def _wait(self, is_read_paused: bool) -> None:
+        """Wait for the one thing that comes next, and take it: records, the answer to a write, or a time that is over.
 
-    def _read(self, timeout_s: float) -> None:
+        Records and answers cannot be waited for together. While a write is in flight its answer is waited for, and the
+        client fetches meanwhile; but if there is more to read, it is read, to be prepared beside the write.
+        """
+        now_ms = _now_ms()
+        due_ms = self.buffers.next_start_ms()
+        longest_s = _LONGEST_WAIT_S if due_ms is None else min(_LONGEST_WAIT_S, max(0.0, due_ms - now_ms) / 1000)
+        pause_s = self._pacing.wait_ms(now_ms) / 1000
+        if is_read_paused:
+            self._collect(longest_s)
+        elif self.buffers.are_all_paused:
+            # Nothing comes, but rebalances are told by a poll.
+            self._collect(longest_s)
+            self._read(0.0)
+        elif pause_s:
+            self._collect(min(longest_s, pause_s))
+        elif not self.buffers.in_flight:
+            self._read(longest_s)
+        elif not self.buffers.are_read(self._pacing.open_offsets):
+            self._read(min(longest_s, _BEHIND_WAIT_S))
+        elif not self._read(0.0):
+            self._collect(min(longest_s, _WRITING_WAIT_S))
+
+    def _read(self, timeout_s: float) -> bool:
+        """Read what is there, after waiting up to `timeout_s` seconds for the first message; False if there is none."""
         first = self._consumer.poll(timeout_s)
         if first is None:
-            return
-        messages = [first, *self._consumer.consume(self.buffers.max_records_per_read, 0)]
+            return False
+        most = self.buffers.max_records_per_read
+        messages = [first, *self._consumer.consume(most, 0)]
+        is_all = len(messages) <= most
         if any(map(Message.error, messages)):
             for message in messages:
                 self._handle_event(message)
             messages = [message for message in messages if message.error() is None]
-        self.buffers.append(records_of(messages), _now_ms())
+        now_ms = _now_ms()
+        self.buffers.append(records_of(messages), now_ms)
+        self._pacing.note_read(len(messages), now_ms)
+        if is_all and self._pacing.is_flowing and self.buffers.are_read(self._pacing.open_offsets):
+            self._pacing.pause(now_ms)
+        return True
 
     def _handle_event(self, message: Message) -> None:
         """Handle a message that is an event: the end of a partition, an error."""

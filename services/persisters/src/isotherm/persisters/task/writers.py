@@ -42,7 +42,7 @@ class Attempt(NamedTuple):
 
 
 class Writers:
-    """A fixed number of threads that write batches of different partitions at the same time."""
+    """Threads that write batches of different partitions at the same time; one more whenever all of them are busy."""
 
     def __init__(
         self,
@@ -52,21 +52,25 @@ class Writers:
         send_dead_letters: Callable[[Sequence[FailedRecord]], None],
         observer: WriteObserver,
     ) -> None:
-        """`send_dead_letters` returns once the dead-letter topic has all of them."""
+        """There are at most `threads`. `send_dead_letters` returns once the dead-letter topic has all of them."""
         self._sink, self._policy, self._observer = sink, policy, observer
         self._send_dead_letters = send_dead_letters
         self._answers: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
         self._attempts: queue.SimpleQueue[tuple[PartitionBuffer, InFlightBatch] | None] = queue.SimpleQueue()
-        # Daemon threads, so that the end of the process does not wait for a server that does not answer.
-        self._threads = [
-            threading.Thread(target=self._run, name=f"writer-{number}", daemon=True) for number in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._most_threads = threads
+        self._threads: list[threading.Thread] = []
+        self._idle = threading.Semaphore(0)
+        """Counts the threads that wait for an attempt and have none coming."""
 
     def start(self, buffer: PartitionBuffer, batch: InFlightBatch) -> None:
-        """Queue an attempt at writing `batch`; `answers` returns its answer."""
+        """Queue an attempt at writing `batch`; `answers` returns its answer. Only one thread may call this."""
         self._attempts.put((buffer, batch))
+        if self._idle.acquire(blocking=False) or len(self._threads) == self._most_threads:
+            return
+        # Daemon threads, so that the end of the process does not wait for a server that does not answer.
+        thread = threading.Thread(target=self._run, name=f"writer-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def answers(self, wait_s: float = 0.0) -> Iterator[Attempt]:
         """Return the answers that have come in, after waiting up to `wait_s` seconds for the first one."""
@@ -88,8 +92,15 @@ class Writers:
             self._attempts.put(None)
 
     def _run(self) -> None:
-        while (attempt := self._attempts.get()) is not None:
+        while (attempt := self._next_attempt()) is not None:
             self._attempt(*attempt)
+
+    def _next_attempt(self) -> tuple[PartitionBuffer, InFlightBatch] | None:
+        try:
+            return self._attempts.get_nowait()
+        except queue.Empty:
+            self._idle.release()
+            return self._attempts.get()
 
     def _attempt(self, buffer: PartitionBuffer, batch: InFlightBatch) -> None:
         answer = Attempt(buffer)
