@@ -25,6 +25,7 @@ from isotherm.persisters.api.sink import SinkConfigError, Unavailable
 from isotherm.persisters.api.statements import null_behaviour
 from isotherm.persisters.records.decoding import BAD_RECORD, Decode
 from isotherm.persisters.sinks import tls
+from isotherm.persisters.sinks.hazelcast import waiting_reactor
 from isotherm.persisters.sinks.hazelcast.append_writer import AppendWriter
 from isotherm.persisters.sinks.hazelcast.connector_keys import PREFIX
 from isotherm.persisters.sinks.hazelcast.items import FORMATS, encoder
@@ -177,7 +178,9 @@ class HazelcastSink:
     def _offer(self, target: str, source: Source, members: Sequence[Entry]) -> list[FailedRow]:
         assert self._transactional is not None
         if self._transactional.room(target) > _AMPLE_ROOM:
-            return self._offer_what_fits(target, source, members)
+            # The transaction itself leaves out what the queue holds already.
+            self._offer_all(target, source, members)
+            return []
         # A member compares a transaction's offers with the bound, but ignores those of other transactions.
         with self._bounded_queues.setdefault(target, threading.Lock()):
             return self._offer_what_fits(target, source, members)
@@ -193,15 +196,19 @@ class HazelcastSink:
             # The rows of one record are added together or not at all.
             fitting.pop()
         full = QueueFullError(f"queue {target} is full")
-        try:
-            if fitting:
-                self._transactional.write("QUEUE", target, source, fitting)
-        except QueueFullError as error:
-            raise Unavailable(str(error), _FULL_RETRY_MS) from error
+        if fitting:
+            self._offer_all(target, source, fitting)
         rest = missing[len(fitting) :]
         if rest and self._blocks_when_full:
             raise Unavailable(str(full), _FULL_RETRY_MS)
         return [FailedRow(entry.row_index, "queue_full", full) for entry in rest]
+
+    def _offer_all(self, target: str, source: Source, members: Sequence[Entry]) -> None:
+        assert self._transactional is not None
+        try:
+            self._transactional.write("QUEUE", target, source, members)
+        except QueueFullError as error:
+            raise Unavailable(str(error), _FULL_RETRY_MS) from error
 
     def _connect(self) -> HazelcastClient:
         config = self._config
@@ -226,6 +233,7 @@ class HazelcastSink:
             "ssl_keyfile": pem.key or None,
             "ssl_check_hostname": config.flag(f"{PREFIX}.ssl.enabled") or None,
         }
+        waiting_reactor.install()
         if user:
             options |= {"creds_username": user, "creds_password": config.text(f"{PREFIX}.password")}
         try:
