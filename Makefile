@@ -17,7 +17,7 @@ LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -
 # The contract tests' verifier would report its use to its makers.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -133,6 +133,12 @@ bench-revisions: setup ## Compare with an older revision's checkout, all cases o
 			$(BIN)/python bench/revisions/compare_revisions.py --only "$$case" \
 			--before "$(or $(BEFORE),$(error say where the older revision is checked out: BEFORE=../before))" $(OPTIONS); \
 	done
+
+bench-whole: setup ## Measure the demo's whole system at rest and under several rates, or R="220 2000"; keeps the last committed table
+	@if git cat-file -e HEAD:docs/results/bench-whole.txt 2>/dev/null; then \
+		git show HEAD:docs/results/bench-whole.txt >docs/results/bench-whole-before.txt; fi
+	@tools/record-section docs/results/bench-whole.txt "$(strip $(or $(R),all rates) $(OPTIONS))" \
+		$(BIN)/python bench/whole/whole_bench.py $(if $(R),--rates $(R)) $(OPTIONS)
 
 lock: ## Resolve the dependencies anew (for maintainers; needs uv)
 	@tools/lock

@@ -1,0 +1,96 @@
+"""A thermostat that is too hot every other time, and how soon each of its alerts is in Kafka."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from array import array
+
+from confluent_kafka import OFFSET_END, TopicPartition
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion
+
+from consumer_lag import CLIENT
+from isotherm.demo.addresses import Addresses
+from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.stack.ports import LOOPBACK
+
+DEVICE = "bench-whole-thermostat"
+RULE = "heat"
+"""Of the demo's rules the one that reacts at once: above 30 degrees."""
+EVERY_S = 0.5
+_HOT, _MILD = 35.0, 20.0
+_POLL_S = 0.1
+_PATIENCE_S = 30.0
+
+
+class AlertProbe:
+    """Publishes over MQTT and reads the topic of alerts, each on a thread of its own, between `start` and `stop`."""
+
+    def __init__(self, addresses: Addresses, mqtt_port: int) -> None:
+        self._addresses = addresses
+        self._mqtt_port = mqtt_port
+        self._stopped = threading.Event()
+        self._reading = threading.Event()
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._publish)]
+        self._registry = SchemaRegistry(addresses.registry)
+        self.delays_ms = array("d")
+        self.published = 0
+
+    def start(self) -> None:
+        """Begin to publish, once new alerts are read."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for both threads."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+        self._registry.close()
+
+    @property
+    def missing(self) -> int:
+        """How many readings have caused no alert; the last ones may still do so."""
+        return self.published - len(self.delays_ms)
+
+    def _publish(self) -> None:
+        client = Client(CallbackAPIVersion.VERSION2, DEVICE)
+        client.connect(LOOPBACK, self._mqtt_port)
+        client.loop_start()
+        self._reading.wait(_PATIENCE_S)
+        while not self._stopped.wait(EVERY_S):
+            self.published += 1
+            now_ms = time.time_ns() // 1_000_000
+            value = _HOT if self.published % 2 else _MILD
+            reading = {"id": DEVICE, "t": value, "ts": now_ms, "seq": self.published}
+            client.publish(f"devices/{DEVICE}/temperature", json.dumps(reading), qos=1)
+        client.disconnect()
+        client.loop_stop()
+
+    def _read(self) -> None:
+        decode = Decoder(self._registry)
+        consumer = clients.consumer(self._addresses.kafka, CLIENT, f"{CLIENT}-alerts")
+        topic = self._addresses.alerts_topic
+        partitions = consumer.list_topics(topic, timeout=_PATIENCE_S).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, OFFSET_END) for number in partitions])
+        # The first answer from Kafka has settled where the end was.
+        consumer.poll(1.0)
+        self._reading.set()
+        while not self._stopped.is_set():
+            for message in consumer.consume(100, _POLL_S):
+                now_ms = time.time_ns() / 1_000_000
+                if message.error() is None:
+                    alert = decode(message.value() or b"").record
+                    if alert["device_id"] == DEVICE and alert["rule"] == RULE:
+                        self.delays_ms.append(now_ms - alert["updated_at"].timestamp() * 1_000)
+        consumer.close()
+
+
+def percentile(values: array[float], share: float) -> float:
+    """The value that so many do not exceed; not a number where there is none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else math.nan
