@@ -37,9 +37,10 @@ _VARIANTS = 8
 _CONNECTS_AT_ONCE = 100
 
 
-def connect_packet(client_id: str, keep_alive_s: int = 0) -> bytes:
-    """Encode a CONNECT of MQTT 3.1.1 with a clean session."""
-    body = b"\0\x04MQTT\x04\x02" + struct.pack(">HH", keep_alive_s, len(client_id)) + client_id.encode()
+def connect_packet(client_id: str, keep_alive_s: int = 0, *, clean: bool = True) -> bytes:
+    """Encode a CONNECT of MQTT 3.1.1, by default with a clean session."""
+    flags = 0x02 if clean else 0
+    body = b"\0\x04MQTT\x04" + struct.pack(">BHH", flags, keep_alive_s, len(client_id)) + client_id.encode()
     return b"\x10" + encode_varint(len(body)) + body
 
 
@@ -78,6 +79,7 @@ class Device(asyncio.Protocol):
         self.finished = asyncio.get_running_loop().create_future()
         qos, window, readings = arguments.qos, arguments.window, arguments.readings
         self._device_id, self._qos, self._window, self._meter = device_id, qos, window, meter
+        self._is_clean: bool = not arguments.keep_session
         self._every_s: float | None = arguments.every
         topic = f"devices/{device_id}/temperature"
         self._packets = [
@@ -98,7 +100,7 @@ class Device(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the CONNECT."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(connect_packet(self._device_id))
+        self._transport.write(connect_packet(self._device_id, clean=self._is_clean))
 
     def data_received(self, data: bytes) -> None:
         """Handle acknowledgements."""
@@ -228,11 +230,12 @@ async def load(arguments: argparse.Namespace) -> dict[str, float]:
     await asyncio.sleep(arguments.warm_up)
     own = psutil.Process()
     server_s, own_s, started_s = _cpu(arguments.server_pid), own.cpu_times(), time.perf_counter()
+    kafka_s = _cpu(arguments.kafka_pid)
     meter.counting = True
     await asyncio.sleep(arguments.seconds)
     meter.counting = False
     seconds, acknowledged, latencies = time.perf_counter() - started_s, meter.acknowledged, sorted(meter.latencies_s)
-    server_s = _cpu(arguments.server_pid) - server_s
+    server_s, kafka_s = _cpu(arguments.server_pid) - server_s, _cpu(arguments.kafka_pid) - kafka_s
     own_after = own.cpu_times()
     meter.stopping = True
     await asyncio.wait_for(asyncio.gather(*(device.finished for device in devices)), _PATIENCE_S)
@@ -243,6 +246,7 @@ async def load(arguments: argparse.Namespace) -> dict[str, float]:
         "total": meter.total,
         "seconds": seconds,
         "server_cpu_s": server_s,
+        "kafka_cpu_s": kafka_s,
         "own_cpu_s": own_after.user + own_after.system - own_s.user - own_s.system,
         "p50_ms": _percentile_ms(latencies, 0.50),
         "p99_ms": _percentile_ms(latencies, 0.99),
@@ -271,7 +275,9 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=2.0)
     parser.add_argument("--every", type=float, help="seconds between two windows of a connection (QoS 1 and 2)")
     parser.add_argument("--prefix", default="device", help="of the client identifiers")
+    parser.add_argument("--keep-session", action="store_true", help="sessions outlive their connections")
     parser.add_argument("--server-pid", type=int, default=0, help="whose processor time is measured")
+    parser.add_argument("--kafka-pid", type=int, default=0, help="whose processor time is measured beside it")
     parser.add_argument("--may-lose", action="store_true", help="a lost connection is no failure of the run")
     arguments = parser.parse_args()
     uvloop.install()

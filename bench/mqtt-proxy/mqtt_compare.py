@@ -23,7 +23,7 @@ from typing import Any
 
 from isotherm.cli.apply import apply
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
-from isotherm.stack.measurement import environment, load_average, resident_bytes
+from isotherm.stack.measurement import cpu_s, environment, load_average, resident_bytes
 from isotherm.stack.ports import Ports
 from isotherm.stack.stack import Stack
 from servers import AMQTT_VERSION, ProxyServer, ServerProcess, amqtt, mosquitto, mosquitto_version
@@ -36,6 +36,9 @@ IDLE_CONNECTIONS = 10_000
 MOST_IDLE_BYTES = {"TCP": 12_000, "TLS": 45_000}
 HEALTHY = {"--connections": 100, "--window": 20, "--every": 0.5, "--seconds": 20}
 LEAST_HEALTHY = 0.9
+STEADY = ((20, 50), (220, 50), (2_000, 500))
+"""Publishes a second, and the devices that send them, each the next one after the answer."""
+_STEADY_S = 20.0
 _PACKAGES = ("confluent-kafka", "fastavro", "orjson", "uvloop")
 _SETTLE_S = 2.0
 
@@ -157,6 +160,31 @@ class Bench:
             print(f"  {kind}  from {before / 1e6:.0f} MB, {growth:,.0f} bytes a connection")
             self.verdicts.append(f"  {growth:12,.0f} at most {most:10,} {word:8} bytes an idle {kind} connection")
 
+    def steady(self) -> None:
+        """Measure at rest and at steady rates what the proxy and Kafka cost, and how soon a handshake is complete."""
+        print(f"\nSteady rates, {_STEADY_S:.0f} s each, devices with stored sessions; shares of one core")
+        print(f"  {'':14} {'came/s':>8} {'proxy':>7} {'Kafka':>7} {'p50 ms':>8} {'p99 ms':>8} {'per transaction':>16}")
+        server, kafka_pid = self.proxy(), self.stack.kafka.pid
+        with server:
+            used = [cpu_s(pid) for pid in (server.pid, kafka_pid)]
+            threading.Event().wait(_STEADY_S)
+            shares = [(cpu_s(pid) - cpu) / _STEADY_S for pid, cpu in zip((server.pid, kafka_pid), used, strict=True)]
+            print(f"  {'at rest':14} {0:8} {shares[0]:7.3f} {shares[1]:7.3f}", flush=True)
+            for qos in (1, 2):
+                for rate, devices in STEADY:
+                    before = server.transactions()
+                    options = {"--qos": qos, "--connections": devices, "--window": 1, "--every": devices / rate}
+                    extra = {"--prefix": f"steady-{qos}-{rate}", "--kafka-pid": kafka_pid, "--seconds": _STEADY_S}
+                    done = _load(server, options | extra, ["--keep-session"])
+                    transactions = server.transactions() - before
+                    print(
+                        f"  {f'QoS {qos}, {rate:,}/s':14} {done['messages'] / done['seconds']:8,.0f} "
+                        f"{done['server_cpu_s'] / done['seconds']:7.3f} {done['kafka_cpu_s'] / done['seconds']:7.3f} "
+                        f"{done['p50_ms']:8.1f} {done['p99_ms']:8.1f} "
+                        f"{done['total'] / transactions if qos == 2 else 0:16.1f}",
+                        flush=True,
+                    )
+
     def _verdict(self, what: str, found: float, least: float) -> None:
         word = "reached" if found >= least else "MISSED"
         digits = 2 if least < 10 else 0
@@ -178,8 +206,8 @@ class _Idle:
         self._process.communicate("")
 
 
-def _load(server: ServerProcess, options: dict[str, Any]) -> dict[str, Any]:
-    command = [sys.executable, str(HERE / "load.py"), str(server.port), "--server-pid", str(server.pid)]
+def _load(server: ServerProcess, options: dict[str, Any], flags: Sequence[str] = ()) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / "load.py"), str(server.port), "--server-pid", str(server.pid), *flags]
     command += [str(word) for pair in options.items() for word in pair]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -231,6 +259,7 @@ def main() -> None:
         "arrays": Bench.arrays,
         "misbehaving": Bench.misbehaving,
         "idle": Bench.idle,
+        "steady": Bench.steady,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(cases), default=list(cases))

@@ -133,9 +133,16 @@ class ProxyServer(ServerProcess):
         super().__init__("mqtt-proxy", command, port, folder / "proxy.log")
 
     def stored(self) -> int:
+        return self._total("readings_stored_total")
+
+    def transactions(self) -> int:
+        """Return how many transactions were committed or aborted."""
+        return self._total("transactions_total")
+
+    def _total(self, name: str) -> int:
         lines = httpx.get(f"http://127.0.0.1:{self._http_port}/metrics").text.splitlines()
-        name = "isotherm_mqtt_proxy_readings_stored_total"
-        return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(name))
+        found = (line for line in lines if line.startswith(f"isotherm_mqtt_proxy_{name}"))
+        return sum(int(float(line.rpartition(" ")[2])) for line in found)
 
     def _is_ready(self) -> bool:
         try:
