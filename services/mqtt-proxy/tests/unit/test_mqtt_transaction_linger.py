@@ -1,4 +1,4 @@
-"""How long transactions wait for writes: a lone client is answered soon, a stream is gathered, a flood is not held up."""
+"""How long transactions wait for writes: a lone client is answered soon, a stream gathered, a flood not held up."""
 
 from __future__ import annotations
 

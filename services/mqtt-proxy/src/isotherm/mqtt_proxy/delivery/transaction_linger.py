@@ -45,7 +45,7 @@ class TransactionLinger:
         return 0.0 if self._first_s is None else max(0.0, self._first_s + self._wait_s - now_s)
 
     def end(self, now_s: float, *, left: bool, is_full: bool) -> None:
-        """Note that a batch starts: `is_full` before the wait was over; `left`, when writes wait that it does not hold."""
+        """Note that a batch starts: `is_full` before the wait was over; `left`, when other writes wait further."""
         if self._first_s is not None and not is_full:
             is_gathering = self._last_s > self._first_s and self._last_s - self._first_s >= (now_s - self._first_s) / 2
             factor = 2 if is_gathering else 0.5

@@ -20,8 +20,8 @@ class Transactions:
 
     The first write of a batch waits at least `linger_s` seconds for others (`TransactionLinger`). While a batch is
     undecided, the writes that arrive form the next one. The last record of every batch belongs to the sessions topic,
-    because the writer may have to look for it: a session's state, made by `session_record`, or `witness` where no stored
-    session changes. When the writer fails, `on_fatal` is called once and no further batch is decided.
+    because the writer may have to look for it: a session's state, made by `session_record`, or `witness` where no
+    stored session changes. When the writer fails, `on_fatal` is called once and no further batch is decided.
     """
 
     def __init__(
