@@ -40,6 +40,8 @@ from isotherm.servicekit.health import Health
 from isotherm.servicekit.settings import KafkaSettings
 
 _MAX_WINDOWS = 2_000
+_MAX_DELAY_MS = 1_000
+"""How old a shown value may be. With one record for each reading, every one of them would be a fetch of its own."""
 
 
 @dataclass(frozen=True)
@@ -200,4 +202,4 @@ def device_follower(
         provisioned_topic.TOPIC: TopicHandler(bytes, update_provisioned),
         alert_topic.TOPIC: avro_handler(schemas, alert_topic.SCHEMA, update_alert),
     }
-    return TopicFollower(settings, "console-devices", topics, health, counters)
+    return TopicFollower(settings, "console-devices", topics, health, counters, max_delay_ms=_MAX_DELAY_MS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -24,6 +24,11 @@ from isotherm.servicekit.settings import KafkaSettings
 _log = logs.logger(__name__)
 
 _POLL_S = 0.5
+_BATCH = 500
+_FETCH_WAIT_MS = 5_000
+"""How long Kafka holds a fetch while there is no record."""
+_GROUP_BYTES = 256 * 1024
+"""Where records may be late, Kafka answers a fetch earlier if it has so many bytes of them."""
 _REQUEST_S = 10.0
 _JOIN_S = 5.0
 
@@ -67,14 +72,23 @@ class TopicFollower:
         topics: Mapping[str, TopicHandler],
         health: Health,
         counters: FollowerMetrics,
+        *,
+        max_delay_ms: int = 0,
     ) -> None:
+        """Follow `topics`; records may come `max_delay_ms` later than Kafka could deliver them, in groups."""
         self._settings, self._client_id, self._topics = settings, client_id, topics
         self._health, self._counters = health, counters
         # Expose a counter for topics without records too, so that alert rules find the console.
         for topic in topics:
             counters.read.labels(topic)
+        self._fetching = (
+            {"fetch_min_bytes": _GROUP_BYTES, "fetch_wait_max_ms": max_delay_ms}
+            if max_delay_ms
+            else {"fetch_wait_max_ms": _FETCH_WAIT_MS}
+        )
         self._stopping = threading.Event()
-        self._behind: set[tuple[str, int]] = set()
+        self._behind: dict[tuple[str, int], int | None] = {}
+        """Partitions with records from before the start that were not read yet, and their ends then as far as known."""
         self._thread = threading.Thread(target=self._run, name=client_id, daemon=True)
         health.not_ready("topics", f"{', '.join(topics)}: not read to the end yet")
 
@@ -89,16 +103,23 @@ class TopicFollower:
 
     def _run(self) -> None:
         # The consumer is never a member of its group: partitions are assigned, and nothing is committed.
-        consumer = kafka.consumer(self._settings, self._client_id, self._client_id, enable_partition_eof=True)
+        consumer = kafka.consumer(
+            self._settings, self._client_id, self._client_id, enable_partition_eof=True, **self._fetching
+        )
         try:
             partitions = self._partitions(consumer)
-            self._behind = {(one.topic, one.partition) for one in partitions}
+            if not partitions:
+                return
+            # Before the first fetch, behind which Kafka would hold the answers.
+            self._behind = _unread(consumer, partitions)
+            self._note_reached()
             consumer.assign(partitions)
             while not self._stopping.is_set():
                 self._health.beat()
-                message = consumer.poll(_POLL_S)
-                if message is not None:
-                    self._handle(message)
+                first = consumer.poll(_POLL_S)
+                if first is not None:
+                    for message in (first, *consumer.consume(_BATCH, 0)):
+                        self._handle(message)
         finally:
             consumer.close()
 
@@ -125,12 +146,21 @@ class TopicFollower:
         if error is None:
             self._counters.read.labels(topic).inc()
             self._use(topic, message)
+            end = self._behind.get((topic, message.partition() or 0))
+            if end is not None and (message.offset() or 0) + 1 >= end:
+                self._note_reached((topic, message.partition() or 0))
         elif error.code() == KafkaError._PARTITION_EOF:
-            self._behind.discard((topic, message.partition() or 0))
-            if not self._behind:
-                self._health.ready("topics")
+            # It comes after a fetch that brought nothing, and where the last record was removed by compaction.
+            self._note_reached((topic, message.partition() or 0))
         else:
             _log.warning("cannot follow a topic", topic=topic, reason=error.str())
+
+    def _note_reached(self, partition: tuple[str, int] | None = None) -> None:
+        """Note that a partition was read to its end."""
+        if partition is not None:
+            self._behind.pop(partition, None)
+        if not self._behind:
+            self._health.ready("topics")
 
     def _use(self, topic: str, message: Message) -> None:
         handler, value = self._topics[topic], message.value()
@@ -157,6 +187,20 @@ class TopicFollower:
                 self._health.ready("registry")
                 return record
         return None
+
+
+def _unread(consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[tuple[str, int], int | None]:
+    """Return the partitions that have records, and their ends; None where Kafka did not tell the end."""
+    found: dict[tuple[str, int], int | None] = {(one.topic, one.partition): None for one in partitions}
+    try:
+        for one in partitions:
+            first, end = consumer.get_watermark_offsets(one, timeout=_REQUEST_S)
+            found[one.topic, one.partition] = end
+            if first == end:
+                del found[one.topic, one.partition]
+    except KafkaException as error:
+        _log.warning("ends of topics not known", reason=str(error))
+    return found
 
 
 def key_of(message: Message) -> str:
