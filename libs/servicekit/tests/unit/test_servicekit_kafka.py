@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import logging
+from typing import cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from isotherm.servicekit import kafka
 from isotherm.servicekit.settings import KafkaSettings
@@ -58,3 +59,30 @@ def test_repeated_error_is_said_once_in_its_interval(caplog: pytest.LogCaptureFi
         assert said(down, down, timeout, down) == 2
         now_s = 31.0
         assert said(down, down) == 1
+
+
+class FetchedConsumer:
+    """A consumer that has fetched some messages."""
+
+    def __init__(self, messages: list[str]) -> None:
+        self._messages = messages
+        self.waited_s: list[float] = []
+
+    def poll(self, timeout: float) -> str | None:
+        self.waited_s.append(timeout)
+        return self._messages.pop(0) if self._messages else None
+
+    def consume(self, num_messages: int, timeout: float) -> list[str]:
+        self.waited_s.append(timeout)
+        found, self._messages = self._messages[:num_messages], self._messages[num_messages:]
+        return found
+
+
+def test_what_is_there_is_consumed_without_waiting_for_more() -> None:
+    consumer = FetchedConsumer(["a", "b", "c"])
+    assert kafka.consume_available(cast(Consumer, consumer), 2, 0.5) == ["a", "b"]
+    assert kafka.consume_available(cast(Consumer, consumer), 2, 0.5) == ["c"]
+    assert consumer.waited_s == [0.5, 0, 0.5, 0]
+
+    assert kafka.consume_available(cast(Consumer, consumer), 2, 0.5) == []
+    assert consumer.waited_s[4:] == [0.5]

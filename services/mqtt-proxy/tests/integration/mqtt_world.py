@@ -51,7 +51,7 @@ class Topics:
     def raw(self, topic: str) -> list[tuple[str, bytes, dict[str, str]]]:
         """(key, value, headers) of every record."""
         admin = clients.admin(self.kafka, "reader")
-        consumer = clients.consumer(self.kafka, "reader", f"reader-{uuid.uuid4()}", enable_partition_eof=True)
+        consumer = clients.consumer_to_the_end(self.kafka, f"reader-{uuid.uuid4()}")
         try:
             messages = read_to_end(consumer, topic, end_offsets(admin, topic), Stop())
             return [

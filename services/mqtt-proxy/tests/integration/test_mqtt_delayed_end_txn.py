@@ -50,7 +50,7 @@ class Topics:
 
     def visible(self, topic: str) -> list[bytes]:
         """The values of all records that are committed, once every transaction is decided."""
-        consumer = clients.consumer(self.settings, "reader", f"reader-{topic}", enable_partition_eof=True)
+        consumer = clients.consumer_to_the_end(self.settings, f"reader-{topic}")
         try:
             ends = end_offsets(self._admin, topic)
             return [message.value() or b"" for message in read_to_end(consumer, topic, ends, Stop())]

@@ -107,7 +107,7 @@ def test_a_process_of_another_host_is_found_by_its_heartbeat(proxy: Proxy) -> No
     try:
         living = NameConflicts(
             clients.admin(topics.kafka, name),
-            lambda: clients.consumer(topics.kafka, name, name, enable_partition_eof=True),
+            lambda: clients.consumer_to_the_end(topics.kafka, name),
             Decoder(schemas, schema("TaskStatus", 1)),
             name,
         )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from isotherm.servicekit import logs
@@ -36,6 +36,9 @@ CONSUMER_DEFAULTS: dict[str, Any] = {
     "partition.assignment.strategy": "cooperative-sticky",
 }
 
+_EMPTY_FETCH_MS = 50
+"""How long Kafka holds a fetch that finds nothing, for a reader that waits for the end of its partitions."""
+
 
 def client_config(settings: KafkaSettings, client_id: str, **overrides: Any) -> dict[str, Any]:
     """librdkafka configuration of any client: address, security pass-through, logs and errors to our logger.
@@ -62,6 +65,24 @@ def producer(settings: KafkaSettings, client_id: str, **overrides: Any) -> Produ
 def consumer(settings: KafkaSettings, client_id: str, group: str, **overrides: Any) -> Consumer:
     """A read_committed consumer of `group` that commits only explicitly."""
     return Consumer({**CONSUMER_DEFAULTS, "group.id": group, **client_config(settings, client_id, **overrides)})
+
+
+def consumer_to_the_end(settings: KafkaSettings, client_id: str, **overrides: Any) -> Consumer:
+    """A read_committed consumer for partitions that the caller assigns and reads to their end, which it reports.
+
+    The end shows only in an empty fetch, so Kafka answers that soon. It joins no group.
+    """
+    defaults = {"enable_partition_eof": True, "fetch_wait_max_ms": _EMPTY_FETCH_MS}
+    return consumer(settings, client_id, client_id, **{**defaults, **overrides})
+
+
+def consume_available(consumer: Consumer, most: int, timeout_s: float) -> list[Message]:
+    """Messages and events that are there, at most `most`, after waiting up to `timeout_s` seconds for the first one.
+
+    `Consumer.consume` waits until it has `most` of them or the time is over.
+    """
+    first = consumer.poll(timeout_s)
+    return [] if first is None else [first, *consumer.consume(most - 1, 0)]
 
 
 def admin(settings: KafkaSettings, client_id: str) -> AdminClient:

@@ -309,8 +309,7 @@ class Proxy:
     # -- Kafka
 
     def _heartbeat_consumer(self) -> Consumer:
-        client_id = f"{self._client_id}-name"
-        return kafka.consumer(self._settings.kafka, client_id, client_id, enable_partition_eof=True)
+        return kafka.consumer_to_the_end(self._settings.kafka, f"{self._client_id}-name")
 
     def _transactional_producer(self) -> Producer:
         settings = self._settings

@@ -60,7 +60,7 @@ def read_to_end(consumer: Consumer, topic: str, ends: dict[int, int], stop: Stop
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
     behind = {partition for partition, end in ends.items() if end > 0}
     while behind and not stop.is_set():
-        messages = consumer.consume(_BATCH, _WAIT_S)
+        messages = kafka.consume_available(consumer, _BATCH, _WAIT_S)
         if not messages:
             _log.info(
                 "waiting for the end of the topic; a transaction may be open", topic=topic, partitions=sorted(behind)
@@ -89,11 +89,8 @@ def is_committed(
     Kafka answers or `is_over`. Raises KafkaException when Kafka has deleted the record, and when `is_over`.
     """
     topic, partition, offset = position
-    # An aborted record gives an empty answer, so the fetch does not wait for bytes. Without auto_offset_reset=error a
-    # deleted record would look like an aborted one.
-    consumer = kafka.consumer(
-        settings, name, name, enable_partition_eof=True, fetch_wait_max_ms=20, auto_offset_reset="error"
-    )
+    # Without auto_offset_reset=error a deleted record would look like an aborted one.
+    consumer = kafka.consumer_to_the_end(settings, name, auto_offset_reset="error")
     try:
         consumer.assign([TopicPartition(topic, partition, offset)])
         while not is_over():

@@ -91,9 +91,7 @@ class SessionRestoration:
     def _read(self) -> dict[str, bytes]:
         """Read the last state of every client. Raises KafkaException."""
         client_id = f"{self._name.transactional_id(self._slot.ordinal)}-restore"
-        consumer = kafka.consumer(
-            self._settings, client_id, client_id, enable_partition_eof=True, queued_max_messages_kbytes=_READ_AHEAD_KB
-        )
+        consumer = kafka.consumer_to_the_end(self._settings, client_id, queued_max_messages_kbytes=_READ_AHEAD_KB)
         try:
             ends = end_offsets(self._admin, self._topic)
             return newest(read_to_end(consumer, self._topic, ends, self._stop), self._name.client_of)
