@@ -237,7 +237,8 @@ class World:
     def reader(self, *topics: str, ports: Sequence[int] = ()) -> Reader:
         """Return a reader of the records from the world's port, or from `ports`."""
         settings = KafkaSettings(bootstrap_servers=self.kafka.bootstrap_servers)
-        consumer = clients.consumer(settings, "test", "test-coap-ingest")
+        # Kafka answers the question for an end only after the fetch before it.
+        consumer = clients.consumer(settings, "test", "test-coap-ingest", fetch_wait_max_ms=50)
         self.cleanup.callback(consumer.close)
         partitions = []
         for topic in topics:
