@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import queue
 import socket
 import struct
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from paho.mqtt.enums import MQTTProtocolVersion
 from isotherm.simulators.ledger import events
 from isotherm.simulators.mqtt.access import Access
 from isotherm.simulators.mqtt.devices import Reading
+from isotherm.simulators.mqtt.network_loop import NetworkLoop
 from isotherm.simulators.mqtt.publisher import Publisher
 
 pytestmark = pytest.mark.integration
@@ -81,21 +81,21 @@ class Broker:
 
 
 class Device:
-    """A publisher that runs on the test's thread, and its reports."""
+    """A publisher on a thread of its own, and its reports."""
 
     def __init__(self, port: int, access: Access | None = None) -> None:
         self.published: list[Reading] = []
         self.acknowledged: list[Reading] = []
         self.refused: list[Reading] = []
         self.answered = threading.Semaphore(0)
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._loop = NetworkLoop()
         self.publisher = Publisher(
             "device",
             "127.0.0.1",
             port,
             window=4,
             max_waiting=100,
-            post=self._inbox.put,
+            loop=self._loop,
             on_published=self.published.append,
             on_acknowledged=lambda reading: self._note(self.acknowledged, reading),
             on_refused=lambda reading: self._note(self.refused, reading),
@@ -110,20 +110,21 @@ class Device:
 
     def start(self, *readings: Reading) -> None:
         self.publisher.start()
-        self._thread.start()
         for reading in readings:
-            self._inbox.put(lambda reading=reading: self.publisher.offer(reading))  # type: ignore[misc]  # binds it
+            self._loop.post(lambda reading=reading: self.publisher.offer(reading))  # type: ignore[misc]  # binds it
+        self._thread.start()
 
     def stop(self) -> None:
         self._stopped.set()
-        self._inbox.put(lambda: None)
+        self._loop.wake()
         self._thread.join()
         self.publisher.disconnect()
         self.publisher.join()
+        self._loop.close()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._inbox.get()()
+            self._loop.run_once(TIMEOUT_S)
 
 
 def reading(sequence: int, qos: int) -> Reading:

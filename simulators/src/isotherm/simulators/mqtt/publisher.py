@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +18,10 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from isotherm.simulators.mqtt.access import Access
 from isotherm.simulators.mqtt.devices import Reading
+from isotherm.simulators.mqtt.network_loop import NetworkLoop
 
 _KEEPALIVE_S = 30
-_RECONNECT_MIN_S = 1
-_RECONNECT_MAX_S = 4
+_CLOSE_WITHIN_S = 2.0
 _FAILURE = 0x80
 
 
@@ -57,8 +58,7 @@ class Publisher:
 
     The session is persistent (clean session false): after a lost connection paho resends every unacknowledged QoS 1
     and QoS 2 publish with its packet id, or its PUBREL (MQTT 3.1.1 section 4.4). A publish that an MQTT 5 server
-    refuses with a reason is not published again. paho calls back on its own thread; the callbacks only `post` work to
-    the caller's thread.
+    refuses with a reason is not published again. Everything runs on the thread that runs the `loop`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Publisher:
         *,
         window: int,
         max_waiting: int,
-        post: Callable[[Callable[[], None]], None],
+        loop: NetworkLoop,
         on_published: Callable[[Reading], None],
         on_acknowledged: Callable[[Reading], None],
         on_refused: Callable[[Reading], None] = lambda _reading: None,
@@ -82,7 +82,7 @@ class Publisher:
         self._waiting: deque[Reading] = deque(maxlen=max_waiting)
         self._in_flight: dict[int, Reading] = {}
         self._window = window
-        self._post = post
+        self._loop = loop
         self._on_published = on_published
         self._on_acknowledged = on_acknowledged
         self._on_refused = on_refused
@@ -95,7 +95,6 @@ class Publisher:
             self._client.tls_set_context(access.tls)
         # This class limits what is in flight; paho must not queue anything.
         self._client.max_inflight_messages_set(0)
-        self._client.reconnect_delay_set(_RECONNECT_MIN_S, _RECONNECT_MAX_S)
         self._client.on_connect = self._connected
         self._client.on_disconnect = self._disconnected
         self._client.on_publish = self._acknowledged
@@ -103,7 +102,7 @@ class Publisher:
 
     def start(self) -> None:
         """Connect, and reconnect whenever the connection is lost."""
-        self._client.loop_start()
+        self._loop.add(self._client)
 
     def offer(self, reading: Reading) -> None:
         """Publish as soon as there is a connection and room; when too many readings wait, drop the oldest."""
@@ -125,11 +124,14 @@ class Publisher:
 
     def disconnect(self) -> None:
         """Send DISCONNECT; `join` waits for the end of the connection."""
+        self._loop.release(self._client)
         self._client.disconnect()
 
     def join(self) -> None:
-        """Wait for the end of paho's thread."""
-        self._client.loop_stop()
+        """Wait until the connection is closed; the DISCONNECT may wait behind what the socket did not take."""
+        deadline = time.monotonic() + _CLOSE_WITHIN_S
+        while self._client.socket() is not None and (left_s := deadline - time.monotonic()) > 0:
+            self._loop.run_once(left_s)
 
     def _publish_waiting(self) -> None:
         while self._waiting and self.is_connected and len(self._in_flight) < self._window:
@@ -143,14 +145,15 @@ class Publisher:
                 self._waiting.appendleft(reading)
                 return
             self._in_flight[info.mid] = reading
+        self._loop.watch_output(self._client)
 
     def _connected(
         self, _client: Client, _data: Any, _flags: ConnectFlags, reason: ReasonCode, _properties: Properties | None
     ) -> None:
         if not reason.is_failure:
-            self._post(self._note_connected)
+            self._loop.post(self._note_connected)
         else:
-            self._post(lambda: self._log_refusal(str(reason)))
+            self._loop.post(lambda: self._log_refusal(str(reason)))
 
     def _log_refusal(self, reason: str) -> None:
         if reason not in self._logged_refusals:
@@ -159,13 +162,14 @@ class Publisher:
 
     def _note_connected(self) -> None:
         self.is_connected = True
+        self._loop.accepted(self._client)
         self.connections += 1
         self._publish_waiting()
 
     def _disconnected(
         self, _client: Client, _data: Any, _flags: DisconnectFlags, _reason: ReasonCode, _properties: Properties | None
     ) -> None:
-        self._post(self._note_disconnected)
+        self._loop.post(self._note_disconnected)
 
     def _note_disconnected(self) -> None:
         self.is_connected = False
@@ -178,7 +182,7 @@ class Publisher:
     ) -> None:
         # PUBCOMP with "packet identifier not found" answers a PUBREL that was sent twice; the message is released.
         is_refused = reason.is_failure and reason.packetType != PacketTypes.PUBCOMP
-        self._post(lambda: self._note_answered(packet_id, is_refused=is_refused))
+        self._loop.post(lambda: self._note_answered(packet_id, is_refused=is_refused))
 
     def _note_answered(self, packet_id: int, *, is_refused: bool) -> None:
         reading = self._in_flight.pop(packet_id, None)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import queue
 import signal
 import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from isotherm.simulators.ledger import Ledger
@@ -22,10 +21,13 @@ from isotherm.simulators.mqtt.devices import (
     make_devices,
     readings,
 )
+from isotherm.simulators.mqtt.network_loop import NetworkLoop
 from isotherm.simulators.mqtt.publisher import Publisher
 
 _OK, _UNACKNOWLEDGED, _BAD_OPTIONS = 0, 1, 2
 _IDLE_S = 0.2
+_LOOK_EVERY_S = 0.001
+"""Behind its schedule the simulator looks at the network so often, instead of once a reading."""
 _QOS_LEVELS = (0, 1, 2)
 
 
@@ -74,12 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Simulation:
-    """One run of the simulation. paho's callbacks arrive through a queue; everything else runs on one thread."""
+    """One run of the simulation, on one thread."""
 
     def __init__(self, arguments: argparse.Namespace, ledger: Ledger) -> None:
         self._arguments = arguments
         self._ledger = ledger
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._loop = NetworkLoop()
+        self._looked_at_s = 0.0
         self._counts: Counter[str] = Counter()
         self._stopped = False
         self._devices = make_devices(arguments.devices, arguments.seed, arguments.qos)
@@ -92,7 +95,7 @@ class _Simulation:
                 arguments.port,
                 window=arguments.window,
                 max_waiting=max(1_000, int(arguments.rate * 600)),
-                post=self._inbox.put,
+                loop=self._loop,
                 on_published=self._published,
                 on_acknowledged=self._acknowledged,
                 on_refused=self._refused,
@@ -114,11 +117,12 @@ class _Simulation:
         self._publish()
         never_published = sum(publisher.discard_waiting() + publisher.dropped for publisher in self._publishers)
         self._drain()
-        # Disconnect all before waiting for each: a publisher that waits to reconnect takes seconds to notice.
+        # Disconnect all before waiting for each.
         for publisher in self._publishers:
             publisher.disconnect()
         for publisher in self._publishers:
             publisher.join()
+        self._loop.close()
         left = sum(publisher.unacknowledged for publisher in self._publishers)
         connections = sum(publisher.connections for publisher in self._publishers)
         self._ledger.write(
@@ -129,8 +133,7 @@ class _Simulation:
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         self._stopped = True
-        # This wakes the wait for the inbox; a signal handler may put into a SimpleQueue.
-        self._inbox.put(lambda: None)
+        self._loop.wake()
 
     def _publish(self) -> None:
         """Offer each reading at its time, until the run ends."""
@@ -143,37 +146,33 @@ class _Simulation:
             self._publisher_of[reading.device_id].offer(reading)
 
     def _due_times_ms(self) -> Iterator[int]:
-        """Yield the time of each reading when it is due, and process acknowledgements while waiting."""
+        """Yield the time of each reading when it is due, and handle the network while waiting."""
         began, began_ms = time.monotonic(), time.time_ns() // 1_000_000
         for number in itertools.count():
             due_s = number / self._arguments.rate
             if self._arguments.duration is not None and due_s >= self._arguments.duration:
                 return
-            self._take_in(began + due_s)
+            self._handle_network(began + due_s)
             if self._stopped:
                 return
             yield began_ms + round(due_s * 1_000)
 
-    def _take_in(self, until: float) -> None:
-        """Do what paho's callbacks posted, until the monotonic time `until` or a stop."""
+    def _handle_network(self, until: float) -> None:
+        """Send, receive and connect until the monotonic time `until` or a stop."""
         while not self._stopped:
-            left_s = until - time.monotonic()
-            if left_s <= 0 and self._inbox.empty():
+            now_s = time.monotonic()
+            if now_s >= until and now_s - self._looked_at_s < _LOOK_EVERY_S:
                 return
-            self._do_next(left_s)
+            self._loop.run_once(max(0.0, until - now_s))
+            self._looked_at_s = time.monotonic()
+            if now_s >= until:
+                return
 
     def _drain(self) -> None:
         """Wait for the acknowledgements of everything that was published."""
         deadline = time.monotonic() + self._arguments.drain
         while time.monotonic() < deadline and any(publisher.unacknowledged for publisher in self._publishers):
-            self._do_next(_IDLE_S)
-
-    def _do_next(self, timeout_s: float) -> None:
-        try:
-            posted = self._inbox.get(timeout=max(0.0, timeout_s))
-        except queue.Empty:
-            return
-        posted()
+            self._loop.run_once(_IDLE_S)
 
     def _published(self, reading: Reading) -> None:
         self._counts["published"] += 1
