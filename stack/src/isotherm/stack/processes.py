@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import time
@@ -125,11 +126,31 @@ def signal_group(leader: Process, signal_number: signal.Signals) -> None:
 def wait_for_group_end(leader: Process, timeout_s: float) -> bool:
     """Wait until no member of the group runs; False when some still do after ``timeout_s`` seconds."""
     deadline = time.monotonic() + timeout_s
+    _wait_for_end(leader, timeout_s)
     while group_members(leader):
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_INTERVAL_S)
     return True
+
+
+def _wait_for_end(process: Process, timeout_s: float) -> None:
+    """Let the kernel report the end of a process, at most ``timeout_s`` seconds.
+
+    Returns at once when it does not run, or on a kernel before 5.3. To look at every process of the machine instead,
+    twenty times a second, takes a tenth of a processor.
+    """
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return
+    try:
+        if is_running(process):
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            poll.poll(timeout_s * 1000)
+    finally:
+        os.close(descriptor)
 
 
 def ask_to_end(leader: Process) -> None:

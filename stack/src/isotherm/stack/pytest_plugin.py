@@ -30,6 +30,9 @@ from isotherm.stack.stack import Stack
 
 DOCUMENTED_HAZELCAST_PORT = 5701
 
+_SHARED = frozenset(("kafka", "registry", "elasticsearch", "cassandra", "hazelcast"))
+"""Servers that all tests of a session share, by the names of their fixtures."""
+
 _started_stack: pytest.StashKey[Stack] = pytest.StashKey()
 _used_servers: pytest.StashKey[set[str]] = pytest.StashKey()
 _repairs: pytest.StashKey[list[str]] = pytest.StashKey()
@@ -47,15 +50,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
-    """A stack of its own: free ports, a folder of its own, no server started yet."""
-    folder = Path(tempfile.mkdtemp(prefix="isotherm-stack-"))
-    session_stack = Stack(folder, Ports.free())
-    pytestconfig.stash[_started_stack] = session_stack
-    yield session_stack
+    """A stack of its own: free ports, a folder of its own. Servers start when a test uses them."""
+    yield _session_stack(pytestconfig)
+    _end_stack(pytestconfig)
+
+
+def _session_stack(config: pytest.Config) -> Stack:
+    """Return the stack of the session, made when it is first needed."""
+    if _started_stack not in config.stash:
+        config.stash[_started_stack] = Stack(Path(tempfile.mkdtemp(prefix="isotherm-stack-")), Ports.free())
+    return config.stash[_started_stack]
+
+
+def _end_stack(config: pytest.Config) -> None:
+    """Stop the servers of the session's stack, and delete its folder. No effect without one."""
+    if _started_stack not in config.stash:
+        return
+    session_stack = config.stash[_started_stack]
     session_stack.down()
-    del pytestconfig.stash[_started_stack]
+    del config.stash[_started_stack]
     if os.environ.get("ISOTHERM_STACK_KEEP") != "1":
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(session_stack.folder, ignore_errors=True)
 
 
 def _up(stack: Stack, config: pytest.Config, name: str) -> None:
@@ -147,10 +162,16 @@ def free_port() -> Callable[[], int]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Bring back shared servers that an earlier test left dead or paused."""
-    session_stack = item.config.stash.get(_started_stack, None)
-    if session_stack is None or not isinstance(item, pytest.Function):
+    """Start the shared servers that the test uses, all at once: their fixtures wait for one after the other.
+
+    Bring back those that an earlier test left dead or paused.
+    """
+    # Their fixtures need `stack`; a fixture of the same name that does not is another one.
+    if not isinstance(item, pytest.Function) or "stack" not in item.fixturenames:
         return
+    session_stack = _session_stack(item.config)
+    for name in sorted(_SHARED.intersection(item.fixturenames) - item.config.stash[_used_servers]):
+        session_stack.servers[name].start()
     for server in _used_by(item, session_stack):
         if server.alive():
             server.resume()
@@ -180,8 +201,10 @@ def pytest_testnodedown(node: Any) -> None:
     node.config.stash[_repairs] += getattr(node, "workeroutput", {}).get("stack_repairs", [])
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send this process's repairs to pytest-xdist's controller."""
+    """Send this process's repairs to pytest-xdist's controller, and end a stack whose fixture was never set up."""
+    _end_stack(session.config)
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["stack_repairs"] = session.config.stash[_repairs]

@@ -8,15 +8,34 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from isotherm.stack.ports import LOOPBACK
-from isotherm.stack.servers.server import (
-    Launch,
-    Runtime,
-    Server,
-    java_command,
-)
+from isotherm.stack.servers.java_server import JavaServer
+from isotherm.stack.servers.server import Launch, Runtime
 
 _CONFIG_FILES = Path(__file__).parents[1] / "config" / "cassandra"
 _PROBE_TIMEOUT_S = 5.0
+_MAIN_CLASS = "org.apache.cassandra.service.CassandraDaemon"
+
+# Java writes and uses an archive of classes together with an agent only where it is told that this is no production.
+_WITH_AGENT = ("-XX:+UnlockDiagnosticVMOptions", "-XX:+AllowArchivingWithJavaAgent")
+
+_SMALL_HEAP = ("-Xms128m", "-Xmx448m", "-XX:MaxDirectMemorySize=128m")
+_BENCH_HEAP = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=256m")
+_SMALL_CACHES = {
+    "memtable_heap_space": "64MiB",
+    "memtable_offheap_space": "64MiB",
+    "file_cache_size": "32MiB",
+    "networking_cache_size": "16MiB",
+    "key_cache_size": "8MiB",
+    # Its segments are mapped until their tables are flushed, which would otherwise be after 8 GiB of writes.
+    "commitlog_total_space": "64MiB",
+}
+_BENCH_CACHES = {
+    "memtable_heap_space": "128MiB",
+    "memtable_offheap_space": "128MiB",
+    "file_cache_size": "64MiB",
+    "networking_cache_size": "32MiB",
+    "key_cache_size": "16MiB",
+}
 
 # Frames of the native protocol, version 4 (specification sections 2 and 4.1.2): OPTIONS, answered by SUPPORTED.
 _OPTIONS_FRAME = bytes([0x04, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x00])
@@ -25,11 +44,10 @@ _OPCODE_INDEX = 4
 _OPCODE_SUPPORTED = 0x06
 
 
-class Cassandra(Server):
+class Cassandra(JavaServer):
     """One Cassandra node without authentication."""
 
     name: ClassVar[str] = "cassandra"
-    stop_timeout_s: ClassVar[float] = 30.0
 
     def __init__(
         self,
@@ -63,15 +81,8 @@ class Cassandra(Server):
         config = self.conf_folder / "cassandra.yaml"
         config.write_text(json.dumps(self.render_config(), indent=2), encoding="utf-8")  # JSON is YAML too
         agent = next(jars.glob("jamm-*.jar"))
-        options = [
-            "-Xms256m",
-            "-Xmx512m",
-            "-Xss256k",
-            "-XX:MaxDirectMemorySize=256m",
-            "-XX:+UseSerialGC",
-            *self.runtime.jit_options(),
-        ]
-        options += [f"@{_CONFIG_FILES / 'jvm17.args'}", f"-javaagent:{agent}"]
+        options = ["-Xss256k", "-XX:+UseSerialGC", f"-javaagent:{agent}", *_WITH_AGENT, *self.runtime.jit_options()]
+        options += _SMALL_HEAP if self.runtime.quick_start else _BENCH_HEAP
         settings = {
             "cassandra.config": config.as_uri(),
             "cassandra.storagedir": str(self.data_folder),
@@ -84,9 +95,9 @@ class Cassandra(Server):
             "jna.tmpdir": str(self.conf_folder),
         }
         options += [f"-D{key}={value}" for key, value in settings.items()]
-        options += ["-cp", f"{self.conf_folder}:{jars}/*"]
-        main = ["org.apache.cassandra.service.CassandraDaemon"]
-        return Launch(java_command(self.conf_folder, options, main))
+        # The class path has no folder of this run: an archive of classes is for one class path.
+        classes = [f"@{_CONFIG_FILES / 'jvm17.args'}", "-cp", f"{jars}/*", _MAIN_CLASS]
+        return self.java_launch(jars, options, classes)
 
     def render_config(self) -> dict[str, Any]:
         """Return the content of ``cassandra.yaml``."""
@@ -118,8 +129,6 @@ class Cassandra(Server):
             "saved_caches_directory": f"{data}/saved_caches",
             "hints_directory": f"{data}/hints",
             "cdc_raw_directory": f"{data}/cdc_raw",
-            "memtable_heap_space": "128MiB",
-            "memtable_offheap_space": "128MiB",
             "memtable_allocation_type": "heap_buffers",
             "memtable": {
                 "configurations": {
@@ -127,9 +136,7 @@ class Cassandra(Server):
                     "default": {"inherits": "skiplist"},
                 }
             },
-            "file_cache_size": "64MiB",
-            "networking_cache_size": "32MiB",
-            "key_cache_size": "16MiB",
+            **(_SMALL_CACHES if self.runtime.quick_start else _BENCH_CACHES),
             "row_cache_size": "0MiB",
             "counter_cache_size": "0MiB",
             "disk_access_mode": "mmap_index_only",

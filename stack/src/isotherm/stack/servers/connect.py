@@ -5,16 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-import httpx
-
 from isotherm.stack.ports import LOOPBACK
+from isotherm.stack.servers import probes
 from isotherm.stack.servers.kafka import CONSOLE_LOGGING
-from isotherm.stack.servers.server import (
-    Launch,
-    Runtime,
-    Server,
-    java_command,
-)
+from isotherm.stack.servers.java_server import JavaServer
+from isotherm.stack.servers.server import Launch, Runtime
 
 _PROBE_TIMEOUT_S = 5.0
 
@@ -41,7 +36,7 @@ scheduled.rebalance.max.delay.ms=0
 _LOGGING = f"{CONSOLE_LOGGING}rootLogger.level=WARN\n"
 
 
-class Connect(Server):
+class Connect(JavaServer):
     """One distributed worker of Apache Kafka Connect; its state is in Kafka's topics `connect-*`."""
 
     name: ClassVar[str] = "connect"
@@ -79,16 +74,11 @@ class Connect(Server):
         logging = self.conf_folder / "log4j2.properties"
         logging.write_text(_LOGGING, encoding="utf-8")
         options = ["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", *self.runtime.jit_options()]
-        options += [f"-Dlog4j2.configurationFile={logging}", "-cp", f"{jars}/*"]
-        return Launch(
-            java_command(
-                self.conf_folder, options, ["org.apache.kafka.connect.cli.ConnectDistributed", str(properties)]
-            )
-        )
+        options += [f"-Dlog4j2.configurationFile={logging}"]
+        classes = ["-cp", f"{jars}/*", "org.apache.kafka.connect.cli.ConnectDistributed"]
+        return self.java_launch(jars, options, classes, [str(properties)])
 
     def is_ready(self) -> bool:
         """Tell whether the worker has joined its group: before, the list of connectors is refused."""
-        try:
-            return httpx.get(f"{self.url}/connectors", timeout=_PROBE_TIMEOUT_S).status_code == httpx.codes.OK
-        except httpx.TransportError:
-            return False
+        answer = probes.get(self.port, "/connectors", _PROBE_TIMEOUT_S)
+        return answer is not None and answer.is_ok

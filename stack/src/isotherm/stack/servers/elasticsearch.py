@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
-import httpx
-
 from isotherm.stack import unprivileged
 from isotherm.stack.java import find_java
 from isotherm.stack.ports import LOOPBACK
+from isotherm.stack.servers import probes
+from isotherm.stack.servers.java_server import IDLE_OPTIONS, JAVA_ENVIRONMENT
 from isotherm.stack.servers.server import Launch, Runtime, Server
 
 _DISTRIBUTION = "elasticsearch-8.19.21"
@@ -28,8 +28,8 @@ rootLogger.level=INFO
 rootLogger.appenderRef.console.ref=console
 """
 
-_HEAP = "512m"
-_BENCH_HEAP = "2g"
+_SMALL_HEAP = ("-Xms128m", "-Xmx512m")
+_BENCH_HEAP = ("-Xms2g", "-Xmx2g")
 """In half a gigabyte the server refuses several large bulk requests at once (its circuit breaker of all memory)."""
 _JVM_OPTIONS = """\
 -XX:-AlwaysPreTouch
@@ -85,8 +85,8 @@ class Elasticsearch(Server):
             folder.mkdir(parents=True, exist_ok=True)
         (conf / "elasticsearch.yml").write_text(json.dumps(self.render_config(base), indent=2), encoding="utf-8")
         (conf / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
-        heap = _HEAP if self.runtime.quick_start else _BENCH_HEAP
-        options = [f"-Xms{heap}", f"-Xmx{heap}", _JVM_OPTIONS, *self.runtime.jit_options(), ""]
+        heap = _SMALL_HEAP if self.runtime.quick_start else _BENCH_HEAP
+        options = [*heap, *IDLE_OPTIONS, _JVM_OPTIONS, *self.runtime.jit_options(), ""]
         (conf / "jvm.options").write_text("\n".join(options), encoding="utf-8")
         if identity.changes_owner:
             for folder in (conf, data, temporary):
@@ -96,6 +96,9 @@ class Elasticsearch(Server):
             "ES_PATH_CONF": str(conf),
             "ES_TMPDIR": str(temporary),
             "ES_JAVA_OPTS": "",
+            # For the launcher, which only starts the server and waits for its end.
+            "CLI_JAVA_OPTS": " ".join(("-XX:TieredStopAtLevel=1", *IDLE_OPTIONS)),
+            **JAVA_ENVIRONMENT,
         }
         return Launch([*identity.prefix, "bash", str(home / "bin" / "elasticsearch")], environment)
 
@@ -116,12 +119,8 @@ class Elasticsearch(Server):
         }
 
     def is_ready(self) -> bool:
-        try:
-            url = f"{self.url}/_cluster/health?wait_for_status=yellow&timeout=1s"
-            answer = httpx.get(url, timeout=_PROBE_TIMEOUT_S)
-        except httpx.TransportError:
-            return False
-        return answer.status_code == httpx.codes.OK and answer.json()["status"] in ("yellow", "green")
+        answer = probes.get(self.port, "/_cluster/health?wait_for_status=yellow&timeout=1s", _PROBE_TIMEOUT_S)
+        return answer is not None and answer.is_ok and answer.json()["status"] in ("yellow", "green")
 
     def wipe(self) -> None:
         super().wipe()

@@ -6,15 +6,10 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar
 
-import httpx
-
 from isotherm.stack.ports import LOOPBACK
-from isotherm.stack.servers.server import (
-    Launch,
-    Runtime,
-    Server,
-    java_command,
-)
+from isotherm.stack.servers import probes
+from isotherm.stack.servers.java_server import JavaServer
+from isotherm.stack.servers.server import Launch, Runtime
 
 CLUSTER_NAME = "dev"
 DEFAULT_BACKUPS = 1  # Hazelcast's own default; without effect while there is one member
@@ -33,7 +28,7 @@ _MODULE_OPTIONS = (
 )
 
 
-class Hazelcast(Server):
+class Hazelcast(JavaServer):
     """One member. ``member_ports`` are the ports of all members that may form its cluster, its own included.
 
     ``backups`` is the number of synchronous copies of every map, queue, list, set, multimap and ring buffer.
@@ -72,9 +67,10 @@ class Hazelcast(Server):
         jars = self.runtime.artifacts.folder("hazelcast")
         config = self.conf_folder / "hazelcast.yaml"
         config.write_text(json.dumps(self.render_config(), indent=2), encoding="utf-8")  # JSON is YAML too
-        options = ["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", *self.runtime.jit_options(), *_MODULE_OPTIONS]
-        options += [f"-Dhazelcast.config={config}", "-cp", f"{jars}/*"]
-        return Launch(java_command(self.conf_folder, options, ["com.hazelcast.core.server.HazelcastMemberStarter"]))
+        options = ["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", *self.runtime.jit_options()]
+        options += [f"-Dhazelcast.config={config}"]
+        classes = [*_MODULE_OPTIONS, "-cp", f"{jars}/*", "com.hazelcast.core.server.HazelcastMemberStarter"]
+        return self.java_launch(jars, options, classes)
 
     def render_config(self) -> dict[str, Any]:
         """Return the content of ``hazelcast.yaml``."""
@@ -114,13 +110,10 @@ class Hazelcast(Server):
 
     def is_ready(self) -> bool:
         """Tell whether the member serves and every backup that the configuration asks for is in place."""
-        try:
-            for check in ("ready", "cluster-safe"):
-                url = f"http://{self.address}/hazelcast/health/{check}"
-                if httpx.get(url, timeout=_PROBE_TIMEOUT_S).status_code != httpx.codes.OK:
-                    return False
-        except httpx.TransportError:
-            return False
+        for check in ("ready", "cluster-safe"):
+            answer = probes.get(self.port, f"/hazelcast/health/{check}", _PROBE_TIMEOUT_S)
+            if answer is None or not answer.is_ok:
+                return False
         return True
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from http.client import HTTPException
 from pathlib import Path
 from typing import ClassVar
 
-import httpx
-
 from isotherm.stack.ports import LOOPBACK
-from isotherm.stack.servers.server import (
-    Launch,
-    Runtime,
-    Server,
-    java_command,
-)
+from isotherm.stack.servers import probes
+from isotherm.stack.servers.java_server import JavaServer
+from isotherm.stack.servers.server import Launch, Runtime
 
 BASE_PATH = "/apis/ccompat/v7"
 COMPATIBILITY = "FULL_TRANSITIVE"
@@ -26,7 +22,7 @@ _CONFIGURE_TIMEOUT_S = 60.0
 _H2_OPTIONS = "DB_CLOSE_ON_EXIT=FALSE;WRITE_DELAY=0"
 
 
-class Registry(Server):
+class Registry(JavaServer):
     """One schema registry; its global compatibility is FULL_TRANSITIVE from the start."""
 
     name: ClassVar[str] = "registry"
@@ -49,7 +45,7 @@ class Registry(Server):
         return self.url
 
     def prepare(self) -> Launch:
-        jar = self.runtime.artifacts.folder("registry") / _JAR
+        jars = self.runtime.artifacts.folder("registry")
         options = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", *self.runtime.jit_options()]
         settings = {
             "quarkus.http.host": LOOPBACK,
@@ -60,20 +56,19 @@ class Registry(Server):
             "quarkus.datasource.jdbc.max-size": "10",
         }
         options += [f"-D{key}={value}" for key, value in settings.items()]
-        return Launch(java_command(self.conf_folder, options, ["-jar", str(jar)]))
+        return self.java_launch(jars, options, ["-jar", str(jars / _JAR)])
 
     def is_ready(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/subjects", timeout=_PROBE_TIMEOUT_S).status_code == httpx.codes.OK
-        except httpx.TransportError:
-            return False
+        answer = probes.get(self.port, f"{BASE_PATH}/subjects", _PROBE_TIMEOUT_S)
+        return answer is not None and answer.is_ok
 
     def after_ready(self) -> None:
         """Set the global compatibility, which is NONE in a fresh registry. Raises ServerFailed."""
         body = {"compatibility": COMPATIBILITY}
         try:
-            response = httpx.put(f"{self.url}/config", json=body, timeout=_CONFIGURE_TIMEOUT_S)
-            response.raise_for_status()
-        except httpx.HTTPError as error:
-            raise self.failure(f"refused compatibility {COMPATIBILITY} ({error})") from error
+            answer = probes.request("PUT", self.port, f"{BASE_PATH}/config", _CONFIGURE_TIMEOUT_S, body)
+        except (OSError, HTTPException) as error:
+            raise self.failure(f"does not take compatibility {COMPATIBILITY} ({error!r})") from error
+        if not answer.is_ok:
+            raise self.failure(f"refused compatibility {COMPATIBILITY} ({answer.status} {answer.body.decode()})")
         super().after_ready()

@@ -104,6 +104,10 @@ class Server(ABC):
         """Bring the server, which has just answered, into the state that the suite expects of it."""
         log.info("%s answers at %s", self.name, self.address)
 
+    def after_stop(self) -> None:
+        """Clean up after the server, which has ended by itself."""
+        log.debug("%s has ended", self.name)
+
     # What holds for every server.
 
     @property
@@ -186,7 +190,9 @@ class Server(ABC):
         if leader is None:
             return
         limit_s = self.stop_timeout_s if timeout_s is None else timeout_s
-        if not processes.end_group(leader, limit_s, is_asked=leader == self._asked_to_stop):
+        if processes.end_group(leader, limit_s, is_asked=leader == self._asked_to_stop):
+            self.after_stop()
+        else:
             log.warning("%s did not end in time and was killed", self.name)
         self._forget_process()
 
@@ -290,9 +296,3 @@ def wait_all_ready(servers: Sequence[Server], timeout_s: float = READY_TIMEOUT_S
             raise pending[0].failure(f"was not ready after {timeout_s:.0f} s")
         if pending:
             time.sleep(_PROBE_INTERVAL_S)
-
-
-def java_command(home: Path, options: Sequence[str], main: Sequence[str]) -> list[str]:
-    """Return a ``java`` command line; ``home`` receives the files a dying JVM leaves behind."""
-    common = ["-XX:+ExitOnOutOfMemoryError", f"-XX:ErrorFile={home}/hs_err_%p.log", f"-Djava.io.tmpdir={home}"]
-    return [find_java().command, *common, *options, *main]
