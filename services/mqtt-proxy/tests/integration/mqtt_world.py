@@ -94,7 +94,8 @@ class Proxy:
         self.device = f"d-{uuid.uuid4().hex[:8]}"
         self.port = port
         self.at_end = ExitStack()
-        self._http = f"http://127.0.0.1:{http_port}"
+        # One client for all questions: each new one reads all certificates of the system.
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{http_port}", verify=False)
         self._log = folder / f"proxy-{port}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._settings: dict[str, object] = {
@@ -141,14 +142,14 @@ class Proxy:
         assert self._process is not None
         assert self._process.poll() is None, f"the proxy ended: {self.log()[-3000:]}"
         try:
-            return httpx.get(f"{self._http}/ready").status_code == 200
+            return self._http.get("/ready").status_code == 200
         except httpx.TransportError:
             return False
 
     def problems(self) -> dict[str, str]:
         """Why it is not ready, by part; empty while nothing answers."""
         try:
-            found: dict[str, str] = httpx.get(f"{self._http}/ready").json()["problems"]
+            found: dict[str, str] = self._http.get("/ready").json()["problems"]
         except httpx.TransportError:
             return {}
         return found
@@ -159,7 +160,7 @@ class Proxy:
 
     def metric(self, name: str) -> float:
         """The sum of all samples whose name and labels begin so."""
-        lines = httpx.get(f"{self._http}/metrics").text.splitlines()
+        lines = self._http.get("/metrics").text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"isotherm_mqtt_proxy_{name}"))
 
     def peak_resident_mib(self) -> float:
@@ -189,6 +190,7 @@ class Proxy:
     def close(self) -> None:
         """Kill it if it runs, and show the end of its log: pytest prints it when the test failed."""
         self.at_end.close()
+        self._http.close()
         if self._process is not None and self._process.poll() is None:
             self.kill()
         if self._log.exists():
