@@ -71,8 +71,8 @@ class NetworkLoop:
 
     def wake(self) -> None:
         """Let `run_once` return."""
-        # A full pipe wakes it as well.
-        with contextlib.suppress(BlockingIOError):
+        # A full pipe wakes it as well; after `close` there is nothing to wake.
+        with contextlib.suppress(OSError):
             self._waker.send(b"\0")
 
     def run_once(self, timeout_s: float) -> None:
