@@ -95,7 +95,7 @@ class Proxy:
         self.port = port
         self.at_end = ExitStack()
         # One client for all questions: each new one reads all certificates of the system.
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{http_port}", verify=False)
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{http_port}")
         self._log = folder / f"proxy-{port}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._settings: dict[str, object] = {
