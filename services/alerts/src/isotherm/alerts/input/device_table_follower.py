@@ -24,6 +24,8 @@ from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 READER = isotherm.schemas.schema("Device", 1)
 
 _POLL_S = 0.5
+_FETCH_WAIT_MS = 5_000
+"""How long Kafka may hold a fetch back: the topic changes seldom, and a new record is answered at once."""
 _BATCH = 1_000
 _REQUEST_S = 10.0
 _RETRY_S = 2.0
@@ -77,44 +79,56 @@ class DeviceTableFollower:
         return device_ids
 
     def _run(self) -> None:
-        consumer = kafka.consumer(self._kafka, self._name, self._name, enable_partition_eof=True)
+        consumer = kafka.consumer(
+            self._kafka, self._name, self._name, enable_partition_eof=True, fetch_wait_max_ms=_FETCH_WAIT_MS
+        )
         try:
-            partitions = self._partitions(consumer)
-            if partitions:
-                consumer.assign([TopicPartition(self._topic, number, 0) for number in partitions])
-                self._follow(consumer, set(partitions), set(partitions))
+            ends = self._ends(consumer)
+            if ends:
+                consumer.assign([TopicPartition(self._topic, number, 0) for number in ends])
+                self._follow(consumer, ends)
         finally:
             consumer.close()
 
-    def _partitions(self, consumer: Consumer) -> list[int]:
-        """Wait for the topic and return its partitions; empty when the follower was closed first."""
+    def _ends(self, consumer: Consumer) -> dict[int, int]:
+        """Wait for the topic and return the end offset of each partition, 0 of one without records.
+
+        Returns nothing when the follower was closed first.
+        """
         while not self._ended.is_set():
             try:
                 found = consumer.list_topics(self._topic, timeout=_REQUEST_S).topics[self._topic]
+                if found.error is None:
+                    return {number: self._end(consumer, number) for number in sorted(found.partitions)}
+                _log.warning("waiting for the topic of devices", reason=found.error.str())
             except KafkaException as error:
                 _log.warning("waiting for the topic of devices", reason=str(error))
-            else:
-                if found.error is None:
-                    return sorted(found.partitions)
-                _log.warning("waiting for the topic of devices", reason=found.error.str())
             self._ended.wait(_RETRY_S)
-        return []
+        return {}
 
-    def _follow(self, consumer: Consumer, followed: set[int], unread: set[int]) -> None:
+    def _end(self, consumer: Consumer, number: int) -> int:
+        first, end = consumer.get_watermark_offsets(TopicPartition(self._topic, number), timeout=_REQUEST_S)
+        return end if first < end else 0
+
+    def _follow(self, consumer: Consumer, ends: dict[int, int]) -> None:
+        followed, unread = set(ends), {number for number, end in ends.items() if end}
         next_check_s = time.monotonic() + self._partitions_interval_s
         while not self._ended.is_set():
+            if not unread:
+                self._current.set()
             if time.monotonic() >= next_check_s:
                 next_check_s = time.monotonic() + self._partitions_interval_s
                 self._add_partitions(consumer, followed)
             first = consumer.poll(_POLL_S)
             for message in [] if first is None else [first, *consumer.consume(_BATCH, 0)]:
-                error = message.error()
+                number, error = message.partition() or 0, message.error()
                 if error is None:
                     self._apply(message)
+                    if (message.offset() or 0) + 1 >= ends.get(number, 0):
+                        unread.discard(number)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    unread.discard(message.partition() or 0)
-            if not unread:
-                self._current.set()
+                    # Told only after a fetch that brought nothing: where compaction has removed the last record.
+                    unread.discard(number)
 
     def _add_partitions(self, consumer: Consumer, followed: set[int]) -> None:
         """Follow the partitions that were added to the topic, from their beginning."""
