@@ -84,7 +84,7 @@ class LagMeter:
         waiting, oldest_ms = set(unread), None
         deadline = time.monotonic() + _FETCH_S
         while waiting and time.monotonic() < deadline:
-            message = self._consumer.poll(deadline - time.monotonic())
+            message = self._consumer.poll(max(0.0, deadline - time.monotonic()))
             if message is None:
                 break
             error, partition = message.error(), (message.topic() or "", message.partition() or 0)

@@ -19,6 +19,8 @@ from process_usage import Machine, ProcessSample, Usage, machine, proportional_b
 from window_delay import GIVE_UP_S, Delays, WindowTimes, WindowWatch
 from window_stores import WindowStores
 
+NOT_BALANCED = "-"
+"""No reconciliation report was made."""
 _SETTLE_S = 5.0
 """From the start of the observers until the measurement begins."""
 
@@ -58,7 +60,7 @@ class Measured:
     alerts_missing: int = 0
     memory_bytes: dict[str, int] = field(default_factory=dict)
     """Proportional set size by process label."""
-    balance: str = "-"
+    balance: str = NOT_BALANCED
 
 
 @dataclass(frozen=True)

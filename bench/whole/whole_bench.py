@@ -133,6 +133,7 @@ def running(stage: Stage) -> Iterator[tuple[System, list[Simulator]]]:
         finally:
             stop_all(fleet)
             system.stop()
+            system.wipe()
 
 
 def measure_stage(stage: Stage, arguments: argparse.Namespace) -> tuple[Measured, set[str]]:
@@ -199,7 +200,8 @@ def main() -> int:
             print(f"failed: {failure}", flush=True)
             continue
         columns[stage.name] = figures(measured, simulators, stage.rate_per_s)
-        print(*by_client_and_kind(measured), *goals(stage.name, measured, simulators, stage.rate_per_s), sep="\n")
+        reached = goals(stage.name, measured, simulators, stage.rate_per_s)
+        print(*by_client_and_kind(measured), *reached, sep="\n", flush=True)
     print(f"\n{arguments.seconds:.0f} s each, after {arguments.warm_up:.0f} s under load\n\n{table(columns)}")
     return 0 if len(columns) == len(stages) else 1
 
