@@ -17,6 +17,7 @@ from isotherm.cli import apply as applying
 from isotherm.cli import devices as device_import
 from isotherm.demo import workers
 from isotherm.demo.addresses import Addresses
+from isotherm.demo.preparation import Preparation
 from isotherm.demo.workers import Configured, Simulator, Worker
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.simulators.mqtt.devices import make_devices
@@ -35,6 +36,8 @@ SINK_GROUP = "sinks"
 """The worker group of connectors that are created at run time."""
 
 _UNCHANGED_MAX_AGE_S = 86_400
+_TOPICS, _DEVICES = "topics", "devices"
+"""What the demo itself prepares before other parts start."""
 _POLL_S = 0.1
 _CHILDREN_END_WITHIN_S = 10.0
 _PROGRAMS = ("java", "python")
@@ -172,10 +175,18 @@ class System:
         done = Started()
         waiting = list(self.servers)
         starting: list[Server] = []
-        prepared = False
-        while waiting or starting:
+        preparations = [
+            Preparation(_TOPICS, {"kafka", "registry"}, self._create_topics),
+            Preparation(_DEVICES, {_TOPICS}, self._import_devices),
+        ]
+        preparing: list[Preparation] = []
+        while waiting or starting or preparations or preparing:
             if stopped.is_set():
                 raise InterruptedStartError
+            for preparation in [one for one in preparations if one.needs <= done.seconds.keys()]:
+                preparations.remove(preparation)
+                preparation.start()
+                preparing.append(preparation)
             for server in [one for one in waiting if self._needs(one) <= done.seconds.keys()]:
                 waiting.remove(server)
                 server.start()
@@ -186,12 +197,13 @@ class System:
                     starting.remove(server)
                     done.seconds[server.name] = time.monotonic() - began
                     on_ready(server, done.seconds[server.name])
-            if not prepared and {"kafka", "registry"} <= done.seconds.keys():
-                prepared = True
-                self._prepare(on_note)
-                done.seconds["topics"] = time.monotonic() - began
+            for preparation in list(preparing):
+                if preparation.told.done():
+                    preparing.remove(preparation)
+                    done.seconds[preparation.name] = time.monotonic() - began
+                    on_note(preparation.told.result())
             if time.monotonic() - began > READY_TIMEOUT_S:
-                raise starting[0].failure(f"was not ready after {READY_TIMEOUT_S:.0f} s")
+                raise _too_late(starting, preparing)
             stopped.wait(_POLL_S)
         return done
 
@@ -241,25 +253,27 @@ class System:
     def _needs(self, server: Server) -> set[str]:
         """Names of the parts that have to be ready before `server` starts."""
         if server is self.mqtt_devices:
-            return {"topics", *self.services}
+            return {_DEVICES, *self.services}
         if server is self.sensors:
             # Before the ingest, which is ready when it observes them.
-            return {"topics"}
+            return {_TOPICS}
         store = {
             workers.ElasticsearchPersister.name: {"elasticsearch"},
             workers.CassandraPersister.name: {"cassandra"},
             workers.HazelcastPersister.name: {"hazelcast"},
         }
-        return {"topics"} | store.get(server.name, set()) if isinstance(server, Worker) else set()
+        return {_TOPICS} | store.get(server.name, set()) if isinstance(server, Worker) else set()
 
-    def _prepare(self, on_note: Callable[[str], None]) -> None:
+    def _create_topics(self) -> str:
         report = applying.apply(self.kafka, self.registry)
-        on_note(f"isotherm apply: {len(report.changes)} of {len(report.steps)} topics and schemas created")
+        return f"isotherm apply: {len(report.changes)} of {len(report.steps)} topics and schemas created"
+
+    def _import_devices(self) -> str:
         lines = (json.dumps(device.record()) for device in make_devices(self.load.devices, self.load.seed, {0: 1}))
         imported = device_import.import_lines(lines, self.kafka, self.registry)
         if imported.problems:
             raise ServerFailed(f"devices import: {imported.problems[0]}")
-        on_note(f"isotherm devices import: {imported.stored} devices")
+        return f"isotherm devices import: {imported.stored} devices"
 
     def _services(self) -> Sequence[Worker]:
         mqtt_proxy = [
@@ -343,6 +357,11 @@ class System:
         if not self.load.coap_rate_per_s:
             arguments += ["--max-age", str(_UNCHANGED_MAX_AGE_S)]
         return workers.CoapSensors(self._folder / "coap-sensors", self._runtime, arguments)
+
+
+def _too_late(starting: Sequence[Server], preparing: Sequence[Preparation]) -> ServerFailed:
+    text = f"not ready after {READY_TIMEOUT_S:.0f} s"
+    return starting[0].failure(text) if starting else ServerFailed(f"{preparing[0].name}: {text}")
 
 
 def _is_ready(server: Server) -> bool:
