@@ -1,6 +1,7 @@
 from isotherm.demo.progress import (
     Hop,
     Rates,
+    families_of,
     line,
     total,
 )
@@ -24,9 +25,9 @@ HOP = Hop("Store", "x", "isotherm_x_records", {"outcome": "written"})
 
 
 def test_samples_with_the_labels_are_added_up() -> None:
-    assert total(PAGE, "isotherm_x_records", {"outcome": "written"}) == 7.0
-    assert total(PAGE, "isotherm_x_records", {}) == 107.0
-    assert total(PAGE, "isotherm_y_records", {}) == 0.0
+    assert total(families_of(PAGE), "isotherm_x_records", {"outcome": "written"}) == 7.0
+    assert total(families_of(PAGE), "isotherm_x_records", {}) == 107.0
+    assert total(families_of(PAGE), "isotherm_y_records", {}) == 0.0
 
 
 def test_rate_is_what_came_between_two_looks() -> None:

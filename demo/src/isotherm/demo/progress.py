@@ -47,19 +47,20 @@ HOPS = (
 )
 
 
-def total(page: str, counter: str, labels: Mapping[str, str]) -> float:
-    """The sum of a counter's samples in a page of metrics (Prometheus text format)."""
+def total(families: Iterable[Metric], counter: str, labels: Mapping[str, str]) -> float:
+    """The sum of a counter's samples in a page of metrics."""
     return sum(
         sample.value
-        for family in _families(page)
+        for family in families
         if family.name == counter
         for sample in family.samples
         if sample.name.endswith("_total") and labels.items() <= sample.labels.items()
     )
 
 
-def _families(page: str) -> Iterable[Metric]:
-    return text_string_to_metric_families(page)
+def families_of(page: str) -> list[Metric]:
+    """Parse a page of metrics (Prometheus text format)."""
+    return list(text_string_to_metric_families(page))
 
 
 class Rates:
@@ -73,19 +74,20 @@ class Rates:
 
         `get` returns a service's page of metrics, or None when the service does not answer.
         """
-        pages: dict[str, str | None] = {}
+        pages: dict[str, list[Metric] | None] = {}
         rates: list[tuple[str, float | None]] = []
         for hop, reads in self._reads:
             if hop.service not in pages:
-                pages[hop.service] = get(hop.service)
-            page = pages[hop.service]
-            rates.append((hop.title, None if page is None else _rate(hop, reads, page, now_s)))
+                page = get(hop.service)
+                pages[hop.service] = None if page is None else families_of(page)
+            families = pages[hop.service]
+            rates.append((hop.title, None if families is None else _rate(hop, reads, families, now_s)))
         return rates
 
 
-def _rate(hop: Hop, reads: deque[tuple[float, float]], page: str, now_s: float) -> float | None:
+def _rate(hop: Hop, reads: deque[tuple[float, float]], families: Iterable[Metric], now_s: float) -> float | None:
     """Add the counter of now to its earlier reads; the rate since the oldest one that the average needs."""
-    count = total(page, hop.counter, hop.labels)
+    count = total(families, hop.counter, hop.labels)
     if reads and count < reads[-1][1]:
         reads.clear()
     reads.append((now_s, count))
