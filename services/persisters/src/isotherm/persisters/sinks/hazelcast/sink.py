@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,7 +50,9 @@ _KEYED = ("IMAP", "MULTI_MAP")
 _FULL_RETRY_MS = 500.0
 _NOT_ALLOWED = (AuthenticationError, AccessControlError, SecurityError)
 _AMPLE_ROOM = 1_000_000
-"""A queue with more room than all writers together fill at once."""
+"""A queue with more room than all writers together fill in `_ROOM_CHECK_S`."""
+_ROOM_CHECK_S = 1.0
+"""How long a queue that had ample room is not asked again."""
 
 
 class HazelcastSink:
@@ -71,6 +74,8 @@ class HazelcastSink:
         self._appending: AppendWriter | None = None
         self._lock = threading.Lock()
         self._bounded_queues: dict[str, threading.Lock] = {}
+        self._ample_until_s: dict[str, float] = {}
+        """By queue with ample room, when it is asked for its room again."""
 
     def open(self) -> None:
         """Connect, unless the client is connected or reconnects by itself."""
@@ -177,13 +182,22 @@ class HazelcastSink:
 
     def _offer(self, target: str, source: Source, members: Sequence[Entry]) -> list[FailedRow]:
         assert self._transactional is not None
-        if self._transactional.room(target) > _AMPLE_ROOM:
+        if self._has_ample_room(target):
             # The transaction itself leaves out what the queue holds already.
             self._offer_all(target, source, members)
             return []
         # A member compares a transaction's offers with the bound, but ignores those of other transactions.
         with self._bounded_queues.setdefault(target, threading.Lock()):
             return self._offer_what_fits(target, source, members)
+
+    def _has_ample_room(self, target: str) -> bool:
+        assert self._transactional is not None
+        now_s = time.monotonic()
+        if now_s < self._ample_until_s.get(target, 0.0):
+            return True
+        is_ample = self._transactional.room(target) > _AMPLE_ROOM
+        self._ample_until_s[target] = now_s + _ROOM_CHECK_S if is_ample else 0.0
+        return is_ample
 
     def _offer_what_fits(self, target: str, source: Source, members: Sequence[Entry]) -> list[FailedRow]:
         assert self._transactional is not None

@@ -237,19 +237,20 @@ class TransactionalWriter:
         try:
             markers = transaction.get_map(MARKERS)
             key = _marker_key(kind, target, source, source.partition_key)
-            # The lock on the marker makes a second writer of the same partition wait and then read this writer's
-            # offset.
-            last = markers.get_for_update(key)
+            # `put` locks the marker: a second writer of the same partition waits and then gets this writer's offset. It
+            # is one call where `get_for_update` and `set` are two.
+            last = markers.put(key, str(entries[-1].row.offset))
             if last is None and source.topic_id:
                 former = _marker_key(kind, target, source, source.former_partition_key)
                 last = markers.get_for_update(former)
                 if last is not None:
-                    markers.set(key, last)
                     markers.delete(former)
             fresh = entries if last is None else [entry for entry in entries if entry.row.offset > int(last)]
             if fresh:
                 self._add(transaction, kind, target, fresh)
-                markers.set(key, str(fresh[-1].row.offset))
+            else:
+                # The marker was ahead of these entries, and stays there.
+                markers.set(key, last)
             transaction.commit()
         except BaseException:
             _roll_back(transaction)
