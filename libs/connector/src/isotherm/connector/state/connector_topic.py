@@ -75,11 +75,12 @@ class ConnectorTopic:
         self._consumer.close()
 
     def poll(self, timeout_s: float) -> Change | None:
-        """The next change; None when there is none within `timeout_s`, or sooner while `is_waiting`.
+        """The next change; None when there is none within `timeout_s`, or sooner.
 
         Records that cannot be decoded are logged and skipped.
         """
-        if not self._is_assigned and not self._assign():
+        if not self._is_assigned:
+            self._assign()
             return None
         message, self._undecoded = self._undecoded, None
         if message is None:
@@ -98,9 +99,9 @@ class ConnectorTopic:
             self.is_current = True
         return change
 
-    def _assign(self) -> bool:
+    def _assign(self) -> None:
         if time.monotonic() < self._next_try_s:
-            return False
+            return
         try:
             found = self._consumer.list_topics(TOPIC, timeout=_REQUEST_S).topics[TOPIC]
             if found.error is None:
@@ -109,12 +110,11 @@ class ConnectorTopic:
                 first, self._end = self._consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=_REQUEST_S)
                 self._consumer.assign([TopicPartition(TOPIC, 0, 0)])
                 self._is_assigned, self.is_missing, self.is_current = True, False, first == self._end
-                return True
+                return
             self.is_missing = found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
         except KafkaException as error:
             _log.warning("connectors topic not available yet", reason=str(error))
         self._next_try_s = time.monotonic() + _RETRY_S
-        return False
 
     def _change(self, name: str, message: Message) -> Change | None:
         value = message.value()
