@@ -70,7 +70,7 @@ def test_a_wake_up_while_the_pipe_is_emptied_does_not_silence_later_ones(
 
     waker.wake()
     with monkeypatch.context() as patched:
-        patched.setattr(waiting_reactor.os, "read", read_beside_another_thread)
+        patched.setattr(os, "read", read_beside_another_thread)
         waker.handle_read()
     waker.wake()
     assert read(waker._read_fd, 10) == b"x"
