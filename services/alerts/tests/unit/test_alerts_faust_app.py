@@ -28,6 +28,11 @@ async def test_a_partition_that_a_rebalance_took_away_is_not_read() -> None:
         await consumer.stop()
 
 
+async def test_a_partition_is_read_when_its_last_record_was_processed_whatever_was_fetched_since() -> None:
+    app: Any = SimpleNamespace(fetched={PARTITION: 90}, _processed={PARTITION: 41})
+    assert await FaustApp.is_read(app, PARTITION, 42) is True
+
+
 async def test_only_records_that_were_applied_and_fetched_in_this_generation_may_be_committed() -> None:
     seen: list[int] = []
 

@@ -17,6 +17,32 @@ from isotherm.servicekit import kafka
 _REQUEST_S = 5.0
 
 
+class ReadTargets:
+    """Earlier end offsets that a partition has yet to reach. Pure.
+
+    Under a steady load a partition is never read to its end of now, but soon to that of a moment ago.
+    """
+
+    def __init__(self) -> None:
+        self._targets: dict[TP, tuple[int, int]] = {}
+
+    def of(self, partition: TP, at_ms: int, end: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Take the end offset of a partition at `at_ms` (epoch ms).
+
+        Returns two times with the end offset then: this one, and the one that was not reached yet. The partition is
+        read up to the first time whose offset it has reached.
+        """
+        return (at_ms, end), self._targets.setdefault(partition, (at_ms, end))
+
+    def reach(self, partition: TP) -> None:
+        """Forget the target of a partition, which has reached one."""
+        self._targets.pop(partition, None)
+
+    def clear(self) -> None:
+        """Forget all targets."""
+        self._targets.clear()
+
+
 class EndOffsets:
     """Asks Kafka for end offsets. A read_committed consumer only learns those before the first open transaction."""
 

@@ -239,12 +239,16 @@ class FaustApp(faust.App):
 
     async def is_read(self, partition: TP, end: int) -> bool:
         """Return whether every record before the offset `end` was processed; False for a revoked partition."""
+        processed = self._processed.get(partition)
+        if processed is not None and processed + 1 >= end:
+            return True
         try:
             position = await self.consumer.position(partition)
         except IllegalStateError:
             # A rebalance has revoked the partition meanwhile.
             return False
-        # The position alone is not enough: records wait in queues between the fetch and the agent.
+        # Transaction markers are no records, so the position may be further. It alone is not enough: records wait in
+        # queues between the fetch and the agent.
         return (
             position is not None
             and position >= end

@@ -17,7 +17,7 @@ from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.repartition.forwarder import Forwarder, ForwardingRefusedError
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.device_state_store import DeviceStateStore
-from isotherm.alerts.stream.end_offsets import EndOffsets
+from isotherm.alerts.stream.end_offsets import EndOffsets, ReadTargets
 from isotherm.alerts.stream.faust_app import FaustApp
 from isotherm.alerts.stream.outputs import OutputRefusedError, Outputs, OutputsClosedError
 from isotherm.alerts.stream.processor import Processor
@@ -76,7 +76,7 @@ class StreamRunner:
         self._forwarder = forwarder
         topics = settings.input_topics if forwarder is None else [settings.repartition]
         self._app = FaustApp(settings, topics, partitions, self._store, self)
-        self._end_offsets = EndOffsets(settings)
+        self._end_offsets, self._targets = EndOffsets(settings), ReadTargets()
         self._failure: Exception | None = None
         self._recovered = False
         self._recovering_since = time.monotonic()
@@ -136,6 +136,7 @@ class StreamRunner:
         return self._recovered
 
     async def on_revoked(self) -> None:
+        self._targets.clear()
         try:
             await self._processor.drain()
         except Exception as failure:
@@ -254,10 +255,13 @@ class StreamRunner:
             if partition is None:
                 continue
             until_ms = partition.clocks.get(tp.topic, 0)
-            if tp in ends and await self._app.is_read(tp, ends[tp]):
-                until_ms = read_until_ms
-                if self._settings.advance_when_idle:
-                    partition.advance_clock(tp.topic, read_until_ms)
+            for at_ms, end in self._targets.of(tp, read_until_ms, ends[tp]) if tp in ends else ():
+                if await self._app.is_read(tp, end):
+                    self._targets.reach(tp)
+                    until_ms = max(until_ms, at_ms)
+                    if self._settings.advance_when_idle:
+                        partition.advance_clock(tp.topic, at_ms)
+                    break
             if until_ms or self._forwarder is not None:
                 # While the forwarded time is not known, the lag is at least the duration of this run.
                 behind_ms = max(behind_ms, now_ms - (until_ms or self._began_ms))
