@@ -65,7 +65,7 @@ _OWN = (
         aliases=(f"{PREFIX}.read.timeout.ms",),
     ),
     _key("max.concurrent.requests", Type.INT, "256", "Requests in flight at once.", minimum=1),
-    _key("max.batch.size", Type.INT, "30", "Most rows of one partition in one unlogged batch.", _LOW, minimum=1),
+    _key("max.batch.size", Type.INT, "30", "Most rows in one unlogged batch.", _LOW, minimum=1),
     *_of_sink.batches(1_000),
     *[key for name, why in _OF_OLD_CONNECTOR for key in _of_sink.accepted(name, why=why)],
 )

@@ -1,4 +1,4 @@
-"""The Cassandra and Scylla sink: prepared statements, grouped by partition, a limited number in flight."""
+"""The Cassandra and Scylla sink: prepared statements, several rows in a request, a limited number in flight."""
 
 from __future__ import annotations
 
@@ -32,12 +32,10 @@ from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import RowError, SinkConfigError, Unavailable
 from isotherm.persisters.sinks import tls
 from isotherm.persisters.sinks.cassandra import cql
-from isotherm.persisters.sinks.cassandra.binding import Write
+from isotherm.persisters.sinks.cassandra.binding import Binder, Write
 from isotherm.persisters.sinks.cassandra.connector_keys import PREFIX
+from isotherm.persisters.sinks.cassandra.grouping import grouped
 from isotherm.persisters.sinks.cassandra.tables import Tables, driver_message
-
-_BATCH_BYTES = 32 * 1024
-"""Cassandra refuses batches above 50 KiB (batch_size_fail_threshold) by default."""
 
 
 class CassandraSink:
@@ -60,10 +58,11 @@ class CassandraSink:
                 self._tables.binder(self._session, statement.target, None).check(statement)
 
     def write(self, batch: Batch) -> Sequence[FailedRow]:
-        """Write the rows, those of one partition together."""
+        """Write the rows, several of them in a request where that spares the servers work."""
         failed: list[FailedRow] = []
         writes = self._all_bound(range(len(batch.rows)), batch, self._bound, failed)
-        for group, failure in self._execute(self._groups(writes)):
+        groups = grouped(writes, self._largest_batch, self._everywhere(writes))
+        for group, failure in self._execute(groups):
             if isinstance(failure, InvalidRequest) and not _is_transient(failure):
                 try:
                     failed += self._refused(group, failure, batch)
@@ -138,7 +137,7 @@ class CassandraSink:
         return writes
 
     def _refused(self, group: Sequence[Write], why: InvalidRequest, batch: Batch) -> list[FailedRow]:
-        """Handle rows of one partition that the server refused: their table may have changed.
+        """Handle rows of one table that the server refused: the table may have changed.
 
         If it has not, one of the rows is to blame, and each is written by itself.
         """
@@ -153,24 +152,18 @@ class CassandraSink:
         alone = [[write] for write in writes]
         return failed + [_failed_row(one[0].row_index, failure) for one, failure in self._execute(alone)]
 
-    def _groups(self, writes: Sequence[Write]) -> list[list[Write]]:
-        """Group rows of one partition, as many as one batch may hold."""
-        open_groups: dict[tuple[Any, ...], list[Write]] = {}
-        sizes: dict[tuple[Any, ...], int] = {}
-        groups: list[list[Write]] = []
-        for write in writes:
-            partition = write.partition
-            group = open_groups.get(partition)
-            is_full = group is not None and (
-                len(group) >= self._largest_batch or sizes[partition] + write.size_bytes > _BATCH_BYTES
-            )
-            if group is None or is_full:
-                group = open_groups[partition] = []
-                sizes[partition] = 0
-                groups.append(group)
-            group.append(write)
-            sizes[partition] += write.size_bytes
-        return groups
+    def _everywhere(self, writes: Sequence[Write]) -> set[Binder]:
+        """Return the binders of those tables of which every server holds all rows."""
+        if self._session is None:
+            return set()
+        metadata = self._session.cluster.metadata
+        servers = len(metadata.all_hosts())
+        keys = {write.binder: write.statement.routing_key for write in writes}
+        return {
+            binder
+            for binder, key in keys.items()
+            if key is not None and len(metadata.get_replicas(binder.table.keyspace, key)) == servers
+        }
 
     def _execute(self, groups: Sequence[list[Write]]) -> list[tuple[list[Write], Exception]]:
         """Write all groups, a limited number at once; return those that failed with their errors.
