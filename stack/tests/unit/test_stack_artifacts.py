@@ -171,7 +171,7 @@ def test_missing_and_extra_files_are_named(tmp_path: Path, present: list[str], m
         check_files("tool", tmp_path, {"a.jar": DIGEST})
 
 
-def test_every_committed_manifest_can_be_read_and_spark_has_its_five_jars() -> None:
+def test_every_committed_manifest_can_be_read_and_spark_has_its_six_jars() -> None:
     folder = Path(__file__).parents[2] / "src" / "isotherm" / "stack" / "manifests"
     sets = (*SETS, *BENCH_SETS, *DOCS_SETS)
     assert sorted(path.name for path in folder.iterdir()) == sorted(sets)
@@ -179,6 +179,7 @@ def test_every_committed_manifest_can_be_read_and_spark_has_its_five_jars() -> N
     assert all(manifests.values())
     assert sorted(manifests["spark"]) == [
         "commons-pool2-2.12.0.jar",
+        "hadoop-bare-naked-local-fs-0.1.0.jar",
         "kafka-clients-3.9.0.jar",
         "spark-avro_2.13-4.0.0.jar",
         "spark-sql-kafka-0-10_2.13-4.0.0.jar",

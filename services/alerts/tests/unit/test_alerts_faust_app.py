@@ -69,7 +69,7 @@ class Consumer(_Consumer):
         await self.flow.acquire()
         self.queue.put_nowait(message.offset)
 
-    async def getmany(self, timeout: float) -> AsyncIterator[Any]:
+    async def getmany(self, timeout: float) -> AsyncIterator[Any]:  # noqa: ASYNC109 - as in Faust
         offsets, self._offsets = self._offsets, []
         for offset in offsets:
             yield PARTITION, SimpleNamespace(tp=PARTITION, offset=offset)
@@ -91,7 +91,8 @@ async def test_records_are_delivered_in_order_and_none_from_before_the_position(
 async def test_a_full_queue_holds_records_up_until_the_agent_has_read() -> None:
     consumer = Consumer(range(2_000))
     draining = asyncio.create_task(consumer._drain_messages(fetcher()))
-    read, longest = [], 0
+    read: list[int] = []
+    longest = 0
     while len(read) < 2_000:
         longest = max(longest, consumer.queue.qsize())
         read.append(await asyncio.wait_for(consumer.queue.get(), LIMIT_S))

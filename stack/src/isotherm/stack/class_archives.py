@@ -1,4 +1,4 @@
-"""Class data archives: a JVM that maps its classes from a file starts with less processor time than one that reads jars.
+"""Class data archives: a JVM that maps its classes from a file starts with less work than one that reads jars.
 
 A JVM for which there is no archive yet writes one when it ends (JEP 350), into a folder of its server. When the server
 was ready and then stopped in order, the archive is kept in the cache, where the next start finds it. A JVM refuses an

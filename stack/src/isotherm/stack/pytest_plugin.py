@@ -170,7 +170,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if not isinstance(item, pytest.Function) or "stack" not in item.fixturenames:
         return
     session_stack = _session_stack(item.config)
-    for name in sorted(_SHARED.intersection(item.fixturenames) - item.config.stash[_used_servers]):
+    used = item.config.stash[_used_servers]
+    for name in sorted((_SHARED & set(item.fixturenames)) - used):
         session_stack.servers[name].start()
     for server in _used_by(item, session_stack):
         if server.alive():

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from isotherm.stack.ports import LOOPBACK
 from isotherm.stack.servers import probes
-from isotherm.stack.servers.kafka import CONSOLE_LOGGING
 from isotherm.stack.servers.java_server import JavaServer
+from isotherm.stack.servers.kafka import CONSOLE_LOGGING
 from isotherm.stack.servers.server import Launch, Runtime
 
 _PROBE_TIMEOUT_S = 5.0

@@ -20,7 +20,7 @@ NODE_ID = 1
 _CHECKPOINT = "bootstrap.checkpoint"
 _PROBE_TIMEOUT_S = 2.0
 
-# A Metadata request, version 1, without topics (Kafka protocol guide), as in the health check of docker-compose.yml. The
+# A Metadata request, version 1, without topics (Kafka protocol guide), as in docker-compose.yml. The
 # third word of the answer counts the brokers that take requests: none as long as this one is fenced.
 _METADATA_REQUEST = bytes.fromhex("0000000e 0003 0001 00000001 ffff 00000000")
 _ANSWER_BYTES, _COUNT_AT = 12, 8

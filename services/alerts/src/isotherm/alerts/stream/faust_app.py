@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import faust
-from aiokafka.errors import IllegalStateError
+from aiokafka.errors import ConsumerStoppedError, IllegalStateError
 from faust.stores.memory import Store
 from faust.tables.table import Table
 from faust.transport.drivers import aiokafka as driver
@@ -109,12 +109,12 @@ class _Consumer(driver.Consumer):
                         self._read_offset[tp] = message.offset
                 # getmany does not always wait.
                 await asyncio.sleep(0)
-        except (*self.consumer_stopped_errors, asyncio.CancelledError):
+        except (ConsumerStoppedError, asyncio.CancelledError):
             if not self.app.should_stop:
                 raise
 
     async def _deliver(self, message: Message) -> None:
-        while self.flow_active and not self.should_stop and self._is_full(message.tp):
+        while self.flow_active and not self.should_stop and self._is_full(message.tp):  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(_FULL_PAUSE_S)
         if self.app.flow_control.is_active() and not self._is_full(message.tp):
             await self.callback(message)
