@@ -73,9 +73,7 @@ def _add_processor_time(found: Figures, measured: Measured, simulators: Collecti
         found["processor time, us for a reading", label] = f"{1e6 * cpu_s / readings:,.0f}" if readings else "-"
 
 
-def totals(
-    usages: Iterable[Usage], simulators: Collection[str], value: Callable[[Usage], float]
-) -> dict[str, float]:
+def totals(usages: Iterable[Usage], simulators: Collection[str], value: Callable[[Usage], float]) -> dict[str, float]:
     """The sums of everything, of the suite as the goals count it, and of each group."""
     groups = dict.fromkeys((EVERYTHING, ACCEPTANCE, *(f"all {name}" for name in _GROUPS[:-1])), 0.0)
     for one in usages:

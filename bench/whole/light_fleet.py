@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -46,6 +47,9 @@ class Fleet:
         self._ledger = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self.lost: str | None = None
         self.unacknowledged = 0
+        self.settled = asyncio.Event()
+        """Set while every publish is acknowledged, and once a connection is lost."""
+        self.settled.set()
 
     def write(self, lines: list[str]) -> None:
         """Append lines to the ledger; the operating system has them on return."""
@@ -82,6 +86,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Note a lost connection, which ends the run."""
         self._fleet.lost = f"{self._client_id}: {exc or 'closed by the server'}"
+        self._fleet.settled.set()
         if not self.accepted.done():
             self.accepted.set_exception(ConnectionError(self._fleet.lost))
 
@@ -115,6 +120,8 @@ class Connection(asyncio.Protocol):
             else:
                 raise RuntimeError(f"{self._client_id}: unexpected packet {kind:#x}")
         self._fleet.unacknowledged -= len(lines)
+        if not self._fleet.unacknowledged:
+            self._fleet.settled.set()
         self._fleet.write(lines)
         assert self._transport is not None
         if answers:
@@ -134,6 +141,7 @@ class Connection(asyncio.Protocol):
                 packet_id = self._free.pop()
                 self._in_flight[packet_id] = reading
                 self._fleet.unacknowledged += 1
+                self._fleet.settled.clear()
             else:
                 lines.append(ledger_line("sent", reading))
             packets.append(publish_packet(reading, packet_id))
@@ -180,9 +188,9 @@ async def run(arguments: argparse.Namespace) -> int:
     never_published = sum(len(connection.waiting) for connection in connections)
     for connection in connections:
         connection.waiting.clear()
-    deadline = loop.time() + _DRAIN_S
-    while fleet.unacknowledged and not fleet.lost and loop.time() < deadline:
-        await asyncio.sleep(_TICK_S)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_S):
+            await fleet.settled.wait()
     lost, left = fleet.lost, fleet.unacknowledged
     for connection in connections:
         connection.disconnect()

@@ -62,7 +62,7 @@ class Stage:
         else:
             raise ValueError(f"{name!r}: expected a number of readings per second, rest or max")
         fitting = min(_MOST_DEVICES, max(_FEWEST_DEVICES, rate / _READINGS_PER_DEVICE_AND_S))
-        return cls(name, rate, devices or int(fitting))
+        return cls(name, rate, devices or int(fitting) // 10 * 10)
 
     @property
     def is_light(self) -> bool:

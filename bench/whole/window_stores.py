@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from cassandra import InvalidRequest
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
@@ -90,7 +91,7 @@ class HazelcastWindows:
             cluster_members=[addresses.hazelcast_address],
             cluster_connect_timeout=_TIMEOUT_S,
         )
-        self._map = self._client.get_map(addresses.aggregates_map).blocking()
+        self._map: Any = self._client.get_map(addresses.aggregates_map).blocking()
 
     def present(self, begin_ms: int, end_ms: int, devices: Collection[str]) -> set[str]:
         """Get the windows of these devices."""

@@ -7,19 +7,19 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from alert_delay import percentile
 from broker_requests import parse_counts, parse_request_log
 from consumer_lag import Lag, aggregator_unread
 from figures import BALANCED, figures, goals, table, totals
+from isotherm.demo.evidence import mqtt_ledger
+from isotherm.simulators.mqtt.devices import Reading
 from light_fleet import ledger_line, publish_packet
 from observed_demo import LedgerTail, accepted
 from process_usage import Usage
 from stage_measurement import Measured
 from whole_bench import Stage
 from window_delay import GIVE_UP_S, Delays, ExpectedWindows, WindowTimes
-
-from isotherm.demo.evidence import mqtt_ledger
-from isotherm.simulators.mqtt.devices import Reading
 
 TIMES = WindowTimes(window_ms=10_000, final_after_ms=25_000)
 READING = Reading("dev-0001", "temperature", 1_700_000_000_123, 7, 21.5, 2)
@@ -104,8 +104,13 @@ def test_requests_by_client_and_kind() -> None:
 
     spark = "consumer-spark-kafka-source-0f0e0d0c-1111-2222-3333-444455556666--12345-driver-0-2"
     text = "\n".join(
-        [line("mqtt-proxy", "PRODUCE"), line("mqtt-proxy", "PRODUCE"), line(spark, "FETCH"), "something else"]
-        + [line(None, "FETCH")]
+        [
+            line("mqtt-proxy", "PRODUCE"),
+            line("mqtt-proxy", "PRODUCE"),
+            line(spark, "FETCH"),
+            "something else",
+            line(None, "FETCH"),
+        ]
     )
 
     assert parse_request_log(text) == {
