@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hazelcast import reactor
@@ -13,11 +14,15 @@ from isotherm.persisters.sinks.hazelcast import waiting_reactor
 from isotherm.persisters.sinks.hazelcast.waiting_reactor import WaitingLoop, Waker
 
 PATIENCE_S = 60.0
+CLIENT: Any = reactor
+"""The client leaves its reactor untyped."""
+LOOP: Any = WaitingLoop
+WAKER: Any = Waker
 
 
 @pytest.fixture
 def loop() -> Iterator[WaitingLoop]:
-    made = WaitingLoop({})
+    made = LOOP({})
     made.check_loop()
     made.start()
     yield made
@@ -27,12 +32,10 @@ def loop() -> Iterator[WaitingLoop]:
 def test_the_client_takes_the_loop_as_its_own() -> None:
     """Its class is a private one of the client: another version may have none, or use it in another way."""
     waiting_reactor.install()
-    made = reactor.AsyncoreReactor()
-    try:
-        assert isinstance(made._loop, WaitingLoop)
-        assert isinstance(made._loop.waker, Waker)
-    finally:
-        made._loop.waker.close()
+    made = CLIENT.AsyncoreReactor()
+    kinds = type(made._loop), type(made._loop.waker)
+    made._loop.waker.close()
+    assert kinds == (WaitingLoop, Waker)
 
 
 def test_timers_of_other_threads_and_of_the_loop_itself_are_called(loop: WaitingLoop) -> None:
@@ -58,7 +61,7 @@ def test_timers_of_other_threads_and_of_the_loop_itself_are_called(loop: Waiting
 def test_a_wake_up_while_the_pipe_is_emptied_does_not_silence_later_ones(
     monkeypatch: pytest.MonkeyPatch, is_before: bool
 ) -> None:
-    waker, read = Waker({}), os.read
+    waker, read = WAKER({}), os.read
 
     def read_beside_another_thread(descriptor: int, size: int) -> bytes:
         if is_before:

@@ -95,7 +95,7 @@ class ConnectorTopic:
             return None
         name = (message.key() or b"").decode(errors="replace")
         change = self._change(name, message) if self._wants(name) else None
-        if self._undecoded is None and (message.offset() or 0) + 1 >= self._end:
+        if not self.is_waiting and (message.offset() or 0) + 1 >= self._end:
             self.is_current = True
         return change
 

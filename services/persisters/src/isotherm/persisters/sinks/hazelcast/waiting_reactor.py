@@ -45,12 +45,14 @@ class WaitingLoop(reactor._WakeableLoop):
 
     def run_loop(self) -> None:
         """Wait once, and handle the sockets that are ready."""
-        reactor.asyncore.loop(timeout=self._wait_s(), use_poll=True, map=self._map, count=1)
+        # The client's own copy where Python has none any more.
+        asyncore: Any = vars(reactor)["asyncore"]
+        asyncore.loop(timeout=self._wait_s(), use_poll=True, map=self._map, count=1)
 
     def add_timer(self, delay: float, callback: Callable[[], None]) -> Any:
         """Call `callback` in the loop's thread after `delay` seconds; return the timer."""
-        timer = super().add_timer(delay, callback)
-        self.wake_loop()
+        timer = super().add_timer(delay, callback)  # type: ignore[no-untyped-call]  # the client leaves it untyped
+        self.wake_loop()  # type: ignore[no-untyped-call]  # as above
         return timer
 
     def _wait_s(self) -> float:
@@ -64,4 +66,5 @@ class WaitingLoop(reactor._WakeableLoop):
 
 def install() -> None:
     """Let every client that is made from now on use `WaitingLoop`."""
-    reactor._WakeableLoop = WaitingLoop
+    module: Any = reactor
+    module._WakeableLoop = WaitingLoop
