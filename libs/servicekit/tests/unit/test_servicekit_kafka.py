@@ -80,9 +80,13 @@ class FetchedConsumer:
 
 def test_what_is_there_is_consumed_without_waiting_for_more() -> None:
     consumer = FetchedConsumer(["a", "b", "c"])
-    assert kafka.consume_available(cast(Consumer, consumer), 2, 0.5) == ["a", "b"]
-    assert kafka.consume_available(cast(Consumer, consumer), 2, 0.5) == ["c"]
+
+    def consumed() -> list[object]:
+        return [*kafka.consume_available(cast(Consumer, consumer), 2, 0.5)]
+
+    assert consumed() == ["a", "b"]
+    assert consumed() == ["c"]
     assert consumer.waited_s == [0.5, 0, 0.5, 0]
 
-    assert kafka.consume_available(cast(Consumer, consumer), 2, 0.5) == []
+    assert consumed() == []
     assert consumer.waited_s[4:] == [0.5]
