@@ -16,7 +16,7 @@ from isotherm.servicekit.lifecycle import Exit, Stop
 PATIENCE_S = 120.0
 
 
-class Wanted:
+class ChangingTarget:
     """A target that a test changes, as a follower of the control topic tells it."""
 
     def __init__(self, target: Target | None = None) -> None:
@@ -52,7 +52,7 @@ def test_a_task_is_paused_resumed_restarted_and_stopped() -> None:
         Target(restarts=1, task_restarts={"0": 1, "1": 5}),
         Target(TargetState.STOPPED),
     ]
-    wanted = Wanted()
+    wanted = ChangingTarget()
     reached = threading.Event()
 
     def work(halt: Stop) -> int:
@@ -93,7 +93,7 @@ def test_a_task_is_paused_resumed_restarted_and_stopped() -> None:
 
 @pytest.mark.parametrize("code", [Exit.FAILED, Exit.OK])
 def test_work_that_fails_or_ends_by_itself_ends_all(code: Exit) -> None:
-    wanted = Wanted(Target())
+    wanted = ChangingTarget(Target())
     assert reconcile(wanted, 0, Stop(), lambda _halt: code, lambda _state: None, wanted.watch) == code
 
 
@@ -108,7 +108,7 @@ async def test_work_on_an_event_loop_is_paused_resumed_restarted_and_stopped() -
     began: list[Target | None] = []
     ended: list[Target | None] = []
     idle: list[State | None] = []
-    wanted = Wanted()
+    wanted = ChangingTarget()
 
     async def work(halt: Stop) -> None:
         began.append(wanted())
@@ -138,7 +138,7 @@ async def test_failing_work_on_an_event_loop_ends_all() -> None:
     async def fail(_halt: Stop) -> None:
         raise OSError("lost")
 
-    wanted = Wanted(Target())
+    wanted = ChangingTarget(Target())
     with pytest.raises(OSError, match="lost"):
         await reconcile_async(wanted, 0, Stop(), fail, lambda _state: None, wanted.watch)
 
@@ -149,13 +149,13 @@ async def test_work_on_an_event_loop_that_ends_by_itself_ends_all() -> None:
     async def work(halt: Stop) -> None:
         began.append(halt)
 
-    wanted = Wanted(Target())
+    wanted = ChangingTarget(Target())
     await reconcile_async(wanted, 0, Stop(), work, lambda _state: None, wanted.watch)
     assert len(began) == 1
 
 
 def test_a_change_while_the_work_is_being_started_ends_it() -> None:
-    wanted, stop = Wanted(Target()), Stop()
+    wanted, stop = ChangingTarget(Target()), Stop()
     looks: list[Target | None] = []
     seen: list[bool] = []
 
