@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import logging
 import math
 import sys
 import tempfile
@@ -190,6 +191,9 @@ def main() -> int:
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    # What the clients retry by themselves is no news here.
+    for client in ("librdkafka", "cassandra", "hazelcast", "elastic_transport"):
+        logging.getLogger(client).setLevel(logging.ERROR)
     print("\n".join(environment("pyspark", "faust-streaming", "aiokafka", "confluent-kafka", "uvloop")))
     columns: dict[str, Figures] = {}
     for stage in stages:

@@ -9,13 +9,14 @@ from cassandra import InvalidRequest
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import RoundRobinPolicy
 from cassandra.query import PreparedStatement
-from elasticsearch import Elasticsearch
+from elasticsearch import ApiError, Elasticsearch
 from hazelcast.client import HazelcastClient
 
 from isotherm.demo.addresses import Addresses
 from window_delay import METRIC, Store
 
 _TIMEOUT_S = 60
+_UNAVAILABLE = 503
 
 
 class ElasticsearchWindows:
@@ -30,15 +31,24 @@ class ElasticsearchWindows:
     def present(self, begin_ms: int, end_ms: int, devices: Collection[str]) -> set[str]:
         """Search the windows of these devices by their ids."""
         device_of = {window_key(device, begin_ms, end_ms): device for device in devices}
-        answer = self._client.search(
+        try:
+            answer = self._search(list(device_of))
+        except ApiError as error:
+            # While the day's index is being made there is nothing to be found.
+            if error.status_code != _UNAVAILABLE:
+                raise
+            return set()
+        return {device_of[hit["_id"]] for hit in answer["hits"]["hits"]}
+
+    def _search(self, ids: Sequence[str]) -> Any:
+        return self._client.search(
             index=self._index,
-            query={"ids": {"values": list(device_of)}},
+            query={"ids": {"values": list(ids)}},
             source=False,
-            size=len(device_of),
+            size=len(ids),
             ignore_unavailable=True,
             allow_no_indices=True,
         )
-        return {device_of[hit["_id"]] for hit in answer["hits"]["hits"]}
 
     def close(self) -> None:
         """Close the connection."""
