@@ -99,13 +99,13 @@ class TargetFollower:
                     if not topic.is_current:
                         _log.warning("control topic missing: the service cannot be paused or restarted", topic=TOPIC)
                     self._current.set()
-                    self._tell()
+                    self._notify()
                 if topic.is_waiting:
                     self._ended.wait(_POLL_S)
         finally:
             topic.close()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for callback in tuple(self._watchers):
             callback()
 
@@ -116,4 +116,4 @@ class TargetFollower:
         except ValueError as error:
             _log.error("target state cannot be read, the previous one stays", reason=str(error))
             return
-        self._tell()
+        self._notify()
