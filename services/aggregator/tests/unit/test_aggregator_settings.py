@@ -92,6 +92,16 @@ def test_own_spark_properties_win(tmp_path: Path) -> None:
     assert properties["spark.driver.extraJavaOptions"].endswith(" -Xss2m")
 
 
+def test_local_files_need_no_process(tmp_path: Path) -> None:
+    """The driver needs the file system before spark-submit adds the jars; the class path of the user stays."""
+    for jar in JARS:
+        (tmp_path / f"{jar}1.jar").touch()
+    settings = load(f"jars_dir={tmp_path}", 'spark.properties={"spark.driver.extraClassPath": "/mine/*"}')
+    properties = configuration(settings, tmp_path, tmp_path / "log4j2.properties")
+    assert properties["spark.driver.extraClassPath"] == f"{tmp_path}/hadoop-bare-naked-local-fs-1.jar:/mine/*"
+    assert properties["spark.hadoop.fs.file.impl"].endswith(".NakedLocalFileSystem")
+
+
 @pytest.mark.parametrize(
     ("given", "collectors"),
     [("-Xss2m", ["-XX:+UseParallelGC"]), ("-XX:+UseSerialGC", ["-XX:+UseSerialGC"])],

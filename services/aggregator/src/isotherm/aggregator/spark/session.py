@@ -23,17 +23,34 @@ JARS = (
     "spark-avro_2.13-",
     "kafka-clients-",
     "commons-pool2-",
+    "hadoop-bare-naked-local-fs-",
 )
 
 MAX_AVRO_FIELD_BYTES = 16 * 1024 * 1024
 """Limit of Avro's allocations. A corrupt length could otherwise allocate 2 GiB and end the JVM by OutOfMemoryError."""
+
+_LOCAL_FILE_SYSTEM = "com.globalmentor.apache.hadoop.fs.NakedLocalFileSystem"
+"""Sets permissions in the JVM. Hadoop's own starts a process for it, and others to read a link (ADR 0096)."""
+_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+_DRIVER_CLASS_PATH = "spark.driver.extraClassPath"
+
+_COMPILER = (
+    "-XX:Tier4InvocationThreshold=100000",
+    "-XX:Tier4MinInvocationThreshold=50000",
+    "-XX:Tier4CompileThreshold=200000",
+    "-XX:Tier4BackEdgeThreshold=1000000",
+)
+"""Twenty times the JVM's defaults: what a few readings a second run through is not worth the second compiler's time.
+
+At full load a loop over readings passes these thresholds within seconds.
+"""
 
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 _JVM_END_TIMEOUT_S = 10.0
 
 
 def find_jars(folder: Path) -> list[Path]:
-    """Return the five jars that the service adds to Spark's own. Raises SettingsError naming the missing ones."""
+    """Return the jars that the service adds to Spark's own. Raises SettingsError naming the missing ones."""
     found, problems = [], []
     for prefix in JARS:
         matching = sorted(folder.glob(f"{prefix}*.jar"))
@@ -67,23 +84,37 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
         f"-Dorg.apache.avro.limits.bytes.maxLength={MAX_AVRO_FIELD_BYTES}",
         f"-Dorg.apache.avro.limits.collectionItems.maxLength={MAX_AVRO_FIELD_BYTES}",
     )
+    jars = find_jars(settings.jars_dir.absolute())
+    # Hadoop keeps the first file system that it makes for a scheme, and spark-submit makes one before it adds the jars.
+    class_path = [str(jars[-1]), settings.spark.properties.get(_DRIVER_CLASS_PATH, "")]
     # Throughput matters more than pauses (ADR 0034). The JVM refuses to start with two collectors.
     collector = () if _COLLECTOR.search(settings.spark.java_options) else ("-XX:+UseParallelGC",)
     return {
         "spark.app.name": "isotherm-aggregator",
         "spark.master": settings.spark.master,
-        "spark.jars": ",".join(str(jar) for jar in find_jars(settings.jars_dir.absolute())),
+        "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.driver.memory": settings.spark.driver_memory,
-        "spark.driver.extraJavaOptions": " ".join([*java_options, *collector, settings.spark.java_options]).strip(),
+        "spark.driver.extraJavaOptions": " ".join(
+            [*java_options, *collector, *_COMPILER, settings.spark.java_options]
+        ).strip(),
         "spark.executor.extraJavaOptions": " ".join(java_options[1:]),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(work_folder),
+        "spark.hadoop.fs.file.impl": _LOCAL_FILE_SYSTEM,
+        "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
         "spark.sql.warehouse.dir": str(work_folder / "warehouse"),
         # A large batch of rejects must not keep the cores from a small batch of windows.
         "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Nobody sees the UI, but Spark keeps for it what it would show of a thousand batches, and writes out each plan.
+        "spark.ui.retainedJobs": "20",
+        "spark.ui.retainedStages": "20",
+        "spark.ui.retainedTasks": "200",
+        "spark.ui.liveUpdate.period": "-1",
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.sql.ui.explainMode": "simple",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         "spark.sql.adaptive.enabled": "false",
@@ -94,6 +125,7 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.cleaner.periodicGC.interval": "10min",
         **settings.spark.properties,
+        _DRIVER_CLASS_PATH: os.pathsep.join(filter(None, class_path)),
     }
 
 
