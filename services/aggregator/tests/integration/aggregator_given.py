@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from aggregator_world import READING, RULES, Record, Topics, make_records, produce
+from aggregator_world import READING, RULES, Process, Record, Topics, identity, make_records, produce
 
 from isotherm.servicekit import avro
 from isotherm.servicekit import kafka as clients
@@ -61,3 +61,31 @@ class Given:
         """Key and row of all that is in the output topic."""
         rows = [dict(self.decode(message.value() or b"").record) for message in self.topics.read(self.topics.output)]
         return [(checker.window_key(row), row) for row in rows]
+
+
+def has_read(process: Process) -> bool:
+    """Whether the windowed query has finished a batch."""
+    return process.metrics().get('isotherm_aggregator_input_records_total{query="windows"}', 0) > 0
+
+
+def has_no_lag(process: Process, topics: Topics) -> bool:
+    """Whether the stateless query has read everything."""
+    found = process.metrics()
+    name = 'isotherm_aggregator_lag_records{{partition="{}",query="rejects",topic="{}"}}'
+    return all(found.get(name.format(number, topics.input)) == 0 for number in range(4))
+
+
+def assert_all_is_right(given: Given) -> None:
+    """Compare the output topics with a recount: all is there, right, and if twice then the same."""
+    rows = given.published()
+    found, problems = checker.latest(rows)
+    assert problems == []
+    assert checker.mismatches(given.windows(), found) == []
+    repeated: dict[Any, set[str]] = {}
+    for key, row in rows:
+        repeated.setdefault(key, set()).add(repr(row))
+    assert [key for key, different in repeated.items() if len(different) > 1] == []
+    late = {record.identity for record in given.records if record.category == "late"}
+    dead = {record.identity for record in given.records if record.category not in ("late", "on-time")}
+    assert {identity(message) for message in given.topics.read(given.topics.late)} == late
+    assert {identity(message) for message in given.topics.read(given.topics.dead)} == dead

@@ -15,6 +15,7 @@ from isotherm.aggregator.checkpoint.folder import (
     CheckpointMismatchError,
     fingerprint,
 )
+from isotherm.aggregator.checkpoint.offset_log import PlannedBatch
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.settings import AggregatorSettings
 
@@ -146,6 +147,25 @@ def test_the_last_plan_is_that_of_the_newest_batch(folder: CheckpointFolder) -> 
         (offsets / str(number)).write_text("\n".join(plan))
         (offsets / f".{number}.crc").write_bytes(b"\xff")
     assert folder.last_plan() == (10, {("t-1", 0): 100, ("t-1", 1): 7, ("t-2", 0): 1})
+
+
+def write_plan(folder: CheckpointFolder, batch_id: int, metadata: str, kafka: str) -> None:
+    offsets = folder.windows / "offsets"
+    offsets.mkdir(parents=True, exist_ok=True)
+    (offsets / str(batch_id)).write_text(f'v1\n{metadata}\n{{"logOffset":3}}\n{kafka}')
+
+
+def test_a_planned_batch_has_its_time_and_its_watermark(folder: CheckpointFolder) -> None:
+    write_plan(folder, 4, '{"batchWatermarkMs":17,"batchTimestampMs":1700000000123,"conf":{}}', '{"t":{"0":9}}')
+    assert folder.planned_batch(4) == PlannedBatch(4, 1_700_000_000_123, 17, {("t", 0): 9})
+    assert folder.planned_batch(3) is None
+
+
+def test_the_records_of_a_batch_follow_from_the_plan_before_it(folder: CheckpointFolder) -> None:
+    plans = ["-", '{"t":{"0":5,"1":5}}', '{"t":{"0":9,"1":5}}', '{"t":{"0":9,"1":5,"2":7}}']
+    for batch_id, kafka in enumerate(plans):
+        write_plan(folder, batch_id, "{}", kafka)
+    assert [folder.planned_records(batch_id) for batch_id in range(5)] == [None, None, 4, 7, None]
 
 
 def test_a_batch_of_the_clock_alone_has_no_plan_for_kafka(folder: CheckpointFolder) -> None:

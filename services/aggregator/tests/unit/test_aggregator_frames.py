@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
+from aggregator_spark import small_spark
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
@@ -26,13 +25,10 @@ from isotherm.aggregator.frames import (
     windows,
 )
 from isotherm.aggregator.recompute import corrections
-from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark import session
 from isotherm.aggregator.watermark.timeliness import Timeliness
 from isotherm.schemas import schema
 from isotherm.servicekit import avro
 from isotherm.simulators import checker
-from isotherm.stack.artifacts import Artifacts
 
 # pyspark leaves the socket of every collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")
@@ -54,20 +50,8 @@ APPENDED_MS = 11_000
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    folder = tmp_path_factory.mktemp("spark")
-    chosen = AggregatorSettings.model_validate(
-        {
-            "checkpoint_dir": folder,
-            "jars_dir": Artifacts().folder("spark"),
-            "shuffle_partitions": 1,
-            "spark": {"master": "local[2]", "java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
-        }
-    )
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
-    started = session.Spark(chosen, folder / "spark", lock)
-    yield started.session
-    started.stop()
-    os.close(lock)
+    with small_spark(tmp_path_factory.mktemp("spark")) as session:
+        yield session
 
 
 def reading(**changes: Any) -> dict[str, Any]:
@@ -295,7 +279,7 @@ def test_groups_equal_the_recount(spark: SparkSession) -> None:
     rows = [(device_id, device["home"], device["region"]) for device_id, device in known.items()]
     table = spark.createDataFrame(rows, "device_id string, home string, region string")
     decoded = readings.decode(records(spark, [ENCODE[1](one) for one in sent]), IDS)
-    aggregates = windows.aggregate(on_time(decoded), RULES.window_ms)
+    aggregates = windows.with_revision(windows.aggregate(on_time(decoded), RULES.window_ms), 1)
     expected_windows = checker.expected_windows(sent, RULES)
     for unknown_group in ("unknown", ""):
         groups = windows.group(windows.with_devices(aggregates, table), ["home", "region"], unknown_group)
@@ -307,9 +291,8 @@ def test_groups_equal_the_recount(spark: SparkSession) -> None:
 
 
 def test_aggregates_are_keyed_with_escapes(spark: SparkSession) -> None:
-    aggregates = windows.aggregate(
-        on_time(readings.decode(records(spark, [ENCODE[1](reading(device_id="a|b%7C"))]), IDS)), RULES.window_ms
-    )
+    decoded = readings.decode(records(spark, [ENCODE[1](reading(device_id="a|b%7C"))]), IDS)
+    aggregates = windows.with_revision(windows.aggregate(on_time(decoded), RULES.window_ms), 1)
     written = decoded_values(windows.to_aggregate_topic(aggregates, 7), windows.AGGREGATE)
     assert list(written) == ["a%7Cb%257C|temperature|10000|20000"]
     assert next(iter(written.values()))["stddev"] == 0.0
@@ -330,69 +313,3 @@ def test_the_newest_record_of_a_device_counts(spark: SparkSession) -> None:
     ids = confluent_avro.SchemaIds({5: json.dumps(devices.READER)}, closed=True)
     table = devices.decode(newest, ids, ["home", "region"]).collect()
     assert [row.asDict() for row in table] == [{"device_id": "a", "home": "4", "region": "r"}]
-
-
-class Sink:
-    """Collects what a streaming query emits; fails once, after it has taken the rows of a batch, when told so."""
-
-    def __init__(self) -> None:
-        self.taken: list[list[dict[str, Any]]] = []
-        self.fail_next = False
-
-    def __call__(self, rows: DataFrame, _batch_id: int) -> None:
-        emitted = [row.asDict() for row in rows.collect()]
-        if emitted:
-            self.taken.append(emitted)
-            if self.fail_next:
-                self.fail_next = False
-                raise ConnectionError("the sink is gone")
-
-
-def test_the_clock_alone_finishes_windows_and_a_repeated_batch_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
-    for name in ("clock", "readings"):
-        (tmp_path / name).mkdir()
-    sink = Sink()
-
-    def put(folder: str, name: str, text: str) -> None:
-        hidden = tmp_path / folder / f".{name}"
-        hidden.write_text(text)
-        hidden.rename(tmp_path / folder / name)
-
-    def line(event_ms: int, device_id: str) -> str:
-        return json.dumps({"device_id": device_id, "metric": "m", "value": 1.5, "event_ms": event_ms}) + "\n"
-
-    def run() -> None:
-        clock = spark.readStream.text(str(tmp_path / "clock")).selectExpr(
-            "timestamp_millis(cast(value as long)) as event_time"
-        )
-        stream = (
-            spark.readStream.schema("device_id string, metric string, value double, event_ms long")
-            .json(str(tmp_path / "readings"))
-            .selectExpr("device_id", "metric", "value", "timestamp_millis(event_ms) as event_time")
-        )
-        timed = windows.with_clock(stream, clock, watermark_delay_ms=5_000)
-        query = (
-            windows.aggregate(timed, RULES.window_ms)
-            .writeStream.foreachBatch(sink)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .start()
-        )
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
-
-    put("readings", "1", line(1_000, "near") + line(90_000_000, "far ahead"))
-    run()
-    put("readings", "2", line(2_000, "near"))
-    run()
-    assert sink.taken == []
-
-    put("clock", "1", "15000\n")
-    sink.fail_next = True
-    with pytest.raises(Exception, match="the sink is gone"):
-        run()
-    run()
-    first, again = sink.taken
-    assert first == again
-    assert [(row["device_id"], row["count"]) for row in first] == [("near", 2)]

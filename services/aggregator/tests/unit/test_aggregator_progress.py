@@ -11,6 +11,7 @@ from isotherm.aggregator.frames import confluent_avro
 from isotherm.aggregator.metrics import Metrics, Standstill
 from isotherm.aggregator.progress import Progress
 from isotherm.aggregator.status import Status
+from isotherm.aggregator.supervision.batch_pacer import BatchPacer
 from isotherm.aggregator.supervision.supervised_query import Cause, SupervisedQuery, cause_of
 from isotherm.connector.state.status import State
 from isotherm.servicekit.health import Health
@@ -137,8 +138,11 @@ class Reports:
     def recentProgress(self) -> list[Any]:  # noqa: N802 - Spark's name
         return [SimpleNamespace(json=lambda text=text: text) for text in self.kept]
 
-    def batch(self, number: int, dropped: int = 0) -> None:
-        states = [{"numRowsTotal": 1, "numRowsDroppedByWatermark": dropped}]
+    def lastProgress(self) -> Any:  # noqa: N802 - Spark's name
+        return self.recentProgress()[-1] if self.kept else None
+
+    def batch(self, number: int, dropped: int = 0, open_windows: int = 1) -> None:
+        states = [{"numRowsTotal": open_windows, "numRowsDroppedByWatermark": dropped}]
         self.kept.append(progress(batchId=number, timestamp=f"{number:06}", stateOperators=states))
 
 
@@ -157,6 +161,30 @@ def test_no_batch_is_passed_over_without_saying_so() -> None:
         reports.batch(number)
     assert [(one.batch_id, one.missed) for one in query.new_progress()] == [(53, 3), (54, 0)]
     assert query.new_progress() == []
+
+
+def test_open_windows_are_those_of_the_batch_before_or_not_known() -> None:
+    reports = Reports()
+    query = SupervisedQuery("windows", lambda: cast(StreamingQuery, reports))
+    assert query.open_windows_before(1) is None
+    query.start()
+    assert query.open_windows_before(1) is None
+    reports.batch(4, open_windows=9)
+    assert [query.open_windows_before(number) for number in (4, 5, 6)] == [None, 9, None]
+
+
+def test_the_wait_for_the_commit_is_no_part_of_a_batch() -> None:
+    reads_s = iter([0.0, 0.0, 0.0, 2.0, 2.0])
+    pacer = BatchPacer(1_000, lambda _: False, lambda: next(reads_s))
+    reports = Reports()
+    query = SupervisedQuery("windows", lambda: cast(StreamingQuery, reports), pacer=pacer)
+    query.start()
+    write = pacer.paced(lambda _rows, _batch_id: False)
+    for number in (0, 1):
+        write("rows", number)
+        reports.batch(number)
+    assert [one.duration_ms for one in query.new_progress()] == [1_379, 1_379 - 2_000]
+    assert not query.is_holding
 
 
 def test_a_service_that_rests_does_not_stand_still() -> None:

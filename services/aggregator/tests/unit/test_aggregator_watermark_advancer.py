@@ -92,7 +92,8 @@ def begin_again(windows: SupervisedQuery) -> None:
     windows.last = Progress.parse(json.dumps(idle))
 
 
-def advancer(folder: CheckpointFolder, log: Log) -> WatermarkAdvancer:
+def advancer(folder: CheckpointFolder, log: Log, hurried: list[int] | None = None) -> WatermarkAdvancer:
+    """An advancer that notes in `hurried` up to which batch nothing may wait."""
     settings = AggregatorSettings(
         checkpoint_dir=folder.folder,
         jars_dir=folder.folder,
@@ -103,7 +104,12 @@ def advancer(folder: CheckpointFolder, log: Log) -> WatermarkAdvancer:
         read_margin_ms=1_000,
     )
     return WatermarkAdvancer(
-        settings, folder, cast(Broker, log), cast(WriterSchemaCache, Schemas()), BrokerClock(lambda: 0.0)
+        settings,
+        folder,
+        cast(Broker, log),
+        cast(WriterSchemaCache, Schemas()),
+        BrokerClock(lambda: 0.0),
+        ([] if hurried is None else hurried).append,
     )
 
 
@@ -247,3 +253,24 @@ def test_unreadable_records_in_every_partition_stop_nothing(folder: CheckpointFo
     log.unreadable = True
     watermark.advance(windows, DUE_MS, log.ends())
     assert ticks(folder) == [DUE_MS + SKEW_MS]
+
+
+def test_nothing_is_urgent_before_a_window_can_end(folder: CheckpointFolder) -> None:
+    log, hurried = Log({("readings", 0): {49: 1, 50: 2}, ("readings", 1): {59: 1}}), list[int]()
+    plan(folder, BATCH, PLANNED)
+    advancer(folder, log, hurried).advance(query(), DUE_MS - 1, log.ends())
+    assert hurried == []
+
+
+def test_a_window_that_can_end_is_urgent_until_its_batch_has_been_planned(folder: CheckpointFolder) -> None:
+    """First the readings that no batch has, then the batch with the tick; the one after it writes the window."""
+    log, hurried = Log({("readings", 0): {49: 1, 50: DUE_MS - 1}, ("readings", 1): {59: 1}}), list[int]()
+    watermark = advancer(folder, log, hurried)
+    plan(folder, BATCH, PLANNED)
+    watermark.advance(query(), DUE_MS, log.ends())
+    assert (hurried, ticks(folder)) == ([BATCH], [])
+    plan(folder, BATCH + 1, {**PLANNED, ("readings", 0): 51})
+    watermark.advance(query(), DUE_MS + 100, log.ends())
+    assert (hurried, ticks(folder)) == ([BATCH, BATCH + 2], [DUE_MS + 100 + SKEW_MS])
+    watermark.advance(query(), DUE_MS + 200, log.ends())
+    assert hurried == [BATCH, BATCH + 2]

@@ -71,7 +71,8 @@ def messages(harness: Harness) -> Mapping[str, Message]:
     ids = known_ids(harness, topic)
     decoded = readings.decode(records(harness, [*on_time, late]), ids)
     reason = readings.reject_reason(ids, SETTINGS.timeliness)
-    aggregates = windows.aggregate(readings.on_time(decoded, reason), SETTINGS.window_ms, SETTINGS.slide_ms).persist()
+    made = windows.aggregate(readings.on_time(decoded, reason), SETTINGS.window_ms, SETTINGS.slide_ms)
+    aggregates = windows.with_revision(made, scenario.MEASURED_MS + SETTINGS.watermark_delay_ms).persist()
     rejected = readings.to_reject_topics(
         readings.rejected(decoded, reason),
         SETTINGS.late_topic,

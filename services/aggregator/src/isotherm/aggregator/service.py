@@ -14,6 +14,7 @@ from isotherm.aggregator.spark.kafka_options import java_options, redacted
 from isotherm.aggregator.spark.queries import REJECTS, WINDOWS, Queries
 from isotherm.aggregator.spark.window_sink import WindowSink, output_schema_ids
 from isotherm.aggregator.status import Status
+from isotherm.aggregator.supervision.batch_pacer import INTERVALS, BatchPacer
 from isotherm.aggregator.supervision.query_runner import QueryFailedError, QueryRunner
 from isotherm.aggregator.supervision.server_wait import ServerWait, StopRequestedError
 from isotherm.aggregator.supervision.supervised_query import SupervisedQuery
@@ -99,35 +100,47 @@ class Aggregator:
         start = wait.until("kafka", lambda: self._start_position(broker))
         schemas = WriterSchemaCache(registry, folder)
         output_ids = wait.until("registry", lambda: self._look_up_schemas(broker, registry, schemas))
+        pacer = BatchPacer(_hold_ms(settings), self._reads_backlog)
         spark = session.Spark(settings, folder.spark, lock)
         _log.info("spark started", jvm_pid=spark.jvm_pid, master=settings.spark.master)
         try:
             devices = DevicesTable(settings, self._kafka_options, broker, registry, folder)
             sink = WindowSink(
-                settings, self._kafka_options, output_ids, devices, self._metrics, start.complete_after_ms
+                settings,
+                self._kafka_options,
+                output_ids,
+                folder,
+                devices,
+                self._metrics,
+                lambda batch_id: windows.open_windows_before(batch_id),
+                start.complete_after_ms,
             )
             starting_offsets = wait.until("kafka", lambda: spark_offsets(start, broker, broker.input_topics(settings)))
-            queries = Queries(spark.session, settings, self._kafka_options, folder, sink, starting_offsets)
+            queries = Queries(spark.session, settings, self._kafka_options, folder, pacer.paced(sink), starting_offsets)
+            windows = SupervisedQuery(WINDOWS, lambda: queries.start_windows(schemas.ids), self._redact, pacer)
+            rejects = SupervisedQuery(REJECTS, lambda: queries.start_rejects(schemas.ids), self._redact)
             runner = QueryRunner(
                 settings,
                 broker,
                 schemas,
                 folder,
-                WatermarkAdvancer(settings, folder, broker, schemas),
+                WatermarkAdvancer(settings, folder, broker, schemas, hurry=pacer.hurry),
                 self._health,
                 self._metrics,
                 wait,
                 self._status,
                 self._target,
             )
-            runner.run(
-                SupervisedQuery(WINDOWS, lambda: queries.start_windows(schemas.ids), self._redact),
-                SupervisedQuery(REJECTS, lambda: queries.start_rejects(schemas.ids), self._redact),
-                lambda: self._verify_topics(broker),
-            )
+            runner.run(windows, rejects, lambda: self._verify_topics(broker))
         finally:
+            pacer.release()
             spark.stop()
             _log.info("spark stopped")
+
+    def _reads_backlog(self, batch_id: int) -> bool:
+        """Return whether a backlog is read: this batch or the one before it is near the limit, or not known."""
+        sizes = [self._folder.planned_records(number) for number in (batch_id - 1, batch_id)]
+        return any(size is None or size * 2 >= self._settings.max_offsets_per_trigger for size in sizes)
 
     def _redact(self, text: str) -> str:
         return redacted(text, self._kafka_options)
@@ -177,3 +190,8 @@ class Aggregator:
         """Look up the input's schema ids; return those of the aggregates and of the groups (0 without groups)."""
         schemas.open(broker.input_topics(self._settings))
         return output_schema_ids(self._settings, registry)
+
+
+def _hold_ms(settings: AggregatorSettings) -> int:
+    """Return for how long few readings wait for more. In a replay, where readings are the clock, they never wait."""
+    return INTERVALS * settings.trigger_ms if settings.advance_when_idle else 0

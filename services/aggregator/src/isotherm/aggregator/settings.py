@@ -105,11 +105,12 @@ class AggregatorSettings(ServiceSettings):
     trigger_ms: int = Field(
         500,
         ge=0,
-        description="Interval between two micro-batches of the windowed query; 0: without a pause. A window reaches "
-        "Kafka about four intervals (or four batch durations, if they are longer) after it became final.",
+        description="Shortest interval between two micro-batches of the windowed query; 0: without a pause. Few "
+        "readings wait up to six intervals for more, unless a window can end. A window reaches Kafka about four "
+        "intervals (or four batch durations, if they are longer) after it became final.",
     )
     rejects_trigger_ms: int = Field(
-        2_000,
+        4_000,
         ge=0,
         description="Interval between two micro-batches of the query for late readings and dead-letter records.",
     )

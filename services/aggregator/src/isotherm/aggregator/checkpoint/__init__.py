@@ -1,5 +1,5 @@
 """The checkpoint folder: its lock, its fingerprint, and the files that the service keeps beside Spark's.
 
-It also holds the cache of writer schemas, because the decision about a schema id must survive a restart. This package
-may import `frames`, `settings`, `watermark` and `offsets`. It must not start Spark or ask Kafka.
+It reads Spark's offset log, and holds the cache of writer schemas: the decision about a schema id must survive a
+restart. This package may import `frames`, `settings`, `watermark` and `offsets`. It must not start Spark or ask Kafka.
 """

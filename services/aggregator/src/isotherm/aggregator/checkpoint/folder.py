@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from isotherm.aggregator.checkpoint import offset_log
+from isotherm.aggregator.checkpoint.offset_log import PlannedBatch
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.offsets import Partition, by_partition, by_topic
 from isotherm.aggregator.settings import AggregatorSettings
@@ -133,7 +135,7 @@ class CheckpointFolder:
 
         A checkpoint of a release that did not store its start began at the first record of every partition.
         """
-        if self.last_planned_batch() < 0 and _newest_batch(self.rejects) < 0:
+        if self.last_planned_batch() < 0 and offset_log.newest_batch(self.rejects) < 0:
             return None
         if not self._start.exists():
             return StartPosition()
@@ -160,18 +162,29 @@ class CheckpointFolder:
 
     def last_planned_batch(self) -> int:
         """Return the number of the windowed query's newest batch, which may still run; -1 before the first."""
-        return _newest_batch(self.windows)
+        return offset_log.newest_batch(self.windows)
 
     def last_plan(self) -> tuple[int, dict[Partition, int]] | None:
         """Return the number of the windowed query's newest batch, and its end offset in every input partition.
 
         None before the first batch.
         """
-        return _newest_plan(self.windows)
+        return offset_log.newest_plan(self.windows)
+
+    def planned_batch(self, batch_id: int) -> PlannedBatch | None:
+        """Return what Spark decided about a batch of the windowed query; None when it is not known any more."""
+        return offset_log.planned_batch(self.windows, batch_id)
+
+    def planned_records(self, batch_id: int) -> int | None:
+        """Return by how many offsets a batch of the windowed query goes on in Kafka; None when that is not known."""
+        batch, before = self.planned_batch(batch_id), self.planned_batch(batch_id - 1)
+        if batch is None or before is None or batch.ends is None or before.ends is None:
+            return None
+        return sum(end - before.ends.get(partition, 0) for partition, end in batch.ends.items())
 
     def read_to(self, query: str) -> dict[Partition, int]:
         """Return the end offsets of a query's newest plan, or its start offsets before the first plan."""
-        plan = _newest_plan(self.folder / query)
+        plan = offset_log.newest_plan(self.folder / query)
         if plan is not None or not self._start.exists():
             return {} if plan is None else plan[1]
         return by_partition(json.loads(self._start.read_text(encoding="utf-8"))["offsets"])
@@ -180,7 +193,7 @@ class CheckpointFolder:
         """Return the larger end offset of both queries' newest plans, by partition. No query has read further."""
         furthest: dict[Partition, int] = {}
         for query in (self.windows, self.rejects):
-            plan = _newest_plan(query)
+            plan = offset_log.newest_plan(query)
             for partition, end in ({} if plan is None else plan[1]).items():
                 furthest[partition] = max(end, furthest.get(partition, 0))
         return furthest
@@ -212,28 +225,6 @@ def fingerprint(settings: AggregatorSettings, cluster_id: str, topic_ids: Mappin
         "shuffle_partitions": settings.shuffle_partitions,
         "state store": settings.spark.properties.get("spark.sql.streaming.stateStore.providerClass", "default"),
     }
-
-
-def _newest_batch(query: Path) -> int:
-    try:
-        names = [path.name for path in (query / "offsets").iterdir()]
-    except FileNotFoundError:
-        return -1
-    return max((int(name) for name in names if name.isdigit()), default=-1)
-
-
-def _newest_plan(query: Path) -> tuple[int, dict[Partition, int]] | None:
-    """Read the newest entry of Spark's offset log, which Spark writes before a batch begins.
-
-    The entry has one line with its version, one with metadata, and one with the end offset of each source.
-    """
-    batch_id = _newest_batch(query)
-    try:
-        lines = (query / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return None
-    # The clock source comes before the Kafka source. "-" stands for a source without data.
-    return None if lines[-1] == "-" else (batch_id, by_partition(json.loads(lines[-1])))
 
 
 def _replace(path: Path, content: Mapping[str, Any]) -> None:

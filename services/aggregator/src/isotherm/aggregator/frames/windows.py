@@ -17,6 +17,7 @@ GROUP = schema("TemperatureGroup", 1)
 IS_KNOWN = "is_known"
 
 _READING_COLUMNS = ("device_id", "metric", "value", "event_time")
+_WINDOW = ("window_start", "window_end")
 
 
 def with_clock(readings: DataFrame, clock: DataFrame, watermark_delay_ms: int) -> DataFrame:
@@ -38,11 +39,7 @@ def with_clock(readings: DataFrame, clock: DataFrame, watermark_delay_ms: int) -
 
 
 def aggregate(readings: DataFrame, window_ms: int, slide_ms: int | None = None) -> DataFrame:
-    """Return the aggregates by device, metric and window, with the columns of TemperatureAggregate.
-
-    The revision is the time of the micro-batch in epoch ms. Spark keeps this time in the checkpoint, so a batch that is
-    run again after a crash gives the same revision.
-    """
+    """Return the aggregates by device, metric and window: the columns of TemperatureAggregate without the revision."""
     length, slide = f"{window_ms} milliseconds", f"{slide_ms or window_ms} milliseconds"
     value = F.col("value")
     return (
@@ -65,9 +62,23 @@ def aggregate(readings: DataFrame, window_ms: int, slide_ms: int | None = None) 
             "min",
             "max",
             "stddev",
-            F.unix_millis(F.current_timestamp()).alias("revision"),
         )
     )
+
+
+def in_epoch_ms(aggregates: DataFrame) -> DataFrame:
+    """Return the aggregates with the bounds of their windows as numbers, so that Python can take them as they are."""
+    return aggregates.withColumns({name: F.unix_millis(name) for name in _WINDOW})
+
+
+def from_epoch_ms(rows: DataFrame) -> DataFrame:
+    """Return aggregates with the bounds of their windows as times; the inverse of `in_epoch_ms`."""
+    return rows.withColumns({name: F.timestamp_millis(name) for name in _WINDOW})
+
+
+def with_revision(aggregates: DataFrame, revision: int) -> DataFrame:
+    """Return the aggregates with their revision (epoch ms)."""
+    return aggregates.withColumn("revision", F.lit(revision).cast("long"))
 
 
 def with_devices(aggregates: DataFrame, devices: DataFrame) -> DataFrame:
@@ -81,8 +92,8 @@ def with_devices(aggregates: DataFrame, devices: DataFrame) -> DataFrame:
 def group(aggregates: DataFrame, attributes: Sequence[str], unknown_group: str) -> DataFrame:
     """Return the windows of devices that share the value of an attribute, with the columns of TemperatureGroup.
 
-    `aggregates` come from `with_devices`. A device whose attribute is not known is in the group `unknown_group`; with
-    an empty `unknown_group` it is left out.
+    `aggregates` come from `with_devices` and have a revision. A device whose attribute is not known is in the group
+    `unknown_group`; with an empty `unknown_group` it is left out.
     """
     pairs = F.array(*(F.struct(F.lit(name).alias("attribute"), F.col(name).alias("group")) for name in attributes))
     members = aggregates.select(

@@ -80,9 +80,7 @@ def measured_within(given: DataFrame, span: Span) -> DataFrame:
 def aggregate(given: DataFrame, span: Span, window_ms: int, slide_ms: int | None, revision: int) -> DataFrame:
     """Return the windows of `span` over the readings, computed by `windows.aggregate`, with one revision."""
     inside = measured_within(given, span)
-    return within(windows.aggregate(inside, window_ms, slide_ms), span).withColumn(
-        "revision", F.lit(revision).cast("long")
-    )
+    return windows.with_revision(within(windows.aggregate(inside, window_ms, slide_ms), span), revision)
 
 
 def published(records: DataFrame, ids: SchemaIds, schema: Mapping[str, Any], identity: Sequence[str]) -> DataFrame:

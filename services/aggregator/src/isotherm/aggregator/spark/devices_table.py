@@ -13,8 +13,12 @@ from isotherm.aggregator.checkpoint.writer_schema_cache import writer_schema
 from isotherm.aggregator.frames import confluent_avro, devices
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
 from isotherm.aggregator.kafka.broker import Broker
+from isotherm.aggregator.records import Attributes
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.servicekit.avro import SchemaRegistry
+
+MAX_DEVICES_IN_DRIVER = 20_000
+"""Most devices whose attributes are kept in Python as well: about 10 MB."""
 
 
 class DevicesTable:
@@ -34,6 +38,7 @@ class DevicesTable:
         self._registry = registry
         self._folder = folder
         self._cached: tuple[dict[str, int], DataFrame] | None = None
+        self._attributes: Attributes | None = None
 
     def as_of(self, session: SparkSession, batch_id: int) -> DataFrame:
         """Return `device_id` and the attributes. A batch that is run again gets the same rows as before.
@@ -56,7 +61,20 @@ class DevicesTable:
             if self._cached is not None:
                 self._cached[1].unpersist()
             self._cached = (ends, table)
+            self._attributes = _attributes(table) if table.count() <= MAX_DEVICES_IN_DRIVER else None
         return self._cached[1]
+
+    def attributes_as_of(self, session: SparkSession, batch_id: int) -> Attributes | None:
+        """Return what `as_of` returns, for Python; None when there are too many devices for that.
+
+        Raises BrokerError or RegistryUnavailableError.
+        """
+        self.as_of(session, batch_id)
+        return self._attributes
+
+
+def _attributes(table: DataFrame) -> Attributes:
+    return {device_id: tuple(values) for device_id, *values in table.collect()}
 
 
 def end_offsets_by_number(broker: Broker, topic: str) -> dict[str, int]:

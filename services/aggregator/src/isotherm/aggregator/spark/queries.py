@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,6 +19,8 @@ from isotherm.connector.errors.dead_letters import MAX_MESSAGE_BYTES
 
 WINDOWS = "windows"
 REJECTS = "rejects"
+
+_LOCAL_MASTER = re.compile(r"local(\[|$)")
 
 
 class Queries:
@@ -41,7 +44,11 @@ class Queries:
         self._sink = sink
 
     def start_windows(self, ids: SchemaIds) -> StreamingQuery:
-        """Start the windowed query, which passes the finished windows of every batch to the sink."""
+        """Start the windowed query, which passes the finished windows of every batch to the sink.
+
+        The windows have no revision yet. The time of the batch would be a constant in the code that Spark generates, so
+        that the JVM would have to compile every batch anew; the sink adds it.
+        """
         settings = self._settings
         self._use_own_scheduler_pool(WINDOWS)
         decoded = readings.decode(self._records(with_headers=False), ids)
@@ -58,7 +65,7 @@ class Queries:
         )
         timed = windows.with_clock(on_time, clock, settings.watermark_delay_ms)
         return (
-            windows.aggregate(timed, settings.window_ms, settings.slide_ms)
+            windows.in_epoch_ms(windows.aggregate(timed, settings.window_ms, settings.slide_ms))
             .writeStream.queryName(WINDOWS)
             .outputMode("append")
             .foreachBatch(self._sink)
@@ -93,7 +100,7 @@ class Queries:
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", query)
 
     def _records(self, *, with_headers: bool) -> DataFrame:
-        return (
+        records = (
             self._session.readStream.format("kafka")
             .options(**self._kafka, **SOURCE_OPTIONS, **self._settings.subscription)
             .option("startingOffsets", self._starting_offsets)
@@ -101,6 +108,11 @@ class Queries:
             .option("includeHeaders", with_headers)
             .load()
         )
+        # A task costs several milliseconds of processor time, however few records it reads. On a cluster executors may
+        # join later, so every partition of Kafka stays a task there.
+        context = self._session.sparkContext
+        is_local = _LOCAL_MASTER.match(context.master or "")
+        return records.coalesce(context.defaultParallelism) if is_local else records
 
     def _reject_reason(self, ids: SchemaIds) -> Column:
         return readings.reject_reason(ids, self._settings.timeliness)

@@ -218,7 +218,8 @@ class QueryRunner:
             return
         self._health.ready("kafka")
         for query in (windows, rejects):
-            read_to = self._folder.read_to(query.name) if query.read_to is None else query.read_to
+            planned = self._folder.read_to(query.name)
+            read_to = planned if query.read_to is None or query.is_holding else query.read_to
             self._metrics.set_lag(query.name, read_to, ends)
         self._update_standstill(windows, rejects)
         if windows.is_running:

@@ -14,6 +14,7 @@ from isotherm.aggregator.frames import confluent_avro
 from isotherm.aggregator.kafka.broker import BrokerError
 from isotherm.aggregator.offsets import Partition
 from isotherm.aggregator.progress import Progress
+from isotherm.aggregator.supervision.batch_pacer import BatchPacer
 from isotherm.servicekit.avro import RegistryUnavailableError
 
 _PYTHON_ERRORS = "|".join(
@@ -52,9 +53,13 @@ class SupervisedQuery:
     """A query that can be started again from its checkpoint."""
 
     def __init__(
-        self, name: str, start: Callable[[], StreamingQuery], redact: Callable[[str], str] = lambda text: text
+        self,
+        name: str,
+        start: Callable[[], StreamingQuery],
+        redact: Callable[[str], str] = lambda text: text,
+        pacer: BatchPacer | None = None,
     ) -> None:
-        """`start` starts the query; `redact` removes secrets from the text of a failure."""
+        """`start` starts the query; `redact` removes secrets from the text of a failure; `pacer` holds its batches."""
         self.name = name
         self.read_to: dict[Partition, int] | None = None
         self.last: Progress | None = None
@@ -62,11 +67,14 @@ class SupervisedQuery:
         self.starts = 0
         self._start = start
         self._redact = redact
+        self._pacer = pacer
         self._query: StreamingQuery | None = None
         self._seen: tuple[int, str] = (-1, "")
 
     def start(self) -> None:
         """Start the query with the schema ids known now."""
+        if self._pacer is not None:
+            self._pacer.begin()
         self._query = self._start()
         self.starts += 1
 
@@ -79,6 +87,19 @@ class SupervisedQuery:
     def is_initialized(self) -> bool:
         """Whether the query runs and has completed its first trigger, which reveals every mistake in its plan."""
         return self.is_running and self.last is not None
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether the newest batch has done its work and waits for its commit, which Spark reports afterwards."""
+        return self._pacer is not None and self._pacer.is_holding
+
+    def open_windows_before(self, batch_id: int) -> int | None:
+        """Return the number of open windows before a batch; None when this start has not run the batch before it."""
+        entry = None if self._query is None else self._query._jsq.lastProgress()
+        if entry is None:
+            return None
+        before = Progress.parse(entry.json())
+        return before.state_rows if before.batch_id == batch_id - 1 else None
 
     def new_progress(self) -> list[Progress]:
         """Return the progress since the last call, oldest first.
@@ -96,7 +117,7 @@ class SupervisedQuery:
             progress = Progress.parse(entry.json())
             if (progress.batch_id, progress.timestamp) <= self._seen:
                 break
-            new.append(progress)
+            new.append(self._without_hold(progress))
         new.reverse()
         last_batch = self._seen[0]
         if new and last_batch >= 0 and new[0].batch_id > last_batch + 1:
@@ -109,6 +130,11 @@ class SupervisedQuery:
             if progress.newest_appended_ms is not None:
                 self.newest_appended_ms = max(progress.newest_appended_ms, self.newest_appended_ms or 0)
         return new
+
+    def _without_hold(self, progress: Progress) -> Progress:
+        """Return the progress with the time that the batch took without the wait for its commit."""
+        held_ms = 0 if self._pacer is None else self._pacer.held_ms(progress.batch_id)
+        return replace(progress, duration_ms=progress.duration_ms - held_ms) if held_ms else progress
 
     def failure(self) -> str | None:
         """Return the text of the failure that ended the query, with Java's trace; None while it runs or was stopped."""
@@ -124,6 +150,8 @@ class SupervisedQuery:
         """
         if self._query is None:
             return
+        if self._pacer is not None:
+            self._pacer.release()
         self.new_progress()
         seen = self._seen
         while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < deadline_s:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from isotherm.aggregator.checkpoint.folder import CheckpointFolder
 from isotherm.aggregator.checkpoint.writer_schema_cache import WriterSchemaCache
@@ -24,11 +24,14 @@ class WatermarkAdvancer:
         broker: Broker,
         schemas: WriterSchemaCache,
         broker_clock: BrokerClock | None = None,
+        hurry: Callable[[int], None] = lambda _batch_id: None,
     ) -> None:
+        """`hurry` lets the batches up to a number end, and the next one be planned, without any wait."""
         self._folder = folder
         self._broker = broker
         self._schemas = schemas
         self._broker_clock = broker_clock or BrokerClock()
+        self._hurry = hurry
         self._advance_when_idle = settings.advance_when_idle
         self._has_append_time = settings.require_log_append_time
         self._max_publish_delay_ms = settings.max_publish_delay_ms
@@ -93,6 +96,11 @@ class WatermarkAdvancer:
             self._folder.tick(self._schedule.tick_ms(until_ms))
             self._ticked_watermark_ms = self._schedule.watermark_ms(until_ms)
             self._ticked_in_start = windows.starts
+            # One batch takes the tick, and the one after it writes the windows.
+            self._hurry(self._folder.last_planned_batch() + 1)
+        elif self._advance_when_idle:
+            # A window can end by now, and what was read last does not suffice: only a newer batch can.
+            self._hurry(self._checked_batch)
 
     def _observe(self, time_ms: int) -> None:
         # Without append times the records carry times of their producers, which can be ahead.

@@ -1,0 +1,78 @@
+"""Sends the records of a small batch from the driver, acknowledged and partitioned as Spark's Kafka sink does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from isotherm.aggregator.kafka.broker import BrokerError
+from isotherm.servicekit import kafka
+from isotherm.servicekit.settings import KafkaSettings
+
+_CLIENT_ID = "isotherm-aggregator-windows"
+_DELIVERY_TIMEOUT_MS = 10_000
+"""A query that loses Kafka is restarted with its batch unchanged, so waiting long only delays a stop."""
+_FLUSH_TIMEOUT_S = 15.0
+_FULL_QUEUE_WAIT_S = 0.1
+_REFUSALS = frozenset(
+    (
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_RECORD,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.POLICY_VIOLATION,
+    )
+)
+"""Errors that the same record would cause again."""
+
+
+class OutputRefusedError(Exception):
+    """Kafka refuses a record, and would refuse it again."""
+
+
+class OutputProducer:
+    """Sends records and returns when Kafka has stored them all. For one thread."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._producer: Producer | None = None
+
+    def send(self, records: Iterable[tuple[str, bytes, bytes]]) -> None:
+        """Send records, each a topic, a key and a value. Raises BrokerError, and OutputRefusedError."""
+        failures: list[KafkaError] = []
+
+        def report(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                failures.append(error)
+
+        # After a failure the next call begins with another producer: this one may still hold records, or be fenced.
+        producer, self._producer = self._producer or self._connect(), None
+        try:
+            for topic, key, value in records:
+                while not failures:
+                    try:
+                        producer.produce(topic, value=value, key=key, on_delivery=report)
+                        break
+                    except BufferError:
+                        producer.poll(_FULL_QUEUE_WAIT_S)
+            left = producer.flush(_FLUSH_TIMEOUT_S)
+        except KafkaException as failure:
+            error = kafka.error_of(failure)
+            failures.append(error or KafkaError(KafkaError.UNKNOWN))
+            left = 0
+        if failures or left:
+            producer.purge()
+            raise _failure_of(failures)
+        self._producer = producer
+
+    def _connect(self) -> Producer:
+        return kafka.producer(self._settings, _CLIENT_ID, delivery_timeout_ms=_DELIVERY_TIMEOUT_MS)
+
+
+def _failure_of(failures: list[KafkaError]) -> Exception:
+    refusals = [failure for failure in failures if failure.code() in _REFUSALS]
+    if refusals:
+        return OutputRefusedError(f"Kafka refuses a record of the output: {refusals[0].str()}")
+    reason = failures[0].str() if failures else f"no answer within {_FLUSH_TIMEOUT_S:.0f} s"
+    return BrokerError(f"Kafka did not store the windows: {reason}")

@@ -1,0 +1,115 @@
+"""How the driver sends the records of a small batch, with a producer that reports what it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from isotherm.aggregator.kafka.broker import BrokerError
+from isotherm.aggregator.kafka.output_producer import OutputProducer, OutputRefusedError
+from isotherm.aggregator.supervision.supervised_query import Cause, cause_of
+from isotherm.servicekit import kafka
+from isotherm.servicekit.settings import KafkaSettings
+
+RECORDS = [("out", b"k1", b"v1"), ("out", b"k2", b"v2")]
+
+
+@dataclass
+class FakeProducer:
+    """A producer that delivers everything, or fails with `error`, or gives no answer."""
+
+    error: KafkaError | None = None
+    is_silent: bool = False
+    full: int = 0
+    """How often its queue is full."""
+    stored: list[tuple[str, bytes, bytes]] = field(default_factory=list)
+    is_purged: bool = False
+    _reports: list[Callable[[], None]] = field(default_factory=list)
+
+    def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]) -> None:
+        if self.full:
+            self.full -= 1
+            raise BufferError
+        if self.error is None and not self.is_silent:
+            self.stored.append((topic, key, value))
+        self._reports.append(lambda: on_delivery(self.error, None))
+
+    def poll(self, _timeout_s: float) -> int:
+        return 0
+
+    def flush(self, _timeout_s: float) -> int:
+        if self.is_silent:
+            return len(self._reports)
+        for report in self._reports:
+            report()
+        self._reports = []
+        return 0
+
+    def purge(self) -> None:
+        self.is_purged = True
+
+
+@pytest.fixture
+def producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
+    """The producers that are made, in order; the test says what they are."""
+    made: list[FakeProducer] = []
+    waiting = made
+    monkeypatch.setattr(kafka, "producer", lambda *_, **__: waiting.pop(0))
+    return made
+
+
+def output() -> OutputProducer:
+    return OutputProducer(KafkaSettings())
+
+
+def test_everything_is_stored_when_it_returns_and_the_producer_is_kept(producers: list[FakeProducer]) -> None:
+    producer = FakeProducer(full=3)
+    producers += [producer]
+    sender = output()
+    sender.send(RECORDS)
+    sender.send(RECORDS[:1])
+    assert producer.stored == [*RECORDS, RECORDS[0]]
+
+
+@pytest.mark.parametrize(
+    "first", [FakeProducer(error=KafkaError(KafkaError._MSG_TIMED_OUT)), FakeProducer(is_silent=True)]
+)
+def test_an_outage_is_transient_and_the_next_try_begins_anew(
+    producers: list[FakeProducer], first: FakeProducer
+) -> None:
+    second = FakeProducer()
+    producers += [first, second]
+    sender = output()
+    with pytest.raises(BrokerError, match="did not store the windows") as failure:
+        sender.send(RECORDS)
+    assert first.is_purged
+    trace = f"{type(failure.value).__module__}.{type(failure.value).__qualname__}: {failure.value}"
+    assert cause_of(f"An exception was raised by the Python Proxy. Return Message: {trace}") is Cause.UNAVAILABLE
+    sender.send(RECORDS)
+    assert second.stored == RECORDS
+
+
+def test_a_refused_record_ends_the_query_for_good(producers: list[FakeProducer]) -> None:
+    producers += [FakeProducer(error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))]
+    with pytest.raises(OutputRefusedError) as failure:
+        output().send(RECORDS)
+    assert cause_of(repr(failure.value)) is Cause.FAILURE
+
+
+def test_a_fenced_producer_is_replaced(producers: list[FakeProducer], monkeypatch: pytest.MonkeyPatch) -> None:
+    fatal, second = FakeProducer(), FakeProducer()
+
+    def raise_fatal(*_: object, **__: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    monkeypatch.setattr(fatal, "produce", raise_fatal)
+    producers += [fatal, second]
+    sender = output()
+    with pytest.raises(BrokerError):
+        sender.send(RECORDS)
+    sender.send(RECORDS)
+    assert second.stored == RECORDS

@@ -1,0 +1,317 @@
+"""What the windowed query hands to Kafka, by the driver and by Spark, in one small Spark session."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from aggregator_spark import small_spark
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.checkpoint.offset_log import PlannedBatch
+from isotherm.aggregator.frames import windows
+from isotherm.aggregator.kafka.output_producer import OutputProducer
+from isotherm.aggregator.metrics import Metrics
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.spark.devices_table import DevicesTable
+from isotherm.aggregator.spark.window_sink import MAX_WINDOWS_IN_DRIVER, WindowSink
+
+# pyspark leaves the socket of every collect() to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")
+
+REVISION = 1_700_000_000_123
+WATERMARK_MS = 20_000
+BATCH = 7
+ATTRIBUTES = ["home", "region"]
+AGGREGATES = (
+    "device_id string, metric string, window_start long, window_end long, "
+    "count long, sum double, mean double, min double, max double, stddev double"
+)
+PREFIX = "isotherm_aggregator_"
+Records = dict[tuple[str, bytes], bytes]
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file in which commands note that Spark calls them, instead of a library that sets permissions."""
+    folder = tmp_path_factory.mktemp("commands")
+    log = folder / "calls.log"
+    log.touch()
+    for name in ("chmod", "ls", "readlink", "stat"):
+        command = folder / name
+        command.write_text(f'#!/bin/sh\necho "{name} $*" >>{log}\nexec {shutil.which(name)} "$@"\n')
+        command.chmod(0o755)
+    return log
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory, calls: Path) -> Iterator[SparkSession]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(calls.parent), prepend=os.pathsep)
+        with small_spark(tmp_path_factory.mktemp("spark")) as session:
+            calls.write_text("")  # what the shell scripts that start Spark called
+            yield session
+
+
+@dataclass
+class Devices:
+    """The devices table, with as many devices as the test says, in both forms."""
+
+    session: SparkSession
+    known: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    are_too_many: bool = False
+
+    def as_of(self, _session: SparkSession, _batch_id: int) -> DataFrame:
+        rows = [(device_id, *values) for device_id, values in self.known.items()]
+        return self.session.createDataFrame(rows, "device_id string, home string, region string")
+
+    def attributes_as_of(self, _session: SparkSession, _batch_id: int) -> Mapping[str, tuple[str | None, ...]] | None:
+        return None if self.are_too_many else self.known
+
+
+@dataclass
+class Sink:
+    """A sink whose records stay here."""
+
+    sink: WindowSink
+    metrics: Metrics
+    written: Records
+
+    def metric(self, name: str) -> float:
+        return self.metrics.registry.get_sample_value(f"{PREFIX}{name}_total") or 0.0
+
+
+def sink(
+    folder: CheckpointFolder,
+    devices: Devices,
+    open_windows: int | None,
+    complete_after_ms: int | None = None,
+    unknown_group: str = "unknown",
+) -> Sink:
+    """A sink before whose batches `open_windows` windows were open."""
+    chosen = AggregatorSettings.model_validate(
+        {
+            "checkpoint_dir": folder.folder,
+            "jars_dir": ".",
+            "group_attributes": ATTRIBUTES,
+            "unknown_group": unknown_group,
+        }
+    )
+    metrics, table = Metrics(), cast(DevicesTable, devices)
+    made = Sink(
+        WindowSink(chosen, {}, (5, 6), folder, table, metrics, lambda _: open_windows, complete_after_ms), metrics, {}
+    )
+
+    def send(records: Iterable[tuple[str, bytes, bytes]]) -> None:
+        made.written.update({(topic, key): value for topic, key, value in records})
+
+    def write(rows: DataFrame, topic: str) -> None:
+        made.written.update({(topic, row["key"].encode()): bytes(row["value"]) for row in rows.collect()})
+
+    producer = OutputProducer(chosen.kafka)
+    producer.send = send  # type: ignore[method-assign]  # the way of the driver
+    made.sink._producer = producer
+    made.sink._write = write  # type: ignore[method-assign]  # the way of Spark
+    return made
+
+
+def plan(folder: CheckpointFolder, batch_id: int, watermark_ms: int) -> None:
+    """Write what Spark writes before a batch begins."""
+    metadata = json.dumps({"batchWatermarkMs": watermark_ms, "batchTimestampMs": REVISION, "conf": {}})
+    (folder.windows / "offsets" / str(batch_id)).write_text(f'v1\n{metadata}\n-\n{{"in": {{"0": {batch_id}}}}}')
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> CheckpointFolder:
+    """A checkpoint whose batch 7 has a new watermark, and batch 8 the same."""
+    made = CheckpointFolder(tmp_path_factory.mktemp("checkpoint"))
+    made.create()
+    (made.windows / "offsets").mkdir(parents=True)
+    for batch_id, watermark_ms in ((BATCH - 1, 0), (BATCH, WATERMARK_MS), (BATCH + 1, WATERMARK_MS)):
+        plan(made, batch_id, watermark_ms)
+    return made
+
+
+def frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]]) -> DataFrame:
+    return spark.createDataFrame(list(rows), AGGREGATES)
+
+
+names = st.sampled_from(["d1", "d2", "d3", "a|b", "50%", "ü", ""])
+numbers = st.floats(-1e6, 1e6) | st.sampled_from([0.1, 0.2, 0.3, 1e100, -1e100])
+
+
+@st.composite
+def finished_windows(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    """Windows with different identities."""
+    keys = draw(
+        st.lists(
+            st.tuples(names, st.sampled_from(["temperature", "brightness"]), st.sampled_from([0, 10_000])),
+            min_size=1,
+            max_size=20,
+            unique=True,
+        )
+    )
+    rows = []
+    for device_id, metric, start_ms in keys:
+        count, total = draw(st.integers(1, 1_000)), draw(numbers)
+        low, high = sorted((draw(numbers), draw(numbers)))
+        spread = draw(st.floats(0, 1e6))
+        rows.append((device_id, metric, start_ms, start_ms + 10_000, count, total, total / count, low, high, spread))
+    return rows
+
+
+@given(
+    rows=finished_windows(),
+    known=st.dictionaries(names, st.tuples(st.none() | st.sampled_from(["h|1", "h2"]), st.none() | names)),
+    unknown_group=st.sampled_from(["unknown", ""]),
+)
+@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+def test_driver_and_spark_write_the_same_bytes(
+    spark: SparkSession,
+    folder: CheckpointFolder,
+    rows: list[tuple[Any, ...]],
+    known: dict[str, tuple[str | None, str | None]],
+    unknown_group: str,
+) -> None:
+    """A batch that is run again after a crash may take the other way, and must not change a record."""
+    few, many = Devices(spark, known), Devices(spark, known, are_too_many=True)
+    by_driver, by_spark, by_spark_after_all = (
+        sink(folder, devices, open_windows, unknown_group=unknown_group)
+        for devices, open_windows in ((few, len(rows)), (few, None), (many, len(rows)))
+    )
+    for each in (by_driver, by_spark, by_spark_after_all):
+        assert each.sink(frame(spark, rows), BATCH)
+    assert by_driver.written == by_spark.written == by_spark_after_all.written
+    assert sum(topic == "temperatures.aggregated" for topic, _ in by_driver.written) == len(rows)
+    for name in ("windows_emitted", "groups_emitted", "windows_without_device"):
+        assert by_driver.metric(name) == by_spark.metric(name) == by_spark_after_all.metric(name)
+
+
+def test_the_way_follows_the_number_of_open_windows(spark: SparkSession, folder: CheckpointFolder) -> None:
+    rows = [("d", "m", 0, 10_000, 1, 1.0, 1.0, 1.0, 1.0, 0.0)]
+    ways = []
+    for open_windows in (MAX_WINDOWS_IN_DRIVER, MAX_WINDOWS_IN_DRIVER + 1, None):
+        made = sink(folder, Devices(spark), open_windows)
+
+        def by_spark(_finished: DataFrame, _plan: PlannedBatch) -> bool:
+            ways.append("spark")
+            return True
+
+        def by_driver(_finished: DataFrame, _plan: PlannedBatch) -> bool:
+            ways.append("driver")
+            return True
+
+        made.sink._write_large = by_spark  # type: ignore[assignment]
+        made.sink._write_small = by_driver  # type: ignore[assignment]
+        assert made.sink(frame(spark, rows), BATCH)
+    assert ways == ["driver", "spark", "spark"]
+
+
+def test_a_batch_without_a_new_watermark_finishes_nothing_and_asks_nothing(
+    spark: SparkSession, folder: CheckpointFolder
+) -> None:
+    made = sink(folder, Devices(spark), None)
+    made.sink._open_windows_before = lambda _: pytest.fail("nobody need ask")
+    assert not made.sink(frame(spark, []), BATCH + 1)
+    assert made.written == {}
+
+
+def test_windows_without_all_their_readings_are_counted_and_not_written(
+    spark: SparkSession, folder: CheckpointFolder
+) -> None:
+    rows = [(f"d{n}", "m", start, start + 10_000, 2, 1.0, 0.5, 0.0, 1.0, 0.5) for n, start in enumerate((0, 0, 10_000))]
+    found = []
+    for open_windows in (3, None):
+        made = sink(folder, Devices(spark), open_windows, complete_after_ms=5_000)
+        assert made.sink(frame(spark, rows), BATCH)
+        found.append((made.metric("windows_incomplete"), made.metric("readings_incomplete"), made.written))
+        assert not made.sink(frame(spark, rows[:1]), BATCH)
+    assert found[0] == found[1]
+    assert found[0][:2] == (2, 4)
+
+
+class Emitted:
+    """Collects what a streaming query emits, with the batches' times in Spark's offset log.
+
+    Fails once, after it has taken the rows of a batch, when told so.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.taken: list[tuple[int, list[dict[str, Any]]]] = []
+        self.fail_next = False
+        self._folder = folder
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        emitted = [row.asDict() for row in rows.collect()]
+        if emitted:
+            entry = (self._folder / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
+            self.taken.append((json.loads(entry[1])["batchTimestampMs"], emitted))
+            if self.fail_next:
+                self.fail_next = False
+                raise ConnectionError("the sink is gone")
+
+
+def test_the_clock_alone_finishes_windows_and_a_repeated_batch_is_the_same(
+    spark: SparkSession, calls: Path, tmp_path: Path
+) -> None:
+    for name in ("clock", "readings"):
+        (tmp_path / name).mkdir()
+    calls.write_text("")  # of what starts a Python for the data frames of other tests
+    checkpoint = tmp_path / "checkpoint"
+    emitted = Emitted(checkpoint)
+
+    def put(folder: str, name: str, text: str) -> None:
+        hidden = tmp_path / folder / f".{name}"
+        hidden.write_text(text)
+        hidden.rename(tmp_path / folder / name)
+
+    def line(event_ms: int, device_id: str) -> str:
+        return json.dumps({"device_id": device_id, "metric": "m", "value": 1.5, "event_ms": event_ms}) + "\n"
+
+    def run() -> None:
+        clock = spark.readStream.text(str(tmp_path / "clock")).selectExpr(
+            "timestamp_millis(cast(value as long)) as event_time"
+        )
+        stream = (
+            spark.readStream.schema("device_id string, metric string, value double, event_ms long")
+            .json(str(tmp_path / "readings"))
+            .selectExpr("device_id", "metric", "value", "timestamp_millis(event_ms) as event_time")
+        )
+        timed = windows.with_clock(stream.coalesce(1), clock, watermark_delay_ms=5_000)
+        query = (
+            windows.in_epoch_ms(windows.aggregate(timed, 10_000))
+            .writeStream.foreachBatch(emitted)
+            .option("checkpointLocation", str(checkpoint))
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    put("readings", "1", line(1_000, "near") + line(90_000_000, "far ahead"))
+    run()
+    put("readings", "2", line(2_000, "near"))
+    run()
+    assert emitted.taken == []
+
+    put("clock", "1", "15000\n")
+    emitted.fail_next = True
+    with pytest.raises(Exception, match="the sink is gone"):
+        run()
+    run()
+    first, again = emitted.taken
+    assert first == again
+    assert first[0] > 0
+    (row,) = first[1]
+    assert (row["device_id"], row["count"], row["window_start"], row["window_end"]) == ("near", 2, 0, 10_000)
+    assert calls.read_text() == "", "a process was started for a file of the checkpoint"
