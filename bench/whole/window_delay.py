@@ -128,7 +128,8 @@ class WindowWatch(threading.Thread):
         self._clock_ms = clock_ms
         self._expected = ExpectedWindows(times, times.ends(from_ms, until_ms), list(self._stores), devices)
         self._stopped = threading.Event()
-        self.failure: Exception | None = None
+        self.errors: dict[str, Exception] = {}
+        """The last error of each store that could not answer a question; it was asked again."""
 
     @property
     def delays(self) -> Mapping[str, Delays]:
@@ -140,15 +141,20 @@ class WindowWatch(threading.Thread):
         self._stopped.set()
 
     def run(self) -> None:
-        """Ask until nothing is expected; an error of a store ends it and is kept in `failure`."""
-        try:
-            while not self._stopped.is_set() and (next_ms := self._expected.next_ms()) is not None:
-                self._ask()
-                self._stopped.wait(max(POLL_S, (next_ms - self._clock_ms()) / 1_000))
-        except Exception as error:
-            self.failure = error
+        """Ask until nothing is expected; while a store cannot answer, nothing is found in it."""
+        while not self._stopped.is_set() and (next_ms := self._expected.next_ms()) is not None:
+            self._ask()
+            self._stopped.wait(max(POLL_S, (next_ms - self._clock_ms()) / 1_000))
 
     def _ask(self) -> None:
         for end, store, devices in self._expected.due(self._clock_ms()):
-            if found := self._stores[store].present(end - self._times.window_ms, end, devices):
+            if found := self._present(store, end, devices):
                 self._expected.found(end, store, found, self._clock_ms())
+
+    def _present(self, store: str, end: int, devices: Collection[str]) -> set[str]:
+        try:
+            return self._stores[store].present(end - self._times.window_ms, end, devices)
+        except Exception as error:
+            # A table or an index that is just being made answers with errors of many kinds.
+            self.errors[store] = error
+            return set()
