@@ -179,6 +179,21 @@ def test_deletes_name_the_columns_of_the_key(cassandra: Any, session: Session, t
         in_part.sink.open()
 
 
+def test_rows_of_many_partitions_share_requests_to_the_only_server(
+    cassandra: Any, session: Session, table: str
+) -> None:
+    into = writing(cassandra.port, f"INSERT INTO {table} SELECT id, note FROM t AUTOCREATE PK id")
+    assert into.write(into.prepare(thing(id="first"))) == []
+    requests: list[object] = []
+    sink: Any = into.sink
+    sink._session.add_request_init_listener(requests.append)
+    names = [f"partition {number}" for number in range(20)]
+    assert into.write(*(into.prepare(thing(id=name, note=name)) for name in names)) == []
+    assert len(requests) == 2
+    found = {row["id"]: row["note"] for row in session.execute(f"SELECT id, note FROM {KEYSPACE}.{table}")}
+    assert found == {"first": None} | {name: name for name in names}
+
+
 def test_tls_checks_the_server(cassandra: Any, session: Session, table: str, tmp_path: Path) -> None:
     way, trust = behind_tls(cassandra.port, tmp_path)
     kcql = f"INSERT INTO {table} SELECT id, note FROM t AUTOCREATE PK id"
