@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.long, pyt
 KILLS = 24
 MOST_EVENTS = 150
 """A batch of both queries makes about 40 events."""
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 LOGS = ("windows/offsets", "windows/commits", "rejects/offsets", "rejects/commits")
 FOLDERS = (*LOGS, "windows/state/0/0", "windows/state/0/1")
 """Where Spark writes for every batch."""
@@ -80,6 +80,7 @@ def test_kills_at_writes_of_the_checkpoint_lose_and_repeat_nothing(
     for number in range(1, KILLS):
         given.put(given.records[number * part : (number + 1) * part])
         with FileEvents(folders) as files, start() as process:
+            wait_for(lambda: bool(process.jvm_pids()), "Spark, which writes the files", process)
             events.append(files.wait_for(chance.randint(1, MOST_EVENTS), TIMEOUT_S))
             kill(process)
         assert_files_are_whole(checkpoint)
