@@ -70,6 +70,8 @@ RETIRED = (
             "Handover",
             "Wanted",
             "Wishes",
+            "handover",
+            "obey",
             "obeys",
             "obeying",
             "run_as_wanted",

@@ -94,7 +94,7 @@ class Processes:
             if process in self.alive:
                 if self.holds[process] is None and process not in self.wants:
                     can.append((self.connect, process))
-                can += [(self.obey, process)] * 2 if self.orders[process] else []
+                can += [(self.follow_order, process)] * 2 if self.orders[process] else []
                 can += [(self.answer, process)] if self.answers[process] else []
                 can += [(self.die, process)] if self.random.random() < 0.2 else []
             else:
@@ -117,7 +117,7 @@ class Processes:
         while any(self.orders.values()) or any(self.answers.values()):
             for process in range(3):
                 if self.orders[process]:
-                    self.obey(process)
+                    self.follow_order(process)
                 if self.answers[process]:
                     self.answer(process)
         assert self.holds[self.owner] == self.epoch, "the session is lost"
@@ -133,7 +133,7 @@ class Processes:
         self.wants.add(process)
         self._carry_out(self.arbiter.claim(process, "c"))
 
-    def obey(self, process: int) -> None:
+    def follow_order(self, process: int) -> None:
         order, held = self.orders[process].popleft(), self.holds[process]
         if isinstance(order, Yield) and held is None:
             self.answers[process].append(self.given.pop(process, None))
