@@ -142,7 +142,7 @@ def restart(
 
 
 def pause(name: NameArgument, endpoint: EndpointOption = None, format_: FormatOption = None) -> None:
-    """Pause a connector, whose tasks keep their partitions, and print its status."""
+    """Pause a connector until it is resumed, and print its status."""
     _change_state(name, "pause", "PAUSED", endpoint, format_)
 
 
@@ -152,7 +152,7 @@ def resume(name: NameArgument, endpoint: EndpointOption = None, format_: FormatO
 
 
 def stop(name: NameArgument, endpoint: EndpointOption = None, format_: FormatOption = None) -> None:
-    """Stop a connector, which ends its tasks, and print its status."""
+    """Stop a connector, so that its offsets can be changed, and print its status."""
     _change_state(name, "stop", "STOPPED", endpoint, format_)
 
 
