@@ -257,10 +257,10 @@ def _show_configuration(info: Mapping[str, Any], format_: Format | None) -> None
         write(formats.configuration(info))
 
 
-def _show_status(said: Mapping[str, Any], format_: Format | None) -> None:
-    show(said, format_, formats.status(said), lambda console: formats.show_status(said, console))
+def _show_status(found: Mapping[str, Any], format_: Format | None) -> None:
+    show(found, format_, formats.status(found), lambda console: formats.show_status(found, console))
 
 
-def _show_task(said: Mapping[str, Any], format_: Format | None) -> None:
-    states = [(f"task {said['id']}", said)]
-    show(said, format_, formats.task_status(said), lambda console: formats.show_states(states, console))
+def _show_task(found: Mapping[str, Any], format_: Format | None) -> None:
+    states = [(f"task {found['id']}", found)]
+    show(found, format_, formats.task_status(found), lambda console: formats.show_states(states, console))

@@ -84,12 +84,12 @@ class _Errors:
     def __init__(self, interval_s: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval_s = interval_s
         self._clock = clock
-        self._said: dict[str, float] = {}
+        self._logged_s: dict[str, float] = {}
 
     def __call__(self, error: KafkaError) -> None:
         now = self._clock()
-        self._said = {name: at for name, at in self._said.items() if now - at < self._interval_s}
-        if error.name() not in self._said:
-            self._said[error.name()] = now
+        self._logged_s = {name: at for name, at in self._logged_s.items() if now - at < self._interval_s}
+        if error.name() not in self._logged_s:
+            self._logged_s[error.name()] = now
             # librdkafka retries after every error that it reports here; a fatal one also fails the next call.
             _log.warning("kafka client error", code=error.name(), reason=error.str(), fatal=error.fatal())

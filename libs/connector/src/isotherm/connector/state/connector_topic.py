@@ -44,11 +44,11 @@ class ConnectorTopic:
         registry_settings: RegistrySettings,
         client_id: str,
         reader: JsonSchema,
-        wants: Callable[[str], bool] = lambda _name: True,
+        is_followed: Callable[[str], bool] = lambda _name: True,
     ) -> None:
-        """Only records whose name passes `wants` are decoded, so that another connector's bad record cannot block."""
+        """Only records whose name passes `is_followed` are decoded, so that another connector's bad record cannot block."""
         self._decode = Decoder(SchemaRegistry(registry_settings), reader)
-        self._wants = wants
+        self._wants = is_followed
         # The consumer assigns the partition itself: it joins no group and commits nothing.
         self._consumer = kafka.consumer(kafka_settings, client_id, client_id, enable_partition_eof=True)
         self._is_assigned = False
