@@ -46,9 +46,9 @@ class ConnectorTopic:
         reader: JsonSchema,
         is_followed: Callable[[str], bool] = lambda _name: True,
     ) -> None:
-        """Only records whose name passes `is_followed` are decoded, so that another connector's bad record cannot block."""
+        """Only records for whose name `is_followed` is true are decoded: bad records of other connectors cannot block."""
         self._decode = Decoder(SchemaRegistry(registry_settings), reader)
-        self._wants = is_followed
+        self._is_followed = is_followed
         # The consumer assigns the partition itself: it joins no group and commits nothing.
         self._consumer = kafka.consumer(kafka_settings, client_id, client_id, enable_partition_eof=True)
         self._is_assigned = False
@@ -85,7 +85,7 @@ class ConnectorTopic:
             self.is_current = self.is_current or error.code() == KafkaError._PARTITION_EOF
             return None
         name = (message.key() or b"").decode(errors="replace")
-        return self._change(name, message) if self._wants(name) else None
+        return self._change(name, message) if self._is_followed(name) else None
 
     def _assign(self) -> bool:
         if time.monotonic() < self._next_try_s:
