@@ -46,7 +46,7 @@ class ConnectorTopic:
         reader: JsonSchema,
         is_followed: Callable[[str], bool] = lambda _name: True,
     ) -> None:
-        """Only records for whose name `is_followed` is true are decoded: bad records of other connectors cannot block."""
+        """Decode only records for whose name `is_followed` is true, so that bad records of others cannot block."""
         self._decode = Decoder(SchemaRegistry(registry_settings), reader)
         self._is_followed = is_followed
         # The consumer assigns the partition itself: it joins no group and commits nothing.
