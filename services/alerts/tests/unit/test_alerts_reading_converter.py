@@ -1,4 +1,4 @@
-"""What is no reading is buried as it came, with the reason, and counted by it."""
+"""What is no reading is sent as it came, with the reason, and counted by it."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def record_of(value: bytes | None) -> Any:
 async def test_poison_is_made_a_dead_letter(value: bytes | None, reason: str) -> None:
     producer, metrics = Producer(), Metrics()
     assert await converter_of(producer, metrics).convert(record_of(value)) is None
-    ((key, buried, headers),) = producer.sent
-    assert (key, buried, headers["from"]) == (b"d", value, b"a device")
+    ((key, sent, headers),) = producer.sent
+    assert (key, sent, headers["from"]) == (b"d", value, b"a device")
     assert (headers[f"{PREFIX}topic"], headers[f"{PREFIX}offset"]) == (b"in", b"3")
     assert metrics.registry.get_sample_value("isotherm_alerts_dead_letters_total", {"reason": reason}) == 1
 

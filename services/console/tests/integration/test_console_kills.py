@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 
 KILLS, MOST_KILLS = 5, 40
 BATCH = 4_000
-"""Buried before each kill: several batches of a replay."""
+"""Dead-letter records written before each kill: several batches of a replay."""
 Step = tuple[str, str]
 """The desired state of a connector after a change: its file and its target state."""
 
