@@ -1,4 +1,4 @@
-"""Alert rules, evaluated by Prometheus itself: a healthy system that has nothing to do raises no alarm.
+"""Alert rules, evaluated by Prometheus itself: a healthy idle system raises no alert.
 
 Needs promtool (Debian: the package prometheus). What is fed to it are the services' own pages of metrics.
 """

@@ -1,4 +1,4 @@
-"""The console in Debian's Chromium: every complaint of a page is kept, axe looks at it, and Tab alone must do."""
+"""The console in Debian's Chromium: every error of a page is recorded, axe checks it, and Tab reaches everything."""
 
 from __future__ import annotations
 

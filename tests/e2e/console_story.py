@@ -1,4 +1,4 @@
-"""The life of one connector, made, poisoned, mended, paused, deleted: told in a browser, seen at both its ends."""
+"""The life of one connector in a browser, from its creation to its deletion, checked in the topics and stores."""
 
 from __future__ import annotations
 

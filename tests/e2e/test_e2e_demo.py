@@ -1,4 +1,4 @@
-"""The whole system under load: worked with in a browser, then each service killed; the report must still add up."""
+"""The whole system under load: used in a browser, then each service is killed; the report must still add up."""
 
 from __future__ import annotations
 

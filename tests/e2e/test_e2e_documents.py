@@ -1,4 +1,4 @@
-"""The documents' configurations as printed, on real servers, with clients and devices that we did not write."""
+"""The configurations of the documents as printed, on real servers, with third-party clients and devices."""
 
 from __future__ import annotations
 

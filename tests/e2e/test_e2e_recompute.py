@@ -1,4 +1,4 @@
-"""Late readings are put into their windows afterwards, and every store ends with what a full recount gives."""
+"""Late readings are added to their windows afterwards, and every store equals a full recount."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tutorial page as a script: its commands as they are printed, and what the page says that they print."""
+"""A tutorial page as a script: its commands as printed, and the output that the page shows."""
 
 from __future__ import annotations
 

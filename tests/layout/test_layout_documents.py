@@ -1,4 +1,4 @@
-"""Links, anchors and file names in the Markdown files lead somewhere. `make docs` also checks the built site."""
+"""Links, anchors and file names in the Markdown files exist. `make docs` also checks the built site."""
 
 from __future__ import annotations
 

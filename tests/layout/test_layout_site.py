@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, and its build fails on what leads nowhere."""
+"""The documentation site builds without a warning, and its build fails on a broken link."""
 
 from __future__ import annotations
 

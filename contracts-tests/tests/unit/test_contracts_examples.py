@@ -1,4 +1,4 @@
-"""Every example, and records by chance, through the real decoding and processing of every consumer."""
+"""Every example and generated records pass the real decoding and processing of every consumer."""
 
 from __future__ import annotations
 

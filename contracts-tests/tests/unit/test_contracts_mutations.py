@@ -1,4 +1,4 @@
-"""Each way to break a promise, done to what a provider really wrote: some consumer's contract must turn red."""
+"""Each way to break a promise, applied to what a provider wrote, fails the contract of some consumer."""
 
 from __future__ import annotations
 

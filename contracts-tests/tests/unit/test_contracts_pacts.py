@@ -1,4 +1,4 @@
-"""Consumers' needs against what providers really write; and the verification itself, which must be able to fail."""
+"""The needs of consumers are verified against what providers really write; the verification itself can fail."""
 
 from __future__ import annotations
 

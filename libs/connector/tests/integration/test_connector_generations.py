@@ -1,4 +1,4 @@
-"""Tasks of two configurations of one connector do not run side by side, whatever each worker has read by then."""
+"""Tasks of two configurations of one connector never run at the same time, whatever each worker has read."""
 
 from __future__ import annotations
 

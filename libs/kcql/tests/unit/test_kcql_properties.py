@@ -1,4 +1,4 @@
-"""Properties that hold for any text: nothing crashes, nothing is lost, what is written back says the same."""
+"""Properties for any text: no crash, no lost word, and the same meaning after rendering."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A fatal error of a real librdkafka producer, from its mock broker: seen, cured, or the end of the process."""
+"""A fatal error of a real librdkafka producer with its mock broker: detected, repaired, or the process ends."""
 
 from __future__ import annotations
 

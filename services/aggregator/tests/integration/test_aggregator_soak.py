@@ -1,4 +1,4 @@
-"""The headline load, ten billion readings a day, offered for minutes; every window recounted afterwards.
+"""The rate of ten billion readings a day for some minutes; afterwards every window is recounted.
 
 `SOAK_SECONDS` (600 when it is not set) says for how long.
 """

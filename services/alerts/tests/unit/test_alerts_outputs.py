@@ -1,4 +1,4 @@
-"""What becomes of records that Kafka has not acknowledged when their run ends."""
+"""Records that Kafka has not acknowledged when their run ends."""
 
 from __future__ import annotations
 

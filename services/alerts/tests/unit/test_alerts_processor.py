@@ -1,4 +1,4 @@
-"""The order in which things are written, and what is found after a crash between any two of them."""
+"""The order of writes, and the state after a crash between any two of them."""
 
 from __future__ import annotations
 

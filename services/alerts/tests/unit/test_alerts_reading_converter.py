@@ -1,4 +1,4 @@
-"""What is no reading is sent as it came, with the reason, and counted by it."""
+"""A record that is no reading becomes a dead-letter record with its bytes and the reason, and is counted."""
 
 from __future__ import annotations
 

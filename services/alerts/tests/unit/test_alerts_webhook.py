@@ -1,4 +1,4 @@
-"""What ends a post, and what does not end the thread that posts."""
+"""When a post is given up, and that no failure ends the thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aggregates as readings: what they become, in which order they are taken, what a revision and a repeat change."""
+"""Aggregates as readings: their conversion, their order, and the effect of revisions and repetitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the bridge acknowledges to a real Mosquitto: the test decides when Kafka reports, nothing else is modelled."""
+"""When the bridge acknowledges to a real Mosquitto. The test decides when Kafka reports a delivery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A commit or abort that the network delivers late, or whose answer is lost, touches no other transaction.
+"""A commit or abort that arrives late, or whose answer is lost, affects no other transaction.
 
 jepsen.io/analyses/bufstream-0.1.0 describes the fault for Kafka's protocol before transactions v2 (KIP-890), which
 librdkafka does not speak. `docs/results/mqtt-proxy-delayed-endtxn.txt` holds what was seen.

@@ -1,4 +1,4 @@
-"""What clients that we did not write get from the proxy, and what a Kafka consumer sees of it."""
+"""The proxy with third-party clients, and what a Kafka consumer then reads."""
 
 from __future__ import annotations
 

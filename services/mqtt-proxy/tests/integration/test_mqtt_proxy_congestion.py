@@ -1,4 +1,4 @@
-"""While Kafka cannot take more, publishes wait; everything else that a client says is answered."""
+"""While Kafka accepts no more, publishes wait; all other packets of a client are answered."""
 
 from __future__ import annotations
 

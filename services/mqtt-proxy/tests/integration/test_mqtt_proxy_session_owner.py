@@ -1,4 +1,4 @@
-"""A session is its user's: nobody else may take its connection, its will or its QoS 2 state."""
+"""A session belongs to its user: no other user can take over its connection, its will or its QoS 2 state."""
 
 from __future__ import annotations
 

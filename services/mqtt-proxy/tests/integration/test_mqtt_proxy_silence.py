@@ -1,4 +1,4 @@
-"""Peers that vanish without a word, and clients that are silent for longer than they may be."""
+"""Peers that disappear without closing the connection, and clients that exceed their keep-alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions as they are after a start, for tests that have states and no topic."""
+"""Sessions as they are after a start, for tests without a sessions topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bound on what is in flight: when clients wait, and when they continue."""
+"""The limit on publishes in flight: when clients wait, and when they continue."""
 
 from __future__ import annotations
 

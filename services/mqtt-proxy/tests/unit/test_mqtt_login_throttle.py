@@ -1,4 +1,4 @@
-"""Guessing of passwords: limited in a row and all at once, and nobody else is kept out."""
+"""Guessing of passwords is limited, one by one or all at once, and locks out no other client."""
 
 from __future__ import annotations
 

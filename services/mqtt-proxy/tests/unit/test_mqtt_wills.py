@@ -1,4 +1,4 @@
-"""When a will is published: real sessions and batches, transactions whose outcome the test decides, no Kafka."""
+"""When a will is published, with real sessions and batches, and transactions whose outcome the test decides."""
 
 from __future__ import annotations
 

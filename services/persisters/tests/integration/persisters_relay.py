@@ -1,4 +1,4 @@
-"""A TCP relay between a client and a server: can lose the answer to a request, hold a request, and speak TLS."""
+"""A TCP relay between a client and a server: it can drop an answer, delay a request, and use TLS."""
 
 from __future__ import annotations
 

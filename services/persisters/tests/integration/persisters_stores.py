@@ -1,4 +1,4 @@
-"""Each sink with targets of a test's own, and what is in them, seen from outside."""
+"""Each sink with targets of its own for every test, and a reader of their contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the persisters share: a topic, the service as a process, and what a sink must hold."""
+"""What the tests of the persisters share: a topic, the service as a process, and the expected contents of a sink."""
 
 from __future__ import annotations
 

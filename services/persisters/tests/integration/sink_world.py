@@ -1,4 +1,4 @@
-"""What the tests of single sinks share: records straight into a real server, without Kafka; and TLS in front of it."""
+"""What the tests of single sinks share: records written to a real server without Kafka, also over TLS."""
 
 from __future__ import annotations
 

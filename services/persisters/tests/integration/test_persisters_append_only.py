@@ -1,4 +1,4 @@
-"""Structures without identities hold each record once, wherever the writer dies; and what a full one does."""
+"""Structures without identities hold each record once, wherever the writer is killed; full structures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One suite for every sink, on the real servers: what arrives, what stays, and what a crash must not change."""
+"""One suite for every sink on real servers: what is written, what is kept, and what a crash must not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a task whose sink is frozen: within the limit, out of its group, with the exit code that says so."""
+"""The end of a task whose sink is frozen: it leaves its group within the limit, with the right exit code."""
 
 from __future__ import annotations
 

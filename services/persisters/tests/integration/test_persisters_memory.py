@@ -1,4 +1,4 @@
-"""How much memory a persister takes while its sink takes nothing."""
+"""The memory of a persister while its sink accepts nothing."""
 
 from __future__ import annotations
 

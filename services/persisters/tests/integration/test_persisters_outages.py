@@ -1,4 +1,4 @@
-"""Servers that go away, freeze, or whose answers are lost: nothing is lost, nothing is doubled, and it is said."""
+"""Servers that fail, freeze or lose answers: no record is lost or doubled, and the outage is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions that are not in the topic any more, and partitions that give nothing: seen, counted, cured or ended."""
+"""Positions that retention removed, and stalled partitions: detected, counted, and repaired or the task ends."""
 
 from __future__ import annotations
 

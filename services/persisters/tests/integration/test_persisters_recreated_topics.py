@@ -1,4 +1,4 @@
-"""A topic that is deleted and made anew begins its offsets anew: what it holds is not what was written before."""
+"""A topic that is deleted and created again starts its offsets again: its records count as new."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task that stops at a record: what is behind that record is not passed over, however far the task was ahead."""
+"""A task that stops at a record skips none of the records after it, however many were read ahead."""
 
 from __future__ import annotations
 

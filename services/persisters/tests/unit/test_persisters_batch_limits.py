@@ -1,4 +1,4 @@
-"""Which records a partition's buffer takes, and when they become a batch."""
+"""Which records a partition buffer accepts, and when they become a batch."""
 
 from __future__ import annotations
 

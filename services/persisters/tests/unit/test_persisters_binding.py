@@ -1,4 +1,4 @@
-"""Values serialized by the sink are what the driver makes of them, and all other values are left to the driver."""
+"""The sink serializes values exactly as the driver does, and leaves all other values to the driver."""
 
 from __future__ import annotations
 

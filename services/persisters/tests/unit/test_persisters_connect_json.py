@@ -1,4 +1,4 @@
-"""JSON with Connect's envelope: the payload by its schema, and what is no such value."""
+"""JSON with the envelope of Kafka Connect: the payload by its schema, and invalid values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents whose ids come again: how many requests a batch takes, whom a refused one concerns, who wins."""
+"""Documents whose ids come again: requests per batch, refused rows, and which row wins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user of Elasticsearch who may not do everything: whose fault a 403 is."""
+"""A user of Elasticsearch without all rights: which errors 403 concern the record and which the task."""
 
 from __future__ import annotations
 

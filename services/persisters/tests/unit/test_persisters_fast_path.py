@@ -1,4 +1,4 @@
-"""Rows of whole batches are those that the records make one by one; any other batch is left to them."""
+"""Rows of a whole batch equal those of its records; the fast path leaves any other batch to the slow one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where partitions are read, and what the loop does when another configuration joins; with a consumer that is told."""
+"""Where partitions are read from, and what the loop does when another configuration joins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intents: after a crash the structure itself tells which appends happened, however they arrived."""
+"""Intents: after a crash the contents of the structure show which appends were executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was queued for a partition is not begun once the partition is gone, nor after the process stood still."""
+"""A queued write does not begin after the partition was revoked, nor after the process was suspended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partition buffers and their batches: any schedule of failures, crashes and rebalances keeps every promise."""
+"""Partition buffers and their batches keep every promise in any order of failures, crashes and rebalances."""
 
 from __future__ import annotations
 

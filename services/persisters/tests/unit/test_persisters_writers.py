@@ -1,4 +1,4 @@
-"""What is told of a batch when: dead letters wait until no row of it is offered again."""
+"""When the observers of a batch are called: dead-letter records wait until no row of it is written again."""
 
 from __future__ import annotations
 
