@@ -78,7 +78,7 @@ def _interpolated(value: str) -> str:
 
 
 class Started:
-    """Stands where a service would begin, and keeps what it was given."""
+    """Replaces the start of a service, and keeps the arguments."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.settings: ServiceSettings | None = None

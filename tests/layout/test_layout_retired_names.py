@@ -21,7 +21,7 @@ HISTORY = (
     "docs/reference/topics.md",
     "tests/layout/",
 )
-"""Texts that report what was; a page with the texts of registered schemas, which stay as they are; this list itself."""
+"""Texts about the past; a page with the texts of registered schemas, which cannot change; this list itself."""
 TEXTS = (".css", ".html", ".j2", ".js", ".md", ".py", ".toml", ".tpl", ".txt", ".yaml", ".yml")
 
 

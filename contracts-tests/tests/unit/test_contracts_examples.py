@@ -33,7 +33,7 @@ DRAINED = sorted(
     {(need.consumer, need.topic) for need in NEEDS if need.consumer.startswith("persisters-")}
     | {(persisters.ELASTICSEARCH, "alerts")}
 )
-"""What each persister drains; alerts, too, although nobody writes them yet."""
+"""The topics that each persister reads; alerts, too, although no provider writes them yet."""
 TOPICS = sorted({topic for _, topic in DRAINED})
 
 

@@ -23,7 +23,7 @@ Change = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 class Mutation(NamedTuple):
-    """A change in one message, and what the reports must say."""
+    """A change in one message, and the findings that the reports must contain."""
 
     provider: str
     scenario: str

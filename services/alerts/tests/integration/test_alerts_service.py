@@ -32,7 +32,7 @@ POISON = [b"", b"no frame", b"\x00\x00\x0f\x12\x06rest", None]
 
 
 class Hook:
-    """A webhook that answers what it is told and keeps what it was sent."""
+    """A webhook that answers as a test sets it and keeps what was posted."""
 
     def __init__(self) -> None:
         self.answers: dict[str, list[int]] = {}
@@ -87,7 +87,7 @@ class World:
         return found
 
     def know(self, device_id: str, **known: Any) -> None:
-        """Make a device known, and wait until the service has read it."""
+        """Write the record of a device, and wait until the service has read it."""
         before = self.worker.counted("device_records_total")
         record: dict[str, Any] = {
             "device_id": device_id,

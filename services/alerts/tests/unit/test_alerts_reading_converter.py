@@ -24,7 +24,7 @@ READING = {"device_id": "d", "metric": "m", "value": 1.0, "unit": "Cel", "event_
 
 
 class Registry:
-    """A registry that knows one schema."""
+    """A registry with one schema."""
 
     def schema(self, schema_id: int) -> WriterSchema:
         if schema_id != 7:
@@ -33,7 +33,7 @@ class Registry:
 
 
 class Producer:
-    """A Kafka that takes everything at once."""
+    """A Kafka that acknowledges everything at once."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[bytes | None, bytes | None, dict[str, Any]]] = []

@@ -23,7 +23,7 @@ Turn = Callable[[], Any]
 
 
 class Consumer:
-    """Gives alerts, or what its turns say; whoever closes it lets the next one be opened."""
+    """Returns alerts, or the scripted results; when it is closed, the next one can be opened."""
 
     def __init__(self, turns: list[Turn], commit: Turn) -> None:
         self.polled, self._turns, self._commit = 0, turns, commit

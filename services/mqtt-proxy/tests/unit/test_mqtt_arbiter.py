@@ -69,7 +69,7 @@ def test_a_session_that_stays_is_refused() -> None:
 
 
 class Processes:
-    """One client, three processes that die at any moment.
+    """One client, and three processes that can be killed at any moment.
 
     Kafka is the owner and the epoch in the topic; each process holds the session or not. A transfer is a write to Kafka
     and then an answer, and a process can die between the two; a successor reads Kafka and then joins.
@@ -88,7 +88,7 @@ class Processes:
         self.answers: dict[int, deque[int | None]] = {process: deque() for process in range(3)}
 
     def step(self) -> None:
-        """Something that can happen now happens."""
+        """Execute one of the possible next events."""
         can: list[tuple[Callable[[int], None], int]] = []
         for process in range(3):
             if process in self.alive:
@@ -109,7 +109,7 @@ class Processes:
         )
 
     def settle(self) -> None:
-        """Nobody dies any more: everybody gets what he waits for."""
+        """Without further kills every claim is answered."""
         for process in {0, 1, 2} - self.alive:
             if process not in self.read:
                 self.restore(process)

@@ -8,7 +8,7 @@ from isotherm.mqtt_proxy.metrics import Metrics
 
 
 class Client:
-    """A client that counts how often it is resumed."""
+    """A client that counts its resumptions."""
 
     def __init__(self) -> None:
         self.resumed = 0

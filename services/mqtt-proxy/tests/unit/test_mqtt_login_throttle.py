@@ -19,7 +19,7 @@ class ThrottledLogin:
         self._limit = LoginThrottle(rate, lambda: self.now_s, maximum)
 
     async def log_in(self, key: str, *, right: bool) -> bool | None:
-        """Whether the password was right; None when it was not even looked at."""
+        """Whether the password was right; None when it was not checked."""
         try:
             async with self._limit.attempt(key) as attempt:
                 self.checked += 1

@@ -100,7 +100,7 @@ class Authority:
 
 
 def behind_tls(server_port: int, folder: Path) -> tuple[Relay, dict[str, str]]:
-    """A way with TLS to a server, and the keys of a connector that trusts it."""
+    """A TLS relay to a server, and the keys of a connector that trusts it."""
     authority = Authority(folder)
     return Relay(server_port, context=authority.server), {"ssl.certificate.authorities": str(authority.certificates)}
 

@@ -104,7 +104,7 @@ def test_a_crash_between_appends_of_equal_items_is_made_good(kind: str, structur
 
 
 def drain(queue: QueueStore, task: Persister, taken: list[Seen], written: list[Seen]) -> None:
-    """Take the rest out: with what was taken before, it is what was written, each once and in order."""
+    """Take the remaining items; with those taken before, they are the written ones, each once and in order."""
     while len(taken) < len(written):
         task.until("more", lambda: queue.size() > 0)
         taken += queue.take(ROOM)
@@ -152,7 +152,7 @@ def test_a_full_queue_refuses_only_what_it_does_not_hold(
 def test_paused_partitions_that_move_to_another_process_and_back_go_on(
     broker: Broker, queue: QueueStore, persister: Persisters
 ) -> None:
-    """And while they are paused, it is known how far behind they are."""
+    """While they are paused, their lag is reported."""
     written = broker.aggregates(10, range(40), revision=BASE_MS)
     lines = ("retry.interval=200", "connect.hazelcast.batch.size=10")
     first = persister(broker, queue, *lines)

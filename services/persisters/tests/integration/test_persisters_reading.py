@@ -89,7 +89,7 @@ class Store:
 
 
 class Sticking(Consumer):
-    """A client whose fetches stop for good once it is stuck, whatever it is told."""
+    """A client whose fetches stop for ever once it is stuck."""
 
     is_stuck = False
 
@@ -116,7 +116,7 @@ class Silent:
 
 
 class Stalling:
-    """A loop on a real topic whose fetches a test stops behind its back, as a fault of the client would."""
+    """A loop on a real topic whose fetches a test stops, as a fault of the client would."""
 
     def __init__(self, broker: Broker) -> None:
         (statement,) = kcql.parse("INSERT INTO i SELECT * FROM t")

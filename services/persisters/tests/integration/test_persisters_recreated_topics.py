@@ -28,7 +28,7 @@ KINDS = ("QUEUE", "LIST", "SET", "MULTI_MAP", "RING_BUFFER", "RELIABLE_TOPIC")
 
 
 def write(store: HazelcastStore, kind: str, topic_id: str, numbers: range) -> None:
-    """The records with the offsets from 0 on, by a writer that knows nothing yet."""
+    """Write records with the offsets from 0 on, by a writer without state."""
     source = Source("c", "t", 0, topic_id)
     entries = [
         Entry(
@@ -45,7 +45,7 @@ def write(store: HazelcastStore, kind: str, topic_id: str, numbers: range) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_offsets_are_those_of_one_topic(kind: str, structures: HazelcastStore) -> None:
-    """Also those that a version noted that knew no ids of topics: they are taken over once."""
+    """Also markers of a version without topic ids: they are taken over once."""
     for topic_id, numbers, expected in (
         ("", range(5), 5),
         ("one", range(8), 8),
