@@ -105,7 +105,7 @@ def hook() -> Iterator[Hook]:
 
 
 class World:
-    """A webhook that reads from stand-ins of Kafka's consumer, one after the other."""
+    """A webhook that reads from fake consumers, one after the other."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, url: str, consumers: list[Consumer]) -> None:
         self.opened = 0

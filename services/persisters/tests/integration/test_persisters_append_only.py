@@ -56,7 +56,7 @@ def queue(hazelcast: Any) -> Iterator[QueueStore]:
 def test_a_crash_right_before_and_after_the_write_is_made_good(
     kind: str, when: str, structures: HazelcastStore
 ) -> None:
-    """Before `add_all` there is an intent, and after it nobody has noted that it is done."""
+    """Before `add_all` there is an intent; after it nothing records yet that it is done."""
     client, name = structures.client, structures.name(kind)
 
     def numbers() -> list[int]:
@@ -77,7 +77,7 @@ def test_a_crash_right_before_and_after_the_write_is_made_good(
 def test_a_crash_between_the_appends_of_several_partitions_is_made_good(
     kind: str, when: str, structures: HazelcastStore
 ) -> None:
-    """Some of those that share an intent are there, some are not."""
+    """Some appends that share an intent were executed, some were not."""
     client, name = structures.client, structures.name(kind)
     arguments = [structures.server.address, structures.server.cluster_name, kind, name, "10", when, "4", "1000"]
     died = subprocess.run([sys.executable, persisters_crash.__file__, *arguments], check=False)
@@ -92,7 +92,7 @@ def test_a_crash_between_the_appends_of_several_partitions_is_made_good(
 
 @pytest.mark.parametrize("kind", ["RING_BUFFER", "RELIABLE_TOPIC"])
 def test_a_crash_between_appends_of_equal_items_is_made_good(kind: str, structures: HazelcastStore) -> None:
-    """What one partition appended does not stand for what another one had still to append."""
+    """Items that one partition appended do not count for another one."""
     client, name = structures.client, structures.name(kind)
     arguments = [structures.server.address, structures.server.cluster_name, kind, name, "10", BEFORE, "4", "0"]
     died = subprocess.run([sys.executable, persisters_crash.__file__, *arguments], check=False)
@@ -130,7 +130,7 @@ def test_a_full_queue_slows_the_reader_and_takes_the_rest_when_it_has_room(
 def test_a_full_queue_refuses_only_what_it_does_not_hold(
     broker: Broker, queue: QueueStore, persister: Persisters
 ) -> None:
-    """Also when what it holds is written again, after a kill that came before the commit."""
+    """Also when its records are written again, after a kill before the commit."""
     written = broker.aggregates(10, range(14), revision=BASE_MS)
     policy = ("connect.hazelcast.queue.full=POLICY", "error.policy=NOOP", "errors.deadletterqueue.enable=true")
     task = persister(broker, queue, *policy)

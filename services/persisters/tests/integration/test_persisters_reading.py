@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 def delete_before(broker: Broker, offset: int) -> None:
-    """As retention does: the topic's partitions begin at `offset`."""
+    """Delete records as retention does: the topic's partitions begin at `offset`."""
     admin = clients.admin(broker.kafka, "test")
     places = [TopicPartition(broker.topic, partition, offset) for partition in range(broker.partitions)]
     for future in admin.delete_records(places).values():
@@ -152,7 +152,7 @@ class Stalling:
         self._thread = threading.Thread(target=self._run)
 
     def stall(self) -> None:
-        """Have the fetches stopped. In the loop's thread: the client's `pause` waits, with the interpreter's lock."""
+        """Stop the fetches. In the loop's thread: the client's `pause` waits, with the interpreter's lock."""
         self._stalls.set()
         until("stalled", lambda: not self._stalls.is_set())
 

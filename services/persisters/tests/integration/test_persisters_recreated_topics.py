@@ -59,7 +59,7 @@ def test_offsets_are_those_of_one_topic(kind: str, structures: HazelcastStore) -
 
 
 def recreate(broker: Broker) -> None:
-    """Delete the topic and make it anew."""
+    """Delete the topic and create it again."""
     admin = clients.admin(broker.kafka, "test")
     for future in admin.delete_topics([broker.topic]).values():
         future.result()
@@ -70,7 +70,7 @@ def recreate(broker: Broker) -> None:
 def test_a_topic_that_is_made_anew_is_written_from_its_beginning(
     broker: Broker, structures: HazelcastStore, persister: Persisters
 ) -> None:
-    """In every structure, with fewer records than the topic before it had."""
+    """In every structure, with fewer records than the previous topic had."""
     structures.kinds = KINDS
     written = broker.aggregates(5, range(8), revision=BASE_MS)
     task = persister(broker, structures)

@@ -22,7 +22,7 @@ Serve = Callable[[str], IndexTargets]
 
 @pytest.fixture
 def forbidding() -> Iterator[Serve]:
-    """Targets on a server that answers 403 to what begins with a path, and 200 to all else."""
+    """Targets on a server that answers 403 to requests below a path, and 200 to all others."""
     forbidden: list[str] = []
 
     class Server(BaseHTTPRequestHandler):

@@ -27,7 +27,7 @@ NOOP = ErrorPolicy(Policy.NOOP, dead_letters=True)
 
 
 class Held:
-    """A sink whose first write waits until it is let go, and that refuses the row at offset 1."""
+    """A sink whose first write waits until the test releases it, and that refuses the row at offset 1."""
 
     def __init__(self) -> None:
         self.entered, self.go_on = threading.Event(), threading.Event()
