@@ -27,7 +27,7 @@ HOPS = (
     Hop("CoAP in", workers.CoapIngest.name, "isotherm_coap_ingest_notifications", {"outcome": "new"}),
     Hop("to Kafka", workers.CoapIngest.name, "isotherm_coap_ingest_records_produced", {}),
     Hop("aggregated", workers.Aggregator.name, "isotherm_aggregator_readings_aggregated", {}),
-    Hop("watched", workers.Alerts.name, "isotherm_alerts_readings_read", {}),
+    Hop("checked", workers.Alerts.name, "isotherm_alerts_readings_read", {}),
     Hop("windows", workers.Aggregator.name, "isotherm_aggregator_windows_emitted", {}),
     Hop("Elasticsearch", workers.ElasticsearchPersister.name, "isotherm_persisters_records", {"outcome": "written"}),
     Hop("Cassandra", workers.CassandraPersister.name, "isotherm_persisters_records", {"outcome": "written"}),

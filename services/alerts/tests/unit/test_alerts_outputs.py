@@ -1,4 +1,4 @@
-"""What becomes of records that Kafka has not acknowledged when their run ends."""
+"""Records that Kafka has not acknowledged when their run ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LateProducer:
         return 0
 
     def purge(self) -> None:
-        """It is too late: the records are on their way."""
+        """Purging has no effect: the records are already sent."""
 
     def report(self) -> None:
         reports, self._reports = self._reports, []

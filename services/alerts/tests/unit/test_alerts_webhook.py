@@ -1,4 +1,4 @@
-"""What ends a post, and what does not end the thread that posts."""
+"""When a post is given up, and that no failure ends the thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Turn = Callable[[], Any]
 
 
 class Consumer:
-    """Gives alerts, or what its turns say; whoever closes it lets the next one be opened."""
+    """Returns alerts, or the scripted results; when it is closed, the next one can be opened."""
 
     def __init__(self, turns: list[Turn], commit: Turn) -> None:
         self.polled, self._turns, self._commit = 0, turns, commit
@@ -105,7 +105,7 @@ def hook() -> Iterator[Hook]:
 
 
 class World:
-    """A webhook that reads from stand-ins of Kafka's consumer, one after the other."""
+    """A webhook that reads from fake consumers, one after the other."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, url: str, consumers: list[Consumer]) -> None:
         self.opened = 0

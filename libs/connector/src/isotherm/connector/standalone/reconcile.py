@@ -31,12 +31,12 @@ def reconcile(
     the state (None: unknown). Work that returns by itself ends the loop.
     """
     while not stop.is_set():
-        wanted = target()
-        if wanted is None or wanted.state is not TargetState.STARTED:
-            idle(None if wanted is None else State(wanted.state.value))
+        desired = target()
+        if desired is None or desired.state is not TargetState.STARTED:
+            idle(None if desired is None else State(desired.state.value))
             stop.wait(_CHECK_INTERVAL_S)
             continue
-        spec = wanted.state, wanted.restarts_of(task)
+        spec = desired.state, desired.restarts_of(task)
         with _halted_when(lambda: stop.is_set() or _spec(target(), task) != spec) as halt:  # noqa: B023 -- ends with the turn
             code = work(halt)
             if code != Exit.OK or not halt.is_set():
@@ -56,12 +56,12 @@ async def reconcile_async(
     stopping = loop.create_task(stop.wait_async())
     try:
         while not stop.is_set():
-            wanted = target()
-            if wanted is None or wanted.state is not TargetState.STARTED:
-                idle(None if wanted is None else State(wanted.state.value))
+            desired = target()
+            if desired is None or desired.state is not TargetState.STARTED:
+                idle(None if desired is None else State(desired.state.value))
                 await asyncio.wait([stopping], timeout=_CHECK_INTERVAL_S)
                 continue
-            spec, halt = _spec(wanted, task), Stop()
+            spec, halt = _spec(desired, task), Stop()
             working = loop.create_task(work(halt))
             while not working.done() and not halt.is_set():
                 await asyncio.wait([stopping, working], timeout=_CHECK_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)

@@ -44,11 +44,11 @@ class ConnectorTopic:
         registry_settings: RegistrySettings,
         client_id: str,
         reader: JsonSchema,
-        wants: Callable[[str], bool] = lambda _name: True,
+        is_followed: Callable[[str], bool] = lambda _name: True,
     ) -> None:
-        """Only records whose name passes `wants` are decoded, so that another connector's bad record cannot block."""
+        """Decode only records for whose name `is_followed` is true, so that bad records of others cannot block."""
         self._decode = Decoder(SchemaRegistry(registry_settings), reader)
-        self._wants = wants
+        self._is_followed = is_followed
         # The consumer assigns the partition itself: it joins no group and commits nothing.
         self._consumer = kafka.consumer(kafka_settings, client_id, client_id, enable_partition_eof=True)
         self._is_assigned = False
@@ -85,7 +85,7 @@ class ConnectorTopic:
             self.is_current = self.is_current or error.code() == KafkaError._PARTITION_EOF
             return None
         name = (message.key() or b"").decode(errors="replace")
-        return self._change(name, message) if self._wants(name) else None
+        return self._change(name, message) if self._is_followed(name) else None
 
     def _assign(self) -> bool:
         if time.monotonic() < self._next_try_s:

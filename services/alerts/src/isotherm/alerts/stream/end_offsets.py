@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
     AdminClient,
     OffsetSpec,
@@ -28,15 +28,10 @@ class EndOffsets:
         """Return the offset after each partition's last record, committed or not. Blocks; raises KafkaException."""
         if not partitions:
             return {}
-        specs = {
-            TopicPartition(*tp): OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
-            for tp in partitions
-        }
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
         try:
-            futures = self._admin.list_offsets(
-                specs, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_REQUEST_S
-            )
-            return {TP(tp.topic, tp.partition): future.result().offset for tp, future in futures.items()}
+            found = kafka.list_offsets(self._admin, partitions, latest, committed=False, timeout_s=_REQUEST_S)
+            return {TP(*partition): one.offset for partition, one in found.items()}
         except KafkaException as failure:
             error = kafka.error_of(failure)
             if error is not None and error.code() > 0:

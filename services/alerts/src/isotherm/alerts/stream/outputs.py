@@ -80,7 +80,7 @@ class Outputs:
         self._progress = asyncio.Event()
 
     def close(self) -> None:
-        """Give up what Kafka has not acknowledged: its actions never run, and whoever waits for it gets an exception.
+        """Give up what Kafka has not acknowledged: its actions never run, and its waiters get an exception.
 
         The next run reads from the changelog what this run has written. After that nothing may be added to it.
         """

@@ -142,7 +142,7 @@ def _pre_shared_key(validated: Validated, servers: list[Server]) -> tuple[PreSha
     is_secured = any(server.scheme == "coaps" for server in servers)
     for key in (keys.IDENTITY, keys.PRE_SHARED_KEY):
         if is_secured and not validated.text(key):
-            problems.append(Problem(key, "missing: a coaps:// server wants a pre-shared key and its identity"))
+            problems.append(Problem(key, "missing: a coaps:// server needs a pre-shared key and its identity"))
         elif not is_secured and key in validated.given:
             problems.append(Problem(key, f"has a meaning for coaps:// only, and no server of {keys.URI} is one"))
     if problems or not is_secured:

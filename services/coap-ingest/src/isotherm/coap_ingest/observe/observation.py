@@ -234,7 +234,7 @@ class Observation:
         return Classification(Outcome.REFUSED, interrupted=interrupted)
 
     def on_failure(self, now_ms: float, reason: str) -> str | None:
-        """Record that the request could not be sent, or that the network reports nobody at the address.
+        """Record that the request could not be sent, or that the network reports no host or no listener at the address.
 
         Returns `reason` when the failure interrupts a working observation, else None.
         """

@@ -234,7 +234,7 @@ class TransactionalWriter:
             raise FatalTransactionError(f"Kafka did not say where a record of an undecided transaction is: {reason}")
         topic, partition, offset = self._witness
         is_committed = self._is_committed(topic, partition, offset)
-        _log.info("Kafka told how a transaction ended", committed=is_committed)
+        _log.info("the outcome of a transaction is known now", committed=is_committed)
         return WriteResult.COMMITTED if is_committed else WriteResult.ABORTED
 
     def _replace(self, reason: str) -> None:
