@@ -8,13 +8,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from isotherm.alerts import webhook as posting
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.alerts.webhook import PART, Webhook
+from isotherm.alerts.webhook import PART, Webhook, WebhookClients
 from isotherm.servicekit.health import Health
 
 LIMIT_S = 20.0
@@ -112,13 +112,14 @@ class World:
         self.health, self.metrics = Health(), Metrics()
         self.health.ready()
 
-        def consumer(*_arguments: Any, **_more: Any) -> Consumer:
+        def consumer() -> Any:
             self.opened += 1
             return consumers[min(self.opened, len(consumers)) - 1]
 
-        clients = SimpleNamespace(consumer=consumer, producer=lambda *_arguments, **_more: None)
-        monkeypatch.setattr(posting, "kafka", clients)
-        self.webhook = Webhook(AlertsSettings.model_validate({"webhook": {"url": url}}), self.metrics, self.health)
+        unused: Any = None
+        settings = AlertsSettings.model_validate({"webhook": {"url": url}})
+        clients = WebhookClients(consumer, lambda: unused, httpx.Client)
+        self.webhook = Webhook(settings, unused, clients, self.metrics, self.health)
         decoded = SimpleNamespace(record={"alert_id": "a", "state": "opened"})
         monkeypatch.setattr(self.webhook, "_decode", lambda _value: decoded)
 

@@ -57,6 +57,7 @@ class StreamRunner:
         converter: ReadingConverter,
         processor: Processor,
         outputs: Outputs,
+        end_offsets: EndOffsets,
         follower: DeviceTableFollower,
         target: TargetFollower,
         health: Health,
@@ -73,7 +74,7 @@ class StreamRunner:
         self._forwarder = forwarder
         topics = settings.input_topics if forwarder is None else [settings.repartition]
         self._app = FaustApp(settings, topics, partitions, self._store, self)
-        self._end_offsets = EndOffsets(settings)
+        self._end_offsets = end_offsets
         self._failure: Exception | None = None
         self._recovered = False
         self._recovering_since = time.monotonic()
