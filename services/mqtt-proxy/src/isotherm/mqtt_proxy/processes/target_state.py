@@ -24,7 +24,7 @@ _log = logs.logger(__name__)
 _POLL_S = 0.05
 
 
-class DesiredState:
+class TargetStateReconciler:
     """Follows the target state of the server or the bridge, and reports the state of this process."""
 
     def __init__(self, settings: ProxySettings, health: Health, metrics: Metrics) -> None:
