@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from isotherm.persisters.sinks.hazelcast.intents import (
     Append,
     Intent,
-    State,
+    StructureState,
     landed,
 )
 
@@ -23,13 +23,13 @@ BOTH = Intent(9, [ONE, TWO])
 
 
 def test_states_round_trip() -> None:
-    state = State({"t|1": 5, "t|2": 6}).intending(BOTH)
-    assert State.from_json(state.to_json()) == state
-    assert State.from_json(State({"t|1": 5}).to_json()) == State({"t|1": 5})
-    assert State.from_json(None) == State()
-    assert state.settled([ONE, TWO]) == State({"t|0": 41, "t|1": 7, "t|2": 6})
-    assert state.settled([ONE]) == State({"t|0": 41, "t|1": 5, "t|2": 6})
-    assert state.settled([]) == State({"t|1": 5, "t|2": 6})
+    state = StructureState({"t|1": 5, "t|2": 6}).intending(BOTH)
+    assert StructureState.from_json(state.to_json()) == state
+    assert StructureState.from_json(StructureState({"t|1": 5}).to_json()) == StructureState({"t|1": 5})
+    assert StructureState.from_json(None) == StructureState()
+    assert state.settled([ONE, TWO]) == StructureState({"t|0": 41, "t|1": 7, "t|2": 6})
+    assert state.settled([ONE]) == StructureState({"t|0": 41, "t|1": 5, "t|2": 6})
+    assert state.settled([]) == StructureState({"t|1": 5, "t|2": 6})
 
 
 @pytest.mark.parametrize(

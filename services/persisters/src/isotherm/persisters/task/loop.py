@@ -28,7 +28,7 @@ from isotherm.persisters.consuming.fetch_positions import (
     NothingReadError,
     OffsetGapError,
 )
-from isotherm.persisters.consuming.topic_follower import TopicFollower
+from isotherm.persisters.consuming.matching_topics import MatchingTopics
 from isotherm.persisters.task.loop_settings import LoopSettings
 from isotherm.persisters.task.opening import open_sink
 from isotherm.persisters.task.writers import Attempt, WriteObserver, Writers
@@ -81,7 +81,7 @@ class Loop:
         health: gets the loop's heartbeat and its reasons for not being ready.
         observer: is told of writes, commits and outcomes.
         on_iteration: is called once in every iteration.
-        topic_follower: finds the topics of a pattern; its owner starts and closes it.
+        matching_topics: finds the topics of a pattern; its owner starts and closes it.
         fence: tells when no task of another configuration is in the group any more.
     """
 
@@ -98,7 +98,7 @@ class Loop:
         health: Health,
         observer: Observer,
         on_iteration: Callable[[], None] = lambda: None,
-        topic_follower: TopicFollower | None = None,
+        matching_topics: MatchingTopics | None = None,
         fence: Fence | None = None,
     ) -> None:
         self._settings = settings
@@ -110,7 +110,7 @@ class Loop:
         self._health = health
         self._observer = observer
         self._on_iteration = on_iteration
-        self._topic_follower, self._fence = topic_follower, fence
+        self._matching_topics, self._fence = matching_topics, fence
         self._subscribed: Sequence[str] = ()
         self._lease = Lease(settings.session_timeout_ms)
         self.buffers = PartitionBuffers(settings.limits, self._new_backoff, self._lease)
@@ -178,14 +178,14 @@ class Loop:
 
     def _subscribe(self) -> None:
         """Subscribe to the topics that exist now, if they changed."""
-        follower = self._topic_follower
-        topics = self._settings.topics if follower is None else follower.topics
+        matching = self._matching_topics
+        topics = self._settings.topics if matching is None else matching.topics
         if topics == self._subscribed:
             return
-        if follower is not None and not topics:
+        if matching is not None and not topics:
             # A subscription from before stays: the partitions of a deleted topic end by themselves.
             if not self._subscribed:
-                self._health.not_ready("topics", follower.error or f"no topic matches {follower.pattern!r}")
+                self._health.not_ready("topics", matching.error or f"no topic matches {matching.pattern!r}")
             return
         closed = None if self._fence is None or self._subscribed else self._fence.closed()
         if closed is not None:
