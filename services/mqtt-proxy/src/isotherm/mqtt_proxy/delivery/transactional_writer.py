@@ -200,6 +200,9 @@ class TransactionalWriter:
         except (_UnansweredError, _LateAnswerError) as failure:
             self._replace(str(failure))
         else:
+            # The report of a refused record may come only now: the next record was not even taken because of it.
+            if self._refused is not None and self._refused.code() in RECORDS_AT_FAULT:
+                refused = self._refused
             if refused is not None:
                 # The broker waits for the sequence numbers of the refused records. The next transaction that writes to
                 # the same partition would fail (OUT_OF_ORDER_SEQUENCE_NUMBER; KIP-360) and take other writes with it.
