@@ -1,4 +1,4 @@
-# Every target brings what it needs by itself; `make` alone lists them.
+# Every target installs what it needs; `make` alone lists the targets.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -8,13 +8,13 @@ STACK := $(BIN)/isotherm-stack
 SOURCES := $(wildcard conftest.py libs schemas services cli stack simulators contracts-tests demo deploy reference examples tests bench)
 PYTEST := $(BIN)/pytest
 
-# Where helm and kubeconform are (`make charts-tools`), `make test` renders the charts too.
+# With helm and kubeconform (`make charts-tools`), `make test` renders the charts too.
 CHART_TOOLS := $(shell PATH="$$PATH:$${ISOTHERM_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/isotherm}/bin"; \
 	command -v helm && command -v kubeconform)
-# Where promtool is (Debian: the package prometheus), the alert rules are evaluated too.
+# With promtool (Debian: the package prometheus), `make test` evaluates the alert rules too.
 LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -v promtool),, or promtool)
 
-# The contract tests' verifier would report its use to its makers.
+# Without this, the verifier of the contract tests sends usage statistics.
 export PACT_DO_NOT_TRACK := true
 
 .PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock clean
@@ -58,13 +58,13 @@ test: lint types ## Run everything: lint, types, and all tests on real servers e
 contracts: setup ## Check every promise between the services; needs no server
 	@$(PYTEST) -q -m "not integration" schemas contracts-tests
 
-contracts-update: setup ## Write pacts, recordings and the AsyncAPI document anew
+contracts-update: setup ## Write pacts, recordings and the AsyncAPI document again
 	@$(BIN)/python -m isotherm.contracts update
 
 contracts-release: setup ## Record the contracts of a release: make contracts-release VERSION=0.9.0
 	@$(BIN)/python -m isotherm.contracts release $(or $(VERSION),$(error say which version: make contracts-release VERSION=0.9.0))
 
-can-deploy: setup ## Does a service fit what is deployed? make can-deploy S=aggregator DEPLOYED=tag-release-or-folder
+can-deploy: setup ## Check a service against the deployed versions of the others: make can-deploy S=aggregator DEPLOYED=tag-release-or-folder
 	@$(BIN)/python -m isotherm.contracts can-deploy $(or $(S),$(error say which service: make can-deploy S=aggregator)) \
 		--deployed "$(DEPLOYED)"
 
@@ -74,7 +74,7 @@ charts: setup ## Lint and render the charts and every example, check them agains
 charts-tools: ## Build helm and kubeconform into the cache, pinned; needs Go
 	@tools/charts-tools
 
-charts-update: setup ## Write values schemas, dashboards and alert rules anew
+charts-update: setup ## Write values schemas, dashboards and alert rules again
 	@$(BIN)/python -m isotherm.deploy update
 
 charts-package: setup ## Pack the umbrella and every service's chart into deploy/dist
@@ -86,17 +86,17 @@ images: ## Build every image and list their sizes: make images, or N="mqtt-proxy
 compose-proof: setup ## Run docker-compose.yml on an engine of its own, keep the output in docs/results/compose.txt; needs root
 	@tools/record-results docs/results/compose.txt tools/compose-proof
 
-demo: setup ## Run the whole suite on this machine: make demo, make demo RATE=2000 DEVICES=500; DEMO_SECONDS=90 make demo ends and checks by itself
+demo: setup ## Run the whole suite on this machine: make demo, make demo RATE=2000 DEVICES=500; with DEMO_SECONDS=90 it ends and checks the result by itself
 	@JAVA_HOME="$$($(STACK) java-home)" exec $(BIN)/isotherm-demo $(if $(RATE),--rate "$(RATE)") $(if $(DEVICES),--devices "$(DEVICES)")
 
-screenshots: setup ## Take the pictures of docs/screenshots anew, while the demo's console is worked with
+screenshots: setup ## Take the pictures of docs/screenshots again, during a run of the demo
 	@mkdir -p docs/screenshots
 	@ISOTHERM_SCREENSHOTS=docs/screenshots $(PYTEST) -q tests/e2e/test_e2e_demo.py -k console
 
-docs: setup ## Build the documentation site into .site; fails on a link or anchor that leads nowhere
+docs: setup ## Build the documentation site into .site; fails on a broken link or anchor
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
 
-docs-serve: setup ## Show the documentation site at http://127.0.0.1:8000, built anew at each change
+docs-serve: setup ## Show the documentation site at http://127.0.0.1:8000, rebuilt at each change
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 faults: setup ## Run the long fault tests, keep the output in docs/results/faults.txt
@@ -117,7 +117,7 @@ bench-aggregator: setup ## Compare the aggregator with Kafka Streams, for 30,000
 			$(BIN)/python bench/aggregator/catch_up.py --devices "$$devices" $(OPTIONS); \
 	done
 
-bench-reaction: setup ## How soon after it became final a window's aggregates are in Kafka, at 20,000 readings/s
+bench-reaction: setup ## Measure how soon the aggregates of a final window are in Kafka, at 20,000 readings/s
 	@tools/record-section docs/results/bench-aggregator.txt reaction \
 		$(BIN)/python bench/aggregator/reaction.py $(OPTIONS)
 
@@ -140,9 +140,9 @@ bench-whole: setup ## Measure the demo's whole system at rest and under several 
 	@tools/record-section docs/results/bench-whole.txt "$(strip $(or $(R),all rates) $(OPTIONS))" \
 		$(BIN)/python bench/whole/whole_bench.py $(if $(R),--rates $(R)) $(OPTIONS)
 
-lock: ## Resolve the dependencies anew (for maintainers; needs uv)
+lock: ## Resolve the dependencies again (for maintainers; needs uv)
 	@tools/lock
 
-clean: ## Remove what tools leave behind; the environment and the servers' data stay
+clean: ## Remove the files that tools create; the environment and the servers' data stay
 	@find . -path ./.venv -prune -o -type d \( -name __pycache__ -o -name .pytest_cache -o -name .mypy_cache \
 		-o -name .ruff_cache -o -name .hypothesis -o -name build \) -prune -exec rm -rf {} +

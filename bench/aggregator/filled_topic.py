@@ -1,4 +1,4 @@
-"""The input topic of the catch-up bench, which the generator fills once, and the windows that must come out of it."""
+"""The input topic of the catch-up bench, filled once by the generator, and the windows that it must give."""
 
 from __future__ import annotations
 

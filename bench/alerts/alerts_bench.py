@@ -206,7 +206,7 @@ def recovery(world: World, arguments: argparse.Namespace) -> None:
 def _fill_changelog(world: World, values: Mapping[int, float], at_ms: int) -> None:
     """Write to the changelog what the service writes after one reading of each device, with its alert published."""
     settings = AlertsSettings.model_validate({"kafka": world.kafka, "registry": world.registry, "rules": RULES})
-    prepare(settings)
+    prepare(settings, kafka.admin(world.kafka, "bench"))
     book = settings.rule_book()
     engine = RuleEngine(book, DeviceTable(book, {}).default_bounds, settings.reorder_ms)
     producer = kafka.producer(world.kafka, "bench", linger_ms=50)

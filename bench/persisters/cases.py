@@ -1,4 +1,4 @@
-"""The kinds of target that are compared, each with its records, its client's forms and its goal."""
+"""The kinds of target that are compared, each with its records, the forms of its client, and its goal."""
 
 from __future__ import annotations
 

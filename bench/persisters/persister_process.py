@@ -1,4 +1,4 @@
-"""`isotherm-persisters run` as a process, watched through its metrics."""
+"""`isotherm-persisters run` as a process, observed through its metrics."""
 
 from __future__ import annotations
 

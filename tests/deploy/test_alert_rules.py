@@ -1,4 +1,4 @@
-"""Alert rules, evaluated by Prometheus itself: a healthy system that has nothing to do raises no alarm.
+"""Alert rules, evaluated by Prometheus itself: a healthy idle system raises no alert.
 
 Needs promtool (Debian: the package prometheus). What is fed to it are the services' own pages of metrics.
 """
@@ -29,7 +29,7 @@ MINUTES = 180
 """How long each system is watched."""
 ALERTS = [f"Isotherm{rule.name}" for group in rules.RULES.values() for rule in group]
 NEVER_AT_REST = {"isotherm_aggregator_watermark_seconds"}
-"""Times: at rest they stay where they are, which is long ago."""
+"""Gauges that hold a time: in an idle system they stay at a time long ago."""
 
 Series = dict[str, str]
 """Values in promtool's notation, by series."""
@@ -51,7 +51,7 @@ def _series(name: str, labels: Mapping[str, str]) -> str:
 
 
 def fresh() -> Series:
-    """Every service as it starts, and then stands still."""
+    """Every service after its start, without any work."""
     registries = {service.name: service.registry() for service in SERVICES if service.registry is not None}
     registries["console"] = _console()
     return {
@@ -62,7 +62,7 @@ def fresh() -> Series:
 
 
 def _console() -> CollectorRegistry:
-    """A console that has read nothing yet; which topics it follows it knows when it starts."""
+    """A console that has read nothing yet; its metrics name the followed topics from the start."""
     registry = CollectorRegistry()
     topics = {"isotherm.status": TopicHandler(bytes, lambda _message, _value: None)}
     TopicFollower(KafkaSettings(), "console", topics, Health(), FollowerMetrics(registry))
@@ -70,7 +70,7 @@ def _console() -> CollectorRegistry:
 
 
 def at_rest() -> Series:
-    """Services that have worked: every counter has counted, no gauge speaks of work or trouble."""
+    """Services that have worked: every counter is positive, and no gauge shows work or a problem."""
     found = fresh()
     for service in SERVICES:
         for one in service.definitions:
@@ -121,7 +121,7 @@ def workers_alone() -> Series:
 def evaluate(
     tmp_path: Path, series: Series, expected: Mapping[str, list[dict[str, str]]], minutes: Iterable[int]
 ) -> str:
-    """What promtool has against the expectation that these alerts, and no others, are raised at these minutes."""
+    """The differences that promtool finds when exactly these alerts are expected at these minutes."""
     for service in rules.RULES:
         (tmp_path / f"{service}.yaml").write_text(yaml.safe_dump(rules.rule_file(service)), encoding="utf-8")
     test: dict[str, Any] = {

@@ -76,7 +76,7 @@ def configurations(objects: list[Object]) -> dict[str, dict[str, str]]:
 
 
 def conform(objects: list[Object]) -> str:
-    """What Kubernetes' schemas have against the objects; empty when nothing."""
+    """The violations of Kubernetes' schemas; empty when there are none."""
     done = subprocess.run(
         [charts.tool("kubeconform"), "-strict", "-schema-location", f"{SCHEMAS}/{{{{.ResourceKind}}}}.json"],
         input=yaml.safe_dump_all(objects),

@@ -89,7 +89,7 @@ NOBODY_MAY_COME = {
     "mqtt-proxy": "mqtt-proxy: settings.: Value error, allow_anonymous is false, and neither password_file nor",
     "console": "console: settings.: Value error, listen.host 0.0.0.0 is reachable from other machines",
 }
-"""The one decision that nobody can take for the user: who may connect."""
+"""The one decision that only the user can take: who may connect."""
 
 
 @pytest.mark.parametrize("chart", CHART_NAMES)

@@ -133,7 +133,7 @@ def _built(name: str, service: Service) -> Iterator[str]:
 
 
 def is_one_shot(service: Service) -> bool:
-    """Whether it does one thing and ends."""
+    """Whether the service runs once and ends."""
     return bool(service.get("restart") == "no")
 
 
@@ -144,7 +144,7 @@ def dockerfile(service: Service) -> str:
 
 
 def has_healthcheck(service: Service) -> bool:
-    """Whether the service or its image says how its health is asked."""
+    """Whether the service or its image has a health check."""
     if "healthcheck" in service:
         return not service["healthcheck"].get("disable", False)
     return "build" in service and bool(re.search(r"^HEALTHCHECK -", dockerfile(service), re.MULTILINE))

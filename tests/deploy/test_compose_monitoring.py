@@ -43,7 +43,7 @@ AS_IT_IS = Monitoring(
 
 
 def problems(monitoring: Monitoring) -> Iterator[str]:
-    """What the two would not see."""
+    """What Prometheus and Grafana would miss."""
     yield from _of_prometheus(monitoring)
     yield from _of_grafana(monitoring)
 

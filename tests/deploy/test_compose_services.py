@@ -1,4 +1,4 @@
-"""What docker-compose.yml gives our services, taken in by their own commands: arguments, variables, connector files.
+"""The services accept what docker-compose.yml gives them: arguments, variables, connector files.
 
 Each `main` runs as in the container (the image's entry point, the compose file's command and variables), up to the
 point where the service itself would begin.
@@ -78,7 +78,7 @@ def _interpolated(value: str) -> str:
 
 
 class Started:
-    """Stands where a service would begin, and keeps what it was given."""
+    """Replaces the start of a service, and keeps the arguments."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.settings: ServiceSettings | None = None

@@ -1,4 +1,4 @@
-"""What tools/compose-proof puts in the place of official images offers what docker-compose.yml asks of them."""
+"""The stand-ins of tools/compose-proof offer what docker-compose.yml needs of the official images."""
 
 from __future__ import annotations
 

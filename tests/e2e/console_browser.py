@@ -1,4 +1,4 @@
-"""The console in Debian's Chromium: every complaint of a page is kept, axe looks at it, and Tab alone must do."""
+"""The console in Debian's Chromium: every error of a page is recorded, axe checks it, and Tab reaches everything."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _ELSEWHERE = """here => {
     const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(here, "/opt/isotherm");
 }"""
-"""Where somebody has his checkout is no business of a picture."""
+"""Pictures must not show the path of the checkout."""
 
 
 class Browser:
-    """One page of the console, as somebody with a keyboard and with open ears sees it."""
+    """One page of the console, used with the keyboard, with all errors recorded."""
 
     def __init__(self, page: Page, url: str, screenshots: Path | None) -> None:
         """`url` is where the console answers; pictures are kept when `screenshots` names a folder."""
@@ -43,7 +43,7 @@ class Browser:
         self.faults: list[str] = []
         """What axe calls serious or critical."""
         self.examined: Counter[tuple[str, int]] = Counter()
-        """How many pages of each kind axe has looked at."""
+        """How many pages of each kind axe has checked."""
         self._axe = Axe()
         page.on("console", self._said)
         page.on("pageerror", lambda error: self.complaints.append(f"{page.url}: {error}"))
@@ -57,7 +57,7 @@ class Browser:
         self.examine()
 
     def examine(self) -> None:
-        """Let axe look at the page as it is now."""
+        """Check the present page with axe."""
         expect(self.page.locator("h1")).to_have_count(1)
         self.examined[kind_of(self.page.url.removeprefix(self._url))] += 1
         found: dict[str, Any] = self._axe.run(self.page).response
@@ -80,7 +80,7 @@ class Browser:
         raise AssertionError(f"{self.page.url}: {_MOST_TABS} times Tab do not lead to {role} {name!r}")
 
     def visit_every_kind_of_page(self) -> None:
-        """Open what the pages link to, one page of each kind."""
+        """Open the linked pages, one of each kind."""
         opened: set[tuple[str, int]] = set()
         waiting = ["/ui/"]
         while waiting:

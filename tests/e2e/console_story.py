@@ -1,4 +1,4 @@
-"""The life of one connector, made, poisoned, mended, paused, deleted: told in a browser, seen at both its ends."""
+"""The life of one connector in a browser, from its creation to its deletion, checked in the topics and stores."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ CLASS = "isotherm.persisters.ScyllaSink"
 WITHIN_S = 120.0
 
 CUT_OFF = b'{"id": "gh-2", "at": 1767225'
-"""What a gateway leaves behind that loses its power: nothing can be made of it."""
+"""A record of a gateway that lost its power: it cannot be decoded."""
 UNKNOWN_FIELD = b'{"id": "gh-3", "at": 1767225602000, "t": 19.5, "soil": "dry"}'
-"""A new device tells more than the table has columns for."""
+"""A new device sends more fields than the table has columns."""
 
 SELECTED, NAMED = f"INSERT INTO {TABLE} SELECT * FROM {TOPIC}", f"INSERT INTO {TABLE} SELECT id, at, t FROM {TOPIC}"
 MISSPELT = SELECTED.replace("FROM", "FORM")
@@ -130,7 +130,7 @@ def until(condition: Callable[[], bool], missing: Callable[[], str]) -> None:
 
 
 def play(console: Browser, greenhouse: Greenhouse) -> None:
-    """The whole life, each step as the browser shows it and as the connector's ends have it."""
+    """The whole life, each step checked in the browser, in the topic and in the table."""
     _create(console)
     greenhouse.measure(reading("gh-1", 1, 21.5))
     greenhouse.await_rows({"gh-1": 21.5})
@@ -256,7 +256,7 @@ def _delete(console: Browser, greenhouse: Greenhouse) -> None:
 
 
 def _confirm(console: Browser, action: str) -> None:
-    """Ask for an action of the connector and say yes to it, with the keyboard alone."""
+    """Choose an action of the connector and confirm it, with the keyboard alone."""
     console.press("link", action)
     expect(console.page.get_by_role("heading", level=1)).to_have_text(f"{action} {NAME}?")
     console.examine()

@@ -1,4 +1,4 @@
-"""The whole system under load: worked with in a browser, then each service killed; the report must still add up."""
+"""The whole system under load: used in a browser, then each service is killed; the report must still add up."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def wait_until(condition: Callable[[], bool], within_s: float, what: str) -> Non
 
 
 def flow(system: System, what: str) -> int:
-    """Return once the devices have sent FLOW more readings; how many they sent."""
+    """Wait until the devices have sent FLOW more readings; return the number sent."""
     began = sent(system)
     wait_until(lambda: sent(system) - began >= FLOW, 120.0, f"{FLOW} readings {what}")
     return sent(system) - began

@@ -1,4 +1,4 @@
-"""However the demo ends, nothing of it is left: signals, a server that dies, the demo itself killed."""
+"""However the demo ends, nothing of it remains: signals, a failed server, the demo itself killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents' configurations as printed, on real servers, with clients and devices that we did not write."""
+"""The configurations of the documents as printed, on real servers, with third-party clients and devices."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Run(Protocol):
 
 
 def wait_for(read: Callable[[], T], enough: Callable[[T], bool], what: str) -> T:
-    """Read again and again until it is enough."""
+    """Poll until the condition holds."""
     deadline = time.monotonic() + WITHIN_S
     pause = threading.Event()
     while not enough(found := read()):

@@ -1,4 +1,4 @@
-"""Late readings are put into their windows afterwards, and every store ends with what a full recount gives."""
+"""Late readings are added to their windows afterwards, and every store equals a full recount."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Stores:
 
     @contextmanager
     def filled_from(self, topics: Topics, folder: Path, free_port: Callable[[], int]) -> Iterator[None]:
-        """Persisters run, and end with what they end with."""
+        """Run one persister for each store until the end of the block."""
         kafka = ["--set", f"kafka.bootstrap_servers={topics.bootstrap_servers}"]
         registry = ["--set", f"registry.url={topics.registry_url}"]
         with self._at_end as at_end:

@@ -1,4 +1,4 @@
-"""Every tutorial works as it is printed: its commands, in its order, print what it says."""
+"""Every tutorial works as printed: its commands, in order, print what the page shows."""
 
 from __future__ import annotations
 

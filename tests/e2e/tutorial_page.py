@@ -1,4 +1,4 @@
-"""A tutorial page as a script: its commands as they are printed, and what the page says that they print."""
+"""A tutorial page as a script: its commands as printed, and the output that the page shows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(steps: list[Step], folder: Path, environment: Mapping[str, str], timeout
 
 
 def missing(step: Step, printed: str) -> str | None:
-    """What the page says and the step did not print; None when it printed it."""
+    """The difference of the printed text from the page; None when they agree."""
     if step.output is None:
         return None
     pattern = ".*?".join(re.escape(part) for part in step.output.strip().split("..."))

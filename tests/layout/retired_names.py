@@ -70,6 +70,8 @@ RETIRED = (
             "Handover",
             "Wanted",
             "Wishes",
+            "handover",
+            "obey",
             "obeys",
             "obeying",
             "run_as_wanted",
@@ -79,7 +81,7 @@ RETIRED = (
             "wishes",
         ),
         modules=("handover", "obeying", "wanted", "wishes"),
-        prose=(r"\bhanded-over\b", r"\bobeying\b"),
+        prose=(r"\bhand-?overs?\b", r"\bhanded-over\b", r"\bobeying\b"),
     ),
     Retired("report_to_worker", (CONNECTOR, "services"), identifiers=("tell",)),
     Retired("TopicPartition; DeviceRef; WorkerSlot", identifiers=("Place", "Places"), modules=("place", "places")),
@@ -88,6 +90,7 @@ RETIRED = (
         (CONSOLE, CLI, ALERTS, MQTT, COAP),
         identifiers=("Bound", "Heard", "Holds", "Number", "misfit", "misfits"),
         modules=("bound", "heard", "holds", "misfits", "number"),
+        prose=(r"\bmisfits?\b",),
     ),
     Retired(
         "fast path, try_project_batch, fallback errors, fastavro's Python reader",
@@ -101,6 +104,7 @@ RETIRED = (
         (PERSISTERS,),
         identifiers=("CONTENT_MS", "Family", "is_sated", "retire", "upkeep"),
         modules=("upkeep", "families"),
+        prose=(r"\bupkeep\b", r"\bsated\b"),
     ),
     Retired(
         "WatermarkAdvancer, reject_reason, WriterSchemaCache, max_publish_delay_ms",
@@ -119,8 +123,9 @@ RETIRED = (
     Retired(
         "DeviceStateStore, DeviceRuleState, RuleState, BufferedReading, needs_rewrite, advance_clock, dead_letter",
         (ALERTS,),
-        identifiers=("DeviceMemory", "Held", "Watch", "bury", "hear", "overtaken", "told_ms"),
+        identifiers=("DeviceMemory", "Held", "Watch", "buried", "bury", "hear", "overtaken", "told_ms"),
         modules=("memory", "watch", "held"),
+        prose=(r"\b(bury|buried)\b",),
     ),
     Retired(
         "DesiredState, AckQueue, PendingAck, Qos2Receiver, PendingPublish",
@@ -139,6 +144,7 @@ RETIRED = (
         (MQTT, COAP),
         identifiers=("Endpoint", "Exchange", "Intake", "Keeper", "Member"),
         modules=("intake", "keeper", "known", "showing"),
+        prose=(r"\bintakes?\b", r"\bkeepers?\b"),
     ),
     Retired(
         "IngestContext, QueuedNotification, PublishPermissions, LoginThrottle, TopicEncoders, MessageIdCache",

@@ -108,6 +108,23 @@ def test_a_library_must_not_import_a_service(lint: Lint) -> None:
     assert any(name.startswith("Tools stand on services") for name in broken)
 
 
+@pytest.mark.parametrize(
+    ("importer", "imported", "contract"),
+    [
+        ("demo.table", "console.settings", "Tools that start services as processes"),
+        ("kcql.dates", "schemas", "KCQL, payloads, the simulators and the local stack"),
+        ("persisters.task.opening", "persisters.sinks.tls", "The persisters' loop knows no sink"),
+        ("coap_ingest.connectors.sources", "servicekit.kafka", "These packages are given their Kafka clients"),
+        ("persisters.sinks.cassandra.cql", "persisters.sinks.hazelcast.items", "Layers of the persisters' sinks"),
+    ],
+)
+def test_a_package_must_not_import_what_it_must_not_know(
+    lint: Lint, importer: str, imported: str, contract: str
+) -> None:
+    broken = lint({f"isotherm.{importer}": TYPE_CHECKING.format(module=f"isotherm.{imported}")})
+    assert any(name.startswith(contract) for name in broken)
+
+
 def test_the_lowest_layer_of_a_package_must_not_import_the_highest(lint: Lint) -> None:
     additions: dict[str, str] = {}
     expected: set[str] = set()

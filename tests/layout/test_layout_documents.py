@@ -1,4 +1,4 @@
-"""Links, anchors and file names in the Markdown files lead somewhere. `make docs` also checks the built site."""
+"""Links, anchors and file names in the Markdown files exist. `make docs` also checks the built site."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _missing_files(row: str, folders: list[Path]) -> list[str]:
 
 @pytest.mark.parametrize("readme", PACKAGES, ids=lambda readme: str(readme.parent.relative_to(ROOT)))
 def test_files_that_a_readme_names_exist(readme: Path) -> None:
-    """The table from behaviour to file names modules that are there."""
+    """The table from behaviour to file names existing modules."""
     (package,) = (folder for folder in (readme.parent / "src/isotherm").iterdir() if (folder / "__init__.py").exists())
     rows = [line for line in readme.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
 
@@ -90,7 +90,7 @@ def test_a_file_that_is_not_there_is_found() -> None:
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if path.startswith("docs/")])
 def test_test_files_that_a_page_names_exist(path: str) -> None:
-    """A promise names the test that holds it."""
+    """A promise names the test that proves it."""
     names = {name for text in _TEST_FILE.findall((ROOT / path).read_text(encoding="utf-8")) for name in _expanded(text)}
 
     ends = {"/" + name.removeprefix(".../") for name in names}

@@ -1,4 +1,4 @@
-"""What every package has, and what the libraries must not know; the layers of imports are import-linter's."""
+"""What every package has, and what the libraries must not know; import-linter checks the layers of imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, and its build fails on what leads nowhere."""
+"""The documentation site builds without a warning, and its build fails on a broken link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def hooks() -> ModuleType:
-    """`tools/docs_hooks.py`, which is no package."""
+    """`tools/docs_hooks.py`, which is not in a package."""
     spec = importlib.util.spec_from_file_location("docs_hooks", ROOT / "tools/docs_hooks.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""Folders, files and functions stay small enough to be read at once, and every folder says what it is for."""
+"""Folders, files and functions stay short, and every folder says what it is for."""
 
 from __future__ import annotations
 

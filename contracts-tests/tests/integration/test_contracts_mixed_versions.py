@@ -82,7 +82,7 @@ class World:
 
 
 class OldWriter:
-    """Today's MQTT proxy: its routes and its translator, with the encoder that it got at its start."""
+    """The present MQTT proxy: its routes and its translator, with the encoder that it created at its start."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -155,7 +155,7 @@ class KeptRows:
 
 @contextmanager
 def persister(world: World) -> Iterator[Callable[[], list[Mapping[str, Any]]]]:
-    """Today's persister, its loop and all, until the end of the block; gives what it has written so far."""
+    """The present persister with its loop, until the end of the block; yields what it has written so far."""
     text = f"name=mixed\nconnector.class=elasticsearch\ntopics={world.topic}\n"
     text += f"connect.elastic.url=http://127.0.0.1:1\nconnect.elastic.kcql=INSERT INTO r SELECT * FROM {world.topic}\n"
     kind = KINDS["elasticsearch"]
@@ -189,7 +189,7 @@ def persister(world: World) -> Iterator[Callable[[], list[Mapping[str, Any]]]]:
 
 @contextmanager
 def pinned_reader(world: World, schema: schema_catalog.JsonSchema) -> Iterator[Callable[[], list[Mapping[str, Any]]]]:
-    """A reader that pins a version, as the aggregator does, until the end of the block; gives what it has read."""
+    """A reader that pins a version, as the aggregator does, until the end of the block; yields what it has read."""
     decode = Decoder(SchemaRegistry(world.registry), schema)
     found: list[Mapping[str, Any]] = []
     failures: list[Exception] = []
@@ -219,7 +219,7 @@ def pinned_reader(world: World, schema: schema_catalog.JsonSchema) -> Iterator[C
 
 
 def until_read(reader: Callable[[], list[Mapping[str, Any]]], count: int) -> dict[int, Mapping[str, Any]]:
-    """Wait until a reader has `count` records; they by their sequence."""
+    """Wait until a reader has `count` records; return them by their sequence."""
     pause, waited_s = threading.Event(), 0.0
     while len(reader()) < count:
         pause.wait(0.1)

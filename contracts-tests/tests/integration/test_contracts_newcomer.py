@@ -28,7 +28,7 @@ GENERATED = {
     "docs/reference/asyncapi.json",
     "docs/reference/topics.md",
 }
-"""What step 3 writes anew: not the pacts, since no consumer has changed. (In the aggregator's only the revisions, in
+"""What step 3 writes again: not the pacts, since no consumer has changed. (In the aggregator's only the revisions, in
 the alerts' and the persisters' only times.)"""
 ADDED = {"schemas/avro/SensorReading/v2.avsc"}
 EDITED = {"schemas/examples/thermostat.data/mqtt.json"}

@@ -1,4 +1,4 @@
-"""The AsyncAPI document and its page: valid, of today, and able to be refused."""
+"""The AsyncAPI document and its page are valid and up to date, and the validation can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalog passes the gate, and the gate itself is able to refuse: known-bad changes, each with its rule."""
+"""The catalog passes the gate; known bad changes are refused, each by its rule."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning
 
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
-    """A checkout as it is deployed: for now the same as the working tree."""
+    """A checkout of the deployed version: at first the same as the working tree."""
     for part in ("schemas/avro", "schemas/topics", "contracts-tests/pacts", "contracts-tests/recordings"):
         shutil.copytree(ROOT / part, tmp_path / part)
     return tmp_path

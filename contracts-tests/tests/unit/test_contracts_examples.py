@@ -1,4 +1,4 @@
-"""Every example, and records by chance, through the real decoding and processing of every consumer."""
+"""Every example and generated records pass the real decoding and processing of every consumer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DRAINED = sorted(
     {(need.consumer, need.topic) for need in NEEDS if need.consumer.startswith("persisters-")}
     | {(persisters.ELASTICSEARCH, "alerts")}
 )
-"""What each persister drains; alerts, too, although nobody writes them yet."""
+"""The topics that each persister reads; alerts, too, although no provider writes them yet."""
 TOPICS = sorted({topic for _, topic in DRAINED})
 
 

@@ -1,4 +1,4 @@
-"""Each way to break a promise, done to what a provider really wrote: some consumer's contract must turn red."""
+"""Each way to break a promise, applied to what a provider wrote, fails the contract of some consumer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Change = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 class Mutation(NamedTuple):
-    """A change in one message, and what the reports must say."""
+    """A change in one message, and the findings that the reports must contain."""
 
     provider: str
     scenario: str

@@ -1,4 +1,4 @@
-"""Consumers' needs against what providers really write; and the verification itself, which must be able to fail."""
+"""The needs of consumers are verified against what providers really write; the verification itself can fail."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_consumer_does_its_work_with_the_real_message(
 
 @pytest.mark.parametrize("need", NEEDS, ids=_id)
 def test_consumer_does_its_work_with_no_more_than_it_asks_for(harness: Harness, need: Need) -> None:
-    """Whatever it does not name comes from an example of the topic, which tells of something else."""
+    """Other fields come from an example of the topic, which describes another device."""
     example = catalog.examples(need.topic)[-1]
 
     def process(body: str | bytes | None, _metadata: object) -> None:

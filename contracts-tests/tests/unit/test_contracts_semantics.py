@@ -1,4 +1,4 @@
-"""What topic files promise beyond Avro, on what the providers really write and on the examples."""
+"""Promises of topic files beyond Avro, checked on what providers write and on the examples."""
 
 from __future__ import annotations
 

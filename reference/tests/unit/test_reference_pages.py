@@ -1,4 +1,4 @@
-"""The reference pages are what the code says."""
+"""The reference pages equal what the code generates."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def test_every_key_of_every_connector_class_has_its_line(definition: Definition,
 
 
 def test_every_metric_has_its_line(pages: dict[str, str]) -> None:
-    names = [one.name for service in SERVICES for one in service.definitions]
+    names = [
+        one.samples[0] if one.kind == "counter" else one.name for service in SERVICES for one in service.definitions
+    ]
     assert len(names) > 100
     assert all(f"| `{name}` |" in pages["metrics"] for name in names)
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.simulators.coap import server
-from isotherm.simulators.coap.sensors import Sensors, State
+from isotherm.simulators.coap.sensors import ResourceState, Sensors
 
 
 def test_the_payload_has_the_keys_of_the_documents_in_their_order() -> None:
-    payload = State("Sensor4", 1486997194029, 23.60440030439427, 98).payload()
+    payload = ResourceState("Sensor4", 1486997194029, 23.60440030439427, 98).payload()
     assert payload == (
         b'{"sensorId":"Sensor4","timestamp":1486997194029,"temperature":23.60440030439427,'
         b'"message":"Sensor message 98"}'

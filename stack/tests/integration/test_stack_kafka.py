@@ -1,4 +1,4 @@
-"""Kafka and the registry keep what they were given through kill -9 and a new start."""
+"""Kafka and the registry keep acknowledged data through kill -9 and a new start."""
 
 from __future__ import annotations
 

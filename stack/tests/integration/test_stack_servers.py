@@ -1,4 +1,4 @@
-"""Elasticsearch, Cassandra and Hazelcast: ready, killed, started again, with what they had acknowledged."""
+"""Elasticsearch, Cassandra and Hazelcast: ready, killed, and started again with all acknowledged data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes: pid files name one process for good, signals reach the whole group, orphans are ended."""
+"""Processes: a pid file names one process only, signals reach the whole group, orphans are ended."""
 
 from __future__ import annotations
 

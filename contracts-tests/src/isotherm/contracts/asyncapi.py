@@ -67,10 +67,10 @@ def _channel(topic: Topic) -> dict[str, Any]:
 
 
 def _configuration(topic: Topic) -> dict[str, Any]:
-    said: dict[str, Any] = {"cleanup.policy": topic.config["cleanup.policy"].split(",")}
+    binding: dict[str, Any] = {"cleanup.policy": topic.config["cleanup.policy"].split(",")}
     if "retention.ms" in topic.config:
-        said["retention.ms"] = int(topic.config["retention.ms"])
-    return said
+        binding["retention.ms"] = int(topic.config["retention.ms"])
+    return binding
 
 
 def _operations(topic: Topic) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -196,14 +196,14 @@ def _details(topic: Topic) -> Iterator[str]:
     config = ", ".join(f"`{name}={value}`" for name, value in topic.config.items())
     yield ""
     yield f"{topic.partitions} partitions, {config}; compatibility {topic.compatibility or '-'}."
-    for name, said in topic.semantics.items():
+    for name, rule in topic.semantics.items():
         if name == "headers":
-            for writer, headers in said.items():
+            for writer, headers in rule.items():
                 yield f"- headers of {writer}: {', '.join(headers['always']) or 'none'} always; may have " + (
                     ", ".join(headers["optional"]) or "none"
                 )
         else:
-            yield f"- {name}: {said if isinstance(said, str) else json.dumps(said)}"
+            yield f"- {name}: {rule if isinstance(rule, str) else json.dumps(rule)}"
     if topic.record is not None and topic.version is not None:
         schema = isotherm.schemas.schema(topic.record, topic.version)
         yield from ("", f"{topic.record} v{topic.version}: {schema['doc']}", "", "| field | type | default | what |")

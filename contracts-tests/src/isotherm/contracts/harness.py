@@ -98,11 +98,11 @@ class RecordingProducer:
 def message(topic: str, key: str | bytes | None, value: bytes | None, headers: object = ()) -> Message:
     """A record in any form that producers accept, with key and headers as texts."""
     pairs = cast("list[tuple[str, str | bytes | None]]", headers or [])
-    return Message(topic, _text(key), value or b"", {name: _text(said) for name, said in pairs})
+    return Message(topic, _text(key), value or b"", {name: _text(text) for name, text in pairs})
 
 
-def _text(said: str | bytes | None) -> str:
-    return said.decode() if isinstance(said, bytes) else said or ""
+def _text(text: str | bytes | None) -> str:
+    return text.decode() if isinstance(text, bytes) else text or ""
 
 
 class Harness:

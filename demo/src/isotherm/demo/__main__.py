@@ -122,8 +122,8 @@ def _demo(arguments: argparse.Namespace) -> int:
         code = _OK if report.adds_up else _FAILED
     except InterruptedStartError:
         code = 128 + signal.SIGINT
-    except _Terminated as wish:
-        code = wish.exit_code
+    except _Terminated as terminated:
+        code = terminated.exit_code
     except (ServerFailed, ArtifactError, JavaNotFound, run.CrashedError) as error:
         console.print(str(error), markup=False, highlight=False, soft_wrap=True)
     finally:

@@ -38,7 +38,7 @@ HOPS = (
     Hop("to Kafka", workers.MqttProxy.name, "isotherm_mqtt_proxy_readings_stored", {}),
     Hop("CoAP in", workers.CoapIngest.name, "isotherm_coap_ingest_notifications", {"outcome": "new"}),
     Hop("to Kafka", workers.CoapIngest.name, "isotherm_coap_ingest_records_produced", {}),
-    Hop("watched", workers.Alerts.name, "isotherm_alerts_readings_read", {}),
+    Hop("checked", workers.Alerts.name, "isotherm_alerts_readings_read", {}),
     Hop("aggregated", workers.Aggregator.name, "isotherm_aggregator_readings_aggregated", {}, BURST_AVERAGE_S),
     Hop("windows", workers.Aggregator.name, "isotherm_aggregator_windows_emitted", {}, BURST_AVERAGE_S),
     Hop("Elasticsearch", workers.ElasticsearchPersister.name, _PERSISTED, _WRITTEN, BURST_AVERAGE_S),

@@ -1,4 +1,4 @@
-{{/* What a chart brings for Prometheus and Grafana, as global.monitoring says. */}}
+{{/* The objects of a chart for Prometheus and Grafana that global.monitoring enables. */}}
 {{- define "isotherm.monitoring" -}}
 {{- $monitoring := .root.Values.global.monitoring -}}
 {{- if $monitoring.serviceMonitor }}

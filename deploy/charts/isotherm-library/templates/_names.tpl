@@ -1,9 +1,9 @@
 {{/*
-Templates here take a workload: a dict with
+The templates of this chart take a workload: a dict with
   root        the chart's own top-level object
   name        of its resources
   label       value of app.kubernetes.io/name, different for each workload of a chart
-and what each template says.
+and the entries that each template names.
 */}}
 
 {{- define "isotherm.fullname" -}}
@@ -22,7 +22,7 @@ app.kubernetes.io/name: {{ .label }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- end -}}
 
-{{/* Of pods: nothing that another version of the chart has otherwise, or it would replace every pod. */}}
+{{/* Labels of pods: none that differs between versions of the chart, or an upgrade would replace every pod. */}}
 {{- define "isotherm.podLabels" -}}
 {{ include "isotherm.selectorLabels" . }}
 app.kubernetes.io/component: {{ .root.Chart.Name }}

@@ -126,7 +126,7 @@ capabilities:
 {{- end }}
 {{- end -}}
 
-{{/* Live is the service's own loop; ready is its own word. None asks another server, or its outage would restart us. */}}
+{{/* /live reports the service's own loop, /ready whether it can work. Neither asks another server, or its outage would cause restarts. */}}
 {{- define "isotherm.probes" -}}
 startupProbe:
   httpGet:

@@ -1,9 +1,9 @@
-{{/* settings: the service's own; what global.settings says holds where they say nothing. */}}
+{{/* settings: the service's own; global.settings are the defaults. */}}
 {{- define "isotherm.settings" -}}
 {{- mergeOverwrite (deepCopy .root.Values.global.settings) (deepCopy .settings) | toToml -}}
 {{- end -}}
 
-{{/* A list of the chart's top-level object and beginnings of names: something when a variable from a Secret is called so. */}}
+{{/* Takes the chart's top-level object and prefixes; returns the names of variables from Secrets that begin with one of them. */}}
 {{- define "isotherm.hasVariable" -}}
 {{- $values := (first .).Values -}}
 {{- range $name, $_ := mergeOverwrite (dict) $values.global.secretEnv $values.secretEnv -}}
@@ -51,7 +51,7 @@ data:
   {{- end }}
 {{- end -}}
 
-{{/* What a pod is given longer than the service gives itself: a supervisor's own grace, and the time of preStop. */}}
+{{/* The grace period of a pod: the deadline of the service, 10 s for a supervisor, and the time of preStop. */}}
 {{- define "isotherm.gracePeriodSeconds" -}}
 {{- $shutdown := int (default 25000 .settings.shutdown_timeout_ms) -}}
 {{- add (div $shutdown 1000) 10 (default 0 .drainSeconds) -}}

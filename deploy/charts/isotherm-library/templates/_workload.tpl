@@ -1,5 +1,5 @@
 {{/*
-A workload whole: configuration, pods, the Service of their monitoring ports, disruption budget, network policy and,
+A complete workload: configuration, pods, the Service of their monitoring ports, disruption budget, network policy and,
 where it has a range of replicas, an autoscaler. Beside what isotherm.pod takes:
   kind            Deployment or StatefulSet
   replicas
@@ -58,7 +58,7 @@ spec:
   {{- end }}
 {{- end -}}
 
-{{/* Pods that are not ready are in it too: their metrics say why. */}}
+{{/* It includes pods that are not ready: their metrics show the reason. */}}
 {{- define "isotherm.podsService" -}}
 apiVersion: v1
 kind: Service
@@ -144,7 +144,7 @@ spec:
           type: Utilization
           averageUtilization: {{ .autoscaling.targetCPUUtilizationPercentage }}
   behavior:
-    # Each change of the number makes the group share its partitions out anew.
+    # Each change of the number causes a rebalance of the group.
     scaleDown:
       stabilizationWindowSeconds: 600
 {{- end -}}

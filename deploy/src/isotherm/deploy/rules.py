@@ -74,7 +74,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "MqttProxyDeadLetters",
             _grows(f"{_MQTT}dead_letters_total", "job, reason"),
-            "Publishes do not fit: dead letters for {{ $labels.reason }}.",
+            "Publishes become dead-letter records: {{ $labels.reason }}.",
             "0m",
         ),
         Rule(
@@ -95,7 +95,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "MqttProxyHalted",
             f"max by (job) ({_MQTT}halted) == 1",
-            "It was paused or stopped, and devices keep their readings.",
+            "The MQTT proxy is paused or stopped, and devices keep their readings.",
             "1h",
         ),
     ),
@@ -129,7 +129,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "CoapIngestDeadLetters",
             _grows(f"{_COAP}dead_letters_total", "job, connector, reason"),
-            "Payloads are invalid: dead letters of {{ $labels.connector }} for {{ $labels.reason }}.",
+            "Payloads for {{ $labels.connector }} become dead-letter records: {{ $labels.reason }}.",
             "0m",
         ),
         Rule(
@@ -156,14 +156,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "AggregatorStandsStill",
             f"max by (job) ({_AGGREGATOR}standstill_seconds) > 900",
-            "There is work, and none of it has been done for a quarter of an hour.",
+            "Nothing was done for a quarter of an hour, although there is work.",
             "10m",
             "critical",
         ),
         Rule(
             "AggregatorProgressMissed",
             _grows(f"{_AGGREGATOR}progress_missed_total", "job, query"),
-            "Batches of {{ $labels.query }} were not looked at: it is not known whether rows of them were dropped.",
+            "Spark did not report batches of {{ $labels.query }}: rows of them may have been dropped.",
             "0m",
         ),
         Rule(
@@ -175,7 +175,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "AggregatorHalted",
             f"max by (job) ({_AGGREGATOR}halted) == 1",
-            "It was paused or stopped, and the backlog grows.",
+            "The aggregator is paused or stopped, and the backlog grows.",
             "1h",
         ),
         Rule(
@@ -186,7 +186,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "AggregatorDeadLetters",
             _grows(f"{_AGGREGATOR}dead_letters_total", "job, reason"),
-            "Records cannot be used: dead letters for {{ $labels.reason }}.",
+            "Records become dead-letter records: {{ $labels.reason }}.",
             "0m",
         ),
         Rule(
@@ -220,13 +220,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "PersisterDeadLetters",
             _grows(f'{_RECORDS}{{outcome="dead_lettered"}}', "job, connector, reason"),
-            "Records of {{ $labels.connector }} cannot be stored: dead letters for {{ $labels.reason }}.",
+            "Records of {{ $labels.connector }} become dead-letter records: {{ $labels.reason }}.",
             "0m",
         ),
         Rule(
             "PersisterSkips",
             _grows(f'{_RECORDS}{{outcome="skipped"}}', "job, connector, reason"),
-            "{{ $labels.connector }} passes records over: {{ $labels.reason }}.",
+            "{{ $labels.connector }} skips records: {{ $labels.reason }}.",
             "0m",
         ),
         Rule(
@@ -239,7 +239,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "PersisterDeadLettersFail",
             _grows("kafka_connect_task_error_deadletterqueue_produce_failures_total", "job, connector"),
-            "Dead letters of {{ $labels.connector }} are not acknowledged.",
+            "Kafka does not acknowledge dead-letter records of {{ $labels.connector }}.",
             "0m",
             "critical",
         ),
@@ -249,7 +249,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "Offsets of {{ $labels.connector }} are not committed.",
         ),
         Rule(
-            "PersisterUnbalanced",
+            "PersisterNotReconciled",
             f'sum by (job, connector) ({_RECORDS}{{outcome="read"}}) '
             f'!= sum by (job, connector) ({_RECORDS}{{outcome!="read"}})',
             "Records of {{ $labels.connector }} are not accounted for.",
@@ -274,13 +274,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "AlertsDeadLetters",
             _grows(f"{_ALERTS}dead_letters_total", "job, reason"),
-            "Readings cannot be read: dead letters for {{ $labels.reason }}.",
+            "Readings become dead-letter records: {{ $labels.reason }}.",
             "0m",
         ),
         Rule(
             "AlertsNotDelivered",
             _grows(f'{_ALERTS}webhook_posts_total{{outcome="dead-lettered"}}', "job"),
-            "The webhook has refused alerts: they are dead letters.",
+            "The webhook has refused alerts: they are in the dead-letter queue.",
             "0m",
             "critical",
         ),

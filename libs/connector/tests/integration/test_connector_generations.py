@@ -1,4 +1,4 @@
-"""Tasks of two configurations of one connector do not run side by side, whatever each worker has read by then."""
+"""Tasks of two configurations of one connector never run at the same time, whatever each worker has read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class World:
         return Fence(self.admin, self.group, generation)
 
     def closed(self, generation: Generation) -> str | None:
-        """What the fence says as soon as it knows; a broker that has just begun has no coordinator yet."""
+        """The answer of the fence, once it has one; a broker that has just started has no coordinator yet."""
         for _ in range(TURNS):
             why = self.fence(generation).closed()
             if why is None or not why.startswith("the group's members are not known"):

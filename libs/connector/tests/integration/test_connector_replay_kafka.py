@@ -1,4 +1,4 @@
-"""Replay on a real Kafka: a group is moved with what its commits said, and never under a running task."""
+"""Replay on a real Kafka: the group keeps its commit metadata, and a running task blocks a replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masking: no secret of a configuration stands in a trace."""
+"""Masking: no secret of a configuration appears in a trace."""
 
 from __future__ import annotations
 

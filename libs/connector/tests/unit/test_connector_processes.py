@@ -22,7 +22,7 @@ HANDED = TaskLaunch(ConnectorConfig("c", "x", {"name": "c", "password": "${env:P
 def process(body: str, stop_timeout_ms: int = 60_000) -> TaskProcess:
     script = "import sys\nfrom isotherm.connector.config.files import ConfigError\n"
     script += "from isotherm.connector.distributed.task_launch import report_to_worker, run_launched_task\n"
-    script += f"def work(handover, stop):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
+    script += f"def work(launch, stop):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
     script += "sys.exit(run_launched_task(work, shutdown_timeout_ms=60_000))\n"
     return TaskProcess([sys.executable, "-c", script], HANDED, stop_timeout_ms=stop_timeout_ms)
 
@@ -45,7 +45,7 @@ def until_over(task: TaskProcess) -> str:
 
 
 def test_a_task_gets_its_configuration_with_its_references_unresolved() -> None:
-    task = process("raise ValueError(repr(handover))")
+    task = process("raise ValueError(repr(launch))")
     trace = until_over(task)
     assert repr(HANDED) in trace
     assert "Traceback" in trace

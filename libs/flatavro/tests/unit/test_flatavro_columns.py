@@ -1,4 +1,4 @@
-"""Batches read at once are what their records are one after another, or left to be read so."""
+"""Records read as a batch equal those read one by one; batches that the fast path cannot read are left to fastavro."""
 
 from __future__ import annotations
 

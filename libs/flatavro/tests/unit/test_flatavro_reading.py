@@ -1,4 +1,4 @@
-"""The compiled reader gives what fastavro gives, or leaves the bytes to it."""
+"""The compiled reader returns what fastavro returns, or leaves the bytes to fastavro."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled encoder writes what fastavro writes, and leaves to it what is not the plain case."""
+"""The compiled encoder writes what fastavro writes, and leaves other values to fastavro."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the language refuses, where it points, and how it says so."""
+"""The errors of the language: the position and the message of each."""
 
 import pickle
 

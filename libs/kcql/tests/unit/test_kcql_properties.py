@@ -1,4 +1,4 @@
-"""Properties that hold for any text: nothing crashes, nothing is lost, what is written back says the same."""
+"""Properties for any text: no crash, no lost word, and the same meaning after rendering."""
 
 import re
 from collections import Counter
@@ -102,11 +102,11 @@ def accepted(text: str) -> tuple[Statement, ...] | None:
 
 
 NEUTRAL = {"_VALUE", "_KEY", "_", "KEY", "WITH", "FORMAT", "WITHFORMAT"}
-"""Words that stand for one another in two spellings of one thing, so that neither says anything alone."""
+"""Words that differ between two spellings of one clause, so that neither has a meaning alone."""
 
 
 def significant(text: str) -> Counter[str]:
-    """The words and signs of a text that say something, found without the parser: comments, quotes, brackets,
+    """The words and signs of a text that carry meaning, found without the parser: comments, quotes, brackets,
     commas, dots and equals signs aside."""
     without_comments = re.sub(
         r"`[^`]*`|'[^']*'|(?<!\S)--[^\r\n]*", lambda m: "" if m[0].startswith("--") else m[0], text
@@ -195,7 +195,7 @@ ABSENT = object()
 def naive_row(
     fields: list[tuple[tuple[str, ...], bool, str | None]], ignored: list[tuple[str, ...]], value: Any
 ) -> Any:
-    """The table of the specification, read aloud: slow, and for one record at a time."""
+    """The table of the specification as plain code: slow, and for one record at a time."""
 
     def without(node: Any, prefix: tuple[str, ...]) -> Any:
         if isinstance(node, list):

@@ -52,7 +52,7 @@ FOREIGN_ID = 11
 
 
 class StubRegistry(ThreadingHTTPServer):
-    """Just enough of the registry's REST API to count the questions and to misbehave on purpose."""
+    """The part of the registry's REST API that the tests need; it counts requests and can answer with errors."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -103,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _KnownSchemas(SchemaRegistry):
-    """A registry whose answers are all there: no server is asked."""
+    """A registry client with all answers in its cache: it asks no server."""
 
     def __init__(self, schemas: dict[int, dict[str, Any]]) -> None:
         super().__init__(RegistrySettings(url="http://127.0.0.1:1"))

@@ -46,7 +46,7 @@ def producer(scripted: ScriptedProducer) -> LoopProducer:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until the condition holds."""
+    """Run the event loop until the condition holds."""
     while not condition():  # noqa: ASYNC110 - the scripted producer has no event to wait for
         await asyncio.sleep(0)
 

@@ -13,7 +13,7 @@ from isotherm.servicekit.settings import HttpSettings
 
 
 class Clock:
-    """A clock that stands still until it is told."""
+    """A clock that advances only when the test sets it."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

@@ -25,7 +25,7 @@ _TIMEOUT_S = 30
 
 @contextmanager
 def process(program: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python program that says `ready` when signals may come."""
+    """A Python program that prints `ready` when it handles signals."""
     started = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program)],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""A fatal error of a real librdkafka producer, from its mock broker: seen, cured, or the end of the process."""
+"""A fatal error of a real librdkafka producer with its mock broker: detected, repaired, or the process ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LIBRDKAFKA = _librdkafka()
 
 
 def refuse_next(producer: Producer, error: int = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER) -> None:
-    """Its broker answers the next produce request with `error`."""
+    """Have the broker answer the next produce request with `error`."""
     # confluent_kafka's Handle: the object's head, two words, and then its rd_kafka_t*.
     handle = ctypes.c_void_p.from_address(id(producer) + 2 * ctypes.sizeof(ctypes.c_void_p)).value
     cluster = LIBRDKAFKA.rd_kafka_handle_mock_cluster(handle)
@@ -51,13 +51,13 @@ def refuse_next(producer: Producer, error: int = KafkaError.OUT_OF_ORDER_SEQUENC
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until the condition holds."""
+    """Run the event loop until the condition holds."""
     while not condition():  # noqa: ASYNC110 - librdkafka has no event to wait for
         await asyncio.sleep(0.001)
 
 
 class World:
-    """A producer under watch, and what is known of its end."""
+    """A supervised producer, and its state at the end."""
 
     def __init__(self, **options: Any) -> None:
         self.health = Health()

@@ -13,8 +13,8 @@ from typer.core import TyperGroup
 from isotherm.cli.app import app
 from isotherm.reference import markdown
 
-_INTRODUCTION = """Data goes to stdout, notes to stderr, errors into the exit code. Options that every command against
-the servers has can stand before the command too."""
+_INTRODUCTION = """Data goes to stdout, notes go to stderr, and the exit code says whether a command succeeded. Options
+that every command against the servers has can stand before the command too."""
 
 
 def text() -> str:

@@ -12,7 +12,8 @@ from isotherm.reference import markdown
 
 _INTRODUCTION = """A connector's configuration is a file of Java properties, JSON or TOML, or the body of
 `PUT /connectors/NAME/config`. Keys of the old connectors work as they are printed in their documentation;
-the column "also" lists these names. A key that a class does not know is an error that names it."""
+the column "also" lists these names. A key that a class does not know gives a notice with the
+nearest known key; a value that is not allowed is an error."""
 
 
 def definitions() -> list[Definition]:

@@ -17,7 +17,7 @@ from isotherm.simulators import checker
 
 
 class Devices:
-    """Devices that go on measuring, and one whose readings are held back."""
+    """Devices that keep measuring, and one whose readings are delayed."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -27,7 +27,7 @@ class Devices:
         self._sent = 0
 
     def reading(self, device_id: str) -> bytes:
-        """A value that was measured and taken in now."""
+        """A value that was measured and received now."""
         now_ms = time.time_ns() // 1_000_000
         self._sent += 1
         reading = {"device_id": device_id, "metric": "temperature", "value": 20.0, "unit": "Cel"}

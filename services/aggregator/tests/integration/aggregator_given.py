@@ -15,11 +15,11 @@ from isotherm.simulators import checker
 
 LATER_MS = 600_000
 SETTINGS = {"advance_when_idle": False, "group_attributes": ""}
-"""Of an aggregator whose time goes on by these readings alone."""
+"""For an aggregator whose time advances by these readings alone."""
 
 
 class Given:
-    """The readings of a test, and what has to become of them."""
+    """The readings of a test, and the expected category of each."""
 
     def __init__(self, topics: Topics, readings: int, span_ms: int, late_share: float, years_ahead: str = "") -> None:
         self.topics = topics

@@ -72,7 +72,7 @@ class Steps:
         return len(times)
 
     def want(self, state: str, restarts: int = 0) -> None:
-        """Ask for a target state, as the console does."""
+        """Write a target state, as the console does."""
         record = {
             "name": self.topics.name,
             "connector_class": "aggregator",
@@ -92,7 +92,7 @@ class Steps:
         return said[-1] if said else {"state": "", "lag": {}, "counts": {}}
 
     def wait_for_state(self, state: str) -> None:
-        """Wait until it says that this is its state."""
+        """Wait until the service reports this state."""
         wait_for(lambda: bool(self.status()["state"] == state), state, self.process)
 
     def found(self) -> dict[Any, Any]:

@@ -32,10 +32,10 @@ from isotherm.simulators import checker
 from isotherm.stack.servers.kafka import Kafka
 
 TRANSACTION_TIMEOUT_MS = 900_000
-"""The most that a broker grants: the open transaction has to outlive two starts of Spark on a machine that is busy."""
+"""The broker's maximum: the open transaction has to outlive two starts of Spark on a busy machine."""
 
 AHEAD_MS = 20_000
-"""How far ahead of ours the clocks are that the last readings bear: their windows end when the service has stopped."""
+"""How far ahead the clocks of the last readings are: their windows end after the service has stopped."""
 PREFIX = "isotherm_aggregator_"
 DROPPED = f"{PREFIX}rows_dropped_by_watermark_total"
 

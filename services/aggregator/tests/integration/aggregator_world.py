@@ -56,7 +56,7 @@ def reading_v2() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Record:
-    """What was produced to the input topic, and what has to become of it."""
+    """What was produced to the input topic, and the expected result."""
 
     identity: str
     key: bytes
@@ -80,7 +80,7 @@ class Topics:
         self.partitions = 4
         """Of every topic but the control topics."""
         self.log_append_time = False
-        """Whether the broker's time is the records', or the ingest time that `produce` gives them, as in a replay."""
+        """Whether records have the broker's time, or the ingest time that `produce` sets, as in a replay."""
         self.output = f"{prefix}.out"
         self.grouped = f"{prefix}.grouped"
         self.late = f"{prefix}.late"
@@ -130,7 +130,7 @@ class Topics:
         )
 
     def statuses(self, decode: avro.Decoder, pid: int) -> list[dict[str, Any]]:
-        """What a process said of itself on the status topic, in order."""
+        """The states that a process published on the status topic, in order."""
         # The topic is everybody's: a task that was removed leaves a tombstone.
         said = [dict(decode(value).record) for message in self.read("isotherm.status") if (value := message.value())]
         return [one for one in said if one["connector"] == self.name and one["worker"].endswith(f":{pid}")]
@@ -242,7 +242,7 @@ class Process:
         return self.log.read_text(encoding="utf-8")
 
     def ready(self) -> dict[str, Any]:
-        """The answer of `/ready`; empty while nobody answers."""
+        """The answer of `/ready`; empty while the process does not answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=5) as answer:
                 return dict(json.load(answer))
@@ -253,7 +253,7 @@ class Process:
             return {}
 
     def metrics(self) -> dict[str, float]:
-        """Samples of `/metrics`, by name and labels; empty while nobody answers."""
+        """Samples of `/metrics`, by name and labels; empty while the process does not answer."""
         return measurement.metrics(self.port)
 
     def jvm_pids(self) -> list[int]:
@@ -281,7 +281,7 @@ def make_records(
     late_share: float = 0.05,
     years_ahead: str = "",
 ) -> list[Record]:
-    """Readings in the order in which they were taken in, seeded: out of order, late, in the future, and no readings.
+    """Readings in their order of arrival, from a seed: out of order, late, in the future, and invalid records.
 
     The clock of the device `years_ahead` is ten years ahead.
     """
@@ -331,7 +331,7 @@ def make_records(
 
 
 def make_v2(encode: Callable[[Mapping[str, Any]], bytes], name: str, count: int, at_ms: int) -> list[Record]:
-    """Readings of version 2, all measured and taken in at one time."""
+    """Readings of version 2, all measured and received at one time."""
     records = []
     for number in range(count):
         reading = {

@@ -17,7 +17,7 @@ TOPIC = "aggregator-broker"
 
 
 def test_what_is_unread_is_seen_as_often_as_it_is_asked_for(kafka: Kafka) -> None:
-    """Under a steady load there is always something unread; time must go on all the same."""
+    """Under a steady load there are always unread records; the time must advance nevertheless."""
     settings = KafkaSettings(bootstrap_servers=kafka.bootstrap_servers)
     ensure_topic(clients.admin(settings, TOPIC), TOPIC)
     producer = clients.producer(settings, TOPIC)

@@ -38,7 +38,7 @@ WINDOW_MS = 60_000
 
 
 class World:
-    """Topics with devices, and what puts readings and aggregates into them."""
+    """Topics with devices, and producers of readings and aggregates."""
 
     def __init__(self, topics: Topics) -> None:
         self.topics = topics

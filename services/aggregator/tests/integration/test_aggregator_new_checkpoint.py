@@ -24,7 +24,7 @@ READINGS = 4_000
 SPAN_MS = 240_000
 FIRST_REVISION = 1_000
 CUT = {0: 0.3, 2: 0.55}
-"""What share of a partition's records is deleted; the others keep everything."""
+"""The share of a partition's records that is deleted; the other partitions keep all."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def given(kafka: Kafka, registry: Registry) -> Given:
 
 
 def publish(given: Given, windows: Mapping[Any, Mapping[str, float]]) -> None:
-    """Write windows as an aggregator did that had all readings."""
+    """Write windows as an aggregator with all readings would."""
     topics = given.topics
     encode = SchemaRegistry(topics.registry).encoder(topics.output, schema("TemperatureAggregate", 1))
     producer = clients.producer(topics.kafka, topics.name)
@@ -51,7 +51,7 @@ def published_again(given: Given) -> set[Any]:
 
 
 def cut(given: Given) -> int:
-    """Delete records from the begin of some partitions; the time of the last begin (epoch ms)."""
+    """Delete the first records of some partitions; return the latest time of a new beginning (epoch ms)."""
     topics = given.topics
     consumer = clients.consumer(topics.kafka, topics.name, topics.name)
     try:

@@ -1,4 +1,4 @@
-"""The headline load, ten billion readings a day, offered for minutes; every window recounted afterwards.
+"""The rate of ten billion readings a day for some minutes; afterwards every window is recounted.
 
 `SOAK_SECONDS` (600 when it is not set) says for how long.
 """
@@ -58,7 +58,7 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
 
 
 def offered(topics: Topics, aggregator: Process) -> tuple[dict[str, float], list[float]]:
-    """Offer the load; what the generator says, and the lags after the warm-up, sampled once a second."""
+    """Run the load; return the generator's report, and the lags after the warm-up, sampled once a second."""
     schema_id = SchemaRegistry(topics.registry).schema_id(f"{topics.input}-value", READING)
     command = [sys.executable, str(GENERATOR), topics.bootstrap_servers, topics.input, str(schema_id)]
     command += ["--devices", str(DEVICES), "--readings", str(SOAK_S * RATE), "--rate", str(RATE)]

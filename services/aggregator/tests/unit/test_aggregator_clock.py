@@ -65,7 +65,7 @@ def test_what_is_in_a_record_never_stops_time(now: int, firsts: list[UnreadParti
 def test_no_reading_on_time_falls_behind_the_watermark(
     ingest: int, held: int, lateness: int, skew: int, delay: int, margin: int, hidden: int, behind: int
 ) -> None:
-    """It was appended within the publish delay, and became readable within the margin, after time had come so far."""
+    """It was appended within the publish delay and became readable within the margin, after time reached this point."""
     appended = ingest + min(held, delay)
     read_until_ms = appended + min(hidden, margin)
     earliest_event_ms = ingest - min(behind, lateness)
@@ -91,7 +91,7 @@ def test_the_brokers_time_goes_on_by_what_has_passed_since() -> None:
     steps=st.lists(st.tuples(st.floats(0, 3_600), st.integers(0, 5_000)), min_size=1, max_size=30),
 )
 def test_the_brokers_time_is_never_ahead_of_them(rate: float, steps: list[tuple[float, int]]) -> None:
-    """Whatever the driver's time of day, and with clocks that do not go equally fast."""
+    """With any wall clock of the driver, and with clocks of different speeds."""
     passed = Monotonic()
     broker, true_ms = BrokerClock(passed), 1_800_000_000_000.0
     for seconds, old_ms in steps:
@@ -126,7 +126,7 @@ def test_a_broker_ahead_is_not_believed_alone(first: UnreadPartition, plausible:
 def test_a_broker_that_is_ahead_for_a_while_loses_no_reading_on_time_after_it(
     traffic: list[tuple[int, int]], ahead: tuple[int, int], ahead_ms: int
 ) -> None:
-    """One partition, one broker: what it appends with the wrong time is late, and its clock is put right again.
+    """One partition, one broker: what it appends with a wrong time is late; then its clock is corrected.
 
     The query is at most as far behind as the delays allow: among wrong times nothing says how old the unread are.
     """

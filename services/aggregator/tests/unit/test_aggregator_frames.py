@@ -237,7 +237,7 @@ def test_a_late_reading_counts_once_in_a_correction(spark: SparkSession) -> None
 
 
 def test_a_correction_takes_no_reading_from_a_window(spark: SparkSession) -> None:
-    """Though its topic was made anew, and the readings of the one before it are gone."""
+    """Although its topic was created again, and the readings of the previous topic are lost."""
     sent = [reading(device_id=device) for device in ("all", "all", "part", "new")]
     decoded = readings.decode(records(spark, [ENCODE[1](one) for one in sent]), IDS)
     computed = windows.aggregate(on_time(decoded), RULES.window_ms)

@@ -24,7 +24,7 @@ PLANNED: dict[Partition, int] = {("readings", 0): 50, ("readings", 1): 60}
 WINDOW_MS, DELAY_MS, SKEW_MS = 10_000, 15_000, 5_000
 WATERMARK_MS = 100_000
 DUE_MS = WATERMARK_MS + WINDOW_MS + DELAY_MS - SKEW_MS
-"""When the brokers' time has come so far, the next window may end."""
+"""The brokers' time at which the next window may end."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Log:
     asked: list[Mapping[Partition, int]] = field(default_factory=list)
     unreadable: bool = False
     held_ms: int = 0
-    """How long before that the records were taken in."""
+    """How long before that time the records were received."""
 
     def ends(self) -> dict[Partition, int]:
         return {partition: max(records, default=-1) + 1 for partition, records in self.appended_ms.items()}
@@ -80,7 +80,7 @@ def query(*, state_rows: int = 1) -> SupervisedQuery:
 
 
 def begin_again(windows: SupervisedQuery) -> None:
-    """Start the query anew, and find nothing to read: all that Spark 4.0.0 tells then."""
+    """Restart the query with nothing to read; return all that Spark 4.0.0 reports then."""
     idle = {
         "batchId": BATCH + 1,
         "timestamp": "t",

@@ -240,9 +240,9 @@ def test_windows_without_all_their_readings_are_counted_and_not_written(
 
 
 class Emitted:
-    """Collects what a streaming query emits, with the batches' times in Spark's offset log.
+    """Collects the rows of a streaming query, with the batches' times in Spark's offset log.
 
-    Fails once, after it has taken the rows of a batch, when told so.
+    On request it fails once, after it received the rows of a batch.
     """
 
     def __init__(self, folder: Path) -> None:

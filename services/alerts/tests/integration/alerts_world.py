@@ -35,7 +35,7 @@ Record = Mapping[str, Any]
 
 
 def until(what: str, holds: Callable[[], bool], limit_s: float = DEADLINE_S) -> None:
-    """Ask until it holds; fails when it does not within a generous limit."""
+    """Poll the condition until it holds; fail after a generous limit."""
     limit = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < limit, f"{what}: not within {limit_s} s"
@@ -136,7 +136,7 @@ class Topics:
         return sum(ends[number] - committed[number] for number in ends)
 
     def want(self, state: str, restarts: int = 0) -> None:
-        """Say on the control topic what is wanted of the service."""
+        """Write the target state of the service to the control topic."""
         record = {
             "name": self.name,
             "connector_class": "alerts",
@@ -152,7 +152,7 @@ class Topics:
         assert producer.flush(60) == 0
 
     def said(self) -> set[str]:
-        """The states that the service has told of itself."""
+        """The states that the service has reported."""
         return {one["state"] for one in self.records("isotherm.status") if one["connector"] == self.name}
 
 
@@ -217,7 +217,7 @@ class Worker:
         return bool(self._ask("live") == '{"live": true}')
 
     def counted(self, name: str) -> float:
-        """The sum of a metric over its labels; 0 while nothing answers."""
+        """The sum of a metric over its labels; 0 while the process does not answer."""
         text = self._ask("metrics")
         if not isinstance(text, str):
             return 0.0

@@ -75,7 +75,7 @@ def test_windows_on_several_partitions_open_and_close_one_alert(
         until("it is silent", lambda: len(topics.alerts_of("d", "silent")) == 1)
         (silent,) = topics.alerts_of("d", "silent")
         assert silent["opened_at"] == begin_ms + (len(means) + 10) * WINDOW_MS
-        until("the poison is buried", lambda: worker.counted("dead_letters_total") == 1)
+        until("there is a dead-letter record", lambda: worker.counted("dead_letters_total") == 1)
         assert [one.value() for one in topics.messages(topics.dead)] == [b"no frame"]
 
         worker.kill()

@@ -21,7 +21,7 @@ FreePort = Callable[[], int]
 
 
 class Day:
-    """A day, its topics, and up to two workers that live through it."""
+    """A day, its topics, and up to two workers that process it."""
 
     def __init__(self, topics: Topics, folder: Path, free_port: FreePort, day: ScriptedDay) -> None:
         self.topics, self.day = topics, day
@@ -49,7 +49,7 @@ class Day:
             worker.kill()
 
     def live_until_noon(self) -> Worker:
-        """Let one worker read the morning; at noon the last device is made known to it."""
+        """Let one worker read the morning; at noon the record of the last device is written."""
         self.topics.publish(self.topics.devices, self.day.devices_records(after_noon=False))
         worker = self.worker().start()
         self.topics.publish(self.topics.input, self.morning)

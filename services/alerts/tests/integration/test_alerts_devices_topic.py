@@ -40,7 +40,14 @@ def test_devices_of_added_partitions_are_known(kafka: Kafka, registry: Registry)
         producer.produce(TOPIC, key=device_id, value=value, partition=partition)
         assert producer.flush(30) == 0
 
-    follower = DeviceTableFollower(settings, schemas, TOPIC, TOPIC, known, Metrics(), partitions_interval_s=0.2)
+    follower = DeviceTableFollower(
+        TOPIC,
+        lambda: clients.consumer(settings, TOPIC, TOPIC, enable_partition_eof=True),
+        SchemaRegistry(schemas),
+        known,
+        Metrics(),
+        partitions_interval_s=0.2,
+    )
     follower.start()
     try:
         put("first", 0)

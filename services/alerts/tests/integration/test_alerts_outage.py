@@ -49,7 +49,7 @@ def test_the_same_process_goes_on_when_kafka_is_back(
 
 
 LIVE_LIMIT_S = 30.0
-"""Of the loop's turns, after which a service counts as dead."""
+"""The number of loop iterations after which a service counts as dead."""
 
 
 @pytest.mark.timeout(900)

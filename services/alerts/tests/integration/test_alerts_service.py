@@ -32,7 +32,7 @@ POISON = [b"", b"no frame", b"\x00\x00\x0f\x12\x06rest", None]
 
 
 class Hook:
-    """A webhook that answers what it is told and keeps what it was sent."""
+    """A webhook that answers as a test sets it and keeps what was posted."""
 
     def __init__(self) -> None:
         self.answers: dict[str, list[int]] = {}
@@ -87,7 +87,7 @@ class World:
         return found
 
     def know(self, device_id: str, **known: Any) -> None:
-        """Make a device known, and wait until the service has read it."""
+        """Write the record of a device, and wait until the service has read it."""
         before = self.worker.counted("device_records_total")
         record: dict[str, Any] = {
             "device_id": device_id,
@@ -193,14 +193,14 @@ def test_poison_is_buried_and_the_next_reading_counts(world: World) -> None:
     assert producer.flush(60) == 0
     world.read("poisoned", 31)
     world.alerts("poisoned", ["opened"])
-    buried = [one for one in world.topics.messages(world.topics.dead) if one.key() == b"poisoned"]
-    assert [one.value() for one in buried] == POISON
-    for one in buried:
+    refused = [one for one in world.topics.messages(world.topics.dead) if one.key() == b"poisoned"]
+    assert [one.value() for one in refused] == POISON
+    for one in refused:
         headers = _headers(one)
         assert headers["from"] == b"a device"
         assert headers[f"{PREFIX}topic"] == world.topics.input.encode()
         assert headers[f"{PREFIX}exception.message"]
-    assert _headers(buried[2])[f"{PREFIX}exception.class.name"].endswith(b".UnknownSchemaError")
+    assert _headers(refused[2])[f"{PREFIX}exception.class.name"].endswith(b".UnknownSchemaError")
 
 
 def test_a_threshold_that_no_rule_can_have_has_no_effect(world: World) -> None:
@@ -218,8 +218,8 @@ def test_a_device_that_makes_up_metrics_is_stopped_and_its_others_count(world: W
     world.topics.publish(world.topics.input, [temperature("inventive", 20, now_ms, 1), *made_up])
     world.read("inventive", 31, sequence=2)
     world.alerts("inventive", ["opened"])
-    buried = [one for one in world.topics.messages(world.topics.dead) if one.key() == b"inventive"]
-    texts = [_headers(one)[f"{PREFIX}exception.message"] for one in buried]
+    refused = [one for one in world.topics.messages(world.topics.dead) if one.key() == b"inventive"]
+    texts = [_headers(one)[f"{PREFIX}exception.message"] for one in refused]
     assert texts == [f"'inventive' has 64 metrics, 'm{number}' would be one more".encode() for number in (63, 64)]
 
 
@@ -276,14 +276,14 @@ def test_what_the_webhook_refuses_is_a_dead_letter(world: World) -> None:
     world.read("refused", 31)
     world.alerts("refused", ["opened"])
 
-    def buried() -> list[Message]:
+    def refused() -> list[Message]:
         return [one for one in world.topics.messages(world.topics.dead) if one.key() == b"refused"]
 
-    until("the alert is buried", lambda: bool(buried()))
-    (letter,) = buried()
+    until("there is a dead-letter record", lambda: bool(refused()))
+    (record,) = refused()
     (alert,) = [one for one in world.topics.messages(world.topics.alerts) if one.key() == b"refused"]
-    assert letter.value() == alert.value()
-    assert _headers(letter)[f"{PREFIX}topic"] == world.topics.alerts.encode()
+    assert record.value() == alert.value()
+    assert _headers(record)[f"{PREFIX}topic"] == world.topics.alerts.encode()
     assert len(world.hook.posted("refused")) == 1
 
 

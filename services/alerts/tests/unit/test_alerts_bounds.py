@@ -1,4 +1,4 @@
-"""What may be said differently: each bound only within what its rule itself allows."""
+"""Thresholds of single devices: each is accepted only within what its rule allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A changelog in which another process has written last: compaction keeps what is last, not what is newest."""
+"""A changelog that another process has written last: compaction keeps the last state, not the newest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Faust's consumer says in the middle of a rebalance."""
+"""What the consumer of Faust returns in the middle of a rebalance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of records that Kafka has not acknowledged when their run ends."""
+"""Records that Kafka has not acknowledged when their run ends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from isotherm.alerts.metrics import Metrics
+from isotherm.alerts.service import outputs_producer
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.alerts.stream.outputs import Outputs, OutputsClosedError, producer
+from isotherm.alerts.stream.outputs import Outputs, OutputsClosedError
 
 NOWHERE = AlertsSettings.model_validate({"kafka": {"bootstrap_servers": "127.0.0.1:1"}})
 LIMIT_S = 20.0
@@ -32,7 +33,7 @@ class LateProducer:
         return 0
 
     def purge(self) -> None:
-        """It is too late: the records are on their way."""
+        """Purging has no effect: the records are already sent."""
 
     def report(self) -> None:
         reports, self._reports = self._reports, []
@@ -58,7 +59,7 @@ async def test_nothing_follows_from_a_report_that_comes_after_the_run() -> None:
 
 
 async def test_who_waits_for_a_kafka_that_is_away_is_let_go() -> None:
-    ours = outputs(producer(NOWHERE))
+    ours = outputs(outputs_producer(NOWHERE))
     followed: list[str] = []
     ours.write_changelog(0, "d", b"state", lambda: followed.append("an alert leaves"))
     waiting = [asyncio.create_task(wait()) for wait in (ours.flush_earlier, ours.flush)]

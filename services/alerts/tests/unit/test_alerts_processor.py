@@ -1,4 +1,4 @@
-"""The order in which things are written, and what is found after a crash between any two of them."""
+"""The order of writes, and the state after a crash between any two of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CrashError(Exception):
 
 
 class Outputs:
-    """A Kafka that takes `lives` more records, and then the process is gone; what waits for a report may be lost."""
+    """A Kafka that accepts `lives` more records until the process dies; unreported records may be lost."""
 
     def __init__(self, lives: int = 1_000) -> None:
         self.lives = lives
@@ -71,7 +71,7 @@ class Outputs:
 
 
 class SlowOutputs(Outputs):
-    """A Kafka that acknowledges only when it is waited for."""
+    """A Kafka that acknowledges only when the caller waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def processor(
     topics: tuple[str, ...] = ("in",),
     reorder_ms: int = 0,
 ) -> Processor:
-    """A processor that has recovered what the changelog holds."""
+    """A processor that has recovered from the changelog."""
     book = AlertsSettings.model_validate({"rules": RULES}).rule_book()
     known = DeviceTable(book, {})
     store = DeviceStateStore(topics)
@@ -246,7 +246,7 @@ async def test_alerts_that_kafka_does_not_take_do_not_pile_up_in_a_memory() -> N
 
 @st.composite
 def deliveries(draw: st.DrawFn) -> list[Reading]:
-    """Readings of two metrics of a device in the order in which they were taken in, some of them long after."""
+    """Readings of two metrics of a device in their order of arrival, some of them long after their event time."""
     found = []
     for metric in ("temperature", "humidity"):
         numbered, at_ms = draw(st.booleans()), 0
@@ -260,7 +260,7 @@ def deliveries(draw: st.DrawFn) -> list[Reading]:
 
 
 async def alerts_of(readings: list[Reading], sweeps: list[list[int]]) -> list[Any]:
-    """The alerts that follow when time passes before each reading; no sweep knows more than what was taken in."""
+    """The alerts when time passes before each reading; no sweep uses readings that have not arrived yet."""
     outputs = Outputs(1_000_000)
     service = processor(outputs, reorder_ms=1_000)
     taken_in_ms = 0

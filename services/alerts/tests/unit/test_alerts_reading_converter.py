@@ -1,4 +1,4 @@
-"""What is no reading is buried as it came, with the reason, and counted by it."""
+"""A record that is no reading becomes a dead-letter record with its bytes and the reason, and is counted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READING = {"device_id": "d", "metric": "m", "value": 1.0, "unit": "Cel", "event_
 
 
 class Registry:
-    """A registry that knows one schema."""
+    """A registry with one schema."""
 
     def schema(self, schema_id: int) -> WriterSchema:
         if schema_id != 7:
@@ -33,7 +33,7 @@ class Registry:
 
 
 class Producer:
-    """A Kafka that takes everything at once."""
+    """A Kafka that acknowledges everything at once."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[bytes | None, bytes | None, dict[str, Any]]] = []
@@ -80,8 +80,8 @@ def record_of(value: bytes | None) -> Any:
 async def test_poison_is_made_a_dead_letter(value: bytes | None, reason: str) -> None:
     producer, metrics = Producer(), Metrics()
     assert await converter_of(producer, metrics).convert(record_of(value)) is None
-    ((key, buried, headers),) = producer.sent
-    assert (key, buried, headers["from"]) == (b"d", value, b"a device")
+    ((key, sent, headers),) = producer.sent
+    assert (key, sent, headers["from"]) == (b"d", value, b"a device")
     assert (headers[f"{PREFIX}topic"], headers[f"{PREFIX}offset"]) == (b"in", b"3")
     assert metrics.registry.get_sample_value("isotherm_alerts_dead_letters_total", {"reason": reason}) == 1
 

@@ -1,4 +1,4 @@
-"""Order of event time, and that what was taken before changes nothing: for any readings in any order."""
+"""Readings are processed in the order of event time, and repetitions change nothing, in any order of arrival."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each rule on single devices, and what may be said differently for one."""
+"""Each rule on single devices, and thresholds for single devices."""
 
 from __future__ import annotations
 

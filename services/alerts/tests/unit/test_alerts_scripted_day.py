@@ -65,7 +65,7 @@ class PureService:
 
 
 def live(day: ScriptedDay, crashes: int = 0) -> PureService:
-    """The day as it goes, noon included; after a crash a part of the readings is read again."""
+    """The day with its change at noon; after a crash a part of the readings is read again."""
     service = PureService(day)
     readings = day.readings()
     for record in day.devices_records(after_noon=False):
@@ -86,7 +86,7 @@ def live(day: ScriptedDay, crashes: int = 0) -> PureService:
 
 
 def incidents(alerts: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """What the closed states say, one line an alert."""
+    """The closed alerts, one line each."""
     found = {(a["alert_id"], a["state"]): a for a in alerts}
     assert {key[1] for key in found} == {"opened", "closed"}
     opened = sorted(key[0] for key in found if key[1] == "opened")

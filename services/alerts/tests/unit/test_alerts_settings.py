@@ -1,4 +1,4 @@
-"""What can be said to the service, and what cannot."""
+"""Which settings the service accepts, and which it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trend of a metric: right where the change is steady, bounded otherwise, remembered and told."""
+"""The trend of a metric: correct for a steady change, bounded otherwise, stored and restored."""
 
 from __future__ import annotations
 

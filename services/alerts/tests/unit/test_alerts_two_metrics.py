@@ -1,4 +1,4 @@
-"""Devices that measure several things: each alert opens once and closes once, and its silence is that of the device."""
+"""Devices with several metrics: each alert opens once and closes once; silence concerns the whole device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends a post, and what does not end the thread that posts."""
+"""When a post is given up, and that no failure ends the thread."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from isotherm.alerts import webhook as posting
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.alerts.webhook import PART, Webhook
+from isotherm.alerts.webhook import PART, Webhook, WebhookClients
 from isotherm.servicekit.health import Health
 
 LIMIT_S = 20.0
@@ -23,7 +23,7 @@ Turn = Callable[[], Any]
 
 
 class Consumer:
-    """Gives alerts, or what its turns say; whoever closes it lets the next one be opened."""
+    """Returns alerts, or the scripted results; when it is closed, the next one can be opened."""
 
     def __init__(self, turns: list[Turn], commit: Turn) -> None:
         self.polled, self._turns, self._commit = 0, turns, commit
@@ -105,20 +105,21 @@ def hook() -> Iterator[Hook]:
 
 
 class World:
-    """A webhook that reads from stand-ins of Kafka's consumer, one after the other."""
+    """A webhook that reads from fake consumers, one after the other."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, url: str, consumers: list[Consumer]) -> None:
         self.opened = 0
         self.health, self.metrics = Health(), Metrics()
         self.health.ready()
 
-        def consumer(*_arguments: Any, **_more: Any) -> Consumer:
+        def consumer() -> Any:
             self.opened += 1
             return consumers[min(self.opened, len(consumers)) - 1]
 
-        clients = SimpleNamespace(consumer=consumer, producer=lambda *_arguments, **_more: None)
-        monkeypatch.setattr(posting, "kafka", clients)
-        self.webhook = Webhook(AlertsSettings.model_validate({"webhook": {"url": url}}), self.metrics, self.health)
+        unused: Any = None
+        settings = AlertsSettings.model_validate({"webhook": {"url": url}})
+        clients = WebhookClients(consumer, lambda: unused, httpx.Client)
+        self.webhook = Webhook(settings, unused, clients, self.metrics, self.health)
         decoded = SimpleNamespace(record={"alert_id": "a", "state": "opened"})
         monkeypatch.setattr(self.webhook, "_decode", lambda _value: decoded)
 

@@ -1,4 +1,4 @@
-"""Aggregates as readings: what they become, in which order they are taken, what a revision and a repeat change."""
+"""Aggregates as readings: their conversion, their order, and the effect of revisions and repetitions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SCHEMAS = {7: READER, 8: WINDOW_READER, 9: {**WINDOW_READER, "name": "Other"}}
 
 
 class Registry:
-    """A registry that knows SCHEMAS, and which subject holds which of them."""
+    """A registry with SCHEMAS and their subjects."""
 
     def __init__(self, subjects: dict[str, int] | None = None) -> None:
         self._subjects = subjects or {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isotherm import payloads
 from isotherm.coap_ingest.coap.resource import Server
-from isotherm.coap_ingest.connectors.plan import Plan, compile_plan
+from isotherm.coap_ingest.connectors.plan import ConnectorPlan, compile_plan
 from isotherm.connector.config.files import parse
 
 DOCUMENT = """\
@@ -21,7 +21,7 @@ LISTENING = DOCUMENT.replace(
 )
 
 
-def planned(text: str, *, allow_anonymous: bool = False) -> Plan:
+def planned(text: str, *, allow_anonymous: bool = False) -> ConnectorPlan:
     return compile_plan(
         parse(text),
         units={},

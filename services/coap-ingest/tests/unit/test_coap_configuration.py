@@ -66,7 +66,7 @@ def test_dead_letters_go_where_connects_keys_say(line: str, topic: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("coap://localhost:5633", "coaps://localhost:5684", "coap.username: missing: a coaps:// server wants"),
+        ("coap://localhost:5633", "coaps://localhost:5684", "coap.username: missing: a coaps:// server needs"),
         ("coap://localhost:5633", "coaps+tcp://localhost", "TLS is not supported"),
         ("coap://localhost:5633", "http://localhost", "scheme http is unknown; allowed: coap"),
         ("coap://localhost:5633", "coap://a, ftp://b", "scheme ftp is unknown"),

@@ -14,8 +14,8 @@ from isotherm.coap_ingest.observe.observation import (
     Action,
     Classification,
     Observation,
+    ObservationState,
     Outcome,
-    State,
     Timing,
     is_newer,
 )
@@ -34,7 +34,7 @@ def observing(observe: int = 10, now_ms: float = 0.0, **changes: Any) -> Observa
     observation = Observation(TIMING, random.Random(1))
     assert observation.on_time(now_ms).action is Action.REGISTER
     assert observation.on_response(now_ms, response(observe, is_acknowledgement=True, **changes)) == Classification(NEW)
-    assert observation.state is State.OBSERVING
+    assert observation.state is ObservationState.OBSERVING
     return observation
 
 
@@ -117,7 +117,7 @@ def test_silence_is_max_age_and_a_random_grace_and_then_the_same_token_asks_agai
     assert 35_000 <= observation.deadline_ms <= 45_000
     assert observation.on_time(observation.deadline_ms - 1).action is None
     assert observation.on_time(observation.deadline_ms).action is Action.REFRESH
-    assert observation.state is State.REGISTERING
+    assert observation.state is ObservationState.REGISTERING
 
 
 def test_an_absent_max_age_is_60_s_and_the_longest_max_age_is_a_day() -> None:
@@ -136,7 +136,7 @@ def test_a_notification_ends_staleness_and_moves_the_deadline() -> None:
 def test_an_unchanged_state_at_refresh_is_a_repetition() -> None:
     observation, now_ms = refreshing(10)
     assert observation.on_response(now_ms, response(10, is_acknowledgement=True)) == Classification(REPEATED)
-    assert observation.state is State.OBSERVING
+    assert observation.state is ObservationState.OBSERVING
     assert not observation.is_stale
 
 
@@ -150,7 +150,7 @@ def test_a_restarted_server_is_accepted_with_lower_observe_values() -> None:
 def test_a_late_notification_during_a_refresh_does_not_count_as_its_answer() -> None:
     observation, now_ms = refreshing(10)
     assert observation.on_response(now_ms, response(9)) == Classification(SUPERSEDED)
-    assert observation.state is State.REGISTERING
+    assert observation.state is ObservationState.REGISTERING
     assert observation.on_response(now_ms, response(3, is_acknowledgement=True)).outcome is NEW
 
 
@@ -159,7 +159,7 @@ def test_a_refresh_without_answer_is_an_interruption_and_leads_to_a_new_token() 
     now_ms += TIMING.answer_timeout_ms
     due = observation.on_time(now_ms)
     assert (due.action, due.interrupted) == (None, "no answer within 5000 ms")
-    assert observation.state is State.WAITING
+    assert observation.state is ObservationState.WAITING
     assert observation.on_time(observation.deadline_ms).action is Action.REGISTER
     # A new token starts new Observe values; the interruption was counted before.
     assert observation.on_response(now_ms + 100, response(2)) == Classification(NEW)
@@ -170,7 +170,7 @@ def test_an_observation_that_comes_back_while_we_wait_needs_no_new_registration(
     observation, now_ms = refreshing(10)
     observation.on_time(now_ms + TIMING.answer_timeout_ms)
     assert observation.on_response(now_ms + 5_001, response(12)).outcome is NEW
-    assert observation.state is State.OBSERVING
+    assert observation.state is ObservationState.OBSERVING
 
 
 def test_a_run_of_older_numbers_in_order_asks_again_at_once() -> None:
@@ -227,7 +227,7 @@ def test_a_resource_that_is_not_observable_is_polled_at_max_age_and_each_poll_re
     assert observation.on_time(4_999).action is None
     assert observation.on_time(5_000).action is Action.REGISTER
     assert observation.on_response(5_000, response(7)) == Classification(NEW)
-    assert observation.state is State.OBSERVING
+    assert observation.state is ObservationState.OBSERVING
 
 
 def test_polls_have_a_minimum_interval() -> None:
@@ -276,7 +276,7 @@ def test_notifications_in_flight_at_the_close_count_and_the_answer_to_the_cancel
     assert observation.on_response(3, response(None)).outcome is SUPERSEDED
     assert observation.on_response(4, response(None, is_success=False, code="4.04")).outcome is SUPERSEDED
     assert observation.on_response(5, response(13)) == Classification(NEW)
-    assert observation.state is State.CLOSED
+    assert observation.state is ObservationState.CLOSED
     assert observation.on_time(10**9) == (None, False, None)
 
 

@@ -60,7 +60,7 @@ class Side:
 
 
 def steps(side: Side) -> Iterator[Step]:
-    """Everything that is asked: normal, missing, invalid, conflicting, while running, paused and stopped."""
+    """All calls: normal, missing, invalid, conflicting, while running, paused and stopped."""
     yield from _before(side.config)
     yield from _refused(side)
     yield Call("create", "POST", "/connectors", {"name": side.name, "config": side.config})

@@ -58,16 +58,16 @@ class FileClasses:
         return task_plan(validated, validated.integer("tasks.max"))
 
 
-def run_task(bootstrap: str, registry: str, handover: TaskLaunch, stop: Stop) -> int:
+def run_task(bootstrap: str, registry: str, launch: TaskLaunch, stop: Stop) -> int:
     """Append every record's value to the file."""
-    config = validate(DEFINITION, handover.config.resolved(os.environ))
+    config = validate(DEFINITION, launch.config.resolved(os.environ))
     heartbeat = Heartbeat(
         lambda: kafka.producer(KafkaSettings(bootstrap_servers=bootstrap), "file-status"),
         SchemaRegistry(RegistrySettings(url=registry)),
         connector=config.name,
-        task=handover.task,
-        worker=handover.worker,
-        worker_group=handover.worker_group,
+        task=launch.task,
+        worker=launch.worker,
+        worker_group=launch.worker_group,
     )
     counts = {"written": 0}
     with Path(config.text("file")).open("a", encoding="utf-8") as lines:
@@ -97,7 +97,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.role == "task":
         return run_launched_task(
-            lambda handover, stop: run_task(given.bootstrap, given.registry, handover, stop),
+            lambda launch, stop: run_task(given.bootstrap, given.registry, launch, stop),
             shutdown_timeout_ms=_SHUTDOWN_MS,
         )
     settings = WorkerSettings(

@@ -31,7 +31,7 @@ Json = Any
 
 
 def until(what: str, condition: Callable[[], bool], told: Callable[[], str] = str) -> None:
-    """Ask until it is so; fails with what the processes logged when it does not become so."""
+    """Poll the condition until it holds; otherwise fail with the logs of the processes."""
     limit = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < limit, f"{what}: not within {WAIT_S} s\n{told()}"
@@ -131,7 +131,7 @@ class World:
         return console
 
     def worker(self, console: Console) -> Process:
-        """A distributed worker that the console knows; it is stopped at the end."""
+        """A distributed worker that the console lists; it is stopped at the end."""
         arguments = ["worker", self.kafka.bootstrap_servers, self.registry.url, self.group]
         log = self.folder / f"worker-{uuid.uuid4().hex[:8]}.log"
         worker = Process([sys.executable, str(Path(console_file_worker.__file__)), *arguments], log)
@@ -157,7 +157,7 @@ class World:
         assert producer.flush(WAIT_S) == 0
 
     def forget(self, console: Console, *names: str) -> None:
-        """Take back what earlier tests on the same Kafka have left of these connectors."""
+        """Delete what earlier tests on the same Kafka have left of these connectors."""
         producer = clients.producer(self.kafka, "test")
         with closing(records.read(self.kafka, "isotherm.connectors", "isotherm.status")) as found:
             for message in found:

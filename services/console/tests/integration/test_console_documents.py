@@ -19,7 +19,7 @@ CONF = Path(__file__).parents[4] / "examples" / "coap-hazelcast" / "conf"
 
 
 def start_worker(world: World, console: Console, *command: str) -> None:
-    """Start a worker of the suite in a group of its own, and wait until the console knows it."""
+    """Start a worker of the suite in a group of its own, and wait until the console lists it."""
     group = f"{world.group}-{command[0]}"
     sets = [
         f"worker_group={group}",

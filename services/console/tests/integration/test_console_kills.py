@@ -28,18 +28,18 @@ pytestmark = pytest.mark.integration
 
 KILLS, MOST_KILLS = 5, 40
 BATCH = 4_000
-"""Buried before each kill: several batches of a replay."""
+"""Dead-letter records written before each kill: several batches of a replay."""
 Step = tuple[str, str]
 """The desired state of a connector after a change: its file and its target state."""
 
 
 class Client:
-    """Asks a console that is killed now and then, until it answers."""
+    """Repeats a request to a console that is killed now and then, until it answers."""
 
     def __init__(self, console: Console) -> None:
         self._http = httpx.Client(base_url=console.url, timeout=WAIT_S)
         self.cut = 0
-        """Requests that a kill has cut off: nobody knows what became of them."""
+        """Requests that a kill interrupted: their outcome is unknown."""
         self.stop = threading.Event()
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class Client:
         self._http.close()
 
     def ask(self, method: str, path: str, *expected: int, body: Any = None) -> Any:
-        """The answer's body; the request is repeated while nobody answers or the console is not ready."""
+        """The answer's body; the request is repeated while the console does not answer or is not ready."""
         while True:
             try:
                 answer = self._http.request(method, path, json=body)
@@ -185,7 +185,7 @@ def kill_again_and_again(
 
 
 def written(world: World, names: Iterable[str]) -> Mapping[str, list[Step]]:
-    """What `isotherm.connectors` says of these connectors, one after the other; the same said twice counts once."""
+    """The records of these connectors on `isotherm.connectors`, in order; identical successive records count once."""
     decode = Decoder(SchemaRegistry(world.registry))
     said: dict[str, list[Step]] = {name: [] for name in names}
     with closing(records.read(world.kafka, "isotherm.connectors")) as found:

@@ -21,14 +21,14 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def asked(world: World) -> TestClient:
-    """A client that takes what a caller of the server gets when the application fails."""
+    """A client that receives the server's answer when the application fails."""
     return TestClient(
         world.http.app, base_url="http://127.0.0.1:8083", raise_server_exceptions=False, follow_redirects=False
     )
 
 
 def pieces(count: int) -> Iterator[bytes]:
-    """A body that does not say its length."""
+    """A body without a Content-Length."""
     for _ in range(count):
         yield b"x" * 65_536
 

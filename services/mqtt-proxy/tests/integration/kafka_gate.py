@@ -24,10 +24,10 @@ class Api(IntEnum):
 
 
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-"""The error code for a batch whose sequence does not follow; fatal for an idempotent producer."""
+"""The error code for a batch out of sequence; fatal for an idempotent producer."""
 
 INVALID_TXN_STATE = 48
-"""The error code that a broker gives which was killed and forgot what it knew of a transaction."""
+"""The error code of a broker that was killed and has lost the state of a transaction."""
 
 
 class Loss(Enum):
@@ -36,7 +36,7 @@ class Loss(Enum):
     REQUEST = auto()
     """The relay keeps the request until `deliver_delayed`."""
     ANSWER = auto()
-    """The broker has acted on it; its answer is gone."""
+    """The broker executes the request; its answer is lost."""
 
 
 class Delayed(NamedTuple):
@@ -48,7 +48,7 @@ class Delayed(NamedTuple):
 
 
 class KafkaGate:
-    """Relays to a broker on 127.0.0.1; what `hold_request` or `hold_response` names is not passed on any more.
+    """Relays to a broker on 127.0.0.1, except what `hold_request` or `hold_response` names.
 
     `lose_end_txn` makes EndTxn requests late or unanswered, one each.
     """
@@ -86,7 +86,7 @@ class KafkaGate:
         self._held_requests.add(api)
 
     def hold_response(self, api: Api) -> None:
-        """From now on the broker acts on these requests, but the client does not learn it."""
+        """From now on the broker executes these requests, but the client gets no answer."""
         self._held_responses.add(api)
 
     def break_commit(self, *, kafka_decides: bool) -> None:
@@ -103,12 +103,12 @@ class KafkaGate:
         return not self._refusals
 
     def lose_end_txn(self, loss: Loss) -> None:
-        """The next EndTxn that is not concerned yet meets this."""
+        """Apply `loss` to the next EndTxn that no earlier call has taken."""
         self._holds.clear()
         self._losses.append(loss)
 
     def deliver_delayed(self) -> None:
-        """Let the broker have the EndTxn requests that are kept, in their order; returns when it has answered."""
+        """Send the delayed EndTxn requests to the broker, in order; returns when it has answered."""
         asyncio.run_coroutine_threadsafe(self._deliver(), self._loop).result(WAIT_S)
 
     def deliver_delayed_in_the_next_transaction(self) -> None:
@@ -169,7 +169,7 @@ class KafkaGate:
         broker: asyncio.StreamWriter,
         asked: deque[int | asyncio.Future[int]],
     ) -> None:
-        """Pass requests on until the client is gone (raises), or until one was lost on its way (returns)."""
+        """Forward requests until the client disconnects (raises), or until one was dropped (returns)."""
         while True:
             frame = await _frame(reader)
             api: int = struct.unpack_from(">h", frame, 4)[0]

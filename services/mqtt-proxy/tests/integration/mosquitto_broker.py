@@ -15,7 +15,7 @@ USER, PASSWORD = "bridge", "correct horse"
 
 
 class Broker:
-    """One process at a time; kill and start as often as wanted."""
+    """One process at a time, which can be killed and started repeatedly."""
 
     def __init__(self, folder: Path, port: int, tls_port: int) -> None:
         self.port = port
@@ -68,7 +68,7 @@ class Broker:
         return False
 
     def save(self) -> None:
-        """Have it write its messages to disk, which it otherwise does when it ends."""
+        """Make the broker write its messages to disk, which otherwise happens when it ends."""
         assert self._process is not None
         database = self._folder / "mosquitto.db"
         before = database.stat().st_mtime_ns if database.exists() else 0

@@ -68,7 +68,7 @@ def publish_packet(
 
 
 class Wire:
-    """A device that speaks byte by byte, so that a test can stop in the middle of a handshake."""
+    """A device that sends byte by byte, so that a test can stop in the middle of a handshake."""
 
     def __init__(self, proxy: Proxy, client_id: str, *, version: int = 4, **more: object) -> None:
         self._version = version
@@ -114,7 +114,7 @@ class Wire:
         assert self.packet() == (packet_type << 4, struct.pack(">HB", packet_id, reason))
 
     def is_closed_by_the_proxy(self) -> bool:
-        """Whether the next thing is the end of the connection."""
+        """Whether the connection ends without another packet."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionResetError:

@@ -33,7 +33,7 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 def wait_until(what: str, done: Callable[[], bool], limit_s: float = WAIT_S) -> None:
-    """Ask until it is so; fails loudly when it does not become so within a generous limit."""
+    """Poll the condition until it holds; fail after a generous limit."""
     limit = time.monotonic() + limit_s
     while not done():
         assert time.monotonic() < limit, f"{what}: not within {limit_s} s"
@@ -87,7 +87,7 @@ def _decoded(value: str | bytes | None) -> str:
 
 
 class Proxy:
-    """One proxy process at a time, always on the same port; kill and start as often as wanted."""
+    """One proxy process at a time, always on the same port; it can be killed and started repeatedly."""
 
     def __init__(self, folder: Path, topics: Topics, port: int, http_port: int) -> None:
         self.topics = topics
@@ -147,7 +147,7 @@ class Proxy:
             return False
 
     def problems(self) -> dict[str, str]:
-        """Why it is not ready, by part; empty while nothing answers."""
+        """The reasons why it is not ready, by part; empty while the process does not answer."""
         try:
             found: dict[str, str] = self._http.get("/ready").json()["problems"]
         except httpx.TransportError:

@@ -1,4 +1,4 @@
-"""The bridge between a real Mosquitto and a real Kafka: what the broker was given arrives, whatever is killed."""
+"""The bridge between a real Mosquitto and a real Kafka: every message reaches Kafka, whichever process is killed."""
 
 from __future__ import annotations
 

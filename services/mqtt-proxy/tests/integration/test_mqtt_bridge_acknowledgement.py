@@ -1,4 +1,4 @@
-"""When the bridge acknowledges to a real Mosquitto: the test decides when Kafka reports, nothing else is modelled."""
+"""When the bridge acknowledges to a real Mosquitto. The test decides when Kafka reports a delivery."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class HeldReports:
         self.stored: list[bytes] = []
 
     async def room(self) -> None:
-        """There is always room."""
+        """The producer always accepts records."""
 
     def produce(self, _topic: str, *, value: bytes, on_delivery: Callable[[KafkaError | None], None], **_: Any) -> None:
         self.held.append((value, on_delivery))
 
     def report(self, error: KafkaError | None = None) -> None:
-        """Kafka decides about everything that it was given."""
+        """Report the outcome of all records."""
         held, self.held = self.held, []
-        # The other way round than it came: acknowledgements keep their order all the same.
+        # In reverse order: acknowledgements keep their order nevertheless.
         for value, on_delivery in reversed(held):
             if error is None:
                 self.stored.append(value)

@@ -1,4 +1,4 @@
-"""A commit or abort that the network delivers late, or whose answer is lost, touches no other transaction.
+"""A commit or abort that arrives late, or whose answer is lost, affects no other transaction.
 
 jepsen.io/analyses/bufstream-0.1.0 describes the fault for Kafka's protocol before transactions v2 (KIP-890), which
 librdkafka does not speak. `docs/results/mqtt-proxy-delayed-endtxn.txt` holds what was seen.
@@ -125,7 +125,7 @@ def test_plain_librdkafka_reports_success_and_a_late_request_ends_the_next_trans
 
 
 class Rounds:
-    """Transactions whose EndTxn meets something, one after the other, and what must be visible afterwards."""
+    """Transactions with a fault of their EndTxn, in turn, and the records that must be visible afterwards."""
 
     def __init__(self, topics: Topics, gate: KafkaGate, seed: int) -> None:
         self._topics, self._gate = topics, gate
@@ -156,7 +156,7 @@ class Rounds:
         return writer
 
     def run(self, rounds: int) -> None:
-        """So many transactions with a lost EndTxn, every way in turn, each followed by one or two that meet nothing."""
+        """This many transactions with a lost EndTxn, each fault in turn, each followed by one or two without."""
         ways = itertools.cycle(itertools.product(self._writers, (False, True), Loss, MOMENTS))
         for number, (writer, poisoned, loss, moment) in zip(range(rounds), ways, strict=False):
             self._gate.lose_end_txn(loss)
@@ -194,7 +194,7 @@ def _producer(settings: KafkaSettings, transactional_id: str) -> Producer:
 
 
 def run_rounds(kafka: Kafka, rounds: int) -> str:
-    """Every transaction is what its writer was told, whatever arrives late; returns the figures."""
+    """Every transaction has the outcome that its writer reported, whatever arrives late; returns the figures."""
     topics, gate = Topics(kafka), KafkaGate(kafka.bootstrap_servers)
     try:
         made = Rounds(topics, gate, seed=rounds)

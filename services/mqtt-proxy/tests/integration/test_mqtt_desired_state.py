@@ -34,7 +34,7 @@ def proxy(kafka: Kafka, registry: Registry, tmp_path: Path, free_port: Callable[
 
 @contextmanager
 def connector(proxy: Proxy, name: str) -> Iterator[Control]:
-    """The service `name` as the console sees it; in the end nothing is wanted of it any more."""
+    """The service `name` as the console sees it; at the end its desired state is deleted."""
     control = Control(proxy.topics.kafka.bootstrap_servers, proxy.topics.registry.url)
     control.create(name, "", {"connector.class": ""}, mode="standalone")
     try:
@@ -44,7 +44,7 @@ def connector(proxy: Proxy, name: str) -> Iterator[Control]:
 
 
 def until_halted(proxy: Proxy, control: Control, name: str, processes: int, state: str) -> None:
-    """Wait until every process says that it is halted, on its page and on the status topic."""
+    """Wait until every process reports that it is halted, in its metrics and on the status topic."""
     wait_until("it is halted", lambda: proxy.is_ready() and proxy.metric("halted") == processes)
     tasks = range(ORDINAL, ORDINAL + processes)
     wait_until("the status says so", lambda: all(_state(control, name, task) == state for task in tasks))

@@ -1,4 +1,4 @@
-"""Clients that send too much, too often or for others: what that costs, and what is stored of it."""
+"""Clients that send too much, too often or under the name of other devices: the cost is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients that we did not write get from the proxy, and what a Kafka consumer sees of it."""
+"""The proxy with third-party clients, and what a Kafka consumer then reads."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_mosquitto_pub_at_every_qos_in_both_versions(proxy: Proxy) -> None:
 
 
 def states(proxy: Proxy) -> list[dict[str, Any]]:
-    """What the proxy's process said on the status topic, in order."""
+    """The states that the proxy's process published on the status topic, in order."""
     said = [status for status, _ in proxy.topics.readings("isotherm.status", "mqtt-proxy/7/")]
     return [status for status in said if status["worker"].endswith(f":{proxy.pid}")]
 

@@ -1,4 +1,4 @@
-"""While Kafka cannot take more, publishes wait; everything else that a client says is answered."""
+"""While Kafka accepts no more, publishes wait; all other packets of a client are answered."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_kafka_is_away_for_longer_than_the_keep_alive_and_nobody_is_disconnected
 
 
 def test_what_is_held_is_bounded_and_answered_in_its_order(proxy: Proxy, kafka: Kafka) -> None:
-    """Beyond the bound a socket is not read; a ping behind what is held is answered, a goodbye waits its turn."""
+    """Beyond the limit a socket is not read; a PINGREQ is answered, a DISCONNECT waits for held publishes."""
     proxy.start(limits__outstanding_records=50, limits__buffered_bytes=65_536, limits__packet_bytes=20_000)
     payload = b'{"t": 1, "note": "%s"}' % (b"x" * 1_000)
     quick = Wire(proxy, f"{proxy.device}-quick", clean=True)

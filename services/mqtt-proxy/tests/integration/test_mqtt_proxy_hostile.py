@@ -1,4 +1,4 @@
-"""Ten thousand connections that want memory: what they get is bounded, and devices are served beside them."""
+"""Ten thousand hostile connections: their memory is bounded, and devices are served at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds: what devices can make the proxy hold, and what happens at each of them."""
+"""The limits on what devices can make the proxy hold, and what happens at each limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka is away, slow or takes the transactional id from us."""
+"""Kafka is away or slow, or another process takes the transactional id."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def connected(proxy: Proxy, gate: KafkaGate) -> Wire:
 
 
 def restarted(proxy: Proxy) -> Wire:
-    """The proxy is killed and comes back; so does the device."""
+    """Kill and restart the proxy; the device reconnects."""
     proxy.kill()
     proxy.start(kafka__bootstrap_servers=proxy.topics.kafka.bootstrap_servers)
     wire = Wire(proxy, proxy.device)

@@ -1,4 +1,4 @@
-"""Who may come in and publish what, over TLS and without, and what wrong settings say."""
+"""Who may connect and publish, with and without TLS, and the errors for wrong settings."""
 
 from __future__ import annotations
 

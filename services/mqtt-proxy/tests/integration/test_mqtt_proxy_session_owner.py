@@ -1,4 +1,4 @@
-"""A session is its user's: nobody else may take its connection, its will or its QoS 2 state."""
+"""A session belongs to its user: no other user can take over its connection, its will or its QoS 2 state."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def attic(proxy: Proxy, client_id: str, *, version: int = 4) -> Wire:
 
 
 def thieves(proxy: Proxy, client_id: str) -> None:
-    """Others name the owner's client id, in both versions, with and without a clean start: all are turned away."""
+    """Other users connect with the owner's client id, in both versions, clean or not: all are refused."""
     for clean in (False, True):
         for version, refused in ((4, 5), (5, 0x87)):
             other = Wire(proxy, client_id, version=version, clean=clean, username="cellar", password=b"sesame-6")

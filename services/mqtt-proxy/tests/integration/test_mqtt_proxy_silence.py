@@ -1,4 +1,4 @@
-"""Peers that vanish without a word, and clients that are silent for longer than they may be."""
+"""Peers that disappear without closing the connection, and clients that exceed their keep-alive."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def timers(port: int) -> set[str]:
 
 @pytest.mark.parametrize("silent_s", [60, 0])
 def test_the_kernel_probes_a_silent_peer(proxy: Proxy, silent_s: int) -> None:
-    """A peer without keep-alive that vanishes without a word is found by nobody else."""
+    """Only TCP keep-alive detects a peer without MQTT keep-alive that disappears silently."""
     proxy.start(listener__tcp_keep_alive_s=silent_s)
     Wire(proxy, proxy.device, clean=True)
     wait_until("the CONNACK is acknowledged", lambda: not timers(proxy.port) - {"00", _KEEP_ALIVE_TIMER})

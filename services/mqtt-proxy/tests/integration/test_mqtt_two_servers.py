@@ -1,4 +1,4 @@
-"""Two independent servers on one Kafka: they do not fence each other, whatever they are called (ADR 0017)."""
+"""Two independent servers on one Kafka do not fence each other, with any names (ADR 0017)."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Ledger:
 
 
 def is_poison(payload: bytes) -> bool:
-    """Whether Kafka refuses it for its own sake."""
+    """Whether Kafka refuses this record permanently."""
     return payload.endswith(b"poison")
 
 
@@ -55,7 +55,7 @@ class WriterThatTheTestDecides:
 
 
 class HeldTransactions(Executor):
-    """Holds the one transaction that is out until the test decides it."""
+    """Holds the one open transaction until the test decides it."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -198,7 +198,7 @@ class Device:
             self.received.discard(packet_id)
 
     def drop(self) -> None:
-        """The network fails: what was on its way to us is lost."""
+        """The network fails: bytes on their way to the server are lost."""
         if self.connection is not None:
             self.connection.connection_lost(None)
         self.connection = self.wire = None

@@ -7,10 +7,10 @@ import struct
 from isotherm.mqtt_proxy.codec.packets import Connect
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.protocol.state_machine import (
+    ConnectionState,
     Event,
     Failure,
     ServerProtocol,
-    State,
 )
 
 MAX_PACKET_BYTES = 1_000
@@ -77,5 +77,5 @@ def connected(version: int = 4, *, aliases: int = 0) -> ServerProtocol:
 def failure_of(protocol: ServerProtocol, data: bytes) -> Reason:
     event = events_of(protocol, data)[-1]
     assert isinstance(event, Failure)
-    assert protocol.state is State.CLOSED
+    assert protocol.state is ConnectionState.CLOSED
     return event.reason

@@ -1,4 +1,4 @@
-"""Who is accepted, by files that change while the proxy runs."""
+"""Authentication and authorization by files that change while the proxy runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of acknowledgements, and what clients of both versions are told."""
+"""The order of acknowledgements, and the reason codes for clients of both versions."""
 
 from __future__ import annotations
 

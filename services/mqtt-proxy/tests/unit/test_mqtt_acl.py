@@ -1,4 +1,4 @@
-"""ACL files in mosquitto's format, as far as publishers are concerned."""
+"""ACL files in the format of mosquitto, for publishers only."""
 
 from __future__ import annotations
 

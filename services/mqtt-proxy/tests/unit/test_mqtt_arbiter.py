@@ -69,7 +69,7 @@ def test_a_session_that_stays_is_refused() -> None:
 
 
 class Processes:
-    """One client, three processes that die at any moment.
+    """One client, and three processes that can be killed at any moment.
 
     Kafka is the owner and the epoch in the topic; each process holds the session or not. A transfer is a write to Kafka
     and then an answer, and a process can die between the two; a successor reads Kafka and then joins.
@@ -88,13 +88,13 @@ class Processes:
         self.answers: dict[int, deque[int | None]] = {process: deque() for process in range(3)}
 
     def step(self) -> None:
-        """Something that can happen now happens."""
+        """Execute one of the possible next events."""
         can: list[tuple[Callable[[int], None], int]] = []
         for process in range(3):
             if process in self.alive:
                 if self.holds[process] is None and process not in self.wants:
                     can.append((self.connect, process))
-                can += [(self.obey, process)] * 2 if self.orders[process] else []
+                can += [(self.follow_order, process)] * 2 if self.orders[process] else []
                 can += [(self.answer, process)] if self.answers[process] else []
                 can += [(self.die, process)] if self.random.random() < 0.2 else []
             else:
@@ -109,7 +109,7 @@ class Processes:
         )
 
     def settle(self) -> None:
-        """Nobody dies any more: everybody gets what he waits for."""
+        """Without further kills every claim is answered."""
         for process in {0, 1, 2} - self.alive:
             if process not in self.read:
                 self.restore(process)
@@ -117,7 +117,7 @@ class Processes:
         while any(self.orders.values()) or any(self.answers.values()):
             for process in range(3):
                 if self.orders[process]:
-                    self.obey(process)
+                    self.follow_order(process)
                 if self.answers[process]:
                     self.answer(process)
         assert self.holds[self.owner] == self.epoch, "the session is lost"
@@ -133,7 +133,7 @@ class Processes:
         self.wants.add(process)
         self._carry_out(self.arbiter.claim(process, "c"))
 
-    def obey(self, process: int) -> None:
+    def follow_order(self, process: int) -> None:
         order, held = self.orders[process].popleft(), self.holds[process]
         if isinstance(order, Yield) and held is None:
             self.answers[process].append(self.given.pop(process, None))

@@ -1,4 +1,4 @@
-"""Paragraphs of the MQTT standards that clients of other people found us to differ from."""
+"""Paragraphs of the MQTT standards in which the proxy once differed from other servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The MQTT source's configuration: the old chain's words, and everything that is refused."""
+"""The configuration of the MQTT source: the keys of the old connector, and every error."""
 
 from __future__ import annotations
 

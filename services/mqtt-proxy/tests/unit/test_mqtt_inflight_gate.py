@@ -1,4 +1,4 @@
-"""The bound on what is in flight: when clients wait, and when they continue."""
+"""The limit on publishes in flight: when clients wait, and when they continue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from isotherm.mqtt_proxy.metrics import Metrics
 
 
 class Client:
-    """A client that counts how often it is resumed."""
+    """A client that counts its resumptions."""
 
     def __init__(self) -> None:
         self.resumed = 0

@@ -1,4 +1,4 @@
-"""Guessing of passwords: limited in a row and all at once, and nobody else is kept out."""
+"""Guessing of passwords is limited, one by one or all at once, and locks out no other client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ThrottledLogin:
         self._limit = LoginThrottle(rate, lambda: self.now_s, maximum)
 
     async def log_in(self, key: str, *, right: bool) -> bool | None:
-        """Whether the password was right; None when it was not even looked at."""
+        """Whether the password was right; None when it was not checked."""
         try:
             async with self._limit.attempt(key) as attempt:
                 self.checked += 1

@@ -41,7 +41,7 @@ DEVICES = ("anna", "bert")
 
 
 class Qos2Machine(RuleBasedStateMachine):
-    """Whatever happens, a message is stored at most once, and once it was promised it is stored."""
+    """In every case a message is stored at most once, and exactly once after PUBREC."""
 
     @initialize()
     def start(self) -> None:
@@ -167,7 +167,7 @@ class Qos2Machine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(DEVICES), commit=st.booleans())
     def proxy_is_paused_and_resumed(self, name: str, commit: bool) -> None:
-        """What is in flight is decided first; then nobody gets in until it is resumed."""
+        """Publishes in flight are decided first; then no client is accepted until the server is resumed."""
         shutting = self.loop.create_task(self.server.shut())
         self.turn()
         for _ in range(40):
@@ -186,7 +186,7 @@ class Qos2Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.ledger.readings or self.held.is_open)
     @rule(commit=st.booleans())
     def proxy_is_killed(self, commit: bool) -> None:
-        """The open transaction is decided by Kafka; nobody hears of it."""
+        """Kafka decides the open transaction; its answer is lost."""
         self.held.decide(commit=commit)
         for task in asyncio.all_tasks(self.loop):
             task.cancel()

@@ -22,7 +22,7 @@ def test_two_empty_settings_need_no_meter() -> None:
 def test_never_more_than_the_rate_and_one_burst(
     amount: int, seconds: int, pauses: list[float], sizes: list[int]
 ) -> None:
-    """A sender that waits as told never exceeds the rate times the time, plus one full bucket and one message."""
+    """A sender that keeps the waits never exceeds the rate times the time, plus one full bucket and one message."""
     measured = RateMeter(Rate(amount, seconds), Rate(100 * amount, seconds), 0.0)
     now_s, messages, payload_bytes = 0.0, 0, 0
     for pause_s, size in zip(pauses, sizes, strict=False):

@@ -1,4 +1,4 @@
-"""Names keep servers on one Kafka encode_value."""
+"""The name separates servers on one Kafka: their transactional ids, sessions and connectors."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Process:
 
 
 async def turns() -> None:
-    """Everything that can go on without anybody else goes on."""
+    """Run all steps that need no other process."""
     for _ in range(5):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Packet identifiers and the store of sessions; what is written is what is read."""
+"""Packet identifiers and the session store: a state is read as it was written."""
 
 from __future__ import annotations
 

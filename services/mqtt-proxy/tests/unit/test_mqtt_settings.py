@@ -1,4 +1,4 @@
-"""Wrong settings: every one is named with its key, its value and what is allowed, before anything is started."""
+"""Wrong settings: each error names the key, its value and what is allowed, before anything is started."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from isotherm.mqtt_proxy.sessions.writes import (
 
 
 class Log:
-    """Who was told what, in order."""
+    """The callbacks and their arguments, in order."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Outcome]] = []

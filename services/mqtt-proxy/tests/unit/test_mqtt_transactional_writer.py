@@ -22,7 +22,7 @@ from isotherm.servicekit.lifecycle import Stop
 
 PRODUCE, ADD_PARTITIONS, END_TXN = 0, 24, 26
 RECORDS = 200
-"""Enough for several delivery reports after the one of the error."""
+"""Enough records for several delivery reports after the failed one."""
 
 
 def _librdkafka() -> ctypes.CDLL:
@@ -71,7 +71,7 @@ class Broker:
         return ctypes.c_void_p(LIBRDKAFKA.rd_kafka_handle_mock_cluster(handle))
 
     def refuse_next(self, request: int, error: int) -> None:
-        """The next request of this kind is answered with `error`."""
+        """Have the broker answer the next request of this kind with `error`."""
         LIBRDKAFKA.rd_kafka_mock_push_request_errors(
             self._cluster(), ctypes.c_int16(request), ctypes.c_size_t(1), ctypes.c_int(error)
         )

@@ -1,4 +1,4 @@
-"""When a will is published: real sessions and batches, transactions whose outcome the test decides, no Kafka."""
+"""When a will is published, with real sessions and batches, and transactions whose outcome the test decides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATER_S = 3_600
 
 
 class Kafka:
-    """Stores what it is given while it `takes` it; `stored` are the payloads of wills in their order."""
+    """Stores what it gets while `takes` is true; `stored` are the payloads of wills in order."""
 
     def __init__(self) -> None:
         self.takes = True

@@ -29,7 +29,7 @@ CALLS = {
     "RING_BUFFER": "add_all",
     "RELIABLE_TOPIC": "publish_all",
 }
-"""For each structure, the call that makes the write."""
+"""For each structure, the client call that writes."""
 BEFORE, AFTER = "before", "after"
 _TIMEOUT_S = 20.0
 

@@ -50,7 +50,7 @@ def structures(hazelcast: Any) -> Iterator[HazelcastStore]:
 
 @pytest.fixture
 def persister(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Persisters]:
-    """Makes persisters of a topic into a store.
+    """Creates persisters from a topic into a store.
 
     `written` replaces the store's own lines; `name` makes another process of the same connector.
     """

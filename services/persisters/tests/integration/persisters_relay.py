@@ -1,4 +1,4 @@
-"""A TCP relay between a client and a server: can lose the answer to a request, hold a request, and speak TLS."""
+"""A TCP relay between a client and a server: it can drop an answer, delay a request, and use TLS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Relay:
-    """Passes bytes on, in both directions, until it is told to lose an answer; for tests.
+    """Forwards bytes in both directions; a test can make it drop an answer.
 
     A request whose answer is lost reaches the server whole; what the server answers to it is dropped, and the
     connection is reset on the client's side.
@@ -52,11 +52,11 @@ class Relay:
         self._hold = marker
 
     def release(self) -> None:
-        """Let the request through that is held."""
+        """Forward the delayed request."""
         self._released.set()
 
     def close(self) -> None:
-        """Cut all connections and take no more."""
+        """Close all connections and accept no more."""
         self._released.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

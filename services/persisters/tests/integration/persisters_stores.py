@@ -1,4 +1,4 @@
-"""Each sink with targets of a test's own, and what is in them, seen from outside."""
+"""Each sink with targets of its own for every test, and a reader of their contents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Held(NamedTuple):
     items: Sequence[Seen]
 
     def problem(self, written: Sequence[Seen]) -> str | None:
-        """What is wrong with it after `written` was produced, in that order; None when nothing is."""
+        """The difference from what `written`, produced in that order, must give; None without a difference."""
         if self.kind in (*UNORDERED, *IN_ORDER):
             expected = Counter(written)
         else:
@@ -86,11 +86,11 @@ class Store:
         raise AssertionError
 
     def problems(self, written: Sequence[Seen]) -> list[str]:
-        """What is wrong with the targets after `written` was produced, in that order."""
+        """The differences of the targets from what `written`, produced in that order, must give."""
         return [problem for held in self.held() if (problem := held.problem(written)) is not None]
 
     def refuse_counts_above_32767(self) -> None:
-        """Make the target beforehand, with a narrower type than the schema's for `count`."""
+        """Create the target first, with a narrower type than the schema's for `count`."""
         raise AssertionError
 
     def close(self) -> None:

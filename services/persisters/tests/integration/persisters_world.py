@@ -1,4 +1,4 @@
-"""What the tests of the persisters share: a topic, the service as a process, and what a sink must hold."""
+"""What the tests of the persisters share: a topic, the service as a process, and the expected contents of a sink."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RECORDS = re.compile(r'isotherm_persisters_records_total\{.*outcome="(?P<outcom
 
 
 class Seen(NamedTuple):
-    """What is told apart of an aggregate: identity and revision."""
+    """What distinguishes aggregates: identity and revision."""
 
     device: str
     window: int
@@ -191,7 +191,7 @@ class Persister(ServiceProcess):
         self.launch([sys.executable, "-m", "isotherm.persisters", "run", "--sink", self._sink, str(self._file), *sets])
 
     def counts(self) -> Counter[str]:
-        """Records by outcome, as /metrics tells; empty while the process does not answer."""
+        """Records by outcome, from /metrics; empty while the process does not answer."""
         counts: Counter[str] = Counter()
         for line in self.metrics():
             sample = _RECORDS.fullmatch(line)
@@ -228,7 +228,7 @@ class Persister(ServiceProcess):
         return super().log() + f"\n{self.counts()} {self.problems()}"
 
     def tasks(self) -> list[int]:
-        """The process ids of the tasks that were started so far, as the supervisor tells them."""
+        """The process ids of the tasks that were started so far, from the supervisor's log."""
         lines = self._log.read_text(encoding="utf-8").splitlines()
         return [json.loads(line)["pid"] for line in lines if '"event": "task started"' in line]
 

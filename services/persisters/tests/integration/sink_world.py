@@ -1,4 +1,4 @@
-"""What the tests of single sinks share: records straight into a real server, without Kafka; and TLS in front of it."""
+"""What the tests of single sinks share: records written to a real server without Kafka, also over TLS."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Authority:
 
 
 def behind_tls(server_port: int, folder: Path) -> tuple[Relay, dict[str, str]]:
-    """A way with TLS to a server, and the keys of a connector that trusts it."""
+    """A TLS relay to a server, and the keys of a connector that trusts it."""
     authority = Authority(folder)
     return Relay(server_port, context=authority.server), {"ssl.certificate.authorities": str(authority.certificates)}
 

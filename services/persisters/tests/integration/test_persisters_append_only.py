@@ -1,4 +1,4 @@
-"""Structures without identities hold each record once, wherever the writer dies; and what a full one does."""
+"""Structures without identities hold each record once, wherever the writer is killed; full structures."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def queue(hazelcast: Any) -> Iterator[QueueStore]:
 def test_a_crash_right_before_and_after_the_write_is_made_good(
     kind: str, when: str, structures: HazelcastStore
 ) -> None:
-    """Before `add_all` there is an intent, and after it nobody has noted that it is done."""
+    """Before `add_all` there is an intent; after it nothing records yet that it is done."""
     client, name = structures.client, structures.name(kind)
 
     def numbers() -> list[int]:
@@ -77,7 +77,7 @@ def test_a_crash_right_before_and_after_the_write_is_made_good(
 def test_a_crash_between_the_appends_of_several_partitions_is_made_good(
     kind: str, when: str, structures: HazelcastStore
 ) -> None:
-    """Some of those that share an intent are there, some are not."""
+    """Some appends that share an intent were executed, some were not."""
     client, name = structures.client, structures.name(kind)
     arguments = [structures.server.address, structures.server.cluster_name, kind, name, "10", when, "4", "1000"]
     died = subprocess.run([sys.executable, persisters_crash.__file__, *arguments], check=False)
@@ -92,7 +92,7 @@ def test_a_crash_between_the_appends_of_several_partitions_is_made_good(
 
 @pytest.mark.parametrize("kind", ["RING_BUFFER", "RELIABLE_TOPIC"])
 def test_a_crash_between_appends_of_equal_items_is_made_good(kind: str, structures: HazelcastStore) -> None:
-    """What one partition appended does not stand for what another one had still to append."""
+    """Items that one partition appended do not count for another one."""
     client, name = structures.client, structures.name(kind)
     arguments = [structures.server.address, structures.server.cluster_name, kind, name, "10", BEFORE, "4", "0"]
     died = subprocess.run([sys.executable, persisters_crash.__file__, *arguments], check=False)
@@ -104,7 +104,7 @@ def test_a_crash_between_appends_of_equal_items_is_made_good(kind: str, structur
 
 
 def drain(queue: QueueStore, task: Persister, taken: list[Seen], written: list[Seen]) -> None:
-    """Take the rest out: with what was taken before, it is what was written, each once and in order."""
+    """Take the remaining items; with those taken before, they are the written ones, each once and in order."""
     while len(taken) < len(written):
         task.until("more", lambda: queue.size() > 0)
         taken += queue.take(ROOM)
@@ -130,7 +130,7 @@ def test_a_full_queue_slows_the_reader_and_takes_the_rest_when_it_has_room(
 def test_a_full_queue_refuses_only_what_it_does_not_hold(
     broker: Broker, queue: QueueStore, persister: Persisters
 ) -> None:
-    """Also when what it holds is written again, after a kill that came before the commit."""
+    """Also when its records are written again, after a kill before the commit."""
     written = broker.aggregates(10, range(14), revision=BASE_MS)
     policy = ("connect.hazelcast.queue.full=POLICY", "error.policy=NOOP", "errors.deadletterqueue.enable=true")
     task = persister(broker, queue, *policy)
@@ -152,7 +152,7 @@ def test_a_full_queue_refuses_only_what_it_does_not_hold(
 def test_paused_partitions_that_move_to_another_process_and_back_go_on(
     broker: Broker, queue: QueueStore, persister: Persisters
 ) -> None:
-    """And while they are paused, it is known how far behind they are."""
+    """While they are paused, their lag is reported."""
     written = broker.aggregates(10, range(40), revision=BASE_MS)
     lines = ("retry.interval=200", "connect.hazelcast.batch.size=10")
     first = persister(broker, queue, *lines)

@@ -1,4 +1,4 @@
-"""One suite for every sink, on the real servers: what arrives, what stays, and what a crash must not change."""
+"""One suite for every sink on real servers: what is written, what is kept, and what a crash must not change."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_poison_becomes_dead_letters_with_its_bytes_and_the_rest_flows(
 def test_what_the_server_refuses_becomes_dead_letters_and_the_rest_of_its_batch_arrives(
     broker: Broker, store: Store, persister: Persisters
 ) -> None:
-    """A value that the target's type refuses, and one of a megabyte where the server takes no such key."""
+    """A value that the target's type refuses, and one of a megabyte where the server accepts no such key."""
     store.refuse_counts_above_32767()
     refused = [broker.aggregate("dev-0", 98, BASE_MS, count=100_000), broker.aggregate("d" * 900_000, 0, BASE_MS)]
     written = broker.aggregates(3, range(5), revision=BASE_MS)
@@ -154,7 +154,7 @@ def test_throw_stops_at_the_bad_record_and_a_restart_stops_there_again(
 def test_retry_stops_at_a_record_that_no_attempt_can_write(
     broker: Broker, map_store: MapStore, persister: Persisters
 ) -> None:
-    """Where dead letters are off; at once, since an attempt more would change nothing."""
+    """Without dead letters, and at once, because another attempt would change nothing."""
     written = broker.aggregates(1, range(20), revision=BASE_MS)
     broker.produce(("dev-0", b"poison"))
     task = persister(broker, map_store, "error.policy=RETRY")

@@ -1,4 +1,4 @@
-"""Distributed workers on a real Kafka with a real sink: a connector's whole life, and what must not disturb it."""
+"""Distributed workers on a real Kafka with a real sink: the life of a connector, and faults around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a task whose sink is frozen: within the limit, out of its group, with the exit code that says so."""
+"""The end of a task whose sink is frozen: it leaves its group within the limit, with the right exit code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def members(broker: Broker, group: str) -> int:
 
 
 def test_a_frozen_sink_does_not_hold_the_end_of_its_task(broker: Broker, store: Store, persister: Persisters) -> None:
-    """The session is so long that only a member that says good-bye is out of its group."""
+    """The session is so long that only a member that leaves by itself is removed from its group."""
     written = broker.aggregates(10, range(2), revision=BASE_MS)
     task = persister(broker, store)
     limits = {"drain_timeout_ms": 3_000, "shutdown_timeout_ms": 12_000, "session_timeout_ms": 45_000}

@@ -101,7 +101,7 @@ def test_formats_ttl_and_tombstones_of_maps(hazelcast: Any, client: HazelcastCli
 def test_a_life_that_was_not_set_any_more_is_set_by_the_next_write(
     hazelcast: Any, client: HazelcastClient, target: str
 ) -> None:
-    """A writer that dies between replacing an entry and setting its life leaves it with that of the entry before."""
+    """A writer that is killed between replacing an entry and setting its TTL leaves the TTL of the previous entry."""
     kcql = f"INSERT INTO {target} SELECT * FROM t STOREAS IMAP TTL=3600000"
     into = writing(hazelcast, kcql, schema=isotherm.schemas.schema("TemperatureAggregate", 1))
     start = int(time.time() * 1000)
@@ -120,7 +120,7 @@ def test_a_life_that_was_not_set_any_more_is_set_by_the_next_write(
 def test_an_item_that_the_cluster_refuses_is_found_in_its_batch(
     hazelcast: Any, client: HazelcastClient, target: str
 ) -> None:
-    """A sorted index orders values of one type: that of the first value it gets, which of a batch may be any."""
+    """A sorted index orders values of one type: the type of its first value, which may be any of a batch."""
     named(client, target).add_index(attributes=["v"], index_type=IndexType.SORTED).result()
     into = writing(hazelcast, f"INSERT INTO {target} SELECT * FROM t PK id STOREAS IMAP", schema=MIXED)
     assert into.write(into.prepare({"id": "first", "v": 0})) == []
@@ -133,7 +133,7 @@ def test_an_item_that_the_cluster_refuses_is_found_in_its_batch(
 
 
 def test_the_ring_buffer_of_document_a(hazelcast: Any, client: HazelcastClient) -> None:
-    """Its statement as printed: without STOREAS, from records that have these three fields and others."""
+    """The document's statement as printed: without STOREAS, from records that have these three fields and others."""
     kcql = (
         "INSERT INTO sensor_ringbuffer SELECT sensor_id, timestamp, temperature FROM coap_sensor_topic WITH FORMAT JSON"
     )

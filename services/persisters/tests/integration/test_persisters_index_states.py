@@ -1,4 +1,4 @@
-"""Indices that take no writes for a while: healthy records wait for them and are neither skipped nor refused."""
+"""Indices that refuse writes for a while: records wait for them and are neither skipped nor dead-lettered."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ PRINTED_INDICES = ("indexa", "indexb", "indexa2026-01-01")
 
 @pytest.fixture
 def printed(client: Elasticsearch) -> Iterator[None]:
-    """The documents' own names, which no other test may find afterwards."""
+    """Names from the documents; they are deleted at the end, so that no other test finds them."""
     yield
     client.indices.delete(index=PRINTED_INDICES, ignore_unavailable=True)
     client.options(ignore_status=404).indices.delete_index_template(name="isotherm-index*")

@@ -1,6 +1,6 @@
-"""A write that the store executes late, when its partition has another owner, replaces nothing newer.
+"""A write that the store executes after its partition has a new owner replaces nothing newer.
 
-The relay holds it as a frozen server does: the request lies there whole, its client is long gone.
+The relay delays it as a frozen server does: the request is complete, and its client has given up.
 """
 
 from __future__ import annotations

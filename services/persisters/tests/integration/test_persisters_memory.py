@@ -1,4 +1,4 @@
-"""How much memory a persister takes while its sink takes nothing."""
+"""The memory of a persister while its sink accepts nothing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OF_MANY_PARTITIONS_MB = 400.0
 """298 MB were measured: 52,000 records that wait or are in batches, decoded, and what the client has fetched. Without a
 limit on the records in batches it was 559 MB."""
 STEADY_ROUNDS = 100
-"""So many looks, a tenth of a second apart, without a new highest figure."""
+"""This many samples, a tenth of a second apart, without a new maximum."""
 
 
 def highest_resident_mb(task: Persister) -> float:
-    """The highest figure, once it does not rise any more."""
+    """The maximum, once it does not rise any more."""
     assert task.process is not None
     process = psutil.Process(task.process.pid)
     highest, rounds = 0, 0
@@ -42,7 +42,7 @@ def highest_resident_mb(task: Persister) -> float:
 def test_a_hundred_partitions_hold_the_bound(
     kafka: Any, registry: Any, map_store: MapStore, persister: Persisters, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The sink takes nothing, so that every partition has as much as it may have."""
+    """The sink accepts nothing, so that every partition buffer is full."""
     broker = Broker(kafka.bootstrap_servers, registry.url, partitions=PARTITIONS)
     task = persister(broker, map_store)
     broker.aggregates(1, range(1), revision=BASE_MS)

@@ -1,4 +1,4 @@
-"""Servers that go away, freeze, or whose answers are lost: nothing is lost, nothing is doubled, and it is said."""
+"""Servers that fail, freeze or lose answers: no record is lost or doubled, and the outage is reported."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_server_that_is_away_is_waited_for(
 
 @pytest.mark.parametrize("outage_s", [AT_ONCE, LONG])
 def test_a_frozen_server_is_waited_for(broker: Broker, store: Store, outage_s: int, persister: Persisters) -> None:
-    """What it had taken before it froze it may still do when it wakes up, besides what was tried again."""
+    """A server that continues may still execute requests from before its freeze, besides the repeated ones."""
     task = persister(broker, store, *PATIENT, *store.impatient)
     written = broker.aggregates(10, range(5), revision=BASE_MS)
     task.start()

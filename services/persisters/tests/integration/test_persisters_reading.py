@@ -1,4 +1,4 @@
-"""Positions that are not in the topic any more, and partitions that give nothing: seen, counted, cured or ended."""
+"""Positions that retention removed, and stalled partitions: detected, counted, and repaired or the task ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 def delete_before(broker: Broker, offset: int) -> None:
-    """As retention does: the topic's partitions begin at `offset`."""
+    """Delete records as retention does: the topic's partitions begin at `offset`."""
     admin = clients.admin(broker.kafka, "test")
     places = [TopicPartition(broker.topic, partition, offset) for partition in range(broker.partitions)]
     for future in admin.delete_records(places).values():
@@ -89,7 +89,7 @@ class Store:
 
 
 class Sticking(Consumer):
-    """A client whose fetches stop for good once it is stuck, whatever it is told."""
+    """A client whose fetches stop for ever once it is stuck."""
 
     is_stuck = False
 
@@ -116,7 +116,7 @@ class Silent:
 
 
 class Stalling:
-    """A loop on a real topic whose fetches a test stops behind its back, as a fault of the client would."""
+    """A loop on a real topic whose fetches a test stops, as a fault of the client would."""
 
     def __init__(self, broker: Broker) -> None:
         (statement,) = kcql.parse("INSERT INTO i SELECT * FROM t")
@@ -152,7 +152,7 @@ class Stalling:
         self._thread = threading.Thread(target=self._run)
 
     def stall(self) -> None:
-        """Have the fetches stopped. In the loop's thread: the client's `pause` waits, with the interpreter's lock."""
+        """Stop the fetches. In the loop's thread: the client's `pause` waits, with the interpreter's lock."""
         self._stalls.set()
         until("stalled", lambda: not self._stalls.is_set())
 

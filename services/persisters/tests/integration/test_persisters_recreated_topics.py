@@ -1,4 +1,4 @@
-"""A topic that is deleted and made anew begins its offsets anew: what it holds is not what was written before."""
+"""A topic that is deleted and created again starts its offsets again: its records count as new."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = ("QUEUE", "LIST", "SET", "MULTI_MAP", "RING_BUFFER", "RELIABLE_TOPIC")
 
 
 def write(store: HazelcastStore, kind: str, topic_id: str, numbers: range) -> None:
-    """The records with the offsets from 0 on, by a writer that knows nothing yet."""
+    """Write records with the offsets from 0 on, by a writer without state."""
     source = Source("c", "t", 0, topic_id)
     entries = [
         Entry(
@@ -45,7 +45,7 @@ def write(store: HazelcastStore, kind: str, topic_id: str, numbers: range) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_offsets_are_those_of_one_topic(kind: str, structures: HazelcastStore) -> None:
-    """Also those that a version noted that knew no ids of topics: they are taken over once."""
+    """Also markers of a version without topic ids: they are taken over once."""
     for topic_id, numbers, expected in (
         ("", range(5), 5),
         ("one", range(8), 8),
@@ -59,7 +59,7 @@ def test_offsets_are_those_of_one_topic(kind: str, structures: HazelcastStore) -
 
 
 def recreate(broker: Broker) -> None:
-    """Delete the topic and make it anew."""
+    """Delete the topic and create it again."""
     admin = clients.admin(broker.kafka, "test")
     for future in admin.delete_topics([broker.topic]).values():
         future.result()
@@ -70,7 +70,7 @@ def recreate(broker: Broker) -> None:
 def test_a_topic_that_is_made_anew_is_written_from_its_beginning(
     broker: Broker, structures: HazelcastStore, persister: Persisters
 ) -> None:
-    """In every structure, with fewer records than the topic before it had."""
+    """In every structure, with fewer records than the previous topic had."""
     structures.kinds = KINDS
     written = broker.aggregates(5, range(8), revision=BASE_MS)
     task = persister(broker, structures)

@@ -1,4 +1,4 @@
-"""A connector is rewound and its sink ends as if it had run once; a task of which everything fails stops."""
+"""After a replay the sink is as after a single run; a task of which every record fails stops."""
 
 from __future__ import annotations
 

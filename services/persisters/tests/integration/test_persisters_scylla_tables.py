@@ -1,4 +1,4 @@
-"""Tables that change while a connector runs: no record is blamed for what became of its table."""
+"""Tables that change while a connector runs: no record is refused because its table changed."""
 
 from __future__ import annotations
 

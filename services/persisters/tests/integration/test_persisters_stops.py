@@ -1,4 +1,4 @@
-"""A task that stops at a record: what is behind that record is not passed over, however far the task was ahead."""
+"""A task that stops at a record skips none of the records after it, however many were read ahead."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BAD_AT = 25
 
 
 def with_one_bad(broker: Broker, bad: bytes) -> list[Seen]:
-    """A partition of 25 good records, a bad one, and batch after batch of good ones behind it."""
+    """A partition of 25 good records, a bad one, and many batches of good ones after it."""
     written = broker.aggregates(1, range(BAD_AT), revision=BASE_MS)
     broker.produce(("dev-0", bad))
     return written + broker.aggregates(1, range(BAD_AT, 200), revision=BASE_MS)
@@ -36,7 +36,7 @@ def with_one_bad(broker: Broker, bad: bytes) -> list[Seen]:
 def test_a_task_that_stops_leaves_the_records_behind_to_the_next_start(
     broker: Broker, store: Store, persister: Persisters
 ) -> None:
-    """The server refuses one row of a batch while the batches behind it are prepared."""
+    """The server refuses one row of a batch while the next batches are prepared."""
     store.refuse_counts_above_32767()
     written = with_one_bad(broker, broker.aggregate("dev-0", 500, BASE_MS, count=100_000))
     small = SMALL_BATCHES.format("elastic" if store.sink == "elasticsearch" else "cassandra")

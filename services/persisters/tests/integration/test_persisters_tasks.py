@@ -1,4 +1,4 @@
-"""Several tasks of one connector: they share its partitions, and none of them fails alone."""
+"""Several tasks of one connector: they share its partitions, and all end when one fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`topics.regex` as Kafka Connect has it: Java's meaning, topics that come later, none of the internal ones."""
+"""`topics.regex` as in Kafka Connect: the meaning of Java, topics that are created later, no internal topics."""
 
 from __future__ import annotations
 

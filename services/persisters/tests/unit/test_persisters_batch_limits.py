@@ -1,4 +1,4 @@
-"""Which records a partition's buffer takes, and when they become a batch."""
+"""Which records a partition buffer accepts, and when they become a batch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_batches_are_bounded_by_count_and_by_bytes_and_wait_for_linger() -> None
 
 
 def test_a_partition_that_is_paused_does_not_wait_for_a_batch_to_fill() -> None:
-    """Its share may be smaller than a batch, and nothing more comes until that is written."""
+    """Its share may be smaller than a batch, and no further record fits until that is written."""
     limits = BufferLimits(batch_records=100, linger_ms=60_000, waiting_records=100)
     buffers = PartitionBuffers(limits, Backoff)
     for partition in range(2):

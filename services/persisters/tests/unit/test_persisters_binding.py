@@ -1,4 +1,4 @@
-"""Values serialized by the sink are what the driver makes of them, and all other values are left to the driver."""
+"""The sink serializes values exactly as the driver does, and leaves all other values to the driver."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Column(NamedTuple):
 
 
 def prepared(query: str, columns: dict[str, str]) -> PreparedStatement:
-    """A statement as if a server had prepared it."""
+    """A statement as the server returns it when it is prepared."""
     described = [Column("k", "t", name, cqltypes.lookup_casstype(CLASSES[type_])) for name, type_ in columns.items()]
     return PreparedStatement(described, query.encode(), [0], query, "k", PROTOCOL, None, None, None)
 

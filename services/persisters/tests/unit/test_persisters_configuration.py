@@ -1,4 +1,4 @@
-"""Configurations: the documents' files as printed, the native form, and everything that each sink refuses."""
+"""Configurations: the files of the documents, the native form, and the errors of each sink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON with Connect's envelope: the payload by its schema, and what is no such value."""
+"""JSON with the envelope of Kafka Connect: the payload by its schema, and invalid values."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_whatever_the_schema_says_the_reader_answers_or_refuses(schema: Any, pay
 
 
 def prepared(data: bytes, **config: str) -> ProjectedRecord:
-    """What a connector makes of a value."""
+    """The row of a connector for a value."""
     kcql = "INSERT INTO a SELECT * FROM t"
     given = {"name": "n", "connector.class": "elasticsearch", "topics": "t", "kcql": kcql, "url": "http://h:1"}
     kind = KINDS["elasticsearch"]

@@ -1,4 +1,4 @@
-"""Credentials in an address: refused with the keys that they belong to, and repeated nowhere, so neither in a trace."""
+"""Credentials in an address are refused; the error names the right keys and never repeats the credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents whose ids come again: how many requests a batch takes, whom a refused one concerns, who wins."""
+"""Documents whose ids come again: requests per batch, refused rows, and which row wins."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Server:
 def written(
     writer: OrderedWriter, documents: Sequence[tuple[str, str, dict[str, Any]]], kind: EffectKind = EffectKind.PUT
 ) -> list[tuple[int, bool]]:
-    """The rows that were refused, and whether only for now."""
+    """The refused rows, and whether each refusal is transient."""
     rows = [Row(number, index, id_, {}, 0, None, PLAN) for number, (index, id_, _) in enumerate(documents)]
     effects = [
         ((index, id_), Effect(kind, orjson.dumps(document), None, [number]))

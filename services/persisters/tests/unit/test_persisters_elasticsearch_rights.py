@@ -1,4 +1,4 @@
-"""A user of Elasticsearch who may not do everything: whose fault a 403 is."""
+"""A user of Elasticsearch without all rights: which errors 403 concern the record and which the task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Serve = Callable[[str], IndexTargets]
 
 @pytest.fixture
 def forbidding() -> Iterator[Serve]:
-    """Targets on a server that answers 403 to what begins with a path, and 200 to all else."""
+    """Targets on a server that answers 403 to requests below a path, and 200 to all others."""
     forbidden: list[str] = []
 
     class Server(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Rows of whole batches are those that the records make one by one; any other batch is left to them."""
+"""Rows of a whole batch equal those of its records; the fast path leaves any other batch to the slow one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from isotherm.servicekit.avro import (
 NOW_MS = 1_767_225_660_000
 SELECT = "INSERT INTO a SELECT * FROM t"
 MANY = 120
-"""Records enough to be read all at once."""
+"""Enough records for the fast path."""
 DATED = f"{SELECT} WITHINDEXSUFFIX -{{YYYY.MM.DD}}"
 DECLARED: Mapping[str, Any] = {
     "type": "record",
@@ -97,7 +97,7 @@ def written(value: Mapping[str, Any], schema_id: int = 7) -> bytes:
 
 
 def one_by_one(project: Projector, batch: list[Record]) -> list[Row]:
-    """Which also tells the projector of the schema."""
+    """Project the records one by one, which also makes the projector learn the schema."""
     return [row for record in batch for row in project(record).rows]
 
 

@@ -1,4 +1,4 @@
-"""Where partitions are read, and what the loop does when another configuration joins; with a consumer that is told."""
+"""Where partitions are read from, and what the loop does when another configuration joins."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLACE = ("t", 0)
 
 
 class Told:
-    """A consumer of a topic with these bounds, whose rebalances are told one by one, a poll each."""
+    """A consumer of a topic with these offsets; each poll reports the next rebalance."""
 
     def __init__(self, first: int = 0, end: int = 0) -> None:
         self.bounds = first, end
@@ -101,7 +101,7 @@ def test_silent_partitions_are_asked_for_their_ends_in_one_request() -> None:
 
 
 def test_a_topic_made_anew_is_read_when_nothing_of_the_one_before_is_left() -> None:
-    """Records of both in one batch could not be told apart by their offsets."""
+    """In one batch, records of both could not be distinguished by their offsets."""
     consumer, waiting = Told(0, 2), buffer(98)
     looking = fetching(consumer, Health())
     waiting.append([Record("t", 0, offset, 0, None, b"", ()) for offset in (98, 99)], 0.0)
@@ -120,7 +120,7 @@ def test_a_topic_made_anew_is_read_when_nothing_of_the_one_before_is_left() -> N
 
 
 class Quiet:
-    """Neither a sink nor an observer that does anything."""
+    """A sink and an observer that do nothing."""
 
     def open(self) -> None: ...
 
@@ -135,7 +135,7 @@ class Quiet:
 
 
 class Newer:
-    """A fence that sees a task of a newer configuration, once it was told that there is one."""
+    """A fence that reports a task of a newer configuration, once the test has set one."""
 
     def __init__(self) -> None:
         self.is_there = False
@@ -150,7 +150,7 @@ class Newer:
 
 
 def test_a_task_whose_partitions_stay_learns_that_a_newer_configuration_has_joined() -> None:
-    """The assignor has nothing new for it then: its assignment is an empty one."""
+    """The assignor has nothing new for it then: its incremental assignment is empty."""
     consumer, quiet = Told(), Quiet()
     consumer.rebalances = [[TopicPartition("t", 0, OFFSET_BEGINNING)], []]
     loop = Loop(

@@ -1,4 +1,4 @@
-"""Names of indices: what a record may name, and what it must never reach."""
+"""Names of indices: which ones a record may name, and which ones it must never reach."""
 
 from __future__ import annotations
 

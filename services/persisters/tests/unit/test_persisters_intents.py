@@ -1,4 +1,4 @@
-"""Intents: after a crash the structure itself tells which appends happened, however they arrived."""
+"""Intents: after a crash the contents of the structure show which appends were executed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from isotherm.persisters.sinks.hazelcast.intents import (
     Append,
     Intent,
-    State,
+    StructureState,
     landed,
 )
 
@@ -23,13 +23,13 @@ BOTH = Intent(9, [ONE, TWO])
 
 
 def test_states_round_trip() -> None:
-    state = State({"t|1": 5, "t|2": 6}).intending(BOTH)
-    assert State.from_json(state.to_json()) == state
-    assert State.from_json(State({"t|1": 5}).to_json()) == State({"t|1": 5})
-    assert State.from_json(None) == State()
-    assert state.settled([ONE, TWO]) == State({"t|0": 41, "t|1": 7, "t|2": 6})
-    assert state.settled([ONE]) == State({"t|0": 41, "t|1": 5, "t|2": 6})
-    assert state.settled([]) == State({"t|1": 5, "t|2": 6})
+    state = StructureState({"t|1": 5, "t|2": 6}).intending(BOTH)
+    assert StructureState.from_json(state.to_json()) == state
+    assert StructureState.from_json(StructureState({"t|1": 5}).to_json()) == StructureState({"t|1": 5})
+    assert StructureState.from_json(None) == StructureState()
+    assert state.settled([ONE, TWO]) == StructureState({"t|0": 41, "t|1": 7, "t|2": 6})
+    assert state.settled([ONE]) == StructureState({"t|0": 41, "t|1": 5, "t|2": 6})
+    assert state.settled([]) == StructureState({"t|1": 5, "t|2": 6})
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_each_of_several_appends_is_looked_for(first: int, seen: list[int], expe
 def test_nothing_that_can_be_seen_whole_is_added_twice(
     sizes: list[int], arrived: random.Random, others: bool, room: int
 ) -> None:
-    """Whichever of them arrived, in whatever order, with somebody else's items between: a whole one is found."""
+    """For any arrived appends, in any order, with foreign items between them: each complete append is found."""
     numbers = iter(range(100))
     appends = [Append(f"t|{buffer}", 1, [next(numbers) for _ in range(size)]) for buffer, size in enumerate(sizes)]
     done = [one for one in appends if arrived.random() < 0.5]
@@ -105,7 +105,7 @@ def test_nothing_that_can_be_seen_whole_is_added_twice(
 
 
 def test_of_two_appends_with_equal_items_one_is_found_once() -> None:
-    """Two partitions with the same readings, of which one append was under way when the writer died."""
+    """Two partitions with the same readings; one append was in flight when the writer was killed."""
     same = [Append("t|0", 1, [5, 6]), Append("t|1", 1, [5, 6])]
     assert len(landed(Intent(9, same), 10, [5, 6])) == 1
     assert len(landed(Intent(9, same), 10, [5, 6, 5, 6])) == 2
@@ -123,7 +123,7 @@ def test_of_two_appends_with_equal_items_one_is_found_once() -> None:
 def test_after_the_repair_the_structure_holds_every_item_as_often_as_it_was_written(
     contents: list[list[int]], arrived: random.Random
 ) -> None:
-    """Whatever the items are, equal ones of several partitions among them."""
+    """For any items, also equal ones of several partitions."""
     appends = [Append(f"t|{buffer}", 1, items) for buffer, items in enumerate(contents)]
     done = [one for one in appends if arrived.random() < 0.5]
     arrived.shuffle(done)

@@ -1,4 +1,4 @@
-"""Keys of maps are the client's own, byte for byte and hash for hash."""
+"""Keys of maps have the same bytes and hashes as those of the client."""
 
 from __future__ import annotations
 

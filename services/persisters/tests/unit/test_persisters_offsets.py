@@ -1,4 +1,4 @@
-"""What was committed is asked for until Kafka answers."""
+"""The task asks for committed offsets until Kafka answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch makes of each id: as if its rows were applied one by one, in fewer effects."""
+"""The effects of a batch on each id are those of its rows one by one, with fewer operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was queued for a partition is not begun once the partition is gone, nor after the process stood still."""
+"""A queued write does not begin after the partition was revoked, nor after the process was suspended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOOP = ErrorPolicy(Policy.NOOP, dead_letters=True)
 
 
 class Held:
-    """A sink whose first write waits until it is let go, and that refuses the row at offset 1."""
+    """A sink whose first write waits until the test releases it, and that refuses the row at offset 1."""
 
     def __init__(self) -> None:
         self.entered, self.go_on = threading.Event(), threading.Event()

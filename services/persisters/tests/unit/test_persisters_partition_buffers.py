@@ -1,4 +1,4 @@
-"""Partition buffers and their batches: any schedule of failures, crashes and rebalances keeps every promise."""
+"""Partition buffers and their batches keep every promise in any order of failures, crashes and rebalances."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Store:
 
 
 class Task:
-    """The loop's part, driven by a schedule instead of Kafka and threads."""
+    """The task's loop, driven by a schedule instead of Kafka and threads."""
 
     def __init__(self, store: Store, committed: tuple[int, str], project: Any, policy: ErrorPolicy) -> None:
         self.store, self.project, self.policy = store, project, policy
@@ -224,7 +224,7 @@ def test_throw_stops_at_the_first_bad_record_with_all_before_it_settled(bad: set
 def test_nothing_is_committed_past_a_batch_whose_attempt_ended_the_task(
     schedule: list[tuple[str, str, int]], after: int
 ) -> None:
-    """As when dead letters cannot be written: the batch behind may be prepared already."""
+    """As when dead letters cannot be written: the next batch may be prepared already."""
     total, store = 30, Store()
     task = Task(store, (0, ""), projecting(set(), set()), NOOP_WITH_DEAD_LETTERS)
     going_on = [(step, "ok", 0) for _ in range(total) for step in ("read", "prepare", "start", "finish", "wait")]
@@ -250,7 +250,7 @@ def test_nothing_is_committed_past_a_batch_whose_attempt_ended_the_task(
 
 
 def test_a_record_that_ends_nowhere_is_read_but_not_settled() -> None:
-    """The count of what was read is not the sum of what became of it, or it could not tell."""
+    """The count of read records is independent of the outcomes; otherwise it could not reveal a difference."""
     store = Store()
     task = Task(store, (0, ""), projecting(set(), set()), NOOP_WITH_DEAD_LETTERS)
     for _ in range(2):
@@ -329,7 +329,7 @@ def test_partitions_pause_at_their_share_and_resume_at_half_of_it() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_waits_and_what_is_written_is_bounded_over_all_partitions(seed: int) -> None:
-    """Also while some partitions never get rid of anything, and these never take the room of all others."""
+    """Also while some partitions write nothing; these never take the share of the others."""
     rng = random.Random(seed)
     buffers = rng.choice([1, 3, 10, 60, 100])
     stuck = {partition for partition in range(buffers) if rng.random() < 0.5}

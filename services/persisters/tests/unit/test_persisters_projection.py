@@ -1,4 +1,4 @@
-"""Decoding and projection: from bytes to rows, or to the reason why there are none."""
+"""Decoding and projection: from bytes to rows, or to the reason of a refusal."""
 
 from __future__ import annotations
 

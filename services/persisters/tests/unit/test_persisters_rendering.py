@@ -1,4 +1,4 @@
-"""What the sinks say: mappings, CQL, documents and items."""
+"""What the sinks send: mappings, CQL, documents and items."""
 
 from __future__ import annotations
 

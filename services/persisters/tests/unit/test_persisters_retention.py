@@ -1,4 +1,4 @@
-"""Which indices retention takes: exactly those of a statement's target and date, and only when they are past."""
+"""Which indices retention removes: only expired ones of the target and date pattern of a statement."""
 
 from __future__ import annotations
 

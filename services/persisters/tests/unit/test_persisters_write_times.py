@@ -20,7 +20,7 @@ class Written(NamedTuple):
 
     @property
     def own_us(self) -> int:
-        """As the record alone says it."""
+        """The write time from the record alone."""
         return self.event_ms * 1_000 + self.offset % 1_000
 
 

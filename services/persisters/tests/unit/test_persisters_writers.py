@@ -1,4 +1,4 @@
-"""What is told of a batch when: dead letters wait until no row of it is offered again."""
+"""When the observers of a batch are called: dead-letter records wait until no row of it is written again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAIT_S = 60.0
 
 
 class Overloaded:
-    """A sink in memory that takes the first offset of a batch only after `busy` attempts, and the third one never."""
+    """A sink in memory that accepts the first offset of a batch after `busy` attempts, and the third one never."""
 
     def __init__(self, busy: int) -> None:
         self.busy = busy
@@ -39,7 +39,7 @@ class Overloaded:
 
 
 class Told:
-    """What the writers tell, and the dead letters that they send."""
+    """The calls of the writers, and the dead letters that they send."""
 
     def __init__(self) -> None:
         self.dead_letters: list[int] = []
@@ -57,7 +57,7 @@ class Told:
 
 
 def attempts(busy: int, max_retries: int) -> tuple[Told, list[list[int]], InFlightBatch]:
-    """Attempts at a batch of three until none is asked for; the dead letters that were sent after each."""
+    """Attempts at a batch of three until none is needed; the dead letters that were sent after each."""
     policy = ErrorPolicy(Policy.RETRY, max_retries=max_retries, dead_letters=True)
     records = [Record("t", 0, offset, 0, None, b"", ()) for offset in range(3)]
     rows = [Row(one.offset, "target", str(one.offset), {}, 0, None, PLAN) for one in records]

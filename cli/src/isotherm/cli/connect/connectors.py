@@ -142,7 +142,7 @@ def restart(
 
 
 def pause(name: NameArgument, endpoint: EndpointOption = None, format_: FormatOption = None) -> None:
-    """Pause a connector, whose tasks keep their partitions, and print its status."""
+    """Pause a connector until it is resumed, and print its status."""
     _change_state(name, "pause", "PAUSED", endpoint, format_)
 
 
@@ -152,7 +152,7 @@ def resume(name: NameArgument, endpoint: EndpointOption = None, format_: FormatO
 
 
 def stop(name: NameArgument, endpoint: EndpointOption = None, format_: FormatOption = None) -> None:
-    """Stop a connector, which ends its tasks, and print its status."""
+    """Stop a connector, so that its offsets can be changed, and print its status."""
     _change_state(name, "stop", "STOPPED", endpoint, format_)
 
 
@@ -257,10 +257,10 @@ def _show_configuration(info: Mapping[str, Any], format_: Format | None) -> None
         write(formats.configuration(info))
 
 
-def _show_status(said: Mapping[str, Any], format_: Format | None) -> None:
-    show(said, format_, formats.status(said), lambda console: formats.show_status(said, console))
+def _show_status(found: Mapping[str, Any], format_: Format | None) -> None:
+    show(found, format_, formats.status(found), lambda console: formats.show_status(found, console))
 
 
-def _show_task(said: Mapping[str, Any], format_: Format | None) -> None:
-    states = [(f"task {said['id']}", said)]
-    show(said, format_, formats.task_status(said), lambda console: formats.show_states(states, console))
+def _show_task(found: Mapping[str, Any], format_: Format | None) -> None:
+    states = [(f"task {found['id']}", found)]
+    show(found, format_, formats.task_status(found), lambda console: formats.show_states(states, console))

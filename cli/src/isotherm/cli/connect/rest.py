@@ -26,7 +26,7 @@ class ConnectError(Exception):
         self.status = status
 
 
-class NotReachableError(ConnectionError):
+class ConnectNotReachableError(ConnectionError):
     """No server answers at the address, or not in time."""
 
 
@@ -34,7 +34,7 @@ class Connect:
     """A client of one Connect cluster; a context manager.
 
     A request that is refused during a rebalance (409) is repeated for `timeout_ms`. Every method raises ConnectError
-    and NotReachableError.
+    and ConnectNotReachableError.
     """
 
     def __init__(self, settings: ConnectSettings, *, wait: Callable[[float], object] = time.sleep) -> None:
@@ -175,9 +175,9 @@ class Connect:
         try:
             return self._http.request(method, self._base + path, json=body)
         except httpx2.TimeoutException:
-            raise NotReachableError(f"{self._base}: no answer in {self._http.timeout.read:.0f} s") from None
+            raise ConnectNotReachableError(f"{self._base}: no answer in {self._http.timeout.read:.0f} s") from None
         except httpx2.TransportError as error:
-            raise NotReachableError(f"{self._base}: {error}") from None
+            raise ConnectNotReachableError(f"{self._base}: {error}") from None
 
 
 def _queue(topic: str) -> str:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from isotherm.cli.connect import formats
-from isotherm.cli.connect.rest import Connect, ConnectError, NotReachableError
+from isotherm.cli.connect.rest import Connect, ConnectError, ConnectNotReachableError
 from isotherm.cli.options import Format
 from isotherm.cli.output import fail, write
 from isotherm.cli.settings import connect_settings, refuse_settings
@@ -24,7 +24,7 @@ def _complete_name(context: typer.Context, incomplete: str) -> list[str]:
     try:
         with Connect(connect_settings(_endpoint(context))) as connect:
             names = connect.names()
-    except (ConnectError, NotReachableError, SettingsError):
+    except (ConnectError, ConnectNotReachableError, SettingsError):
         return []
     return [name for name in names if name.startswith(incomplete)]
 
@@ -53,7 +53,7 @@ def connected(endpoint: str | None) -> Iterator[Connect]:
     try:
         with Connect(settings) as connect:
             yield connect
-    except (ConnectError, NotReachableError) as error:
+    except (ConnectError, ConnectNotReachableError) as error:
         fail(str(error))
 
 

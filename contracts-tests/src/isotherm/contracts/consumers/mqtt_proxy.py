@@ -1,4 +1,4 @@
-"""What the MQTT proxy needs of the session that it, or the version before it, has left."""
+"""What the MQTT proxy needs of a session that it, or its previous version, has stored."""
 
 from __future__ import annotations
 

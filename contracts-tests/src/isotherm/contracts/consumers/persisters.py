@@ -64,7 +64,7 @@ def rows(harness: Harness, consumer: str, found: Message) -> list[Row]:
     statements = [statement for connector in connectors for statement in connector.statements]
     values, keys = value_decoder("auto", harness.registry), key_decoder("auto", harness.registry)
     project = Projector(statements, values, keys, kind.conventions)
-    headers = [(name, said.encode()) for name, said in found.headers.items()]
+    headers = [(name, text.encode()) for name, text in found.headers.items()]
     prepared = project(Record(found.topic, 0, 0, scenario.TAKEN_IN_MS, found.key.encode(), found.value, headers))
     if prepared.failed is not None:
         raise UnusableError(f"dead letter: {prepared.failed.stage}: {prepared.failed.error}")

@@ -1,4 +1,4 @@
-"""What services that run standalone need of the console: whether they are wanted, and how often restarted."""
+"""What standalone services need of the console: their target state, and how often to restart."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Pact files: written from the needs, and verified against messages, never trusted to have been looked at.
+"""Pact files: writes them from the needs, and verifies messages against them.
 
-pact-python's verifier is satisfied with an empty folder and with a pact of another provider, so what was verified is
-said by the verification itself, and whoever asks compares it with what should have been.
+pact-python's verifier succeeds for an empty folder and for a pact of another provider. So each verification
+returns the names of the interactions that it has verified, and the caller compares them with the expected ones.
 """
 
 from __future__ import annotations

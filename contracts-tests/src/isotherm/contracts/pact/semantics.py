@@ -20,15 +20,15 @@ def violations(
     topic: Topic, schema: JsonSchema, key: str, value: Mapping[str, Any], headers: Mapping[str, str], writer: str
 ) -> list[str]:
     """The promises of the topic file that a message breaks, each with its field; times are epoch milliseconds."""
-    said = topic.semantics
+    declared = topic.semantics
     return [
         *_key(topic, key, value),
         *_times(schema, value),
-        *_units(said.get("units"), value),
-        *_ranges(said, value),
-        *_windows(said, value),
+        *_units(declared.get("units"), value),
+        *_ranges(declared, value),
+        *_windows(declared, value),
         *_identity(schema, value),
-        *_headers(said.get("headers", {}).get(writer, {}), headers),
+        *_headers(declared.get("headers", {}).get(writer, {}), headers),
     ]
 
 
@@ -64,9 +64,9 @@ def _is_instant(kind: Any) -> bool:
 
 def _times(schema: JsonSchema, value: Mapping[str, Any]) -> Iterator[str]:
     for name in instants(schema):
-        said = value[name]
-        if said is not None and not EARLIEST_MS <= said <= LATEST_MS:
-            yield f"{name}: {said} is no epoch milliseconds of our time (seconds?)"
+        instant = value[name]
+        if instant is not None and not EARLIEST_MS <= instant <= LATEST_MS:
+            yield f"{name}: {instant} is no epoch milliseconds of our time (seconds?)"
 
 
 def _units(units: Mapping[str, str] | None, value: Mapping[str, Any]) -> Iterator[str]:
@@ -75,20 +75,20 @@ def _units(units: Mapping[str, str] | None, value: Mapping[str, Any]) -> Iterato
         yield f"unit: {value['metric']} in {value['unit']!r} instead of {wanted!r}"
 
 
-def _ranges(said: Mapping[str, Any], value: Mapping[str, Any]) -> Iterator[str]:
-    for name, least in said.get("at_least", {}).items():
+def _ranges(declared: Mapping[str, Any], value: Mapping[str, Any]) -> Iterator[str]:
+    for name, least in declared.get("at_least", {}).items():
         if value[name] < least:
             yield f"{name}: {value[name]} is below {least}"
-    ascending = [value[name] for name in said.get("ascending", ())]
+    ascending = [value[name] for name in declared.get("ascending", ())]
     if ascending != sorted(ascending):
-        yield f"{', '.join(said['ascending'])}: {ascending} do not ascend"
-    for name, allowed in said.get("one_of", {}).items():
+        yield f"{', '.join(declared['ascending'])}: {ascending} do not ascend"
+    for name, allowed in declared.get("one_of", {}).items():
         if value[name] not in allowed:
             yield f"{name}: {value[name]!r} is none of {', '.join(allowed)}"
 
 
-def _windows(said: Mapping[str, Any], value: Mapping[str, Any]) -> Iterator[str]:
-    if "windows" in said:
+def _windows(declared: Mapping[str, Any], value: Mapping[str, Any]) -> Iterator[str]:
+    if "windows" in declared:
         start, length = value["window_start"], value["window_end"] - value["window_start"]
         if length <= 0 or start % length:
             yield f"window_start: {start} is not aligned to windows of {length} ms"

@@ -50,7 +50,7 @@ def records(harness: Harness, found: Sequence[Message], appended: datetime = APP
             0,
             offset,
             appended,
-            [(name, said.encode()) for name, said in one.headers.items()],
+            [(name, text.encode()) for name, text in one.headers.items()],
         )
         for offset, one in enumerate(found)
     ]

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from isotherm.coap_ingest.coap.notification import Notification
 from isotherm.coap_ingest.connectors.connector_keys import DEFINITION
-from isotherm.coap_ingest.connectors.plan import Plan, plan_for
+from isotherm.coap_ingest.connectors.plan import ConnectorPlan, plan_for
 from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
 from isotherm.coap_ingest.ingest.encoders import schema_of
 from isotherm.coap_ingest.ingest.forwarder import Forwarder
@@ -77,7 +77,7 @@ def _of_itself(harness: Harness) -> Mapping[str, Message]:
     }
 
 
-def _forwarded(harness: Harness, connector: Plan, payload: str, *, observe: int | None) -> Sequence[Message]:
+def _forwarded(harness: Harness, connector: ConnectorPlan, payload: str, *, observe: int | None) -> Sequence[Message]:
     (server,) = connector.observe.servers
     routes = [rule.route_for_server(server) for rule in connector.rules]
     outlets = [Outlet(route, harness.registry.encoder(route.topic.name, schema_of(route.topic))) for route in routes]

@@ -1,4 +1,4 @@
-"""The MQTT proxy: publishes through its router, its translator and its session records, and what it says of itself."""
+"""The MQTT proxy: publishes through its router, its translator and its session records, and its own status."""
 
 from __future__ import annotations
 

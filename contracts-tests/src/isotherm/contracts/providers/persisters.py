@@ -1,4 +1,4 @@
-"""What a persister says of itself on the control topics, with the demo's Hazelcast connector."""
+"""What a persister publishes about itself on the control topics, with the Hazelcast connector of the demo."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 
@@ -19,18 +20,26 @@ def _levels(topic_filter: str) -> tuple[str, ...]:
 
 
 def matches_filter(topic_filter: str, topic: str) -> bool:
-    """Whether an MQTT topic name matches a topic filter.
-
-    `+` matches one level, a last `#` any number of levels and its parent level. Neither matches the first level of a
-    topic that begins with `$` (MQTT 5.0, 4.7.2). `$share/<group>/` is ignored.
+    """Whether an MQTT topic name matches a topic filter; `$share/<group>/` is ignored. See `matches_levels`.
 
     Args:
-        topic_filter: a filter; a wildcard that does not fill its level, or a `#` before the end, is plain text.
+        topic_filter: a filter.
         topic: the topic name of a message, without wildcards.
     """
-    pattern = _levels(topic_filter)
-    levels = topic.split("/")
-    if topic.startswith("$") and pattern[0] in ("+", "#"):
+    return matches_levels(_levels(topic_filter), topic.split("/"))
+
+
+def matches_levels(pattern: Sequence[str], levels: Sequence[str]) -> bool:
+    """Whether the levels of a topic name match those of a topic filter.
+
+    `+` matches one level, a last `#` any number of levels and its parent level. Neither matches the first level of a
+    topic that begins with `$` (MQTT 5.0, 4.7.2).
+
+    Args:
+        pattern: the filter's levels; a wildcard that does not fill its level, or a `#` before the end, is plain text.
+        levels: the levels of a message's topic name, without wildcards.
+    """
+    if levels[0].startswith("$") and pattern[0] in ("+", "#"):
         return False
     last = len(pattern) - 1
     for i, level in enumerate(pattern):
@@ -38,6 +47,4 @@ def matches_filter(topic_filter: str, topic: str) -> bool:
             return True
         if i >= len(levels) or level not in ("+", levels[i]):
             return False
-        if i == last - 1 and pattern[last] == "#" and len(levels) == last:
-            return True
     return len(levels) == len(pattern)

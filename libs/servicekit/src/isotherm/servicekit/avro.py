@@ -1,8 +1,7 @@
 """Avro in Confluent's wire format: magic byte 0, schema id as 4 bytes big-endian, Avro body.
 
-Schemas are looked up, never registered: a producer with an undeclared schema must not start. Every id is
-fetched once and parsed once for the life of the process; one that the registry does not know is asked for again after
-two seconds.
+Schemas are looked up, never registered: a producer with an undeclared schema must not start. The process fetches and
+parses each schema id once. It asks again for an id that the registry does not know, at most every two seconds.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ JsonSchema = Mapping[str, Any]
 _SCHEMA_NOT_FOUND = 40403
 """Confluent's error code; a 404 without it comes from a proxy, a wrong path or a registry that is starting."""
 _NOT_FOUND = (40401, 40403)
-"""Confluent's error codes for a subject, and a schema of a subject, that the registry does not have."""
+"""Confluent's error codes for a subject, or a schema of a subject, that the registry does not have."""
 _UNKNOWN_FOR_S = 2.0
-"""How long an id that the registry does not know is not asked for again."""
+"""Shortest time between two requests for an id that the registry does not know."""
 _MOST_UNKNOWN = 1_000
 _MAGIC = 0
 _HEADER_BYTES = 5
 _SHALLOW_BYTES = 1_000
 _BAD = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
-"""What fastavro raises for schemas and bodies that are none, or have no end."""
+"""What fastavro raises for invalid schemas and bodies, and for those that nest without end."""
 
 
 class WireFormatError(ValueError):
-    """The bytes are not a record in the wire format, or do not fit their schema: a bad record, for ever."""
+    """The bytes are not a record in the wire format, or do not fit their schema. A retry does not help."""
 
 
 class UnknownSchemaError(WireFormatError):
@@ -73,7 +72,7 @@ class WriterSchema(NamedTuple):
 class SchemaRegistry:
     """Schemas by id and ids by schema, both cached; safe to share between threads.
 
-    Its connections are closed with `close` or when nobody holds it any more; `client` works only as long.
+    `close` closes its connections, and so does the garbage collector. After that `client` does not work any more.
     """
 
     def __init__(self, settings: RegistrySettings) -> None:
@@ -91,14 +90,14 @@ class SchemaRegistry:
         self.close = weakref.finalize(self, self.client.close)
         self._by_id: dict[int, WriterSchema] = {}
         self._unknown_until_s: dict[int, float] = {}
-        """Ids that the registry did not know, and when it is asked again."""
+        """By unknown id, the time from which on the registry is asked again."""
         self._lock = threading.Lock()
 
     def schema(self, schema_id: int) -> WriterSchema:
         """The schema with this id.
 
-        Raises UnknownSchemaError when the registry has none, WireFormatError when what it has is no Avro record
-        (a JSON Schema), RegistryUnavailableError when it does not answer.
+        Raises UnknownSchemaError when the registry has none, WireFormatError when its schema is not that of an Avro
+        record (a JSON Schema), RegistryUnavailableError when it does not answer.
         """
         known = self._by_id.get(schema_id)
         if known is not None:
@@ -193,9 +192,9 @@ def is_recursive(schema: Any, around: frozenset[str] = frozenset()) -> bool:
 
 
 def read_body(data: bytes, parsed: Any, reader: Any, *, recursive: bool) -> tuple[Any, int]:
-    """The record behind the header, and how many bytes are left over; of a recursive schema RecursionError if too deep.
+    """The record behind the header, and the number of bytes after it.
 
-    Raises what fastavro raises.
+    Raises what fastavro raises, and RecursionError for a record of a recursive schema that is nested too deeply.
     """
     body = io.BytesIO(data)
     body.seek(_HEADER_BYTES)
@@ -253,7 +252,7 @@ class Decoder:
         """Decode one value.
 
         Raises WireFormatError (UnknownSchemaError among them) for a bad record, RegistryUnavailableError when the
-        schema cannot be had now.
+        registry does not return the schema now.
         """
         writer = self._registry.schema(split(data))
         return Decoded(read_value(data, writer, self._reader), writer)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+    AdminClient,
+    ListOffsetsResultInfo,
+    OffsetSpec,
+)
 
 from isotherm.servicekit import logs
 from isotherm.servicekit.promised_properties import is_promised
@@ -90,6 +94,22 @@ def admin(settings: KafkaSettings, client_id: str) -> AdminClient:
     return AdminClient(client_config(settings, client_id))
 
 
+def list_offsets(
+    admin: AdminClient, partitions: Iterable[tuple[str, int]], spec: OffsetSpec, *, committed: bool, timeout_s: float
+) -> dict[tuple[str, int], ListOffsetsResultInfo]:
+    """Ask for one offset of each partition (topic and number); `timeout_s` bounds the request in seconds.
+
+    With `committed`, a partition ends before its first open transaction; otherwise after its last record. Raises
+    KafkaException.
+    """
+    futures = admin.list_offsets(
+        {TopicPartition(topic, number): spec for topic, number in partitions},
+        isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
+        request_timeout=timeout_s,
+    )
+    return {(one.topic, one.partition): future.result() for one, future in futures.items()}
+
+
 def error_of(error: BaseException | KafkaError) -> KafkaError | None:
     """The KafkaError inside a KafkaException, or the error itself."""
     if isinstance(error, KafkaError):
@@ -105,12 +125,12 @@ class _Errors:
     def __init__(self, interval_s: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval_s = interval_s
         self._clock = clock
-        self._said: dict[str, float] = {}
+        self._logged_s: dict[str, float] = {}
 
     def __call__(self, error: KafkaError) -> None:
         now = self._clock()
-        self._said = {name: at for name, at in self._said.items() if now - at < self._interval_s}
-        if error.name() not in self._said:
-            self._said[error.name()] = now
+        self._logged_s = {name: at for name, at in self._logged_s.items() if now - at < self._interval_s}
+        if error.name() not in self._logged_s:
+            self._logged_s[error.name()] = now
             # librdkafka retries after every error that it reports here; a fatal one also fails the next call.
             _log.warning("kafka client error", code=error.name(), reason=error.str(), fatal=error.fatal())

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 
 class Promised(NamedTuple):
-    """What one property has to be."""
+    """The values that one property may have, and the promise that rests on it."""
 
     allowed: tuple[str, ...]
-    """Values that mean what the suite sets; none where the service itself chooses the value."""
+    """Spellings of the value that the suite sets; empty when the service chooses the value itself."""
     why: str
 
 
@@ -38,20 +38,20 @@ PROMISED: Mapping[str, Promised] = {
     "isolation.level": Promised(("read_committed",), "records of aborted transactions must not be read"),
     "enable.auto.commit": _OFFSETS,
     "auto.commit.enable": _OFFSETS,
-    "enable.auto.offset.store": Promised((), "the position that is committed is the one of the last settled record"),
+    "enable.auto.offset.store": Promised((), "the service itself commits the position after its last settled record"),
     "group.id": _GROUP,
-    "client.id": Promised((), "each client has a name of its own, by which tasks of two configurations are told apart"),
+    "client.id": Promised((), "each client has its own name, which tells tasks of two configurations apart"),
     "group.instance.id": Promised((), "two processes with one instance id would fence each other"),
     "partition.assignment.strategy": Promised(
-        ("cooperative-sticky",), "a rebalance must leave alone what is being written of partitions that stay"
+        ("cooperative-sticky",), "a rebalance must not interrupt writes for partitions that the task keeps"
     ),
     "enable.partition.eof": Promised(("true",), "the end of a partition tells how far behind a reader is"),
     "auto.offset.reset": _START,
 }
-"""By property. What is not here is the operator's: addresses, security, sizes, times."""
+"""By property. The operator may set every other property: addresses, security, sizes, times."""
 
 _OF_ONE_CONNECTOR = frozenset(("auto.offset.reset",))
-"""What a connector may choose for itself: its name says whose it is, and the choice stands in its configuration."""
+"""Properties that the configuration of one connector may set, because they concern only its own consumer group."""
 
 
 def is_promised(key: str) -> bool:
@@ -62,7 +62,7 @@ def is_promised(key: str) -> bool:
 def broken_promise(key: str, value: object, *, of_connector: bool = False) -> str | None:
     """Why property `key` may not be `value`; None when it may.
 
-    `of_connector`: in the configuration of one connector (`consumer.override.*`), not of a whole process.
+    `of_connector` means that the configuration of one connector (`consumer.override.*`) sets it, not the process's.
     """
     name = key.strip().lower()
     known = None if of_connector and name in _OF_ONE_CONNECTOR else PROMISED.get(name)

@@ -176,7 +176,7 @@ def _resolved(value: Any, environ: Mapping[str, str]) -> Any:
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
         path = f"{above}{key}"
-        # A quoted TOML key may hold dots ("security.protocol"): such a table is a map, a leaf of ours.
+        # A quoted TOML key may hold dots ("security.protocol"): such a table is the value of one setting, a map.
         if isinstance(value, dict) and not any("." in inner for inner in value):
             yield from _flat(value, f"{path}.")
         else:
@@ -235,7 +235,7 @@ def fields(cls: type[Settings], above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def table(cls: type[Settings], service: str) -> str:
-    """The settings as a Markdown table (key, variable, default, meaning) for the README of a service."""
+    """The settings as a Markdown table (key, variable, default, meaning) for `SERVICE settings` and the reference."""
     prefix = f"ISOTHERM_{service.upper().replace('-', '_')}__"
     lines = ["| key | variable | default | meaning |", "|---|---|---|---|"]
     for key, field in fields(cls):

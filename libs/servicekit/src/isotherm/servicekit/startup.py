@@ -26,7 +26,7 @@ def wait_until_up(
 ) -> T | None:
     """Call `action` until it returns, and return its result; return None when the stop is requested first.
 
-    While `action` raises one of `away`, the server counts as away: `health` shows `part` as not ready with the reason,
+    While `action` raises one of `away`, the server is unavailable: `health` shows `part` as not ready with the reason,
     and the next call follows after the next pause of `backoff`. Blocks the calling thread. Raises every other exception
     of `action`.
     """

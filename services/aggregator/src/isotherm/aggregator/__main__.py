@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from isotherm.aggregator.recompute import command as recompute
+from isotherm.aggregator.recompute import service as recompute
 from isotherm.aggregator.service import Aggregator
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.servicekit import lifecycle

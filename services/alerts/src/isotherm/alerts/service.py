@@ -7,18 +7,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, cast
 
+import httpx
+from confluent_kafka import Producer
+
 from isotherm.alerts.engine.rule_engine import RuleEngine
 from isotherm.alerts.input.device_table_follower import DeviceTableFollower
 from isotherm.alerts.input.reading_converter import ReadingConverter
 from isotherm.alerts.liveness import is_done_within
 from isotherm.alerts.metrics import PREFIX, Metrics
-from isotherm.alerts.repartition.forwarder import Forwarder
+from isotherm.alerts.repartition.forwarder import Forwarder, ForwarderClients
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream import faust_credentials
 from isotherm.alerts.stream.device_state_store import DeviceStateStore
+from isotherm.alerts.stream.end_offsets import EndOffsets
 from isotherm.alerts.stream.outputs import Outputs
-from isotherm.alerts.stream.outputs import producer as outputs_producer
 from isotherm.alerts.stream.processor import Processor
 from isotherm.alerts.stream.runner import RunOutcome, StreamRunner
 from isotherm.alerts.stream.topic_setup import (
@@ -27,8 +30,8 @@ from isotherm.alerts.stream.topic_setup import (
     has_aggregates,
     prepare,
 )
-from isotherm.alerts.webhook import Webhook
-from isotherm.connector.errors.dead_letters import producer_overrides
+from isotherm.alerts.webhook import Webhook, WebhookClients
+from isotherm.connector.errors.dead_letters import DeadLetterQueue, producer_overrides
 from isotherm.connector.standalone.reporting import Reporter, counts_of, reported
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import TargetFollower
@@ -42,6 +45,12 @@ from isotherm.servicekit.startup import wait_until_up
 
 _RETRIABLE = (NotPreparedError, RegistryUnavailableError, SchemaNotRegisteredError)
 _POLL_S = 0.1
+_POST_MARGIN_MS = 300_000
+"""How much longer than one alert's posts may take Kafka waits for the webhook's consumer before it removes it."""
+_QUEUED_KIB = 8_192
+"""Most KiB of aggregates that the forwarder's consumer fetches in advance."""
+_DEVICES_FETCH_WAIT_MS = 5_000
+"""How long Kafka may hold a fetch of devices back: the topic changes seldom, and a new record is answered at once."""
 
 T = TypeVar("T")
 
@@ -68,8 +77,15 @@ class Alerts:
         self._devices = DeviceTable(rules, overrides)
         self._engine = RuleEngine(rules, self._devices.default_bounds, settings.reorder_ms, settings.max_metrics)
         self._target = TargetFollower(settings.kafka, settings.registry, settings.name)
+        devices = f"{settings.name}-devices"
         self._follower = DeviceTableFollower(
-            settings.kafka, settings.registry, settings.devices_topic, settings.name, self._devices, self._metrics
+            settings.devices_topic,
+            lambda: kafka.consumer(
+                settings.kafka, devices, devices, enable_partition_eof=True, fetch_wait_max_ms=_DEVICES_FETCH_WAIT_MS
+            ),
+            SchemaRegistry(settings.registry),
+            self._devices,
+            self._metrics,
         )
         self._runner: StreamRunner | None = None
 
@@ -83,7 +99,7 @@ class Alerts:
         _log.info("monitoring server started", port=monitoring.port)
         self._target.start()
         self._follower.start()
-        webhook = Webhook(self._settings, self._metrics, self._health) if self._settings.webhook.url else None
+        webhook = self._make_webhook() if self._settings.webhook.url else None
         try:
             with reported(self._reporter()):
                 await self._run(stop, webhook)
@@ -104,12 +120,12 @@ class Alerts:
         settings = self._settings
         registry = SchemaRegistry(settings.registry)
         aggregates = await self._until(stop, "registry", lambda: has_aggregates(settings, registry))
-        partitions = await self._until(stop, "kafka", lambda: prepare(settings, repartition=aggregates))
+        partitions = await self._until(stop, "kafka", lambda: self._prepare_topics(repartition=aggregates))
         await self._until(stop, "devices", self._verify_devices_are_read)
         self._follower.changed()  # The metadata from before the start reschedules no device.
         if webhook is not None:
             webhook.start()
-        dead = kafka.producer(settings.kafka, f"{settings.name}-dead-letters", **producer_overrides())
+        dead = _dead_letter_producer(settings, settings.name)
         converter = ReadingConverter(
             registry, dead, settings.dead_letter_topic, settings.name, self._metrics, self._health
         )
@@ -135,11 +151,12 @@ class Alerts:
                 converter,
                 processor,
                 outputs,
+                EndOffsets(lambda: kafka.admin(settings.kafka, f"{settings.name}-ends")),
                 self._follower,
                 self._target,
                 self._health,
                 self._metrics,
-                Forwarder(settings, registry, self._metrics, self._health) if aggregates else None,
+                self._make_forwarder(registry) if aggregates else None,
             )
             outcome = await self._runner.run(stop)
             _log.info("run ended", reason=outcome.value)
@@ -149,6 +166,19 @@ class Alerts:
                 await self._pause(stop, backoff.next_ms() / 1000)
             else:
                 backoff.reset()
+
+    def _prepare_topics(self, *, repartition: bool) -> int:
+        settings = self._settings
+        return prepare(settings, kafka.admin(settings.kafka, f"{settings.name}-admin"), repartition=repartition)
+
+    def _make_webhook(self) -> Webhook:
+        settings = self._settings
+        registry = SchemaRegistry(settings.registry)
+        return Webhook(settings, registry, _webhook_clients(settings), self._metrics, self._health)
+
+    def _make_forwarder(self, registry: SchemaRegistry) -> Forwarder:
+        settings = self._settings
+        return Forwarder(settings, registry, _forwarder_clients(settings), self._metrics, self._health)
 
     def _verify_devices_are_read(self) -> None:
         if not self._follower.is_current():
@@ -192,3 +222,47 @@ class Alerts:
             state=self._state,
             counts=lambda: counts_of(self._metrics.registry, PREFIX),
         )
+
+
+def outputs_producer(settings: AlertsSettings) -> Producer:
+    """Return a producer that never gives a record up, because a lost record would have to end the process."""
+    return kafka.producer(settings.kafka, f"{settings.name}-outputs", delivery_timeout_ms=0, linger_ms=2)
+
+
+def _dead_letter_producer(settings: AlertsSettings, name: str) -> Producer:
+    return kafka.producer(settings.kafka, f"{name}-dead-letters", **producer_overrides())
+
+
+def _webhook_clients(settings: AlertsSettings) -> WebhookClients:
+    name, webhook = settings.webhook_group, settings.webhook
+    token = webhook.authorization_token
+    headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
+    return WebhookClients(
+        lambda: kafka.consumer(
+            settings.kafka,
+            name,
+            name,
+            max_poll_interval_ms=webhook.retry_for_ms + webhook.timeout_ms + _POST_MARGIN_MS,
+            enable_partition_eof=True,
+        ),
+        lambda: DeadLetterQueue(_dead_letter_producer(settings, name), settings.dead_letter_topic),
+        lambda: httpx.Client(headers=headers, timeout=webhook.timeout_ms / 1000),
+    )
+
+
+def _forwarder_clients(settings: AlertsSettings) -> ForwarderClients:
+    name = settings.repartition
+    return ForwarderClients(
+        kafka.consumer(
+            settings.kafka,
+            name,
+            name,
+            enable_partition_eof=True,
+            session_timeout_ms=settings.session_timeout_ms,
+            heartbeat_interval_ms=settings.session_timeout_ms // 10,
+            queued_max_messages_kbytes=_QUEUED_KIB,
+        ),
+        kafka.consumer(settings.kafka, f"{name}-watch", name, isolation_level="read_uncommitted"),
+        kafka.producer(settings.kafka, name, delivery_timeout_ms=0),
+        DeadLetterQueue(_dead_letter_producer(settings, name), settings.dead_letter_topic),
+    )

@@ -122,3 +122,8 @@ class AlertsSettings(ServiceSettings):
     def repartition(self) -> str:
         """The name of the topic with repartitioned aggregates, and of the consumer group that writes it."""
         return f"{self.name}-repartition"
+
+    @property
+    def webhook_group(self) -> str:
+        """The name of the consumer group that posts alerts to the webhook, and of its dead-letter records."""
+        return f"{self.name}-webhook"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -20,8 +20,8 @@ import isotherm.schemas
 from isotherm.alerts.input.dead_letters import dead_letter_record, source_record
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.connector.errors.dead_letters import DeadLetterQueue, producer_overrides
-from isotherm.servicekit import kafka, logs
+from isotherm.connector.errors.dead_letters import DeadLetterQueue
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import (
     Decoder,
     RegistryUnavailableError,
@@ -37,7 +37,6 @@ PART = "webhook"
 
 _POLL_S = 0.5
 _JOIN_S = 5.0
-_MARGIN_MS = 300_000
 _MAX_ANSWER_BYTES = 65_536
 _REPEATABLE = (408, 425, 429)
 """Status codes below 500 that ask for a repeat (RFC 9110, RFC 8470, RFC 6585)."""
@@ -49,13 +48,30 @@ class RefusedError(Exception):
     """The webhook has refused this alert permanently, or for longer than the retry limit."""
 
 
+class WebhookClients(NamedTuple):
+    """Makes the webhook's clients. After a failure it works on with new ones."""
+
+    consumer: Callable[[], Consumer]
+    """A consumer of the group `settings.webhook_group`, with `enable.partition.eof` set."""
+    dead_letters: Callable[[], DeadLetterQueue]
+    http: Callable[[], httpx.Client]
+    """A client that authenticates itself to the webhook."""
+
+
 class Webhook:
     """Posts alerts from a thread until it is closed."""
 
-    def __init__(self, settings: AlertsSettings, metrics: Metrics, health: Health) -> None:
+    def __init__(
+        self,
+        settings: AlertsSettings,
+        registry: SchemaRegistry,
+        clients: WebhookClients,
+        metrics: Metrics,
+        health: Health,
+    ) -> None:
         self._settings, self._metrics, self._health = settings, metrics, health
-        self._name = f"{settings.name}-webhook"
-        self._decode = Decoder(SchemaRegistry(settings.registry), READER)
+        self._clients = clients
+        self._decode = Decoder(registry, READER)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
 
@@ -81,23 +97,12 @@ class Webhook:
 
     def _follow(self, backoff: Backoff) -> None:
         """Read and post until the close, or until anything but the webhook itself fails."""
-        settings = self._settings
-        max_poll_interval_ms = settings.webhook.retry_for_ms + settings.webhook.timeout_ms + _MARGIN_MS
-        producer = kafka.producer(settings.kafka, f"{self._name}-dead-letters", **producer_overrides())
-        dead_letters = DeadLetterQueue(producer, settings.dead_letter_topic)
-        token = settings.webhook.authorization_token
-        headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
+        dead_letters = self._clients.dead_letters()
         with ExitStack() as at_end:
-            client = at_end.enter_context(httpx.Client(headers=headers, timeout=settings.webhook.timeout_ms / 1000))
-            consumer = kafka.consumer(
-                settings.kafka,
-                self._name,
-                self._name,
-                max_poll_interval_ms=max_poll_interval_ms,
-                enable_partition_eof=True,
-            )
+            client = at_end.enter_context(self._clients.http())
+            consumer = self._clients.consumer()
             at_end.callback(consumer.close)
-            consumer.subscribe([settings.alerts_topic], on_assign=lambda *_: self._health.ready(PART))
+            consumer.subscribe([self._settings.alerts_topic], on_assign=lambda *_: self._health.ready(PART))
             while not self._ended.is_set():
                 message = consumer.poll(_POLL_S)
                 if message is not None and self._is_alert(message) and self._deliver(client, dead_letters, message):
@@ -125,9 +130,8 @@ class Webhook:
             posted = self._post(client, message.value() or b"")
         except (RefusedError, WireFormatError) as error:
             class_name = f"{__name__}.{type(self).__name__}"
-            dead = dead_letter_record(
-                source_record(message), error, stage="TASK_PUT", name=self._name, class_name=class_name
-            )
+            name = self._settings.webhook_group
+            dead = dead_letter_record(source_record(message), error, stage="TASK_PUT", name=name, class_name=class_name)
             dead_letters.send([dead])
             self._metrics.webhook.labels("dead-lettered").inc()
             _log.warning("dead-letter record", topic=message.topic(), offset=message.offset(), reason=str(error))

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from isotherm.coap_ingest.connectors.classes import CoapClasses
-from isotherm.coap_ingest.connectors.desired_state import ConnectorFiles
-from isotherm.coap_ingest.connectors.plan import Plan, plan_for
+from isotherm.coap_ingest.connectors.plan import ConnectorPlan, plan_for
+from isotherm.coap_ingest.connectors.sources import ConnectorFiles
 from isotherm.coap_ingest.ingest.routes import SERVICE
-from isotherm.coap_ingest.service import Worker, run_task
+from isotherm.coap_ingest.service import Worker, connector_files, run_task
 from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.config import files as config
 from isotherm.connector.distributed.hosting import TASK_FLAG, run_worker
@@ -25,7 +25,7 @@ _log = logs.logger(__name__)
 
 def load(files: Sequence[Path], settings: CoapIngestSettings) -> ConnectorFiles:
     """Read and check connector files. Raises SettingsError with every problem of all files."""
-    plans: dict[str, Plan] = {}
+    plans: dict[str, ConnectorPlan] = {}
     configs: list[config.ConnectorConfig] = []
     problems: list[str] = []
     for file in files:
@@ -42,7 +42,7 @@ def load(files: Sequence[Path], settings: CoapIngestSettings) -> ConnectorFiles:
             _log.warning("notice", file=str(file), key=notice.key, text=notice.message)
     if problems:
         raise SettingsError(problems)
-    return ConnectorFiles(settings, list(plans.values()), configs)
+    return connector_files(settings, list(plans.values()), configs)
 
 
 def _run(settings: CoapIngestSettings, arguments: argparse.Namespace, given: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""The process: runs connectors by their desired state, from its start to an orderly end. The only composition root."""
+"""The process: runs connectors by their target states, from its start to an orderly end. The only composition root."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
 from isotherm.coap_ingest.coap.client import Client
-from isotherm.coap_ingest.connectors.desired_state import DesiredState, DesiredStateSource, LaunchedTask
-from isotherm.coap_ingest.connectors.plan import Plan, plan_for
+from isotherm.coap_ingest.connectors.plan import ConnectorPlan, plan_for
+from isotherm.coap_ingest.connectors.sources import ConnectorFiles, ConnectorSource, LaunchedTask, StartedConnectors
 from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
 from isotherm.coap_ingest.ingest.encoders import make_encoders
 from isotherm.coap_ingest.ingest.forwarder import Forwarder, ProducerFailedError
@@ -26,9 +26,12 @@ from isotherm.coap_ingest.listener.listener import Listener
 from isotherm.coap_ingest.metrics import Metrics
 from isotherm.coap_ingest.observe.observers import Observers
 from isotherm.coap_ingest.settings import CoapIngestSettings
+from isotherm.connector.config.files import ConnectorConfig
 from isotherm.connector.distributed.task_launch import TaskLaunch, run_launched_task
 from isotherm.connector.errors import dead_letters
+from isotherm.connector.standalone.reporting import Reporter
 from isotherm.connector.state.status import State
+from isotherm.connector.state.target_follower import TargetFollower
 from isotherm.servicekit import kafka, logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.health import Health, MonitoringServer
@@ -52,17 +55,26 @@ def run_task(settings: CoapIngestSettings) -> int:
 
     def work(launch: TaskLaunch, stop: Stop) -> int:
         plan = plan_for(launch.config.resolved(os.environ), settings)
-        worker = Worker(settings, LaunchedTask(settings, plan, launch))
+        worker = Worker(settings, LaunchedTask(plan, launch, partial(Reporter, settings.kafka, settings.registry)))
         with asyncio.Runner() as runner:
             return runner.run(worker.run(stop))
 
     return run_launched_task(work, shutdown_timeout_ms=settings.shutdown_timeout_ms)
 
 
+def connector_files(
+    settings: CoapIngestSettings, plans: Sequence[ConnectorPlan], configs: Sequence[ConnectorConfig]
+) -> ConnectorFiles:
+    """Return the connectors of files; `configs` are the configurations of `plans` with unresolved references."""
+    followers = [TargetFollower(settings.kafka, settings.registry, plan.name) for plan in plans]
+    report = partial(Reporter, settings.kafka, settings.registry)
+    return ConnectorFiles(plans, configs, followers, report, settings.worker_group)
+
+
 class Worker:
     """Runs the connectors of one process: those of its files, or the one of a launched task."""
 
-    def __init__(self, settings: CoapIngestSettings, source: DesiredStateSource) -> None:
+    def __init__(self, settings: CoapIngestSettings, source: ConnectorSource) -> None:
         self._settings = settings
         self._source = source
         self._registry = CollectorRegistry()
@@ -98,21 +110,21 @@ class Worker:
         return State.UNASSIGNED if "start" in self._health.problems() else State.RUNNING
 
     async def _reconcile(self, encoders: dict[str, Encode], stopped: asyncio.Task[None]) -> int:
-        """Run the desired connectors, and start again whenever the desired state changes."""
+        """Run the started connectors, and start again whenever a target state changes."""
         while not stopped.done():
             self._health.beat()
-            desired = self._source.desired_state()
-            if desired is None:
-                self._health.not_ready("target", "the desired state of the connectors is not known yet")
-            elif not desired.plans:
+            started = self._source.started()
+            if started is None:
+                self._health.not_ready("target", "the target states of the connectors are not known yet")
+            elif not started.plans:
                 # All connectors are paused or stopped, as desired.
                 for part in self._health.problems():
                     self._health.ready(part)
             else:
                 self._health.ready("target")
-                changed = asyncio.create_task(self._source.wait_for_change(desired))
+                changed = asyncio.create_task(self._source.wait_for_change(started))
                 ended = asyncio.create_task(_first_of(stopped, changed))
-                pipeline = Pipeline(self._settings, desired.plans, encoders, self._metrics, self._health)
+                pipeline = Pipeline(self._settings, started.plans, encoders, self._metrics, self._health)
                 try:
                     code = await pipeline.run(ended)
                     self.failure = pipeline.failure
@@ -122,12 +134,12 @@ class Worker:
                     await _cancel([ended, changed])
                 self._health.ready("stop")
                 continue
-            await self._wait_for_change(desired, stopped)
+            await self._wait_for_change(started, stopped)
         return Exit.OK
 
-    async def _wait_for_change(self, desired: DesiredState | None, stopped: asyncio.Task[None]) -> None:
-        """Wait for another desired state or the stop, at most until the next beat is due."""
-        changed = asyncio.create_task(self._source.wait_for_change(desired))
+    async def _wait_for_change(self, started: StartedConnectors | None, stopped: asyncio.Task[None]) -> None:
+        """Wait for other started connectors or the stop, at most until the next beat is due."""
+        changed = asyncio.create_task(self._source.wait_for_change(started))
         try:
             await asyncio.wait({stopped, changed}, timeout=_BEAT_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -154,12 +166,12 @@ class Worker:
 
 
 class Pipeline:
-    """Everything that runs for one desired state: clients, observers, listeners, the queue and the producers."""
+    """Everything that runs until a target state changes: clients, observers, listeners, the queue and the producers."""
 
     def __init__(
         self,
         settings: CoapIngestSettings,
-        plans: Sequence[Plan],
+        plans: Sequence[ConnectorPlan],
         encoders: dict[str, Encode],
         metrics: Metrics,
         health: Health,

@@ -38,9 +38,9 @@ from isotherm.mqtt_proxy.ingest.routes import Router
 from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
 from isotherm.mqtt_proxy.ingest.translation import Encode, Translator
 from isotherm.mqtt_proxy.metrics import Metrics
-from isotherm.mqtt_proxy.processes.desired_state import DesiredState
 from isotherm.mqtt_proxy.processes.name_conflicts import NameConflicts
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
+from isotherm.mqtt_proxy.processes.target_state import TargetStateReconciler
 from isotherm.mqtt_proxy.processes.worker_process import WorkerProcess, monitored
 from isotherm.mqtt_proxy.server.connect_handler import ConnectHandler
 from isotherm.mqtt_proxy.server.connection import Connection
@@ -154,7 +154,7 @@ class Proxy:
         if tls is not None:
             watch_handshakes(tls, self._metrics)
         self._health = Health()
-        self._desired_state = DesiredState(settings, self._health, self._metrics)
+        self._target_state = TargetStateReconciler(settings, self._health, self._metrics)
         self._exit = Exit.OK
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="transactions")
         self._name = ServerName(settings.name)
@@ -195,16 +195,16 @@ class Proxy:
         """Start, serve until told to stop, drain."""
         registry = CollectorRegistry()
         registry.register(self._metrics)
-        self._desired_state.start()
+        self._target_state.start()
         async with monitored(self._settings.http, self._health, registry, self._link_fd) as self._process:
             try:
-                with reported(self._desired_state.reporter(registry)):
+                with reported(self._target_state.reporter(registry)):
                     return await self._serve()
             except (FatalTransactionError, UnreadableSessionError) as failure:
                 self._on_fatal(failure)
                 return self._exit
             finally:
-                self._desired_state.close()
+                self._target_state.close()
                 self._writer.give_up()
                 self._executor.shutdown(wait=False)
 
@@ -221,7 +221,7 @@ class Proxy:
             return Exit.OK
         sessions = SessionStore(settings.session.maximum, restored)
         _log.info("sessions restored", sessions=len(sessions))
-        await self._desired_state.wait_until_known(self._stop)
+        await self._target_state.wait_until_known(self._stop)
         server = self._build_server(sessions)
         listener = await self._listen(server)
         port = listener.sockets[0].getsockname()[1]
@@ -230,7 +230,7 @@ class Proxy:
         tasks = [beats, asyncio.create_task(self._sweep(server))]
         if self._router.has_dynamic_targets:
             tasks.append(asyncio.create_task(self._encoders.watch(_REFRESH_TOPICS_S)))
-        await self._desired_state.run(self._stop, partial(self._accept_clients, server))
+        await self._target_state.run(self._stop, partial(self._accept_clients, server))
         self._health.not_ready("start", "stopping")
         listener.close()
         if self._exit is Exit.OK:

@@ -33,8 +33,8 @@ from isotherm.connector.state.target_follower import Target, TargetFollower
 from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.buffers.limits import BufferLimits
 from isotherm.persisters.configuration import dead_letter_topic, error_policy, projector, start_offset
+from isotherm.persisters.consuming.matching_topics import MatchingTopics
 from isotherm.persisters.consuming.membership import Membership
-from isotherm.persisters.consuming.topic_follower import TopicFollower
 from isotherm.persisters.consuming.topic_ids import TopicIds
 from isotherm.persisters.records.decoding import AvroDecoder
 from isotherm.persisters.settings import PersistersSettings
@@ -165,8 +165,8 @@ class _Task:
         dead_letters = self._dead_letter_sender(stop)
         if stop.is_set():
             return Exit.OK
-        with self._topics() as topic_follower:
-            loop = self._loop(dead_letters, topic_follower)
+        with self._matching_topics() as matching_topics:
+            loop = self._loop(dead_letters, matching_topics)
             self._metrics.follow(lambda: dict(loop.buffers.by_partition))
             with self._background_job():
                 loop.run(stop)
@@ -197,7 +197,7 @@ class _Task:
         # The connector's first task does it for all tasks.
         return nullcontext() if self._number else self._kind.load().background_job(self._config, self._registry)
 
-    def _loop(self, dead_letters: DeadLetterSender, topic_follower: TopicFollower | None) -> Loop:
+    def _loop(self, dead_letters: DeadLetterSender, matching_topics: MatchingTopics | None) -> Loop:
         kind, config, settings = self._kind, self._config, self._settings
         build = kind.load().build
         project = projector(kind, config, self._value_schemas, self._key_schemas)
@@ -213,7 +213,7 @@ class _Task:
             health=self._health,
             observer=TaskObserver(self._metrics, self._failed_record_log, self._failures),
             on_iteration=self._on_iteration,
-            topic_follower=topic_follower,
+            matching_topics=matching_topics,
             fence=member.fence(),
         )
 
@@ -241,7 +241,7 @@ class _Task:
         )
 
     @contextmanager
-    def _topics(self) -> Iterator[TopicFollower | None]:
+    def _matching_topics(self) -> Iterator[MatchingTopics | None]:
         """Follow the topics of `topics.regex`; None without this key."""
         pattern = self._config.text("topics.regex")
         if not pattern:
@@ -249,14 +249,14 @@ class _Task:
             return
         admin = kafka.admin(self._settings.kafka, f"{self._config.name}-{self._number}-topics")
         own = dead_letter_topic(self._config)
-        follower = TopicFollower(
+        topics = MatchingTopics(
             pattern, lambda: admin.list_topics(timeout=_LIST_TIMEOUT_S).topics, () if own is None else (own,)
         )
-        follower.start()
+        topics.start()
         try:
-            yield follower
+            yield topics
         finally:
-            follower.close()
+            topics.close()
 
     def _on_iteration(self) -> None:
         self._status.beat(State.RUNNING, self._metrics.totals, self._metrics.lag)

@@ -13,7 +13,7 @@ METRIC = "temperature"
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ResourceState:
     """The state of a resource: one reading of one of its sensors."""
 
     sensor_id: str
@@ -47,12 +47,12 @@ class Sensors:
         self._turns = self._take_turns()
         self._last_ms = 0
 
-    def measure(self, now_ms: int) -> State:
+    def measure(self, now_ms: int) -> ResourceState:
         """Return the next sensor's reading at `now_ms` (epoch); no two readings of a resource have the same time."""
         position, count = next(self._turns)
         self._last_ms = max(now_ms, self._last_ms + 1)
         value = measure(self._rooms[position], METRIC, self._last_ms, self._chance)
-        return State(self._ids[position], self._last_ms, value, count)
+        return ResourceState(self._ids[position], self._last_ms, value, count)
 
     def _take_turns(self) -> Iterator[tuple[int, int]]:
         count = 0

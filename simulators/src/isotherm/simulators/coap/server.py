@@ -20,7 +20,7 @@ from typing import Any
 from aiocoap import CONTENT, Context, Message, Reliable, Unreliable  # type: ignore[import-untyped]  # no types there
 from aiocoap import resource as coap_resource
 
-from isotherm.simulators.coap.sensors import METRIC, Sensors, State
+from isotherm.simulators.coap.sensors import METRIC, ResourceState, Sensors
 from isotherm.simulators.ledger import Ledger
 
 DOCUMENTED_PORT = 5633
@@ -28,7 +28,7 @@ _OBSERVE_VALUES = 2**24
 _BLOCK_SIZE_EXPONENT = 6
 _BLOCK_BYTES = 1024
 
-OnSent = Callable[[str, State, int], None]
+OnSent = Callable[[str, ResourceState, int], None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -143,7 +143,7 @@ class ObservedSensors(coap_resource.Resource):  # type: ignore[misc]  # aiocoap 
 async def _serve(arguments: argparse.Namespace, ledger: Ledger) -> int:
     sent = 0
 
-    def on_sent(path: str, state: State, number: int) -> None:
+    def on_sent(path: str, state: ResourceState, number: int) -> None:
         nonlocal sent
         sent += 1
         ledger.write(

@@ -23,7 +23,7 @@ CLASS = "connector.class"
 CLASS_ALIASES = ("class",)
 
 _TRAILING_BLANKS = re.compile(r"(?<!\\)[ \t\f]+(?=[\r\n]|\Z)")
-"""Blanks at the end of a line, which Java keeps: nobody sees them, and no value needs them."""
+"""Blanks at the end of a line. Java keeps them. They are removed here: they are invisible, and no value needs them."""
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _SEPARATOR = re.compile(r"[=:]")
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")

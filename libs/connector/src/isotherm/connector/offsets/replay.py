@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # there, not in its __all__
 
 from isotherm.connector.config.topic_patterns import matching
@@ -283,10 +277,9 @@ def offset_bounds(admin: AdminClient, partitions: Sequence[TopicPartition]) -> d
 
 
 def _offsets(admin: AdminClient, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
-    answers = admin.list_offsets(
-        dict.fromkeys(partitions, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
-    )
-    return {(one.topic, one.partition): future.result().offset for one, future in answers.items()}
+    numbers = [(one.topic, one.partition) for one in partitions]
+    found = kafka.list_offsets(admin, numbers, spec, committed=True, timeout_s=TIMEOUT_S)
+    return {partition: one.offset for partition, one in found.items()}
 
 
 def member_ids(admin: AdminClient, group: str) -> list[str]:

@@ -50,12 +50,12 @@ def reconcile(
     try:
         while not stop.is_set():
             changed.clear()
-            wanted = target()
-            if wanted is None or wanted.state is not TargetState.STARTED:
-                idle(None if wanted is None else State(wanted.state.value))
+            desired = target()
+            if desired is None or desired.state is not TargetState.STARTED:
+                idle(None if desired is None else State(desired.state.value))
                 changed.wait(_IDLE_INTERVAL_S)
                 continue
-            halt = runs.begin(wanted)
+            halt = runs.begin(desired)
             code = work(halt)
             if code != Exit.OK or not halt.is_set():
                 return code
@@ -87,13 +87,13 @@ async def reconcile_async(
     try:
         while not stop.is_set():
             changed.clear()
-            wanted = target()
-            if wanted is None or wanted.state is not TargetState.STARTED:
-                idle(None if wanted is None else State(wanted.state.value))
+            desired = target()
+            if desired is None or desired.state is not TargetState.STARTED:
+                idle(None if desired is None else State(desired.state.value))
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), _IDLE_INTERVAL_S)
                 continue
-            halt = runs.begin(wanted)
+            halt = runs.begin(desired)
             working = loop.create_task(work(halt))
             working.add_done_callback(lambda _done: changed.set())
             while not working.done() and not halt.is_set():
@@ -115,15 +115,15 @@ class _Run:
 
 
 class _Runs:
-    """The runs of the work, one after the other; a run whose spec is not wanted any more is told to stop."""
+    """The runs of the work, one after the other; a run is told to stop when its spec is no longer the target's."""
 
     def __init__(self, target: Callable[[], Target | None], task: int, stop: Stop) -> None:
         self._target, self._task, self._stop = target, task, stop
         self._run: _Run | None = None
 
-    def begin(self, wanted: Target) -> Stop:
+    def begin(self, desired: Target) -> Stop:
         """Begin the next run; return its Stop."""
-        run = self._run = _Run(self._spec(wanted), Stop())
+        run = self._run = _Run(self._spec(desired), Stop())
         # The target may have changed between the look at it and here.
         self.end_outdated()
         return run.halt
@@ -133,8 +133,8 @@ class _Runs:
         run = self._run
         if run is None or run.halt.is_set():
             return
-        wanted = self._target()
-        if self._stop.is_set() or wanted is None or self._spec(wanted) != run.spec:
+        desired = self._target()
+        if self._stop.is_set() or desired is None or self._spec(desired) != run.spec:
             run.halt.set()
 
     def _spec(self, target: Target) -> _Spec:

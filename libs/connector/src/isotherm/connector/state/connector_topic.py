@@ -46,11 +46,11 @@ class ConnectorTopic:
         registry_settings: RegistrySettings,
         client_id: str,
         reader: JsonSchema,
-        wants: Callable[[str], bool] = lambda _name: True,
+        is_followed: Callable[[str], bool] = lambda _name: True,
     ) -> None:
-        """Only records whose name passes `wants` are decoded, so that another connector's bad record cannot block."""
+        """Decode only records for whose name `is_followed` is true, so that bad records of others cannot block."""
         self._decode = Decoder(SchemaRegistry(registry_settings), reader)
-        self._wants = wants
+        self._is_followed = is_followed
         # The consumer assigns the partition itself: it joins no group and commits nothing.
         self._consumer = kafka.consumer(
             kafka_settings, client_id, client_id, enable_partition_eof=True, fetch_wait_max_ms=_FETCH_WAIT_MS
@@ -94,7 +94,7 @@ class ConnectorTopic:
             self.is_current = self.is_current or error.code() == KafkaError._PARTITION_EOF
             return None
         name = (message.key() or b"").decode(errors="replace")
-        change = self._change(name, message) if self._wants(name) else None
+        change = self._change(name, message) if self._is_followed(name) else None
         if not self.is_waiting and (message.offset() or 0) + 1 >= self._end:
             self.is_current = True
         return change

@@ -31,7 +31,7 @@ table, or two workers run one task."""
 
 @dataclass(frozen=True)
 class DesiredState:
-    """One connector's record: its configuration, and what somebody last asked of it."""
+    """One connector's record: its configuration, its target state, and its counters of restarts."""
 
     name: str
     klass: str

@@ -32,7 +32,7 @@ class DeliveryFailedError(Exception):
 
 
 class QueueFullError(Exception):
-    """Too many records wait for their delivery report: stop reading until there is room."""
+    """Too many records wait for their delivery report. The caller must stop reading until there is room."""
 
 
 class LoopProducer:
@@ -43,8 +43,8 @@ class LoopProducer:
     (`report_signal.is_available`), the loop polls each millisecond while records are outstanding. `max_outstanding`
     bounds the records between `produce` and their report.
 
-    A fatal error (librdkafka's INTRODUCTION.md, "Fatal errors") fails every outstanding record and every later one;
-    `on_fatal` is called with it until `replace` gives another producer. `producer_health.ProducerHealth` does that.
+    A fatal error (librdkafka's INTRODUCTION.md, "Fatal errors") fails every outstanding record and every later one.
+    `on_fatal` is called with it until `replace` sets another producer, as `health.ProducerHealth` does.
     """
 
     def __init__(self, producer: Producer, *, max_outstanding: int = 50_000) -> None:
@@ -101,9 +101,9 @@ class LoopProducer:
         on_delivery: OnDelivery,
         partition: int = -1,
     ) -> None:
-        """Hand one record over; `on_delivery` is called once, on the loop, with None or the error.
+        """Produce one record; `on_delivery` is called once, on the loop, with None or the error.
 
-        Partition -1 is the one that the key decides. Raises QueueFullError when the bound is reached, KafkaException
+        With partition -1 the key decides the partition. Raises QueueFullError when the bound is reached, KafkaException
         when the record cannot be produced at all.
         """
         if self.outstanding >= self.max_outstanding:
@@ -131,11 +131,11 @@ class LoopProducer:
         records: Sequence[tuple[str, bytes | str | None, bytes | None, list[tuple[str, bytes | str | None]]]],
         on_delivery: OnDelivery,
     ) -> None:
-        """Hand records (topic, key, value, headers) over that belong together, at least one of them.
+        """Produce one or more records (topic, key, value, headers) that belong together.
 
-        `on_delivery` is called once, on the loop, when each of them was reported: with None, or with an error of one.
-        Where a record cannot be handed over, that is its error and that of those behind it, which are not tried;
-        when it is the first, `on_delivery` is called before this returns.
+        `on_delivery` is called once, on the loop, after the report of the last one: with None, or with the error of
+        one of them. When a record cannot be produced, the records after it are not tried, and its error counts for
+        them too. When this happens to the first record, `on_delivery` is called before this method returns.
         """
         left = len(records)
         failed: KafkaError | None = None
@@ -182,7 +182,7 @@ class LoopProducer:
             try:
                 self.produce(topic, key=key, value=value, headers=headers, on_delivery=report)
             except QueueFullError:
-                # librdkafka's own byte bound was met before ours: a report has to come in first.
+                # librdkafka's own bound in bytes is met before ours: wait for a report.
                 await asyncio.sleep(_FULL_INTERVAL_S)
             except KafkaException as failure:
                 raise DeliveryFailedError(failure.args[0]) from failure
@@ -265,8 +265,8 @@ class LoopProducer:
             self._poll_soon()
             raise
         finally:
-            # Also when a report raised: without the next poll no other record would ever be reported, and whoever
-            # waits for the last one would wait for ever.
+            # Schedule the next poll after an exception too: without it no other record would ever be reported, and a
+            # caller that waits for the last one would never return.
             if served:
                 self._wake()
             if self.outstanding or self._retired:

@@ -29,9 +29,9 @@ class ProducerHealth:
     """Gives a LoopProducer a new producer for one that met a fatal error.
 
     The records of the old one are reported as failed, so nothing that was not stored is acknowledged. Meanwhile
-    `part` is not ready, until a broker answers the new producer. Replacements beyond the first wait with back-off;
-    after `most` fatal errors within five minutes a new producer does not help, and `on_incurable` is called once:
-    the process is to end and to be started again. To be used on one event loop.
+    `part` is not ready, until a broker answers the new producer. Replacements after the first wait with back-off.
+    After `most` fatal errors within five minutes a new producer does not help: `on_incurable` is called once, and the
+    process should end and be started again. For use on one event loop.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ProducerHealth:
         most: int = 5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`make` gives a producer configured as the first one; it is called in a thread."""
+        """`make` returns a producer with the configuration of the first one; it is called in a thread."""
         self.replaced = 0
         """How many producers were replaced."""
         self._producer = producer
@@ -67,7 +67,7 @@ class ProducerHealth:
         self._producer.look()
 
     async def close(self) -> None:
-        """Replace nothing any more."""
+        """Stop replacing producers."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -101,7 +101,7 @@ class ProducerHealth:
         made = await loop.run_in_executor(None, self._make)
         self._producer.replace(made)
         self.replaced += 1
-        # From here on the new one may break as well; what is said then is not about the old one.
+        # From here on a fatal error is one of the new producer.
         self._is_replacing = False
         while self._producer.producer is made:
             try:
@@ -111,7 +111,7 @@ class ProducerHealth:
                 await asyncio.sleep(self._backoff.next_ms() / 1000)
             else:
                 if self._producer.producer is made and not self._is_replacing:
-                    _log.info("a new producer goes on")
+                    _log.info("a new producer works")
                     self._health.ready(self._part)
                 return
 

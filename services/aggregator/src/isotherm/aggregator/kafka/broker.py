@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
@@ -187,16 +186,12 @@ class Broker:
     def _list_offsets(
         self, topics: Sequence[str], spec: OffsetSpec, *, committed: bool = False
     ) -> dict[Partition, ListOffsetsResultInfo]:
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         with _answer_expected():
             described = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT_S)
-            specs = {
-                TopicPartition(name, partition.id): spec
-                for name, future in described.items()
-                for partition in future.result().partitions
-            }
-            futures = self._admin.list_offsets(specs, isolation_level=level, request_timeout=_REQUEST_TIMEOUT_S)
-            return {(tp.topic, tp.partition): future.result() for tp, future in futures.items()}
+            partitions = [
+                (name, partition.id) for name, future in described.items() for partition in future.result().partitions
+            ]
+            return kafka.list_offsets(self._admin, partitions, spec, committed=committed, timeout_s=_REQUEST_TIMEOUT_S)
 
     def _first_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, Message | None]:
         """Return the first record at or after each offset; None where only transaction markers follow.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -12,20 +13,17 @@ import isotherm.schemas
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.rules.rule_book import RejectedOverride
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import (
     Decoder,
     RegistryUnavailableError,
     SchemaRegistry,
     WireFormatError,
 )
-from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 READER = isotherm.schemas.schema("Device", 1)
 
 _POLL_S = 0.5
-_FETCH_WAIT_MS = 5_000
-"""How long Kafka may hold a fetch back: the topic changes seldom, and a new record is answered at once."""
 _BATCH = 1_000
 _REQUEST_S = 10.0
 _RETRY_S = 2.0
@@ -40,18 +38,26 @@ class DeviceTableFollower:
 
     def __init__(
         self,
-        kafka_settings: KafkaSettings,
-        registry_settings: RegistrySettings,
         topic: str,
-        name: str,
+        make_consumer: Callable[[], Consumer],
+        registry: SchemaRegistry,
         table: DeviceTable,
         metrics: Metrics,
         partitions_interval_s: float = _PARTITIONS_INTERVAL_S,
     ) -> None:
-        """`partitions_interval_s` is how often the follower looks for partitions that were added to the topic."""
+        """Take what the follower needs.
+
+        Args:
+            topic: the topic of devices.
+            make_consumer: called once, in the thread; the consumer has `enable.partition.eof` set.
+            registry: has the schemas of the topic.
+            table: the table to fill.
+            metrics: count the records.
+            partitions_interval_s: how often the follower looks for partitions that were added to the topic, in seconds.
+        """
         self._partitions_interval_s = partitions_interval_s
-        self._kafka, self._topic, self._name = kafka_settings, topic, f"{name}-devices"
-        self._decode = Decoder(SchemaRegistry(registry_settings), READER)
+        self._topic, self._make_consumer = topic, make_consumer
+        self._decode = Decoder(registry, READER)
         self._table, self._metrics = table, metrics
         self._changed: deque[str] = deque(maxlen=1_000_000)
         self._current, self._ended = threading.Event(), threading.Event()
@@ -79,9 +85,7 @@ class DeviceTableFollower:
         return device_ids
 
     def _run(self) -> None:
-        consumer = kafka.consumer(
-            self._kafka, self._name, self._name, enable_partition_eof=True, fetch_wait_max_ms=_FETCH_WAIT_MS
-        )
+        consumer = self._make_consumer()
         try:
             ends = self._ends(consumer)
             if ends:

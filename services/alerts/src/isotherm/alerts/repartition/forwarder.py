@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from isotherm.alerts.input.dead_letters import dead_letter_record, source_record
@@ -20,8 +21,8 @@ from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.repartition.forwarded_clock import ForwardedClock
 from isotherm.alerts.repartition.time_ordered_merge import TimeOrderedMerge, TopicPartition
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.connector.errors.dead_letters import DeadLetterQueue, producer_overrides
-from isotherm.servicekit import kafka, logs
+from isotherm.connector.errors.dead_letters import DeadLetterQueue
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaRegistry, WireFormatError
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
@@ -36,7 +37,6 @@ _DRAIN_S = 5.0
 _JOIN_S = 10.0
 _MAX_WAITING = 5_000
 """A partition with more waiting records than this is paused, until half of them have been forwarded."""
-_QUEUED_KIB = 8_192
 
 _log = logs.logger(__name__)
 
@@ -45,33 +45,39 @@ class ForwardingRefusedError(Exception):
     """Kafka refuses a forwarded record permanently. Going on would lose it."""
 
 
+class ForwarderClients(NamedTuple):
+    """The Kafka clients of one forwarder."""
+
+    consumer: Consumer
+    """Reads the input, in the group `settings.repartition`, with `enable.partition.eof` set."""
+    watcher: Consumer
+    """Asks for offsets of the same group. Records in open transactions are not forwarded yet, so it is
+    read_uncommitted: the end offsets include them. It reads no records.
+    """
+    producer: Producer
+    """Never gives a record up, because a lost record would have to end the process."""
+    dead_letters: DeadLetterQueue
+
+
 class Forwarder:
     """Forwards aggregates in a thread until it is closed, or until `failure` says why it has ended."""
 
-    def __init__(self, settings: AlertsSettings, registry: SchemaRegistry, metrics: Metrics, health: Health) -> None:
+    def __init__(
+        self,
+        settings: AlertsSettings,
+        registry: SchemaRegistry,
+        clients: ForwarderClients,
+        metrics: Metrics,
+        health: Health,
+    ) -> None:
+        """The forwarder closes both consumers of `clients`."""
         self.failure: Exception | None = None
         self._settings, self._metrics, self._health = settings, metrics, health
         self._name = settings.repartition
         self._decode = ReadingDecoder(registry)
         self._merge: TimeOrderedMerge[Message] = TimeOrderedMerge()
-        self._consumer = kafka.consumer(
-            settings.kafka,
-            self._name,
-            self._name,
-            enable_partition_eof=True,
-            session_timeout_ms=settings.session_timeout_ms,
-            heartbeat_interval_ms=settings.session_timeout_ms // 10,
-            queued_max_messages_kbytes=_QUEUED_KIB,
-        )
-        # Records in open transactions are not forwarded yet, so the end offsets include them. It reads no records.
-        self._watcher = kafka.consumer(
-            settings.kafka, f"{self._name}-watch", self._name, isolation_level="read_uncommitted"
-        )
+        self._consumer, self._watcher, self._producer, self._dead_letters = clients
         self._clock = ForwardedClock()
-        # The producer never gives a record up, because a lost record would have to end the process.
-        self._producer = kafka.producer(settings.kafka, self._name, delivery_timeout_ms=0)
-        dead = kafka.producer(settings.kafka, f"{self._name}-dead-letters", **producer_overrides())
-        self._dead_letters = DeadLetterQueue(dead, settings.dead_letter_topic)
         self._refused: KafkaError | None = None
         self._committed: dict[TopicPartition, int] = {}
         self._held_back: set[TopicPartition] = set()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
     AdminClient,
     OffsetSpec,
 )
 from faust.types import TP
 
-from isotherm.alerts.settings import AlertsSettings
 from isotherm.servicekit import kafka
 
 _REQUEST_S = 5.0
@@ -46,30 +45,23 @@ class ReadTargets:
 class EndOffsets:
     """Asks Kafka for end offsets. A read_committed consumer only learns those before the first open transaction."""
 
-    def __init__(self, settings: AlertsSettings) -> None:
-        self._settings = settings
-        self._admin = self._connect()
+    def __init__(self, make_admin: Callable[[], AdminClient]) -> None:
+        """`make_admin` is called again after a broker has answered with an error."""
+        self._make_admin = make_admin
+        self._admin = make_admin()
 
     def of(self, partitions: Collection[TP]) -> dict[TP, int]:
         """Return the offset after each partition's last record, committed or not. Blocks; raises KafkaException."""
         if not partitions:
             return {}
-        specs = {
-            TopicPartition(*tp): OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
-            for tp in partitions
-        }
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
         try:
-            futures = self._admin.list_offsets(
-                specs, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_REQUEST_S
-            )
-            return {TP(tp.topic, tp.partition): future.result().offset for tp, future in futures.items()}
+            found = kafka.list_offsets(self._admin, partitions, latest, committed=False, timeout_s=_REQUEST_S)
+            return {TP(*partition): one.offset for partition, one in found.items()}
         except KafkaException as failure:
             error = kafka.error_of(failure)
             if error is not None and error.code() > 0:
                 # A broker has answered with an error. This client keeps the leaders and their epochs for minutes, and
                 # after the restart of a broker it gets FENCED_LEADER_EPOCH for as long. A new client asks again.
-                self._admin = self._connect()
+                self._admin = self._make_admin()
             raise
-
-    def _connect(self) -> AdminClient:
-        return kafka.admin(self._settings.kafka, f"{self._settings.name}-ends")

@@ -18,7 +18,6 @@ from isotherm.alerts.engine import alert_records
 from isotherm.alerts.engine.device_state import AlertRecord, DeviceRuleState
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.settings import AlertsSettings
-from isotherm.servicekit import kafka
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.producer.delivery import LoopProducer, QueueFullError
 
@@ -51,18 +50,13 @@ class OutputsClosedError(Exception):
     """The run has ended. Records that Kafka had not acknowledged by then count as not written."""
 
 
-def producer(settings: AlertsSettings) -> Producer:
-    """Return a producer that never gives a record up, because a lost record would have to end the process."""
-    return kafka.producer(settings.kafka, f"{settings.name}-outputs", delivery_timeout_ms=0, linger_ms=2)
-
-
 class Outputs:
     """Writes the records of one run. It owns the producer and belongs to one event loop."""
 
     def __init__(
         self, settings: AlertsSettings, registry: SchemaRegistry, metrics: Metrics, producer: Producer
     ) -> None:
-        """`producer` comes from the function of that name.
+        """`producer` never gives a record up, because a lost record would have to end the process.
 
         Raises SchemaNotRegisteredError before `isotherm apply` was run, and RegistryUnavailableError.
         """
@@ -80,7 +74,7 @@ class Outputs:
         self._progress = asyncio.Event()
 
     def close(self) -> None:
-        """Give up what Kafka has not acknowledged: its actions never run, and whoever waits for it gets an exception.
+        """Give up what Kafka has not acknowledged: its actions never run, and its waiters get an exception.
 
         The next run reads from the changelog what this run has written. After that nothing may be added to it.
         """

@@ -60,6 +60,7 @@ class StreamRunner:
         converter: ReadingConverter,
         processor: Processor,
         outputs: Outputs,
+        end_offsets: EndOffsets,
         follower: DeviceTableFollower,
         target: TargetFollower,
         health: Health,
@@ -76,7 +77,7 @@ class StreamRunner:
         self._forwarder = forwarder
         topics = settings.input_topics if forwarder is None else [settings.repartition]
         self._app = FaustApp(settings, topics, partitions, self._store, self)
-        self._end_offsets, self._targets = EndOffsets(settings), ReadTargets()
+        self._end_offsets, self._targets = end_offsets, ReadTargets()
         self._failure: Exception | None = None
         self._recovered = False
         self._recovering_since = time.monotonic()

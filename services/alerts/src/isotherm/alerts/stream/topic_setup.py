@@ -54,13 +54,12 @@ def _holds_aggregates(registry: SchemaRegistry, topic: str) -> bool:
     )
 
 
-def prepare(settings: AlertsSettings, *, repartition: bool = False) -> int:
+def prepare(settings: AlertsSettings, admin: AdminClient, *, repartition: bool = False) -> int:
     """Create the topics of the service, with `repartition` also that of aggregates; return the input's partition count.
 
     Faust would create the changelog itself, but after the first reading has come. Raises NotPreparedError and
     UnfitTopicsError.
     """
-    admin = kafka.admin(settings.kafka, f"{settings.name}-admin")
     try:
         counts = _partitions(admin, [*settings.input_topics, settings.alerts_topic, settings.latest_topic])
         inputs = {name: counts[name] for name in settings.input_topics}

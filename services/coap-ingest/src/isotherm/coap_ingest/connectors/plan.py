@@ -26,7 +26,7 @@ from isotherm.connector.errors.policies import ErrorPolicy, Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConnectorPlan:
     """One connector, checked and compiled: it either observes servers or listens for devices."""
 
     name: str
@@ -41,7 +41,7 @@ class Plan:
     notices: tuple[Problem, ...]
 
 
-def plan_for(config: ConnectorConfig, settings: CoapIngestSettings) -> Plan:
+def plan_for(config: ConnectorConfig, settings: CoapIngestSettings) -> ConnectorPlan:
     """Compile a configuration whose references are resolved. Raises ConfigError."""
     return compile_plan(
         config,
@@ -59,7 +59,7 @@ def compile_plan(
     limits: payloads.Limits,
     dead_letter_topic: str,
     allow_anonymous: bool = False,
-) -> Plan:
+) -> ConnectorPlan:
     """Check a connector's configuration and compile it; `dead_letter_topic` is the service's own.
 
     With `allow_anonymous` a listener without DTLS may have an address other than loopback.
@@ -81,7 +81,7 @@ def compile_plan(
     problems = [*problems, *psk_problems, *listen_problems, *kcql_problems]
     if problems:
         raise InvalidConfigError(problems, validated.notices)
-    return Plan(
+    return ConnectorPlan(
         name=validated.name,
         rules=tuple(rules),
         observe=_observe_plan(validated, servers, rules),
@@ -142,7 +142,7 @@ def _pre_shared_key(validated: Validated, servers: list[Server]) -> tuple[PreSha
     is_secured = any(server.scheme == "coaps" for server in servers)
     for key in (keys.IDENTITY, keys.PRE_SHARED_KEY):
         if is_secured and not validated.text(key):
-            problems.append(Problem(key, "missing: a coaps:// server wants a pre-shared key and its identity"))
+            problems.append(Problem(key, "missing: a coaps:// server needs a pre-shared key and its identity"))
         elif not is_secured and key in validated.given:
             problems.append(Problem(key, f"has a meaning for coaps:// only, and no server of {keys.URI} is one"))
     if problems or not is_secured:

@@ -51,7 +51,7 @@ class Timing:
     """Servers confirm an observation at least once a day (RFC 7641 section 4.5), so a longer Max-Age is cut to this."""
 
 
-class State(Enum):
+class ObservationState(Enum):
     """The state of an observation; see the module."""
 
     WAITING = "waiting"
@@ -109,7 +109,7 @@ class Observation:
     rng: random.Random
     is_ordered: bool = False
     """Whether the transport keeps messages in order; Observe values then mean nothing (RFC 8323 section 7.1)."""
-    state: State = State.WAITING
+    state: ObservationState = ObservationState.WAITING
     is_stale: bool = False
     """Whether the newest value is older than its Max-Age."""
     problem: str | None = None
@@ -141,17 +141,17 @@ class Observation:
             self.is_stale, self._stale_at_ms = True, math.inf
         if now_ms < self._next_at_ms:
             return Due(went_stale=went_stale)
-        if self.state is State.REGISTERING:
+        if self.state is ObservationState.REGISTERING:
             reason = f"no answer within {self.timing.answer_timeout_ms:.0f} ms"
             return Due(went_stale=went_stale, interrupted=self._fail(now_ms, reason))
-        self._is_refresh = self.state is State.OBSERVING
-        self.state = State.REGISTERING
+        self._is_refresh = self.state is ObservationState.OBSERVING
+        self.state = ObservationState.REGISTERING
         self._next_at_ms = now_ms + self.timing.answer_timeout_ms
         return Due(Action.REFRESH if self._is_refresh else Action.REGISTER, went_stale)
 
     def on_response(self, now_ms: float, response: Response) -> Classification:
         """Classify a response that arrived under the token of the last REGISTER, which a REFRESH keeps."""
-        if self.state is State.CLOSED:
+        if self.state is ObservationState.CLOSED:
             return self._classify_after_close(now_ms, response)
         if not response.is_success:
             return self._refuse(now_ms, response)
@@ -175,14 +175,14 @@ class Observation:
         if observe is None or newest is None:
             return Classification(Outcome.NEW)
         if self.is_ordered:
-            unchanged = self.state is State.REGISTERING and self._is_refresh and is_same_content
+            unchanged = self.state is ObservationState.REGISTERING and self._is_refresh and is_same_content
             return Classification(Outcome.REPEATED if unchanged else Outcome.NEW)
         if observe == newest[0] and is_same_content:
             return Classification(Outcome.REPEATED)
         newer = is_newer(*newest, observe, now_ms)
         # During a refresh, a notification in flight looks like the answer, unless the answer is piggybacked on the
         # acknowledgement. Under a new token, everything comes after the answer.
-        is_answer = self.state is State.REGISTERING and (response.is_acknowledgement or not self._is_refresh)
+        is_answer = self.state is ObservationState.REGISTERING and (response.is_acknowledgement or not self._is_refresh)
         # Observe values are comparable within one registration only. The answer begins a registration; the answer to a
         # refresh continues it.
         if is_answer and not (self._is_refresh and newer):
@@ -200,7 +200,7 @@ class Observation:
         if self._older and not is_newer(self._older[-1], now_ms, observe, now_ms):
             self._older.clear()
         self._older.append(observe)
-        if len(self._older) >= _OLDER_BEFORE_REFRESH and self.state is State.OBSERVING:
+        if len(self._older) >= _OLDER_BEFORE_REFRESH and self.state is ObservationState.OBSERVING:
             # One or two older values are late notifications. Several in rising order mean that the server restarted
             # its Observe values: ask it now.
             self._older.clear()
@@ -216,12 +216,12 @@ class Observation:
         self._newest_content = response.content
         self._is_observed = response.observe is not None
         if response.observe is None:
-            self.state, self._newest = State.POLLING, None
+            self.state, self._newest = ObservationState.POLLING, None
             self._next_at_ms = now_ms + max(max_age_ms, self.timing.poll_min_ms)
             # The next poll renews the value, so the value becomes stale only when that poll fails.
             self._stale_at_ms = self._next_at_ms + self.timing.answer_timeout_ms
         else:
-            self.state, self._newest = State.OBSERVING, (response.observe, now_ms)
+            self.state, self._newest = ObservationState.OBSERVING, (response.observe, now_ms)
             grace_ms = self.rng.uniform(self.timing.silence_grace_min_ms, self.timing.silence_grace_max_ms)
             self._next_at_ms = now_ms + max_age_ms + grace_ms
 
@@ -234,28 +234,28 @@ class Observation:
         return Classification(Outcome.REFUSED, interrupted=interrupted)
 
     def on_failure(self, now_ms: float, reason: str) -> str | None:
-        """Record that the request could not be sent, or that the network reports nobody at the address.
+        """Record that the request could not be sent, or that the network reports no host or no listener at the address.
 
         Returns `reason` when the failure interrupts a working observation, else None.
         """
-        if self.state is State.CLOSED:
+        if self.state is ObservationState.CLOSED:
             return None
         self._is_observed = False
         return self._fail(now_ms, reason)
 
     def _fail(self, now_ms: float, reason: str) -> str | None:
         was_working = self._has_worked and self.problem is None
-        self.state, self.problem = State.WAITING, reason
+        self.state, self.problem = ObservationState.WAITING, reason
         self._next_at_ms = now_ms + self._backoff.next_ms()
         return reason if was_working else None
 
     def ask_soon(self, now_ms: float, within_ms: float) -> None:
         """Bring the next request forward to a random time within `within_ms`: another resource showed a restart."""
-        if self.state in (State.OBSERVING, State.WAITING):
+        if self.state in (ObservationState.OBSERVING, ObservationState.WAITING):
             self._next_at_ms = min(self._next_at_ms, now_ms + self.rng.uniform(0, within_ms))
 
     def close(self) -> bool:
         """End the observation; return True when the server must be told with Observe 1 (section 3.6)."""
         must_cancel, self._is_observed = self._is_observed, False
-        self.state, self._next_at_ms, self._stale_at_ms = State.CLOSED, math.inf, math.inf
+        self.state, self._next_at_ms, self._stale_at_ms = ObservationState.CLOSED, math.inf, math.inf
         return must_cancel

@@ -17,7 +17,7 @@ from isotherm.coap_ingest.coap.resource import Resource
 from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
 from isotherm.coap_ingest.ingest.queued_notification import QueuedNotification
 from isotherm.coap_ingest.metrics import Metrics
-from isotherm.coap_ingest.observe.observation import Action, Observation, Outcome, State, Timing
+from isotherm.coap_ingest.observe.observation import Action, Observation, ObservationState, Outcome, Timing
 from isotherm.coap_ingest.observe.restart_detector import RestartDetector
 from isotherm.servicekit import logs
 from isotherm.servicekit.health import Health
@@ -163,7 +163,7 @@ class ResourceObserver:
 
     def _on_message(self, message: Any) -> None:
         response = response_of(message)
-        if self._observation.state is State.CLOSED:
+        if self._observation.state is ObservationState.CLOSED:
             self._on_message_after_close(message, response)
             return
         was_interrupted = self._was_interrupted
@@ -276,7 +276,7 @@ class ResourceObserver:
             self._show(observation.problem)
         elif observation.is_stale:
             self._show("stale: nothing new within Max-Age")
-        elif observation.state in (State.OBSERVING, State.POLLING):
+        elif observation.state in (ObservationState.OBSERVING, ObservationState.POLLING):
             self._show(None)
 
     def _show(self, problem: str | None) -> None:
@@ -285,7 +285,7 @@ class ResourceObserver:
         self._shown_problem = problem
         if problem is None:
             self._health.ready(self._part)
-            self._log.info("observing", polls=self._observation.state is State.POLLING)
+            self._log.info("observing", polls=self._observation.state is ObservationState.POLLING)
         else:
             self._health.not_ready(self._part, problem)
             self._log.warning("not observing", reason=problem)

@@ -19,9 +19,9 @@ from isotherm.console.pages.flow_diagram import NODE_HEIGHT, NODE_WIDTH, draw
 
 _SPARK_WIDTH, _SPARK_HEIGHT = 480, 60
 _CONSEQUENCES = {
-    "pause": "Its tasks stop reading and keep their partitions.",
+    "pause": "Its tasks end and are listed as PAUSED until it is resumed.",
     "resume": "Its tasks continue from their committed offsets.",
-    "stop": "Its tasks end and release their resources. It stays stopped until it is resumed.",
+    "stop": "Its tasks end and are not listed any more. Its offsets can be changed until it is resumed.",
     "restart": "Its tasks end and start again.",
     "restart-failed": "Only its failed tasks start again.",
     "delete": "Its configuration is removed and its tasks end. Its offsets and what it wrote stay.",

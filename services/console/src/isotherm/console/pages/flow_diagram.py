@@ -142,10 +142,10 @@ def _arrows(flow: Flow, nodes: Mapping[_Key, Node], ports: Mapping[_Edge, tuple[
         (start_is_topic, topic), end = edge
         if start_is_topic:
             lag = f"lag {flow.lag[topic]:,}" if topic in flow.lag else ""
-            said = [lag, rate if len(flow.reads) == 1 else ""]
+            parts = [lag, rate if len(flow.reads) == 1 else ""]
         else:
-            said = [rate if not flow.reads and len(flow.writes) == 1 else ""]
-        label = ", ".join(part for part in said if part)
+            parts = [rate if not flow.reads and len(flow.writes) == 1 else ""]
+        label = ", ".join(part for part in parts if part)
         yield _arrow(nodes[edge[0]], nodes[end], ports[edge], label, flow.is_unhealthy)
 
 

@@ -15,8 +15,8 @@ MAX_DEPTH = 100
 """Allowed nesting of lists and objects. orjson writes 255 levels at most, and responses add levels of their own."""
 
 
-class DecodedValue(NamedTuple):
-    """A decoded value."""
+class DisplayValue(NamedTuple):
+    """A value, decoded as far as it can be, that pages and REST responses can hold."""
 
     format: str
     """`avro`, `json`, `text`, `binary` or `null`."""
@@ -25,7 +25,7 @@ class DecodedValue(NamedTuple):
     """Why a value with the Avro wire format's magic byte could not be decoded."""
 
 
-DecodeValue = Callable[[bytes | None], DecodedValue]
+DecodeValue = Callable[[bytes | None], DisplayValue]
 
 
 class _TooDeepError(ValueError):
@@ -38,23 +38,23 @@ class _TooDeepError(ValueError):
 def value_decoder(decode: Decoder) -> DecodeValue:
     """Return a function that decodes values as far as possible."""
 
-    def read(value: bytes | None) -> DecodedValue:
+    def read(value: bytes | None) -> DisplayValue:
         if value is None:
-            return DecodedValue("null", None)
+            return DisplayValue("null", None)
         if value[:1] == b"\x00":
             try:
                 # Convert through JSON, so that times and bytes become values that pages and REST responses can hold.
-                return DecodedValue("avro", _parse_json(_to_json(decode(value).record)))
+                return DisplayValue("avro", _parse_json(_to_json(decode(value).record)))
             except (WireFormatError, RegistryUnavailableError, _TooDeepError) as error:
-                return DecodedValue("binary", _to_hex(value), str(error))
+                return DisplayValue("binary", _to_hex(value), str(error))
         try:
-            return DecodedValue("json", _parse_json(value))
+            return DisplayValue("json", _parse_json(value))
         except (orjson.JSONDecodeError, _TooDeepError):
             pass
         try:
-            return DecodedValue("text", value.decode()[:MAX_SHOWN])
+            return DisplayValue("text", value.decode()[:MAX_SHOWN])
         except UnicodeDecodeError:
-            return DecodedValue("binary", _to_hex(value))
+            return DisplayValue("binary", _to_hex(value))
 
     return read
 

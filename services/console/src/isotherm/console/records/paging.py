@@ -235,7 +235,7 @@ class Search(Generic[Item]):
         chosen = {cursor.partition: cursor for cursor in cursors}
         spans = {partition: _next_span(cursor, self._chunk, forwards=forwards) for partition, cursor in chosen.items()}
         try:
-            # A single record is read whatever its size: otherwise nobody could ever see it.
+            # A single record is read whatever its size: otherwise no page could ever show it.
             fetched = self._reader.read(spans, self._key_prefix, _ROUND_BYTES if self._chunk > 1 else None)
         except TooLargeError as error:
             self._budget.spend(error.read_bytes)

@@ -1,5 +1,5 @@
 """Decides who may connect and publish: passwords, certificates, ACL rules, login throttling, limits, the TLS context.
 
-It may import `codec`, `settings` and `metrics`. It returns decisions (`Identity` or `Refused`) and must not know
-connections, sessions or Kafka.
+It may import `codec`, `settings`, `metrics` and KCQL's topic filters. It returns decisions (`Identity` or `Refused`)
+and must not know connections, sessions or Kafka.
 """

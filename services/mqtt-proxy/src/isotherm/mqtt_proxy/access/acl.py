@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from isotherm.kcql.filters import matches_levels
 from isotherm.mqtt_proxy.codec.fields import has_misplaced_wildcard
 
 _ACCESS = ("read", "write", "readwrite", "deny")
@@ -67,26 +68,20 @@ class Acl:
 def _matches(
     levels: list[str], rule: tuple[str, ...], client_id: str, username: str | None, *, is_pattern: bool
 ) -> bool:
-    # A wildcard at the beginning does not match topics that begin with `$` (MQTT 5.0 section 4.7.2).
-    if levels[0].startswith("$") and rule[0] in ("+", "#"):
-        return False
-    for index, level in enumerate(rule):
-        if level == "#":
-            return True
-        if index == len(levels):
-            return False
-        if level == "+":
-            continue
-        # The comparison is level by level, so no client id or user name can add a wildcard or a level.
-        if is_pattern and level == "%c":
-            level = client_id
-        elif is_pattern and level == "%u":
-            if username is None:
-                return False
-            level = username
-        if level != levels[index]:
-            return False
-    return len(levels) == len(rule)
+    filled = _fill(rule, client_id, username) if is_pattern else rule
+    return filled is not None and matches_levels(filled, levels)
+
+
+def _fill(rule: tuple[str, ...], client_id: str, username: str | None) -> tuple[str, ...] | None:
+    """Return a pattern with the client's names for `%c` and `%u`; None when it can match no topic."""
+    if username is None and "%u" in rule:
+        return None
+    # A name stands for exactly one level, whatever it contains, so that it cannot add a level. A name that is a
+    # wildcard is the level of no topic.
+    names = {"%c": client_id, "%u": username or ""}
+    if any(names.get(level) in ("+", "#") for level in rule):
+        return None
+    return tuple(names.get(level, level) for level in rule)
 
 
 def parse_acl(lines: Iterable[str]) -> Acl:

@@ -19,8 +19,8 @@ from isotherm.mqtt_proxy.ingest.routes import Router
 from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
 from isotherm.mqtt_proxy.ingest.translation import Translator
 from isotherm.mqtt_proxy.metrics import Metrics
-from isotherm.mqtt_proxy.processes.desired_state import DesiredState
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
+from isotherm.mqtt_proxy.processes.target_state import TargetStateReconciler
 from isotherm.mqtt_proxy.processes.worker_process import monitored
 from isotherm.mqtt_proxy.settings import SERVICE, BridgeSettings, ProxySettings
 from isotherm.schemas import schema
@@ -104,7 +104,7 @@ class BridgeService:
         self._stop = stop
         self._metrics = Metrics()
         self._health = Health()
-        self._desired_state = DesiredState(settings, self._health, self._metrics)
+        self._target_state = TargetStateReconciler(settings, self._health, self._metrics)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="kafka")
         self._exit = Exit.OK
         name = f"isotherm-{SERVICE}-bridge-{settings.ordinal}"
@@ -161,18 +161,18 @@ class BridgeService:
     def _reporter(self, registry: CollectorRegistry) -> Reporter:
         if self._report is not None:
             return self._report(self._health, registry)
-        return self._desired_state.reporter(registry)
+        return self._target_state.reporter(registry)
 
     async def _run_bridge(self) -> None:
         if self._report is not None:
             await self._subscribe(self._stop)
             return
-        self._desired_state.start()
+        self._target_state.start()
         try:
             # A halted bridge needs no broker.
-            await self._desired_state.run(self._stop, self._subscribe, on_halt=lambda: self._health.ready("broker"))
+            await self._target_state.run(self._stop, self._subscribe, on_halt=lambda: self._health.ready("broker"))
         finally:
-            self._desired_state.close()
+            self._target_state.close()
 
     async def _subscribe(self, halt: Stop) -> None:
         self._health.not_ready("broker", "not connected yet")

@@ -14,7 +14,7 @@ from isotherm.connector.standalone.reporting import Reporter, counts_of
 from isotherm.mqtt_proxy.bridge.connector_class import bridge_settings
 from isotherm.mqtt_proxy.bridge.service import bridge_service
 from isotherm.mqtt_proxy.metrics import PREFIX
-from isotherm.mqtt_proxy.processes.desired_state import health_state
+from isotherm.mqtt_proxy.processes.target_state import health_state
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.servicekit import logs
 from isotherm.servicekit.health import Health

@@ -114,7 +114,7 @@ class TransactionBatcher:
         self._queue.extendleft(reversed(batch.writes))
 
     def decide(self, batch: TransactionBatch, outcome: Outcome) -> None:
-        """Apply the outcome of the transaction of `batch` to its sessions, and tell everybody who waits for it."""
+        """Apply the outcome of the transaction of `batch` to its sessions, and call `on_decided` of its writes."""
         assert batch is self._current
         self._current = None
         if outcome is Outcome.COMMITTED:

@@ -200,6 +200,9 @@ class TransactionalWriter:
         except (_UnansweredError, _LateAnswerError) as failure:
             self._replace(str(failure))
         else:
+            # The report of a refused record may come only now: the next record was not even taken because of it.
+            if self._refused is not None and self._refused.code() in RECORDS_AT_FAULT:
+                refused = self._refused
             if refused is not None:
                 # The broker waits for the sequence numbers of the refused records. The next transaction that writes to
                 # the same partition would fail (OUT_OF_ORDER_SEQUENCE_NUMBER; KIP-360) and take other writes with it.
@@ -234,7 +237,7 @@ class TransactionalWriter:
             raise FatalTransactionError(f"Kafka did not say where a record of an undecided transaction is: {reason}")
         topic, partition, offset = self._witness
         is_committed = self._is_committed(topic, partition, offset)
-        _log.info("Kafka told how a transaction ended", committed=is_committed)
+        _log.info("the outcome of a transaction is known now", committed=is_committed)
         return WriteResult.COMMITTED if is_committed else WriteResult.ABORTED
 
     def _replace(self, reason: str) -> None:

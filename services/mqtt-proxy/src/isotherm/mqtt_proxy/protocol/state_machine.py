@@ -50,7 +50,7 @@ class Failure(NamedTuple):
 Event: TypeAlias = Connect | Publish | Release | Disconnect | Failure
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """The state of the connection."""
 
     NEW = auto()
@@ -74,7 +74,7 @@ _OPTIONAL_PROPERTIES = (
 """Properties that a CONNACK leaves out when it is too large. Every SUBSCRIBE is refused anyway."""
 
 # In Python 3.11 the access to an enum member is a function call, which slows the path of every publish.
-_NEW, _CONNECTED = State.NEW, State.CONNECTED
+_NEW, _CONNECTED = ConnectionState.NEW, ConnectionState.CONNECTED
 
 
 class ServerProtocol:
@@ -93,7 +93,7 @@ class ServerProtocol:
         topic_alias_maximum: int = 0,
         allow_control_characters: bool = False,
     ) -> None:
-        self.state = State.NEW
+        self.state = ConnectionState.NEW
         self.version = V311
         self.packets_received = 0
         self.was_accepted = False
@@ -124,7 +124,7 @@ class ServerProtocol:
 
     def feed(self, data: bytes) -> None:
         """Add bytes from the client."""
-        if self.state is State.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return
         if self._partial:
             self._partial += data
@@ -202,7 +202,7 @@ class ServerProtocol:
 
     def _check_first_byte(self, first: int) -> PacketType:
         number = first >> 4
-        if self.state is State.NEW:
+        if self.state is ConnectionState.NEW:
             if number != PacketType.CONNECT:
                 raise PacketError(Reason.PROTOCOL_ERROR, "the first packet is not CONNECT")
         elif number == PacketType.CONNECT:
@@ -274,7 +274,7 @@ class ServerProtocol:
             raise PacketError(Reason.BAD_AUTHENTICATION_METHOD, "no extended authentication is offered")
         if not connect.client_id and not connect.clean_start and connect.version == V311:
             raise PacketError(Reason.CLIENT_IDENTIFIER_NOT_VALID, "an empty client identifier with a kept session")
-        self.state = State.CONNECTING
+        self.state = ConnectionState.CONNECTING
         return connect
 
     def _disconnect(self, reader: Reader) -> Disconnect:
@@ -304,7 +304,7 @@ class ServerProtocol:
         return publish._replace(topic=topic)
 
     def _fail(self, error: PacketError) -> Failure:
-        if self.state is State.NEW:
+        if self.state is ConnectionState.NEW:
             self.refuse(error.reason)
         else:
             self.disconnect(error.reason)
@@ -323,7 +323,7 @@ class ServerProtocol:
             if not self._fits_client(connack):
                 return False
         self._outgoing.append(connack)
-        self.state = State.CONNECTED
+        self.state = ConnectionState.CONNECTED
         self.was_accepted = True
         return True
 
@@ -356,13 +356,13 @@ class ServerProtocol:
 
     def disconnect(self, reason: Reason) -> None:
         """End the connection from the server's side; only MQTT 5 clients are told `reason`."""
-        if self.state is State.CONNECTED and self.version == V5:
+        if self.state is ConnectionState.CONNECTED and self.version == V5:
             self._outgoing.append(packets.encode_disconnect(reason))
         self.close()
 
     def close(self) -> None:
         """Read nothing any more; the outgoing bytes stay."""
-        self.state = State.CLOSED
+        self.state = ConnectionState.CLOSED
         self._data, self._at, self._partial = b"", 0, bytearray()
 
     def acknowledge(self, packet_type: PacketType, packet_id: int, reason: Reason = Reason.SUCCESS) -> None:

@@ -14,12 +14,12 @@ from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.ingest.translation import IngestContext
 from isotherm.mqtt_proxy.protocol.held_events import HeldEvents, connect_bytes
 from isotherm.mqtt_proxy.protocol.state_machine import (
+    ConnectionState,
     Disconnect,
     Event,
     Failure,
     Release,
     ServerProtocol,
-    State,
 )
 from isotherm.mqtt_proxy.server.keep_alive import KeepAlive
 from isotherm.mqtt_proxy.server.publish_handler import PublishHandler
@@ -176,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
             if event is None:
                 if self._has_ended():
                     return
-                if self._paused and protocol.state is not State.CONNECTING:
+                if self._paused and protocol.state is not ConnectionState.CONNECTING:
                     self._resume_reading()
                 break
             if type(event) is Publish:

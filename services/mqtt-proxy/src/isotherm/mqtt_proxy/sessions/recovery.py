@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
     AdminClient,
     OffsetSpec,
@@ -35,11 +27,9 @@ def end_offsets(admin: AdminClient, topic: str) -> dict[int, int]:
     if metadata.error is not None:
         raise KafkaException(metadata.error)
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library leaves it untyped
-    wanted = {TopicPartition(topic, partition): latest for partition in metadata.partitions}
-    found = admin.list_offsets(
-        wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_REQUEST_TIMEOUT_S
-    )
-    return {partition.partition: future.result().offset for partition, future in found.items()}
+    partitions = [(topic, number) for number in metadata.partitions]
+    found = kafka.list_offsets(admin, partitions, latest, committed=False, timeout_s=_REQUEST_TIMEOUT_S)
+    return {number: one.offset for (_, number), one in found.items()}
 
 
 def fence(settings: KafkaSettings, transactional_id: str) -> None:

@@ -1,7 +1,7 @@
 """The position from which each partition is read, and the check that it is read at all. See docs/adr/0049.
 
 The loop, not the client, chooses positions. With `auto.offset.reset` the client would replace a committed offset that
-retention has overtaken by the first offset that is left, and nobody would learn of the records between.
+retention has overtaken by the first offset that is left, without any report of the records between.
 """
 
 from __future__ import annotations

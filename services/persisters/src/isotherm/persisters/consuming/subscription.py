@@ -8,7 +8,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, TopicPartition
 
 from isotherm.connector.distributed.generations import Fence
-from isotherm.persisters.consuming.topic_follower import TopicFollower
+from isotherm.persisters.consuming.matching_topics import MatchingTopics
 from isotherm.servicekit.health import Health
 
 OnRebalance = Callable[[Consumer, list[TopicPartition]], None]
@@ -30,26 +30,26 @@ class Subscription:
         consumer: Consumer,
         health: Health,
         topics: Sequence[str],
-        follower: TopicFollower | None,
+        matching_topics: MatchingTopics | None,
         fence: Fence | None,
         rebalances: Rebalances,
     ) -> None:
-        """`follower` finds the topics of a pattern; without one they are `topics`."""
+        """`matching_topics` finds the topics of a pattern; without it they are `topics`."""
         self._consumer, self._health = consumer, health
-        self._topics, self._follower, self._fence = topics, follower, fence
+        self._topics, self._matching_topics, self._fence = topics, matching_topics, fence
         self._rebalances = rebalances
         self._subscribed: Sequence[str] = ()
 
     def update(self) -> None:
         """Subscribe to the topics that exist now, if they changed; only in the thread that polls."""
-        follower = self._follower
-        topics = self._topics if follower is None else follower.topics
+        matching = self._matching_topics
+        topics = self._topics if matching is None else matching.topics
         if topics == self._subscribed:
             return
-        if follower is not None and not topics:
+        if matching is not None and not topics:
             # A subscription from before stays: the partitions of a deleted topic end by themselves.
             if not self._subscribed:
-                self._health.not_ready("topics", follower.error or f"no topic matches {follower.pattern!r}")
+                self._health.not_ready("topics", matching.error or f"no topic matches {matching.pattern!r}")
             return
         closed = None if self._fence is None or self._subscribed else self._fence.closed()
         if closed is not None:

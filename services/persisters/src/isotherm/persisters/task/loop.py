@@ -28,8 +28,8 @@ from isotherm.persisters.consuming.fetch_positions import (
     NothingReadError,
     OffsetGapError,
 )
+from isotherm.persisters.consuming.matching_topics import MatchingTopics
 from isotherm.persisters.consuming.subscription import Rebalances, Subscription
-from isotherm.persisters.consuming.topic_follower import TopicFollower
 from isotherm.persisters.task.loop_settings import LoopSettings
 from isotherm.persisters.task.opening import open_sink
 from isotherm.persisters.task.read_pacing import ReadPacing
@@ -78,7 +78,7 @@ class Loop:
         health: gets the loop's heartbeat and its reasons for not being ready.
         observer: is told of writes, commits and outcomes.
         on_iteration: is called once in every iteration.
-        topic_follower: finds the topics of a pattern; its owner starts and closes it.
+        matching_topics: finds the topics of a pattern; its owner starts and closes it.
         fence: tells when no task of another configuration is in the group any more.
     """
 
@@ -95,7 +95,7 @@ class Loop:
         health: Health,
         observer: Observer,
         on_iteration: Callable[[], None] = lambda: None,
-        topic_follower: TopicFollower | None = None,
+        matching_topics: MatchingTopics | None = None,
         fence: Fence | None = None,
     ) -> None:
         self._settings = settings
@@ -109,7 +109,7 @@ class Loop:
         self._on_iteration = on_iteration
         self._fence = fence
         rebalances = Rebalances(self._assigned, self._revoked, self._lost)
-        self._subscription = Subscription(consumer, health, settings.topics, topic_follower, fence, rebalances)
+        self._subscription = Subscription(consumer, health, settings.topics, matching_topics, fence, rebalances)
         self._lease = Lease(settings.session_timeout_ms)
         self.buffers = PartitionBuffers(settings.limits, self._new_backoff, self._lease)
         self.is_drained = True

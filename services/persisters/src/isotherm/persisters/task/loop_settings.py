@@ -13,7 +13,7 @@ class LoopSettings:
     """How a task runs; times are in milliseconds."""
 
     topics: Sequence[str]
-    """Names; empty if a TopicFollower finds them."""
+    """Names; empty if MatchingTopics finds them."""
     limits: BufferLimits = field(default_factory=BufferLimits)
     writers: int = 8
     """Writes in flight at once, over all partitions."""

@@ -1,4 +1,4 @@
-"""Writes documents whose ids occur again: each write redocuments only the version of the document that was read before.
+"""Writes documents whose ids occur again: each write replaces only the version of the document that was read before.
 
 The server compares sequence numbers (Elasticsearch's "Optimistic concurrency control"), so a bulk request that it
 executes late, after a newer one, changes nothing. See docs/adr/0047.

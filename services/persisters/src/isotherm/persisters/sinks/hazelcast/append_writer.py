@@ -17,7 +17,7 @@ from isotherm.persisters.api.sink import Unavailable
 from isotherm.persisters.sinks.hazelcast.intents import (
     Append,
     Intent,
-    State,
+    StructureState,
     landed,
 )
 from isotherm.persisters.sinks.hazelcast.items import checksum
@@ -29,7 +29,7 @@ from isotherm.persisters.sinks.hazelcast.structures import (
 )
 
 INTENTS = "isotherm.intents"
-"""Map: connector and structure -> `intents.State` as JSON."""
+"""Map: connector and structure -> `intents.StructureState` as JSON."""
 
 _MOST_READ = 999
 _SETTLE_S = 1.0
@@ -66,7 +66,7 @@ class _PendingAppend:
         self.is_alone = False
         self.failure: BaseException | None = None
 
-    def missing(self, state: State) -> Sequence[Entry]:
+    def missing(self, state: StructureState) -> Sequence[Entry]:
         """Return the entries that the structure does not hold."""
         last = state.markers.get(self.partition, -1)
         if self.entries[0].row.offset > last:
@@ -85,7 +85,7 @@ class _Structure:
         self._lock = threading.Lock()
         self._waiting: list[_PendingAppend] = []
         self._waiting_lock = threading.Lock()
-        self._state: State | None = None
+        self._state: StructureState | None = None
         """The state now; None if it is unknown."""
         self._saved: str | None = None
         """The state as the cluster holds it."""
@@ -164,12 +164,12 @@ class _Structure:
         tail: Future[int] = self._ring().tail_sequence()
         return tail
 
-    def _known_state(self) -> State:
+    def _known_state(self) -> StructureState:
         if self._state is not None:
             return self._state
         states: Map[str, str] = self._client.get_map(INTENTS)
         self._saved = states.get(self._key).result()
-        state = State.from_json(self._saved)
+        state = StructureState.from_json(self._saved)
         if state.intent is None:
             self._state = state
             return state
@@ -180,7 +180,7 @@ class _Structure:
             done = self._landed(state.intent)
         return self._save(state.settled(done))
 
-    def _save(self, state: State) -> State:
+    def _save(self, state: StructureState) -> StructureState:
         """Replace the state that this writer knows; another writer's change is never overwritten."""
         after = state.to_json()
         states: Map[str, str] = self._client.get_map(INTENTS)

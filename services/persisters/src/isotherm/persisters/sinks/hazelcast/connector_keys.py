@@ -12,7 +12,7 @@ from isotherm.connector.config.definitions import (
     error_keys,
     with_short_names,
 )
-from isotherm.persisters.sinks.common_keys import SinkKeys
+from isotherm.persisters.sinks.sink_keys import SinkKeys
 
 PREFIX = "connect.hazelcast"
 OLD_PREFIX = "connect.hazelcast.sink"

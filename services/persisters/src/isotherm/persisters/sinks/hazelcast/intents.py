@@ -38,13 +38,13 @@ class Intent:
 
 
 @dataclass(frozen=True)
-class State:
+class StructureState:
     """What is known of one structure: the last offset of each partition in it, and an intent in progress."""
 
     markers: dict[str, int] = field(default_factory=dict)
     intent: Intent | None = None
 
-    def adopting(self, partition: str, former: str) -> State:
+    def adopting(self, partition: str, former: str) -> StructureState:
         """Return the state with the marker of the partition name `former` under `partition`, unless that
         has a marker.
         """
@@ -54,13 +54,13 @@ class State:
         markers[partition] = markers.pop(former)
         return replace(self, markers=markers)
 
-    def intending(self, intent: Intent) -> State:
+    def intending(self, intent: Intent) -> StructureState:
         """Return the state with an intent in progress."""
         return replace(self, intent=intent)
 
-    def settled(self, landed: Iterable[Append]) -> State:
+    def settled(self, landed: Iterable[Append]) -> StructureState:
         """Return the state after the intent: of its appends, exactly these happened."""
-        return State({**self.markers, **{one.partition: one.offset for one in landed}})
+        return StructureState({**self.markers, **{one.partition: one.offset for one in landed}})
 
     def to_json(self) -> str:
         """Return the state as text that `from_json` reads."""
@@ -74,7 +74,7 @@ class State:
         return orjson.dumps({"markers": self.markers, "intent": intent}).decode()
 
     @classmethod
-    def from_json(cls, text: str | None) -> State:
+    def from_json(cls, text: str | None) -> StructureState:
         """Read the state from text; None gives an empty state."""
         if text is None:
             return cls()

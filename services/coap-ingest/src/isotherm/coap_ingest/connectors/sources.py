@@ -1,4 +1,4 @@
-"""The desired state of this process's connectors, and the status that it publishes for them."""
+"""Where this process gets its connectors from, and the status that it publishes for them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from prometheus_client import CollectorRegistry
 
 from isotherm.coap_ingest.connectors.classes import VERSION
 from isotherm.coap_ingest.connectors.connector_keys import DEFINITION
-from isotherm.coap_ingest.connectors.plan import Plan
+from isotherm.coap_ingest.connectors.plan import ConnectorPlan
 from isotherm.coap_ingest.metrics import PREFIX
-from isotherm.coap_ingest.settings import CoapIngestSettings
 from isotherm.connector.config.files import ConnectorConfig
 from isotherm.connector.config.masking import mask_of
 from isotherm.connector.distributed.publishing import announcements
@@ -26,60 +25,78 @@ from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import TargetFollower, TargetState
 from isotherm.servicekit.lifecycle import LoopEvent
 
+MakeReporter: TypeAlias = Callable[..., Reporter]
+"""Makes a reporter from the keyword arguments of `Reporter`, with the clients that it has been given."""
+
 
 @dataclass(frozen=True)
-class DesiredState:
-    """The connectors that should run, each with the number of restarts requested so far."""
+class StartedConnectors:
+    """The connectors whose target state is STARTED, each with the number of restarts requested so far."""
 
-    plans: Sequence[Plan]
+    plans: Sequence[ConnectorPlan]
     restarts: Sequence[int]
 
 
-class DesiredStateSource(Protocol):
+class ConnectorSource(Protocol):
     """Where a process gets its connectors from."""
 
     @property
-    def plans(self) -> Sequence[Plan]:
+    def plans(self) -> Sequence[ConnectorPlan]:
         """All connectors of the process, running or not."""
 
     def start(self, http_port: int, state: Callable[[], State], registry: CollectorRegistry) -> None:
-        """Start to follow the desired state and to publish status; `state` is the state of the running connectors."""
+        """Start to follow the target states and to publish status; `state` is the state of the running connectors."""
 
     def close(self, failure: str | None) -> None:
         """Publish how the process ended."""
 
-    def desired_state(self) -> DesiredState | None:
-        """Return what should run; None while it is unknown."""
+    def started(self) -> StartedConnectors | None:
+        """Return the connectors that should run; None while they are unknown."""
 
-    async def wait_for_change(self, current: DesiredState | None) -> None:
-        """Return when the desired state differs from `current`."""
+    async def wait_for_change(self, current: StartedConnectors | None) -> None:
+        """Return when the connectors that should run differ from `current`."""
 
 
 class ConnectorFiles:
     """Connectors of files; records on `isotherm.connectors` pause, resume and restart each of them."""
 
-    def __init__(self, settings: CoapIngestSettings, plans: Sequence[Plan], configs: Sequence[ConnectorConfig]) -> None:
-        """`configs` are the configurations of `plans` with unresolved references."""
-        self._settings, self.plans, self._configs = settings, plans, configs
-        self._followers = [TargetFollower(settings.kafka, settings.registry, plan.name) for plan in plans]
+    def __init__(
+        self,
+        plans: Sequence[ConnectorPlan],
+        configs: Sequence[ConnectorConfig],
+        followers: Sequence[TargetFollower],
+        report: MakeReporter,
+        worker_group: str,
+    ) -> None:
+        """Take the connectors.
+
+        Args:
+            plans: the compiled connectors.
+            configs: the configurations of `plans` with unresolved references.
+            followers: follow the target states of `plans`; not started yet.
+            report: makes the reporter of a connector.
+            worker_group: the worker group that the connectors are published with.
+        """
+        self.plans, self._configs, self._followers = plans, configs, followers
+        self._report, self._worker_group = report, worker_group
         self._make_reporter: Callable[[ConnectorConfig, TargetFollower], Reporter] | None = None
         self._reporters: list[Reporter] = []
 
     def start(self, http_port: int, state: Callable[[], State], registry: CollectorRegistry) -> None:
-        """As `DesiredStateSource.start`."""
+        """As `ConnectorSource.start`."""
         for follower in self._followers:
             follower.start()
         self._make_reporter = partial(self._reporter, state, registry)
 
     def close(self, failure: str | None) -> None:
-        """As `DesiredStateSource.close`."""
+        """As `ConnectorSource.close`."""
         # In threads, because each may have to wait for Kafka.
         with ThreadPoolExecutor(len(self._followers)) as pool:
             list(pool.map(lambda reporter: reporter.close(failure), self._reporters))
             list(pool.map(lambda follower: follower.close(), self._followers))
 
-    def desired_state(self) -> DesiredState | None:
-        """As `DesiredStateSource.desired_state`."""
+    def started(self) -> StartedConnectors | None:
+        """As `ConnectorSource.started`."""
         if not all(follower.is_current() for follower in self._followers):
             return None
         pairs = list(zip(self._configs, self._followers, strict=True))
@@ -94,7 +111,7 @@ class ConnectorFiles:
             for plan, (_, follower) in zip(self.plans, pairs, strict=True)
             if follower.target.state is TargetState.STARTED
         ]
-        return DesiredState([plan for plan, _ in started], [restarts for _, restarts in started])
+        return StartedConnectors([plan for plan, _ in started], [restarts for _, restarts in started])
 
     def _reporter(
         self,
@@ -103,34 +120,31 @@ class ConnectorFiles:
         config: ConnectorConfig,
         follower: TargetFollower,
     ) -> Reporter:
-        settings = self._settings
         # With several connectors, count only metrics with a connector label; the others belong to the process.
         only = None if len(self.plans) == 1 else config.name
-        return Reporter(
-            settings.kafka,
-            settings.registry,
+        return self._report(
             connector=config.name,
             task=0,
             state=lambda: _state(follower, state),
             counts=lambda: counts_of(registry, f"{PREFIX}_", only),
-            worker_group=settings.worker_group,
+            worker_group=self._worker_group,
             announcements=lambda schemas: announcements(
                 schemas,
                 config,
                 DEFINITION,
                 version=VERSION,
-                worker_group=settings.worker_group,
+                worker_group=self._worker_group,
                 known=follower.record,
             ),
             mask=mask_of(config, os.environ),
         )
 
-    async def wait_for_change(self, current: DesiredState | None) -> None:
-        """As `DesiredStateSource.wait_for_change`."""
+    async def wait_for_change(self, current: StartedConnectors | None) -> None:
+        """As `ConnectorSource.wait_for_change`."""
         changed = LoopEvent()
         ends = [follower.watch(changed.set) for follower in self._followers]
         try:
-            while self.desired_state() == current:
+            while self.started() == current:
                 await changed.wait()
         finally:
             for end in ends:
@@ -145,17 +159,16 @@ def _state(follower: TargetFollower, running: Callable[[], State]) -> State:
 class LaunchedTask:
     """The one connector that a distributed worker launched in this process; it runs until the process ends."""
 
-    def __init__(self, settings: CoapIngestSettings, plan: Plan, launch: TaskLaunch) -> None:
-        self._settings, self.plans, self._launch = settings, [plan], launch
+    def __init__(self, plan: ConnectorPlan, launch: TaskLaunch, report: MakeReporter) -> None:
+        """`report` makes the task's reporter."""
+        self.plans, self._launch, self._report = [plan], launch, report
         self._mask = mask_of(launch.config, os.environ)
         self._reporter: Reporter | None = None
 
     def start(self, http_port: int, state: Callable[[], State], registry: CollectorRegistry) -> None:
-        """As `DesiredStateSource.start`."""
+        """As `ConnectorSource.start`."""
         report_to_worker(http_port=http_port)
-        self._reporter = Reporter(
-            self._settings.kafka,
-            self._settings.registry,
+        self._reporter = self._report(
             connector=self._launch.config.name,
             task=self._launch.task,
             state=state,
@@ -167,16 +180,16 @@ class LaunchedTask:
         self._reporter.start()
 
     def close(self, failure: str | None) -> None:
-        """As `DesiredStateSource.close`."""
+        """As `ConnectorSource.close`."""
         if failure is not None:
             report_to_worker(trace=self._mask(failure))
         if self._reporter is not None:
             self._reporter.close(failure)
 
-    def desired_state(self) -> DesiredState:
-        """As `DesiredStateSource.desired_state`."""
-        return DesiredState(self.plans, [0])
+    def started(self) -> StartedConnectors:
+        """As `ConnectorSource.started`."""
+        return StartedConnectors(self.plans, [0])
 
-    async def wait_for_change(self, _current: DesiredState | None) -> None:
+    async def wait_for_change(self, _current: StartedConnectors | None) -> None:
         """Never return: the worker ends the process instead."""
         await asyncio.Event().wait()

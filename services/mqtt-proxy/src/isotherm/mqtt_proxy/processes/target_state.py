@@ -21,7 +21,7 @@ from isotherm.servicekit.lifecycle import LoopEvent, Stop
 _log = logs.logger(__name__)
 
 
-class DesiredState:
+class TargetStateReconciler:
     """Follows the target state of the server or the bridge, and reports the state of this process."""
 
     def __init__(self, settings: ProxySettings, health: Health, metrics: Metrics) -> None:

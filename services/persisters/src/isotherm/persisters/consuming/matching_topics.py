@@ -18,7 +18,7 @@ _RETRY_S = 1.0
 _JOIN_S = 2.0
 
 
-class TopicFollower:
+class MatchingTopics:
     """Knows which topics match the pattern now."""
 
     def __init__(

@@ -1,40 +1,29 @@
-"""`isotherm-aggregator recompute`: corrects published windows with late readings (ADR 0032)."""
+"""Reads what was published and read in a span of time, and corrects the windows that differ (ADR 0032)."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator.frames import readings, windows
-from isotherm.aggregator.kafka.broker import Broker, BrokerError
+from isotherm.aggregator.kafka.broker import Broker
 from isotherm.aggregator.kafka.start_search import find_start
 from isotherm.aggregator.recompute import corrections
 from isotherm.aggregator.recompute.corrections import AGGREGATE_IDENTITY, GROUP_IDENTITY, Span
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark import session
 from isotherm.aggregator.spark.devices_table import end_offsets_by_number, read_devices, registered_ids
 from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS, SOURCE_OPTIONS, java_options
-from isotherm.aggregator.spark.window_sink import output_schema_ids
 from isotherm.aggregator.watermark.start_position import EARLIEST_COMPLETE
 from isotherm.servicekit import logs
-from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
-from isotherm.servicekit.lifecycle import Exit
+from isotherm.servicekit.avro import SchemaRegistry
 
 _log = logs.logger(__name__)
-
-SETTLED_MS = 60_000
-"""Default time in ms after which a window counts as written: a batch of the running service has ended by then."""
 
 
 class RecomputeError(Exception):
@@ -59,64 +48,7 @@ class Outcome:
     written: bool
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command to `parser`."""
-    meaning = "ISO 8601 (UTC without an offset) or epoch ms; widened to whole windows"
-    parser.add_argument("--from", dest="begin", required=True, type=_time_ms, help=f"begin in event time: {meaning}")
-    parser.add_argument("--to", dest="end", required=True, type=_time_ms, help=f"end in event time: {meaning}")
-    parser.add_argument(
-        "--settled-ms",
-        type=int,
-        default=SETTLED_MS,
-        metavar="MS",
-        help="leave out windows that were written less than this ago, because the running service may still write them "
-        "(default %(default)s); 0 when the service is stopped",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print what would be corrected, write nothing")
-
-
-def run(settings: AggregatorSettings, arguments: argparse.Namespace) -> int:
-    """Recompute as the command line says, and print the outcome as JSON. Return the exit code."""
-    session.find_java()
-    session.find_jars(settings.jars_dir)
-    try:
-        span = Span(arguments.begin, arguments.end)
-        outcome = recompute(settings, span, settled_ms=arguments.settled_ms, dry_run=arguments.dry_run)
-    except (RecomputeError, BrokerError, RegistryUnavailableError, SchemaNotRegisteredError) as error:
-        sys.stderr.write(f"aggregator: {error}\n")
-        return Exit.FAILED
-    sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
-    return Exit.OK
-
-
-def recompute(settings: AggregatorSettings, span: Span, *, settled_ms: int, dry_run: bool) -> Outcome:
-    """Correct the windows of `span`, and their groups, in the output topics.
-
-    Windows that were written less than `settled_ms` ago are left out. Raises RecomputeError, BrokerError,
-    RegistryUnavailableError and SchemaNotRegisteredError.
-    """
-    if span.from_ms >= span.to_ms:
-        raise RecomputeError(f"--from ({span.from_ms}) must be before --to ({span.to_ms})")
-    broker, registry = Broker(settings.kafka), SchemaRegistry(settings.registry)
-    try:
-        topics = broker.input_topics(settings)
-        broker.topic_ids([*topics, settings.late_topic, settings.output_topic])
-        span = span.widened(settings.window_ms, settings.slide_ms or settings.window_ms)
-        _verify_retention(settings, topics, broker, span)
-        ids = output_schema_ids(settings, registry)
-        with tempfile.TemporaryDirectory(prefix="isotherm-recompute-") as folder:
-            spark = session.Spark(settings, Path(folder) / "spark")
-            try:
-                computation = _Recomputation(settings, topics, spark.session, broker, registry, ids)
-                return computation.run(span, settled_ms=settled_ms, dry_run=dry_run)
-            finally:
-                spark.stop()
-    finally:
-        broker.close()
-        registry.close()
-
-
-def _verify_retention(settings: AggregatorSettings, topics: list[str], broker: Broker, span: Span) -> None:
+def verify_retention(settings: AggregatorSettings, topics: list[str], broker: Broker, span: Span) -> None:
     """Raise RecomputeError when the input no longer has all readings of the span."""
     begin = find_start(settings.model_copy(update={"start_from": EARLIEST_COMPLETE}), broker, topics, added_topics=True)
     if begin.complete_after_ms is not None and span.from_ms <= begin.complete_after_ms:
@@ -126,7 +58,9 @@ def _verify_retention(settings: AggregatorSettings, topics: list[str], broker: B
         )
 
 
-class _Recomputation:
+class Recomputation:
+    """Corrects windows and groups in one Spark session."""
+
     def __init__(
         self,
         settings: AggregatorSettings,
@@ -145,6 +79,10 @@ class _Recomputation:
         self._kafka = java_options(settings.kafka)
 
     def run(self, asked: Span, *, settled_ms: int, dry_run: bool) -> Outcome:
+        """Correct the windows within `asked` that were written at least `settled_ms` ago, and their groups.
+
+        Raises RecomputeError, BrokerError and RegistryUnavailableError.
+        """
         settings = self._settings
         known = self._published(settings.output_topic, asked, windows.AGGREGATE, AGGREGATE_IDENTITY)
         span = self._final(known, asked, settled_ms)
@@ -276,16 +214,6 @@ class _Recomputation:
 
 def _persisted(frame: DataFrame) -> DataFrame:
     return frame.persist(StorageLevel.MEMORY_AND_DISK)
-
-
-def _time_ms(text: str) -> int:
-    if text.isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither ISO 8601 nor epoch ms") from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _text(time_ms: int) -> str:
