@@ -5,7 +5,7 @@
 
 A rate counts the readings of MQTT and CoAP together; `max` is as many as the MQTT server acknowledges. Each rate has a
 system of its own, started as `make demo` starts it. A tenth of the readings, at most 20/s, come over CoAP. From
-5,000/s on `light_fleet.py` stands in for the MQTT simulator, which would need more than a core.
+5,000/s on `light_devices.py` stands in for the MQTT simulator, which would need more than a core.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Stage:
 
     @property
     def is_light(self) -> bool:
-        """Whether `light_fleet.py` publishes."""
+        """Whether `light_devices.py` publishes."""
         return self.rate_per_s >= _LIGHT_FROM_PER_S
 
     @property
@@ -90,10 +90,10 @@ class Stage:
         )
 
 
-class LightFleet(Simulator):
-    """`light_fleet.py` in the place of the demo's MQTT simulator, with its ledger."""
+class LightDevices(Simulator):
+    """`light_devices.py` in the place of the demo's MQTT simulator, with its ledger."""
 
-    name = "light-fleet"
+    name = "light-devices"
 
     def __init__(self, system: System, stage: Stage) -> None:
         load = system.load
@@ -110,7 +110,7 @@ class LightFleet(Simulator):
 
     def prepare(self) -> Launch:
         """Return the command line."""
-        script = Path(__file__).with_name("light_fleet.py")
+        script = Path(__file__).with_name("light_devices.py")
         return Launch([sys.executable, str(script), *self._arguments, "--ledger", str(self.ledger)])
 
 
@@ -123,31 +123,31 @@ def running(stage: Stage) -> Iterator[tuple[System, list[Simulator]]]:
     """The demo's system under the stage's load, and the simulators beside its own; ended with the context."""
     with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as name:
         system = System(Stack(Path(name) / "stack", Ports.free()), ports=DemoPorts.free(), load=stage.load)
-        fleet: list[Simulator] = [LightFleet(system, stage)] if stage.is_light else []
+        added: list[Simulator] = [LightDevices(system, stage)] if stage.is_light else []
         try:
             took_s = run.start(system, wide_console(io.StringIO()), threading.Event())
             print(f"ready after {took_s:.1f} s", flush=True)
-            for simulator in fleet:
+            for simulator in added:
                 simulator.start()
                 simulator.wait_ready()
-            yield system, fleet
+            yield system, added
         finally:
-            stop_all(fleet)
+            stop_all(added)
             system.stop()
             system.wipe()
 
 
 def measure_stage(stage: Stage, arguments: argparse.Namespace) -> tuple[Measured, set[str]]:
     """Start the demo, measure it, and make its reconciliation report; also the names of its simulators."""
-    with running(stage) as (system, fleet):
+    with running(stage) as (system, added):
         demo = ObservedDemo.of(system, stage.devices)
 
         def check() -> None:
-            run.check_alive([*system.dead(), *(simulator for simulator in fleet if not simulator.alive())])
+            run.check_alive([*system.dead(), *(simulator for simulator in added if not simulator.alive())])
 
         measured = measure(demo, durations(arguments), is_loaded=stage.rate_per_s > 0, check=check)
         simulators = demo.simulators()
-        stop_all(fleet)
+        stop_all(added)
         if not arguments.no_balance:
             measured.balance = balance(system, arguments.drain)
     return measured, simulators

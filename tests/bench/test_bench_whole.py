@@ -1,4 +1,4 @@
-"""The pure parts of the bench of the whole: lag, delays of windows, Kafka's requests, the light fleet, tables."""
+"""The pure parts of the bench of the whole: lag, delays of windows, Kafka's requests, the light devices, tables."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from consumer_lag import Lag, aggregator_unread
 from figures import BALANCED, figures, goals, table, totals
 from isotherm.demo.evidence import mqtt_ledger
 from isotherm.simulators.mqtt.devices import Reading
-from light_fleet import ledger_line, publish_packet
+from light_devices import ledger_line, publish_packet
 from observed_demo import LedgerTail, accepted
 from process_usage import Usage
 from stage_measurement import Measured
@@ -136,7 +136,7 @@ def test_only_what_is_new_in_a_ledger_counts(tmp_path: Path) -> None:
     assert accepted(events) == 2
 
 
-def test_ledger_of_the_light_fleet_is_read_as_that_of_the_simulator(tmp_path: Path) -> None:
+def test_ledger_of_the_light_devices_is_read_as_that_of_the_simulator(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     ledger.write_text(ledger_line("published", READING) + ledger_line("acknowledged", READING))
 
@@ -145,7 +145,7 @@ def test_ledger_of_the_light_fleet_is_read_as_that_of_the_simulator(tmp_path: Pa
     assert mqtt_ledger([ledger]).acknowledged == {identity}
 
 
-def test_publish_of_the_light_fleet() -> None:
+def test_publish_of_the_light_devices() -> None:
     packet = publish_packet(READING, 0x0102)
 
     payload = b'{"id":"dev-0001","t":21.5,"ts":1700000000123,"seq":7}'

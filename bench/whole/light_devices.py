@@ -1,6 +1,6 @@
 """The demo's MQTT devices for rates that its simulator does not reach: the same readings, QoS levels and ledger.
 
-    python bench/whole/light_fleet.py PORT --devices 5000 --rate 20000 --ledger FILE
+    python bench/whole/light_devices.py PORT --devices 5000 --rate 20000 --ledger FILE
 
 One process with one thread and MQTT 3.1.1 written out by hand; a lost connection ends it with code 1. `--rate 0`
 publishes as fast as the server acknowledges. Each connection keeps `--window` publishes unacknowledged. A line of the
@@ -39,12 +39,12 @@ _AHEAD = 2
 """As fast as it goes, so many windows of readings wait at each connection, so that a free slot is used at once."""
 
 
-class Fleet:
-    """Every connection's ledger, and the number of publishes without an acknowledgement."""
+class PublishLedger:
+    """The ledger of all connections, and the number of publishes without an acknowledgement."""
 
-    def __init__(self, ledger: Path) -> None:
-        ledger.parent.mkdir(parents=True, exist_ok=True)
-        self._ledger = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self.lost: str | None = None
         self.unacknowledged = 0
         self.settled = asyncio.Event()
@@ -55,19 +55,19 @@ class Fleet:
         """Append lines to the ledger; the operating system has them on return."""
         left = memoryview("".join(lines).encode())
         while left:
-            left = left[os.write(self._ledger, left) :]
+            left = left[os.write(self._file, left) :]
 
     def close(self) -> None:
         """Close the ledger."""
-        os.close(self._ledger)
+        os.close(self._file)
 
 
 class Connection(asyncio.Protocol):
     """One connection, which several devices share; its packet ids are the slots of its window."""
 
-    def __init__(self, client_id: str, window: int, fleet: Fleet) -> None:
+    def __init__(self, client_id: str, window: int, ledger: PublishLedger) -> None:
         self._client_id = client_id
-        self._fleet = fleet
+        self._ledger = ledger
         self._free = list(range(window, 0, -1))
         self._in_flight: dict[int, Reading] = {}
         self._rest = b""
@@ -85,10 +85,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note a lost connection, which ends the run."""
-        self._fleet.lost = f"{self._client_id}: {exc or 'closed by the server'}"
-        self._fleet.settled.set()
+        self._ledger.lost = f"{self._client_id}: {exc or 'closed by the server'}"
+        self._ledger.settled.set()
         if not self.accepted.done():
-            self.accepted.set_exception(ConnectionError(self._fleet.lost))
+            self.accepted.set_exception(ConnectionError(self._ledger.lost))
 
     def pause_writing(self) -> None:
         """Publish nothing while the socket takes nothing."""
@@ -119,10 +119,10 @@ class Connection(asyncio.Protocol):
                 self._free.append(packet_id)
             else:
                 raise RuntimeError(f"{self._client_id}: unexpected packet {kind:#x}")
-        self._fleet.unacknowledged -= len(lines)
-        if not self._fleet.unacknowledged:
-            self._fleet.settled.set()
-        self._fleet.write(lines)
+        self._ledger.unacknowledged -= len(lines)
+        if not self._ledger.unacknowledged:
+            self._ledger.settled.set()
+        self._ledger.write(lines)
         assert self._transport is not None
         if answers:
             self._transport.write(b"".join(answers))
@@ -140,14 +140,14 @@ class Connection(asyncio.Protocol):
             if reading.qos:
                 packet_id = self._free.pop()
                 self._in_flight[packet_id] = reading
-                self._fleet.unacknowledged += 1
-                self._fleet.settled.clear()
+                self._ledger.unacknowledged += 1
+                self._ledger.settled.clear()
             else:
                 lines.append(ledger_line("sent", reading))
             packets.append(publish_packet(reading, packet_id))
         if packets:
             assert self._transport is not None
-            self._fleet.write(lines)
+            self._ledger.write(lines)
             self._transport.write(b"".join(packets))
 
     def disconnect(self) -> None:
@@ -182,32 +182,32 @@ async def run(arguments: argparse.Namespace) -> int:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    fleet = Fleet(arguments.ledger)
-    connections = [await _connect(arguments, number, fleet) for number in range(arguments.connections)]
-    await _publish(arguments, fleet, connections, stop)
+    ledger = PublishLedger(arguments.ledger)
+    connections = [await _connect(arguments, number, ledger) for number in range(arguments.connections)]
+    await _publish(arguments, ledger, connections, stop)
     never_published = sum(len(connection.waiting) for connection in connections)
     for connection in connections:
         connection.waiting.clear()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_DRAIN_S):
-            await fleet.settled.wait()
-    lost, left = fleet.lost, fleet.unacknowledged
+            await ledger.settled.wait()
+    lost, left = ledger.lost, ledger.unacknowledged
     for connection in connections:
         connection.disconnect()
-    fleet.close()
+    ledger.close()
     sys.stderr.write(f"unacknowledged {left}, never published {never_published}{f', {lost}' if lost else ''}\n")
     return 1 if lost or left else 0
 
 
-async def _connect(arguments: argparse.Namespace, number: int, fleet: Fleet) -> Connection:
-    made = Connection(f"light-{os.getpid()}-{number}", arguments.window, fleet)
+async def _connect(arguments: argparse.Namespace, number: int, ledger: PublishLedger) -> Connection:
+    made = Connection(f"light-{os.getpid()}-{number}", arguments.window, ledger)
     await asyncio.get_running_loop().create_connection(lambda: made, arguments.host, arguments.port)
     await made.accepted
     return made
 
 
 async def _publish(
-    arguments: argparse.Namespace, fleet: Fleet, connections: list[Connection], stop: asyncio.Event
+    arguments: argparse.Namespace, ledger: PublishLedger, connections: list[Connection], stop: asyncio.Event
 ) -> None:
     """Offer readings at the rate, or as many as are taken, until the stop or a lost connection."""
     devices = make_devices(arguments.devices, arguments.seed, qos_weights(arguments.qos))
@@ -216,7 +216,7 @@ async def _publish(
     disorder = Disorder(out_of_order_share=arguments.out_of_order, late_share=arguments.late)
     source = readings(devices, arguments.seed, disorder, times_ms)
     offered, began_s = 0, time.monotonic()
-    while not stop.is_set() and not fleet.lost:
+    while not stop.is_set() and not ledger.lost:
         if arguments.rate:
             due = int((time.monotonic() - began_s) * arguments.rate) - offered
         else:
