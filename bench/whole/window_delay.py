@@ -18,6 +18,8 @@ POLL_S = 0.25
 """The pause between two questions: a delay is known this exactly."""
 GIVE_UP_S = 60.0
 METRIC = "temperature"
+_FORMER_PUBLISH_DELAY = "read_slack_ms"
+"""The name of `max_publish_delay_ms` in the files of revisions before 0.9, which can be measured from outside."""
 
 
 class Store(Protocol):
@@ -43,8 +45,7 @@ class WindowTimes:
     def read(cls, path: Path) -> WindowTimes:
         """Read an aggregator's file of settings. Raises KeyError if it leaves one of these to the default."""
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
-        # The second is its name before 0.9.
-        publish_delay = "max_publish_delay_ms" if "max_publish_delay_ms" in settings else "read_slack_ms"
+        publish_delay = "max_publish_delay_ms" if "max_publish_delay_ms" in settings else _FORMER_PUBLISH_DELAY
         final_after_ms = sum(settings[name] for name in ("allowed_lateness_ms", "max_skew_ms", publish_delay))
         return cls(settings["window_ms"], final_after_ms)
 

@@ -111,7 +111,7 @@ RETIRED = (
         (AGGREGATOR,),
         identifiers=("SchemaBook", "Ticking", "read_slack_ms", "verdict"),
         modules=("schema_book", "ticking"),
-        prose=(r"(?<!_PUBLISH_DELAY = \")\bread_slack_ms\b",),  # stored fingerprints of checkpoints keep the key
+        prose=(r"(?<!_PUBLISH_DELAY = \")\bread_slack_ms\b",),  # stored fingerprints and older revisions have the key
     ),
     Retired(
         "advance_when_idle, QueryRunner, StreamRunner",
