@@ -17,7 +17,7 @@ PATIENCE_S = 120.0
 
 
 class ChangingTarget:
-    """A target that a test changes, as a follower of the control topic tells it."""
+    """A target that a test changes, with the callbacks of a follower of the control topic."""
 
     def __init__(self, target: Target | None = None) -> None:
         self._target = target

@@ -69,7 +69,7 @@ class LoopEvent:
 
     def set(self) -> None:
         """Wake the coroutine that waits, or let the next `wait` return at once."""
-        # A thread may tell of something while the loop is being closed.
+        # A thread may set the event while the loop is being closed.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._event.set)
 

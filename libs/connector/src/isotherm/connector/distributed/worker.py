@@ -48,7 +48,7 @@ TASKS = "isotherm.tasks"
 _POLL_S = 0.25
 """How long a turn waits for a rebalance, and then as long for a change of a connector; both end the wait."""
 _END_CHECK_S = 0.1
-"""Time between two looks at tasks that were told to end, while a revocation waits for them."""
+"""How often the worker looks for the end of stopping tasks, while a revocation waits for them."""
 _CHANGES = 500
 """Most changes of connectors that are read in one turn."""
 
@@ -192,7 +192,7 @@ class DistributedWorker:
             _log.warning("kafka", reason=error.str())
 
     def _read_changes(self, topic: ConnectorTopic, timeout_s: float) -> None:
-        """Hand over the changes that are there, after waiting up to `timeout_s` seconds for the first one."""
+        """Process the changes that are there, after waiting up to `timeout_s` seconds for the first one."""
         self._health.beat()
         for _ in range(_CHANGES):
             change = topic.poll(timeout_s)
@@ -247,7 +247,7 @@ class DistributedWorker:
 
     def _assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         if partitions:
-            # Nobody writes this topic, so its partitions are never fetched: only the assignment matters.
+            # This topic is never written, so its partitions need not be fetched: only the assignment matters.
             consumer.incremental_assign([TopicPartition(one.topic, one.partition, 0) for one in partitions])
             consumer.pause(list(partitions))
         self._is_rebalanced = True

@@ -36,8 +36,8 @@ def reconcile(
 ) -> int:
     """Run `work` while the target state is STARTED, each time with a Stop of its own; the exit code.
 
-    `target` returns the target, None while it is unknown; `watch` tells when that changes. While the task must not run,
-    `idle` is called repeatedly with the state (None: unknown). Work that returns by itself ends the loop.
+    `target` returns the target, None while it is unknown; `watch` calls back when that changes. While the task must not
+    run, `idle` is called repeatedly with the state (None: unknown). Work that returns by itself ends the loop.
     """
     changed = threading.Event()
     runs = _Runs(target, task, stop)
@@ -79,7 +79,7 @@ async def reconcile_async(
     runs = _Runs(target, task, stop)
 
     def wake() -> None:
-        # The follower's thread may tell of a change while the loop is being closed.
+        # The follower's thread may report a change while the loop is being closed.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(changed.set)
 
@@ -115,7 +115,7 @@ class _Run:
 
 
 class _Runs:
-    """The runs of the work, one after the other; a run is told to stop when its spec is no longer the target's."""
+    """The runs of the work, one after the other; a run is stopped when its spec is no longer the target's."""
 
     def __init__(self, target: Callable[[], Target | None], task: int, stop: Stop) -> None:
         self._target, self._task, self._stop = target, task, stop
@@ -129,7 +129,7 @@ class _Runs:
         return run.halt
 
     def end_outdated(self) -> None:
-        """Tell the run to stop if the process stops or the target is another one now. Safe to call from any thread."""
+        """Stop the run if the process stops or the target is another one now. Safe to call from any thread."""
         run = self._run
         if run is None or run.halt.is_set():
             return

@@ -16,11 +16,11 @@ Headers = Sequence[tuple[str, bytes | str | None]]
 OnDelivery = Callable[[KafkaError | None], None]
 
 _POLL_INTERVAL_S = 0.001
-"""Shortest time between two polls, so that the reports of a busy producer come in lumps."""
+"""Shortest time between two polls, so that the reports of a busy producer come in groups."""
 _GUARD_INTERVAL_S = 1.0
 """How often outstanding records are polled although nothing was signalled."""
 _FULL_INTERVAL_S = 0.01
-"""Pause before another try to hand a record over while librdkafka has no room for it."""
+"""Pause before the next attempt to produce a record while librdkafka has no room for it."""
 
 
 class DeliveryFailedError(Exception):

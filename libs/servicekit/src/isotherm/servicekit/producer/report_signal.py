@@ -1,4 +1,4 @@
-"""Tells an event loop that a producer has something to report, so that nobody has to poll for it (ADR 0098).
+"""Wakes an event loop when a producer has something to report, so that the loop need not poll for it (ADR 0098).
 
 librdkafka can write to a file descriptor when its queue of reports becomes non-empty
 (`rd_kafka_queue_io_event_enable`). confluent-kafka does not offer the function, so this module calls the library that
