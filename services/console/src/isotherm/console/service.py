@@ -148,7 +148,7 @@ class _HttpServer(uvicorn.Server):
     """A server whose event loop wakes up four times a second at rest, not ten times."""
 
     async def main_loop(self) -> None:
-        """Serve until told to end."""
+        """Serve until the end is requested."""
         # The tick 0 is one that renews the date.
         while not await self.on_tick(0):  # noqa: ASYNC110 -- uvicorn sets a flag and no event
             await asyncio.sleep(_TICK_S)

@@ -47,7 +47,7 @@ class Queries:
         """Start the windowed query, which passes the finished windows of every batch to the sink.
 
         The windows have no revision yet. The time of the batch would be a constant in the code that Spark generates, so
-        that the JVM would have to compile every batch anew; the sink adds it.
+        that the JVM would have to compile it again for every batch; the sink adds it.
         """
         settings = self._settings
         self._use_own_scheduler_pool(WINDOWS)

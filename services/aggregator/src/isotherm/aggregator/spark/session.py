@@ -108,7 +108,7 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
         "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Nobody sees the UI, but Spark keeps for it what it would show of a thousand batches, and writes out each plan.
+        # The UI is off, but Spark keeps for it what it would show of a thousand batches, and writes out each plan.
         "spark.ui.retainedJobs": "20",
         "spark.ui.retainedStages": "20",
         "spark.ui.retainedTasks": "200",

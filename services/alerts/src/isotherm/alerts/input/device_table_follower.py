@@ -131,7 +131,8 @@ class DeviceTableFollower:
                     if (message.offset() or 0) + 1 >= ends.get(number, 0):
                         unread.discard(number)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    # Told only after a fetch that brought nothing: where compaction has removed the last record.
+                    # Reported only after a fetch that brought nothing. It counts where compaction has removed the last
+                    # record.
                     unread.discard(number)
 
     def _add_partitions(self, consumer: Consumer, followed: set[int]) -> None:

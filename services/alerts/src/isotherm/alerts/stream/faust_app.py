@@ -114,11 +114,11 @@ class _Consumer(driver.Consumer):
                 raise
 
     async def _deliver(self, message: Message) -> None:
-        while self.flow_active and not self.should_stop and self._is_full(message.tp):  # noqa: ASYNC110 - no event tells it
+        while self.flow_active and not self.should_stop and self._is_full(message.tp):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(_FULL_PAUSE_S)
         if self.app.flow_control.is_active() and not self._is_full(message.tp):
             await self.callback(message)
-            # The turn of whoever processes the record.
+            # The task that processes the record gets its turn.
             await asyncio.sleep(0)
         else:
             await self.wait_first(self.callback(message), self.suspend_flow.wait())

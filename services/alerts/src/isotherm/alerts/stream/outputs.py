@@ -84,7 +84,7 @@ class Outputs:
         self._progress.set()
 
     def release(self) -> None:
-        """Free what wakes the event loop for the producer, when nobody waits for Kafka any more."""
+        """Free what wakes the event loop for the producer, when nothing waits for Kafka any more."""
         self._producer.close()
 
     async def wait_for_room(self) -> None:

@@ -190,7 +190,7 @@ class TopicFollower:
 
 
 def _unread(consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[tuple[str, int], int | None]:
-    """Return the partitions that have records, and their ends; None where Kafka did not tell the end."""
+    """Return the partitions that have records, and their ends; None where Kafka did not answer."""
     found: dict[tuple[str, int], int | None] = {(one.topic, one.partition): None for one in partitions}
     try:
         for one in partitions:

@@ -89,7 +89,7 @@ class TransactionBatcher:
                 batch.drafts[session] = write.apply(batch.drafts[session])
         if batch.writes:
             self._current = batch
-        # Whoever is told of its dropped write may submit another one, which may start a batch of its own.
+        # The callback of a dropped write may submit another one, which may start a batch of its own.
         self._settle(dropped, Outcome.ABORTED)
         return batch if batch.writes else None
 

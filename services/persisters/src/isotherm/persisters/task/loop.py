@@ -184,7 +184,7 @@ class Loop:
         if is_read_paused:
             self._collect(longest_s)
         elif self.buffers.are_all_paused:
-            # Nothing comes, but rebalances are told by a poll.
+            # No record comes, but a poll reports rebalances.
             self._collect(longest_s)
             self._read(0.0)
         elif pause_s:

@@ -1,8 +1,8 @@
 """Lets the Hazelcast client's reactor sleep until there is something to do. See docs/adr/0101.
 
 The client's event loop polls its sockets every 10 ms, whatever it waits for: 100 wake-ups a second at rest. The short
-poll covers two faults: a wake-up from another thread can be lost, and a new timer wakes nobody. Both are put right
-here.
+poll covers two faults: a wake-up from another thread can be lost, and a new timer does not wake the loop. This module
+corrects both.
 """
 
 from __future__ import annotations
