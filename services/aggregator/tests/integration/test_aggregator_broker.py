@@ -7,7 +7,7 @@ import pytest
 from isotherm.aggregator.kafka.broker import Broker
 from isotherm.aggregator.watermark.clock import UnreadPartition
 from isotherm.connector.errors.dead_letters import ensure_topic
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 from isotherm.stack.servers.kafka import Kafka
 

@@ -23,7 +23,7 @@ from mqtt_world import WAIT_S
 from isotherm.mqtt_proxy.delivery.transactional_writer import RETRY_BACKOFF_MS, TransactionalWriter, WriteResult
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.sessions.recovery import end_offsets, is_committed, read_to_end
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Stop
 from isotherm.servicekit.settings import KafkaSettings
 from isotherm.stack.servers.kafka import Kafka

@@ -30,9 +30,10 @@ from isotherm.console.records.decoding import value_decoder
 from isotherm.console.records.topic_follower import FollowerMetrics
 from isotherm.console.records.topics import KafkaTopics
 from isotherm.console.settings import ConsoleSettings
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop
 
 _log = logs.logger(__name__)
@@ -50,7 +51,7 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
     schemas = SchemaRegistry(settings.registry)
     cluster, writes = ClusterState(), PendingWrites()
     writer = ControlTopicWriter(
-        lambda: kafka.producer(settings.kafka, _NAME, delivery_timeout_ms=settings.write_timeout_ms),
+        lambda: clients.producer(settings.kafka, _NAME, delivery_timeout_ms=settings.write_timeout_ms),
         schemas,
         writes,
         timeout_ms=settings.write_timeout_ms,
@@ -65,7 +66,7 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
         control_topics.control_topic_follower(settings.kafka, schemas, cluster, writes, health, counters),
         device_follower(settings.kafka, schemas, latest, provisioned, alerts, device_health, counters),
     )
-    admin = kafka.admin(settings.kafka, f"{_NAME}-admin")
+    admin = clients.admin(settings.kafka, f"{_NAME}-admin")
     topics = KafkaTopics(settings.kafka, admin, timeout_ms=settings.read_timeout_ms)
     devices = DeviceBrowser(latest, provisioned, alerts, topics, schemas, device_health, now_ms, settings.search)
     components = _components(settings, cluster, writer, schemas, health, admin, topics, devices)

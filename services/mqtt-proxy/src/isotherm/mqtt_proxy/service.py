@@ -58,9 +58,10 @@ from isotherm.mqtt_proxy.sessions.store import SessionStore, StoredState
 from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.schemas import schema
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.health import Health
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop, run_async
 from isotherm.servicekit.producer.health import ProducerHealth
 from isotherm.servicekit.settings import SettingsError
@@ -159,7 +160,7 @@ class Proxy:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="transactions")
         self._name = ServerName(settings.name)
         self._client_id = self._name.transactional_id(settings.ordinal)
-        self._admin = kafka.admin(settings.kafka, self._client_id)
+        self._admin = clients.admin(settings.kafka, self._client_id)
         self._registry = SchemaRegistry(settings.registry)
         self._encoders = TopicEncoders(self._admin, self._registry, READING)
         self._encode_session: Encode | None = None
@@ -310,11 +311,11 @@ class Proxy:
 
     def _heartbeat_consumer(self) -> Consumer:
         client_id = f"{self._client_id}-name"
-        return kafka.consumer(self._settings.kafka, client_id, client_id, enable_partition_eof=True)
+        return clients.consumer(self._settings.kafka, client_id, client_id, enable_partition_eof=True)
 
     def _transactional_producer(self) -> Producer:
         settings = self._settings
-        return kafka.producer(
+        return clients.producer(
             settings.kafka,
             f"{self._client_id}-transactions",
             transactional_id=self._client_id,

@@ -44,9 +44,10 @@ from isotherm.persisters.task.loop import Loop, TaskFailedError
 from isotherm.persisters.task.loop_settings import LoopSettings
 from isotherm.persisters.task.metrics import TaskMetrics
 from isotherm.persisters.task.task_observer import FailedRecordLog, TaskObserver
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop
 
 _log = logs.logger(__name__)
@@ -118,7 +119,7 @@ class _Task:
         self._registry = registry
         self._health, self._metrics = health, metrics
         self._schemas = SchemaRegistry(settings.registry)
-        self._topic_ids = TopicIds(lambda: kafka.admin(settings.kafka, f"{self._config.name}-topic-ids"))
+        self._topic_ids = TopicIds(lambda: clients.admin(settings.kafka, f"{self._config.name}-topic-ids"))
         self._value_schemas, self._key_schemas = (self._registry_of(part) for part in PARTS)
         self._status = DeferredHeartbeat(self._heartbeat)
         self._failed_record_log = FailedRecordLog(self._config, metrics.logged)
@@ -242,7 +243,7 @@ class _Task:
         if not pattern:
             yield None
             return
-        admin = kafka.admin(self._settings.kafka, f"{self._config.name}-{self._number}-topics")
+        admin = clients.admin(self._settings.kafka, f"{self._config.name}-{self._number}-topics")
         own = dead_letter_topic(self._config)
         topics = MatchingTopics(
             pattern, lambda: admin.list_topics(timeout=_LIST_TIMEOUT_S).topics, () if own is None else (own,)
@@ -271,7 +272,7 @@ class _Task:
     def _status_producer(self) -> Producer:
         # The announcements come first: a producer that is dropped because a schema is missing takes 30 s to end.
         messages = self._announcements()
-        producer = kafka.producer(self._settings.kafka, f"{self._config.name}-{self._number}-status")
+        producer = clients.producer(self._settings.kafka, f"{self._config.name}-{self._number}-status")
         for topic, key, value in messages:
             producer.produce(topic, key=key, value=value)
         # The connector is known before its first heartbeat, so that users can pause what they see.
@@ -295,10 +296,10 @@ class _Task:
         topic, name = dead_letter_topic(self._config), self._config.name
         queue = None
         if topic is not None:
-            admin = kafka.admin(self._settings.kafka, f"{name}-dead-letters")
+            admin = clients.admin(self._settings.kafka, f"{name}-dead-letters")
             factor = self._config.integer("errors.deadletterqueue.topic.replication.factor")
             ensure_dead_letter_topic(admin, topic, factor, self._health, stop)
-            producer = kafka.producer(
+            producer = clients.producer(
                 self._settings.kafka, f"{name}-{self._number}-dead-letters", **producer_overrides()
             )
             queue = DeadLetterQueue(producer, topic)

@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 
 from isotherm.connector.state.status import DeferredHeartbeat, Heartbeat, State
-from isotherm.servicekit import kafka
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 _BEAT_S = 1.0
@@ -83,7 +83,7 @@ class Reporter:
     def _producer(self, schemas: SchemaRegistry) -> Producer:
         # Before the producer: one that is discarded because a schema is missing takes half a minute to end.
         messages = list(self._announcements(schemas))
-        producer = kafka.producer(self._kafka, f"{self._connector}-{self._task}-status")
+        producer = clients.producer(self._kafka, f"{self._connector}-{self._task}-status")
         for topic, key, value in messages:
             producer.produce(topic, key=key, value=value)
         return producer

@@ -25,7 +25,9 @@ from isotherm.aggregator.offsets import Partition
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.watermark.clock import UnreadPartition
 from isotherm.connector.errors.dead_letters import ensure_topic
-from isotherm.servicekit import kafka
+from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.errors import error_of
+from isotherm.servicekit.kafka.offsets import list_offsets
 from isotherm.servicekit.settings import KafkaSettings
 
 _REQUEST_TIMEOUT_S = 5.0
@@ -43,9 +45,9 @@ class Broker:
     """One Kafka cluster, as the driver sees it."""
 
     def __init__(self, settings: KafkaSettings) -> None:
-        self._admin = kafka.admin(settings, f"{_CLIENT_ID}-admin")
+        self._admin = clients.admin(settings, f"{_CLIENT_ID}-admin")
         # Unread records of open transactions hold the watermark back, too, hence read_uncommitted. It never commits.
-        self._consumer = kafka.consumer(
+        self._consumer = clients.consumer(
             settings,
             f"{_CLIENT_ID}-clock",
             f"{_CLIENT_ID}-clock",
@@ -75,7 +77,7 @@ class Broker:
             try:
                 ids[name] = str(future.result().topic_id)
             except KafkaException as failure:
-                error = kafka.error_of(failure)
+                error = error_of(failure)
                 if error is None or error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
                 missing.append(name)
@@ -191,7 +193,7 @@ class Broker:
             partitions = [
                 (name, partition.id) for name, future in described.items() for partition in future.result().partitions
             ]
-            return kafka.list_offsets(self._admin, partitions, spec, committed=committed, timeout_s=_REQUEST_TIMEOUT_S)
+            return list_offsets(self._admin, partitions, spec, committed=committed, timeout_s=_REQUEST_TIMEOUT_S)
 
     def _first_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, Message | None]:
         """Return the first record at or after each offset; None where only transaction markers follow.
@@ -234,5 +236,5 @@ def _answer_expected() -> Iterator[None]:
 
 
 def _reason(failure: KafkaException) -> str:
-    error = kafka.error_of(failure)
+    error = error_of(failure)
     return str(failure) if error is None else error.str()

@@ -26,7 +26,7 @@ from isotherm.console.dead_letters.record import (
 )
 from isotherm.console.errors import ConflictError, NotFoundError, UnavailableError
 from isotherm.console.records.consumer import consume_spans, translate_kafka_errors
-from isotherm.servicekit import kafka
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 
 _NAME = "console-dead-letters"
@@ -196,7 +196,7 @@ class KafkaDeadLetterQueues:
 
     def _send(self, records: Sequence[QueuedRecord]) -> Sequence[QueuedRecord]:
         """Produce the originals to their topics, and return the records that are now handled."""
-        self._producer = self._producer or kafka.producer(self._settings, _NAME, **producer_overrides())
+        self._producer = self._producer or clients.producer(self._settings, _NAME, **producer_overrides())
         replayable = [record for record in records if record.origin is not None]
         fresh = without_copies(replayable, self._replayed)
         for target in {record.origin[0] for record in fresh if record.origin is not None}:
@@ -259,7 +259,7 @@ class KafkaDeadLetterQueues:
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
-        consumer = kafka.consumer(
+        consumer = clients.consumer(
             self._settings, _NAME, GROUP, enable_partition_eof=True, queued_max_messages_kbytes=_QUEUED_KBYTES
         )
         try:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from prometheus_client import CollectorRegistry, Counter
 
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import (
     Decoder,
     JsonSchema,
@@ -19,6 +19,7 @@ from isotherm.servicekit.avro import (
 )
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 
 _log = logs.logger(__name__)
@@ -89,7 +90,7 @@ class TopicFollower:
 
     def _run(self) -> None:
         # The consumer is never a member of its group: partitions are assigned, and nothing is committed.
-        consumer = kafka.consumer(self._settings, self._client_id, self._client_id, enable_partition_eof=True)
+        consumer = clients.consumer(self._settings, self._client_id, self._client_id, enable_partition_eof=True)
         try:
             partitions = self._partitions(consumer)
             self._behind = {(one.topic, one.partition) for one in partitions}

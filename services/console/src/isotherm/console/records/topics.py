@@ -26,7 +26,7 @@ from isotherm.console.records.paging import (
     TopicReader,
 )
 from isotherm.console.records.record import Record
-from isotherm.servicekit import kafka
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 
 _NAME = "console-browser"
@@ -88,7 +88,7 @@ class KafkaTopics:
         if not self._free.acquire(timeout=self._timeout_s):
             raise UnavailableError(f"{_POOL_SIZE} other requests are reading topics; try again in a moment")
         try:
-            consumer = self._idle.pop() if self._idle else kafka.consumer(self._settings, _NAME, _NAME, **_FETCHING)
+            consumer = self._idle.pop() if self._idle else clients.consumer(self._settings, _NAME, _NAME, **_FETCHING)
             is_reusable = False
             try:
                 yield consumer

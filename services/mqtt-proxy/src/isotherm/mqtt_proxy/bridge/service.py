@@ -24,9 +24,10 @@ from isotherm.mqtt_proxy.processes.target_state import TargetStateReconciler
 from isotherm.mqtt_proxy.processes.worker_process import monitored
 from isotherm.mqtt_proxy.settings import SERVICE, BridgeSettings, ProxySettings
 from isotherm.schemas import schema
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.health import Health
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop, run_async
 from isotherm.servicekit.producer.health import ProducerHealth
 from isotherm.servicekit.settings import SettingsError
@@ -108,7 +109,7 @@ class BridgeService:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="kafka")
         self._exit = Exit.OK
         name = f"isotherm-{SERVICE}-bridge-{settings.ordinal}"
-        self._admin = kafka.admin(settings.kafka, name)
+        self._admin = clients.admin(settings.kafka, name)
         self._encoders = TopicEncoders(self._admin, SchemaRegistry(settings.registry), schema("SensorReading", 1))
         producer = build_loop_producer(settings, name)
         self._producer_health = ProducerHealth(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import Producer
 
 from isotherm.mqtt_proxy.settings import ProxySettings
-from isotherm.servicekit import kafka
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.producer.delivery import LoopProducer
 from isotherm.servicekit.settings import SettingsError
 
@@ -33,7 +33,7 @@ def build_loop_producer(settings: ProxySettings, client_id: str) -> LoopProducer
 
 def build_producer(settings: ProxySettings, client_id: str) -> Producer:
     """Return a producer for `build_loop_producer`: the first one, or its successor after a fatal error."""
-    return kafka.producer(settings.kafka, client_id, **producer_limits(settings))
+    return clients.producer(settings.kafka, client_id, **producer_limits(settings))
 
 
 def producer_limits(settings: ProxySettings) -> dict[str, int]:

@@ -10,7 +10,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     OffsetSpec,
 )
 
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
+from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.offsets import list_offsets
 from isotherm.servicekit.lifecycle import Stop
 from isotherm.servicekit.settings import KafkaSettings
 
@@ -28,7 +30,7 @@ def end_offsets(admin: AdminClient, topic: str) -> dict[int, int]:
         raise KafkaException(metadata.error)
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library leaves it untyped
     partitions = [(topic, number) for number in metadata.partitions]
-    found = kafka.list_offsets(admin, partitions, latest, committed=False, timeout_s=_REQUEST_TIMEOUT_S)
+    found = list_offsets(admin, partitions, latest, committed=False, timeout_s=_REQUEST_TIMEOUT_S)
     return {number: one.offset for (_, number), one in found.items()}
 
 
@@ -37,7 +39,9 @@ def fence(settings: KafkaSettings, transactional_id: str) -> None:
 
     Raises KafkaException.
     """
-    kafka.producer(settings, transactional_id, transactional_id=transactional_id).init_transactions(_REQUEST_TIMEOUT_S)
+    clients.producer(settings, transactional_id, transactional_id=transactional_id).init_transactions(
+        _REQUEST_TIMEOUT_S
+    )
     _log.info("fenced a process that does not exist any more", transactional_id=transactional_id)
 
 
@@ -81,7 +85,7 @@ def is_committed(
     topic, partition, offset = position
     # An aborted record gives an empty answer, so the fetch does not wait for bytes. Without auto_offset_reset=error a
     # deleted record would look like an aborted one.
-    consumer = kafka.consumer(
+    consumer = clients.consumer(
         settings, name, name, enable_partition_eof=True, fetch_wait_max_ms=20, auto_offset_reset="error"
     )
     try:

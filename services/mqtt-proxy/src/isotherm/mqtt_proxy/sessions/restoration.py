@@ -13,8 +13,8 @@ from isotherm.mqtt_proxy.sessions.recovery import end_offsets, fence, read_to_en
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import StoredState
 from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
-from isotherm.servicekit import kafka
 from isotherm.servicekit.avro import Decoder, WireFormatError
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Stop
 from isotherm.servicekit.settings import KafkaSettings
 
@@ -91,7 +91,7 @@ class SessionRestoration:
     def _read(self) -> dict[str, bytes]:
         """Read the last state of every client. Raises KafkaException."""
         client_id = f"{self._name.transactional_id(self._slot.ordinal)}-restore"
-        consumer = kafka.consumer(
+        consumer = clients.consumer(
             self._settings, client_id, client_id, enable_partition_eof=True, queued_max_messages_kbytes=_READ_AHEAD_KB
         )
         try:

@@ -12,7 +12,7 @@ from isotherm.connector.config.validation import Validated
 from isotherm.connector.distributed.generations import Fence, Generation
 from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.settings import PersistersSettings
-from isotherm.servicekit import kafka
+from isotherm.servicekit.kafka import clients
 
 _SESSION = "session.timeout.ms"
 _FETCH_BACKOFF_MS = 20
@@ -59,7 +59,7 @@ class Membership:
             "auto_offset_reset": "error",
         }
         try:
-            return kafka.consumer(self.settings.kafka, self.client_id, group_of(self.config.name), **overrides)
+            return clients.consumer(self.settings.kafka, self.client_id, group_of(self.config.name), **overrides)
         except KafkaException as error:
             raise SinkConfigError(f"consumer.override: {error.args[0].str()}") from error
 
@@ -67,5 +67,5 @@ class Membership:
         """Return what keeps tasks of two configurations apart; None if the only configuration is a file."""
         if self.generation is None:
             return None
-        admin = kafka.admin(self.settings.kafka, f"{self.config.name}-{self.task}-fence")
+        admin = clients.admin(self.settings.kafka, f"{self.config.name}-{self.task}-fence")
         return Fence(admin, group_of(self.config.name), self.generation)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
-    AdminClient,
-    ListOffsetsResultInfo,
-    OffsetSpec,
-)
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import AdminClient
 
 from isotherm.servicekit import logs
 from isotherm.servicekit.promised_properties import is_promised
@@ -71,31 +67,6 @@ def consumer(settings: KafkaSettings, client_id: str, group: str, **overrides: A
 def admin(settings: KafkaSettings, client_id: str) -> AdminClient:
     """A client for topics and groups; keep a reference until its futures resolved."""
     return AdminClient(client_config(settings, client_id))
-
-
-def list_offsets(
-    admin: AdminClient, partitions: Iterable[tuple[str, int]], spec: OffsetSpec, *, committed: bool, timeout_s: float
-) -> dict[tuple[str, int], ListOffsetsResultInfo]:
-    """Ask for one offset of each partition (topic and number); `timeout_s` bounds the request in seconds.
-
-    With `committed`, a partition ends before its first open transaction; otherwise after its last record. Raises
-    KafkaException.
-    """
-    futures = admin.list_offsets(
-        {TopicPartition(topic, number): spec for topic, number in partitions},
-        isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
-        request_timeout=timeout_s,
-    )
-    return {(one.topic, one.partition): future.result() for one, future in futures.items()}
-
-
-def error_of(error: BaseException | KafkaError) -> KafkaError | None:
-    """The KafkaError inside a KafkaException, or the error itself."""
-    if isinstance(error, KafkaError):
-        return error
-    if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
-        return error.args[0]
-    return None
 
 
 class _Errors:
