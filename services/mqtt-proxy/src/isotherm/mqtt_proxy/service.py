@@ -11,25 +11,16 @@ from functools import partial
 from typing import TypeVar
 
 import uvloop
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import CollectorRegistry
 
-from isotherm.connector.standalone.reporting import reported
+from isotherm.connector.standalone.reporting import Reporter, reported
+from isotherm.connector.state.target_follower import TargetFollower
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
 from isotherm.mqtt_proxy.access.tls import server_context, watch_handshakes
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
-from isotherm.mqtt_proxy.delivery.producers import (
-    build_loop_producer,
-    build_producer,
-    check_properties,
-    producer_limits,
-)
-from isotherm.mqtt_proxy.delivery.transactional_writer import (
-    RETRY_BACKOFF_MS,
-    FatalTransactionError,
-    TransactionalWriter,
-)
+from isotherm.mqtt_proxy.delivery.transactional_writer import FatalTransactionError, TransactionalWriter
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
@@ -37,6 +28,16 @@ from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.routes import Router
 from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
 from isotherm.mqtt_proxy.ingest.translation import Encode, Translator
+from isotherm.mqtt_proxy.kafka_clients import (
+    build_fencing_producer,
+    build_heartbeat_consumer,
+    build_loop_producer,
+    build_outcome_consumer,
+    build_producer,
+    build_session_consumer,
+    build_transactional_producer,
+    check_properties,
+)
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.processes.name_conflicts import NameConflicts
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
@@ -155,22 +156,29 @@ class Proxy:
         if tls is not None:
             watch_handshakes(tls, self._metrics)
         self._health = Health()
-        self._target_state = TargetStateReconciler(settings, self._health, self._metrics)
         self._exit = Exit.OK
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="transactions")
         self._name = ServerName(settings.name)
+        connector, ordinal = self._name.connector, settings.ordinal
+        self._target_state = TargetStateReconciler(
+            TargetFollower(settings.kafka, settings.registry, connector),
+            partial(Reporter, settings.kafka, settings.registry, connector=connector, task=ordinal),
+            ordinal,
+            self._health,
+            self._metrics,
+        )
         self._client_id = self._name.transactional_id(settings.ordinal)
         self._admin = clients.admin(settings.kafka, self._client_id)
         self._registry = SchemaRegistry(settings.registry)
         self._encoders = TopicEncoders(self._admin, self._registry, READING)
         self._encode_session: Encode | None = None
-        self._conflicts = NameConflicts(
-            self._admin, self._heartbeat_consumer, Decoder(self._registry, STATUS), self._name.connector
-        )
+        heartbeats = partial(build_heartbeat_consumer, settings, f"{self._client_id}-name")
+        self._conflicts = NameConflicts(self._admin, heartbeats, Decoder(self._registry, STATUS), connector)
         self._restoration = SessionRestoration(
-            settings.kafka,
             settings.session.topic,
             admin=self._admin,
+            make_consumer=partial(build_session_consumer, settings, f"{self._client_id}-restore"),
+            make_producer=partial(build_fencing_producer, settings),
             decoder=Decoder(self._registry, SESSION),
             name=self._name,
             slot=slot or WorkerSlot(first_ordinal=settings.ordinal),
@@ -185,7 +193,7 @@ class Proxy:
             on_incurable=self._on_producer_broken,
         )
         self._writer = TransactionalWriter(
-            self._transactional_producer,
+            partial(build_transactional_producer, settings, self._client_id),
             timeout_s=settings.transactions.timeout_ms / 1000,
             is_committed=self._is_committed,
             on_replacing=partial(self._health.not_ready, "transactions"),
@@ -309,22 +317,6 @@ class Proxy:
 
     # -- Kafka
 
-    def _heartbeat_consumer(self) -> Consumer:
-        client_id = f"{self._client_id}-name"
-        return clients.consumer(self._settings.kafka, client_id, client_id, enable_partition_eof=True)
-
-    def _transactional_producer(self) -> Producer:
-        settings = self._settings
-        return clients.producer(
-            settings.kafka,
-            f"{self._client_id}-transactions",
-            transactional_id=self._client_id,
-            transaction_timeout_ms=settings.transactions.timeout_ms,
-            retry_backoff_ms=RETRY_BACKOFF_MS,
-            retry_backoff_max_ms=RETRY_BACKOFF_MS,
-            **producer_limits(settings),
-        )
-
     def _session_record(self, client_id: str, state: StoredState | None) -> ProducerRecord:
         assert self._encode_session is not None
         value = None
@@ -334,9 +326,9 @@ class Proxy:
         return ProducerRecord(self._settings.session.topic, self._name.session_key(client_id), value, [])
 
     def _is_committed(self, topic: str, partition: int, offset: int) -> bool:
-        client_id, position = f"{self._client_id}-outcome", (topic, partition, offset)
+        make_consumer = partial(build_outcome_consumer, self._settings.kafka, f"{self._client_id}-outcome")
         try:
-            return is_committed(self._settings.kafka, client_id, position, self._writer.is_given_up)
+            return is_committed(make_consumer, (topic, partition, offset), self._writer.is_given_up)
         except KafkaException as failure:
             message = f"{topic}, partition {partition}, offset {offset}: whether it is committed is unknown: {failure}"
             raise FatalTransactionError(message) from failure
