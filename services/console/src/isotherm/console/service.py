@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 
 import uvicorn
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
+from isotherm.connector.errors.dead_letters import producer_overrides
 from isotherm.console.app import Components, application
 from isotherm.console.browser.record_masking import RecordMasker
 from isotherm.console.browser.topic_browser import TopicBrowser
@@ -21,6 +22,7 @@ from isotherm.console.cluster.control_topics import ControlTopicWriter, PendingW
 from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connectors.control import ConnectorControl
 from isotherm.console.connectors.offsets import KafkaOffsets
+from isotherm.console.dead_letters.progress import GROUP
 from isotherm.console.dead_letters.queue import KafkaDeadLetterQueues
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser, device_follower
@@ -41,6 +43,8 @@ _log = logs.logger(__name__)
 _NAME = "console"
 _JOB_INTERVAL_S = 5.0
 _EXPIRY_INTERVAL_S = 60.0
+_QUEUED_KBYTES = 16_384
+"""How much a consumer fetches ahead. Its default of 64 MiB would be most of a small container's memory."""
 
 
 def run(settings: ConsoleSettings, stop: Stop) -> int:
@@ -63,11 +67,21 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
     device_health = Health()
     device_health.ready()
     followers = (
-        control_topics.control_topic_follower(settings.kafka, schemas, cluster, writes, health, counters),
-        device_follower(settings.kafka, schemas, latest, provisioned, alerts, device_health, counters),
+        control_topics.control_topic_follower(
+            partial(_follower_consumer, settings, _NAME), schemas, cluster, writes, health, counters
+        ),
+        device_follower(
+            partial(_follower_consumer, settings, f"{_NAME}-devices"),
+            schemas,
+            latest,
+            provisioned,
+            alerts,
+            device_health,
+            counters,
+        ),
     )
     admin = clients.admin(settings.kafka, f"{_NAME}-admin")
-    topics = KafkaTopics(settings.kafka, admin, timeout_ms=settings.read_timeout_ms)
+    topics = KafkaTopics(admin, partial(_page_consumer, settings), timeout_ms=settings.read_timeout_ms)
     devices = DeviceBrowser(latest, provisioned, alerts, topics, schemas, device_health, now_ms, settings.search)
     components = _components(settings, cluster, writer, schemas, health, admin, topics, devices)
     for follower in followers:
@@ -102,8 +116,9 @@ def _components(
 ) -> Components:
     control = ConnectorControl(cluster, writer, now_ms)
     queues = KafkaDeadLetterQueues(
-        settings.kafka,
         admin,
+        partial(_dead_letter_consumer, settings),
+        lambda: clients.producer(settings.kafka, f"{_NAME}-dead-letters", **producer_overrides()),
         timeout_ms=settings.read_timeout_ms,
         max_records=settings.max_replayed_records,
         configured_topics=control.dead_letter_topics,
@@ -121,6 +136,36 @@ def _components(
         cluster_id=_cluster_id(admin, settings.read_timeout_ms),
         now_ms=now_ms,
         health=health,
+    )
+
+
+def _follower_consumer(settings: ConsoleSettings, client_id: str) -> Consumer:
+    return clients.consumer(settings.kafka, client_id, client_id, enable_partition_eof=True)
+
+
+def _page_consumer(settings: ConsoleSettings) -> Consumer:
+    """Return a consumer for the topic browser: a page is small, and a person waits for it."""
+    name = f"{_NAME}-browser"
+    return clients.consumer(
+        settings.kafka,
+        name,
+        name,
+        enable_partition_eof=True,
+        enable_auto_offset_store=False,
+        # The broker must not wait for more records, nor send many unneeded ones.
+        fetch_wait_max_ms=20,
+        queued_max_messages_kbytes=_QUEUED_KBYTES,
+        fetch_queue_backoff_ms=5,
+    )
+
+
+def _dead_letter_consumer(settings: ConsoleSettings) -> Consumer:
+    return clients.consumer(
+        settings.kafka,
+        f"{_NAME}-dead-letters",
+        GROUP,
+        enable_partition_eof=True,
+        queued_max_messages_kbytes=_QUEUED_KBYTES,
     )
 
 

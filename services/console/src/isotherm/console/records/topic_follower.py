@@ -19,8 +19,6 @@ from isotherm.servicekit.avro import (
 )
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
-from isotherm.servicekit.kafka import clients
-from isotherm.servicekit.settings import KafkaSettings
 
 _log = logs.logger(__name__)
 
@@ -57,26 +55,29 @@ class FollowerMetrics:
 class TopicFollower:
     """Follows topics in a thread and reports its progress to `health`, in the parts `topics`, `kafka` and `registry`.
 
+    `make_consumer` is called once, in the thread; the consumer reports partition ends, and is never a member of its
+    group: partitions are assigned, and nothing is committed.
+
     The part `topics` is ready once the follower has reached the end of every partition. Records that cannot be used
     are logged, counted and skipped.
     """
 
     def __init__(
         self,
-        settings: KafkaSettings,
-        client_id: str,
+        name: str,
+        make_consumer: Callable[[], Consumer],
         topics: Mapping[str, TopicHandler],
         health: Health,
         counters: FollowerMetrics,
     ) -> None:
-        self._settings, self._client_id, self._topics = settings, client_id, topics
+        self._make_consumer, self._topics = make_consumer, topics
         self._health, self._counters = health, counters
         # Expose a counter for topics without records too, so that alert rules find the console.
         for topic in topics:
             counters.read.labels(topic)
         self._stopping = threading.Event()
         self._behind: set[tuple[str, int]] = set()
-        self._thread = threading.Thread(target=self._run, name=client_id, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         health.not_ready("topics", f"{', '.join(topics)}: not read to the end yet")
 
     def start(self) -> None:
@@ -89,8 +90,7 @@ class TopicFollower:
         self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
-        # The consumer is never a member of its group: partitions are assigned, and nothing is committed.
-        consumer = clients.consumer(self._settings, self._client_id, self._client_id, enable_partition_eof=True)
+        consumer = self._make_consumer()
         try:
             partitions = self._partitions(consumer)
             self._behind = {(one.topic, one.partition) for one in partitions}
