@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from prometheus_client import CollectorRegistry
 
 from isotherm.connector.config.converters import PARTS, registry_settings
-from isotherm.connector.config.files import ConnectorConfig
+from isotherm.connector.config.files import ConnectorConfig, group_of
 from isotherm.connector.config.masking import mask_of
 from isotherm.connector.config.validation import Validated
-from isotherm.connector.distributed.generations import Generation
+from isotherm.connector.distributed.generations import Fence, Generation
 from isotherm.connector.distributed.publishing import announcements
 from isotherm.connector.distributed.task_launch import TaskLaunch, report_to_worker
 from isotherm.connector.errors.dead_letters import DeadLetterQueue, producer_overrides
@@ -200,7 +200,7 @@ class _Task:
         member = Membership(settings, config, self._number, self._generation)
         return Loop(
             self._loop_settings(member),
-            consumer=member.consumer(),
+            consumer=self._consumer(member),
             sink=build(config, AvroDecoder(self._value_schemas), settings.writers, self._topic_ids),
             project=project,
             try_project_batch=project.try_project_batch,
@@ -210,8 +210,26 @@ class _Task:
             observer=TaskObserver(self._metrics, self._failed_record_log, self._failures),
             on_iteration=self._on_iteration,
             matching_topics=matching_topics,
-            fence=member.fence(),
+            fence=self._fence(),
         )
+
+    def _consumer(self, member: Membership) -> Consumer:
+        """Return a consumer of the group, not subscribed yet.
+
+        Raises SinkConfigError for overrides that Kafka refuses.
+        """
+        group = group_of(self._config.name)
+        try:
+            return clients.consumer(self._settings.kafka, member.client_id, group, **member.consumer_overrides())
+        except KafkaException as error:
+            raise SinkConfigError(f"consumer.override: {error.args[0].str()}") from error
+
+    def _fence(self) -> Fence | None:
+        """Return what keeps tasks of two configurations apart; None if the only configuration is a file."""
+        if self._generation is None:
+            return None
+        admin = clients.admin(self._settings.kafka, f"{self._config.name}-{self._number}-fence")
+        return Fence(admin, group_of(self._config.name), self._generation)
 
     def _loop_settings(self, member: Membership) -> LoopSettings:
         config, settings, prefix = self._config, self._settings, self._kind.prefix
