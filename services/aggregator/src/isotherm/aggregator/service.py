@@ -6,6 +6,7 @@ from isotherm.aggregator.checkpoint.folder import CheckpointFolder, CheckpointMi
 from isotherm.aggregator.checkpoint.writer_schema_cache import WriterSchemaCache
 from isotherm.aggregator.kafka.broker import Broker, BrokerError
 from isotherm.aggregator.kafka.start_search import find_start, spark_offsets
+from isotherm.aggregator.kafka_clients import open_broker
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
@@ -82,7 +83,7 @@ class Aggregator:
             raise SettingsError([f"checkpoint_dir: {str(folder.folder)!r} cannot be used: {error}"]) from error
         except StopRequestedError:
             return Exit.OK
-        broker, registry = Broker(settings.kafka), SchemaRegistry(settings.registry)
+        broker, registry = open_broker(settings.kafka), SchemaRegistry(settings.registry)
         try:
             self._run_queries(wait, broker, registry, lock)
         except StopRequestedError:

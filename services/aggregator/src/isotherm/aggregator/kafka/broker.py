@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
     KafkaError,
     KafkaException,
     Message,
@@ -15,6 +16,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+    AdminClient,
     ConfigResource,
     ListOffsetsResultInfo,
     OffsetSpec,
@@ -25,13 +27,10 @@ from isotherm.aggregator.offsets import Partition
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.watermark.clock import UnreadPartition
 from isotherm.connector.errors.dead_letters import ensure_topic
-from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.kafka.errors import error_of
 from isotherm.servicekit.kafka.offsets import list_offsets
-from isotherm.servicekit.settings import KafkaSettings
 
 _REQUEST_TIMEOUT_S = 5.0
-_CLIENT_ID = "isotherm-aggregator"
 _TIMESTAMP_TYPE = "message.timestamp.type"
 _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Java's client, and so Spark, does not list these topics."""
@@ -44,18 +43,9 @@ class BrokerError(Exception):
 class Broker:
     """One Kafka cluster, as the driver sees it."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._admin = clients.admin(settings, f"{_CLIENT_ID}-admin")
-        # Unread records of open transactions hold the watermark back, too, hence read_uncommitted. It never commits.
-        self._consumer = clients.consumer(
-            settings,
-            f"{_CLIENT_ID}-clock",
-            f"{_CLIENT_ID}-clock",
-            isolation_level="read_uncommitted",
-            enable_partition_eof=True,
-            fetch_message_max_bytes=64 * 1024,
-            queued_max_messages_kbytes=1024,
-        )
+    def __init__(self, admin: AdminClient, consumer: Consumer) -> None:
+        """`consumer` is read_uncommitted and reports partition ends; the broker closes it."""
+        self._admin, self._consumer = admin, consumer
 
     def close(self) -> None:
         """Close the connections."""
