@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
 from isotherm.coap_ingest.coap.client import Client
@@ -152,7 +151,7 @@ class Worker:
 
     def _ensure_topics(self) -> bool:
         # The default timeout, a minute, is longer than a stop may take.
-        admin = AdminClient(clients.client_config(self._settings.kafka, SERVICE, socket_timeout_ms=_ADMIN_TIMEOUT_MS))
+        admin = clients.admin(self._settings.kafka, SERVICE, socket_timeout_ms=_ADMIN_TIMEOUT_MS)
         for topic in sorted({plan.dead_letter_topic for plan in self._source.plans}):
             dead_letters.ensure_topic(admin, topic)
         return True

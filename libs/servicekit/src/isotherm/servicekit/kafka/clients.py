@@ -64,9 +64,9 @@ def consumer(settings: KafkaSettings, client_id: str, group: str, **overrides: A
     return Consumer({**CONSUMER_DEFAULTS, "group.id": group, **client_config(settings, client_id, **overrides)})
 
 
-def admin(settings: KafkaSettings, client_id: str) -> AdminClient:
+def admin(settings: KafkaSettings, client_id: str, **overrides: Any) -> AdminClient:
     """A client for topics and groups; keep a reference until its futures resolved."""
-    return AdminClient(client_config(settings, client_id))
+    return AdminClient(client_config(settings, client_id, **overrides))
 
 
 class _Errors:
