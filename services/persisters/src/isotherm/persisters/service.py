@@ -28,7 +28,7 @@ from isotherm.connector.distributed.task_launch import TaskLaunch, report_to_wor
 from isotherm.connector.errors.dead_letters import DeadLetterQueue, producer_overrides
 from isotherm.connector.errors.failure_limits import FailureLimitError, FailureWatch, failure_limits
 from isotherm.connector.standalone.reconcile import reconcile
-from isotherm.connector.state.status import DeferredHeartbeat, Heartbeat, State
+from isotherm.connector.state.status import Heartbeat, State
 from isotherm.connector.state.target_follower import Target, TargetFollower
 from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.buffers.limits import BufferLimits
@@ -121,7 +121,14 @@ class _Task:
         self._schemas = SchemaRegistry(settings.registry)
         self._topic_ids = TopicIds(lambda: clients.admin(settings.kafka, f"{self._config.name}-topic-ids"))
         self._value_schemas, self._key_schemas = (self._registry_of(part) for part in PARTS)
-        self._status = DeferredHeartbeat(self._heartbeat)
+        self._status = Heartbeat(
+            self._status_producer,
+            self._schemas,
+            connector=self._config.name,
+            task=self._number,
+            worker_group=settings.worker_group if launch is None else launch.worker_group,
+            worker=None if launch is None else launch.worker,
+        )
         self._failed_record_log = FailedRecordLog(self._config, metrics.logged)
         self._failures = FailureWatch(failure_limits(self._config))
         self._is_drained = True
@@ -275,17 +282,6 @@ class _Task:
     def _on_iteration(self) -> None:
         self._status.beat(State.RUNNING, self._metrics.totals, self._metrics.lag)
         self._failures.check()
-
-    def _heartbeat(self) -> Heartbeat:
-        launch = self._assignment.launch
-        return Heartbeat(
-            self._status_producer,
-            self._schemas,
-            connector=self._config.name,
-            task=self._number,
-            worker_group=self._settings.worker_group if launch is None else launch.worker_group,
-            worker=None if launch is None else launch.worker,
-        )
 
     def _status_producer(self) -> Producer:
         # The announcements come first: a producer that is dropped because a schema is missing takes 30 s to end.

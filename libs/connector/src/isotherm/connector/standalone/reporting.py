@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 
-from isotherm.connector.state.status import DeferredHeartbeat, Heartbeat, State
+from isotherm.connector.state.status import Heartbeat, State
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
@@ -64,15 +64,13 @@ class Reporter:
 
     def _run(self) -> None:
         schemas = SchemaRegistry(self._registry)
-        heartbeat = DeferredHeartbeat(
-            lambda: Heartbeat(
-                lambda: self._producer(schemas),
-                schemas,
-                connector=self._connector,
-                task=self._task,
-                worker=self._worker,
-                worker_group=self._group,
-            )
+        heartbeat = Heartbeat(
+            lambda: self._producer(schemas),
+            schemas,
+            connector=self._connector,
+            task=self._task,
+            worker=self._worker,
+            worker_group=self._group,
         )
         heartbeat.beat(self._state(), self._counts, self._lag)
         while not self._ended.wait(_BEAT_S):
