@@ -23,7 +23,7 @@ from isotherm.persisters.settings import PersistersSettings
 from isotherm.persisters.sinks.catalog import KINDS, MissingExtraError
 from isotherm.servicekit.command import Job
 from isotherm.servicekit.kafka import clients
-from isotherm.servicekit.kafka.errors import error_of
+from isotherm.servicekit.kafka.errors import reason_of
 from isotherm.servicekit.lifecycle import Exit
 from isotherm.servicekit.settings import SettingsError
 
@@ -100,8 +100,7 @@ def _connector(arguments: argparse.Namespace) -> tuple[str, list[str]]:
 
 
 def _refused(error: Exception) -> int:
-    known = error_of(error)
-    sys.stderr.write(f"error: {error if known is None else known.str()}\n")
+    sys.stderr.write(f"error: {reason_of(error)}\n")
     return Exit.FAILED
 
 

@@ -12,3 +12,9 @@ def error_of(error: BaseException | KafkaError) -> KafkaError | None:
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
         return error.args[0]
     return None
+
+
+def reason_of(error: BaseException) -> str:
+    """An error's text for the user; of Kafka's errors only the description."""
+    found = error_of(error)
+    return str(error) if found is None else found.str()

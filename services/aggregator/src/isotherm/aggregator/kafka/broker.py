@@ -27,7 +27,7 @@ from isotherm.aggregator.offsets import Partition
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.watermark.clock import UnreadPartition
 from isotherm.connector.errors.dead_letters import ensure_topic
-from isotherm.servicekit.kafka.errors import error_of
+from isotherm.servicekit.kafka.errors import error_of, reason_of
 from isotherm.servicekit.kafka.offsets import list_offsets
 
 _REQUEST_TIMEOUT_S = 5.0
@@ -69,7 +69,7 @@ class Broker:
             except KafkaException as failure:
                 error = error_of(failure)
                 if error is None or error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
+                    raise BrokerError(f"Kafka does not answer: {reason_of(failure)}") from failure
                 missing.append(name)
         if missing:
             raise BrokerError(f"topic {', '.join(sorted(missing))} does not exist; run `isotherm apply`")
@@ -94,7 +94,7 @@ class Broker:
         try:
             ensure_topic(self._admin, topic)
         except KafkaException as failure:
-            raise BrokerError(f"dead-letter topic {topic} cannot be created: {_reason(failure)}") from failure
+            raise BrokerError(f"dead-letter topic {topic} cannot be created: {reason_of(failure)}") from failure
 
     def end_offsets(self, topics: Sequence[str], *, committed: bool) -> dict[Partition, int]:
         """Return the end offset of every partition of `topics`.
@@ -222,9 +222,4 @@ def _answer_expected() -> Iterator[None]:
     try:
         yield
     except KafkaException as failure:
-        raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
-
-
-def _reason(failure: KafkaException) -> str:
-    error = error_of(failure)
-    return str(failure) if error is None else error.str()
+        raise BrokerError(f"Kafka does not answer: {reason_of(failure)}") from failure
