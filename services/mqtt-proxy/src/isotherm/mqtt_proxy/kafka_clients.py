@@ -1,14 +1,21 @@
-"""Makes the Kafka clients of the server and of the bridge. Only their service modules call it.
+"""Makes the Kafka clients of the server and of the bridge, and what has clients of its own.
 
-It also refuses the properties with which QoS 2 would not be exactly once.
+Only their service modules call it. It also refuses the properties with which QoS 2 would not be exactly once.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from confluent_kafka import Consumer, Producer
 
+from isotherm.connector.standalone.reporting import Reporter
+from isotherm.connector.state.target_follower import TargetFollower
 from isotherm.mqtt_proxy.delivery.transactional_writer import RETRY_BACKOFF_MS
+from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.processes.target_state import TargetStateReconciler
 from isotherm.mqtt_proxy.settings import ProxySettings
+from isotherm.servicekit.health import Health
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.producer.delivery import LoopProducer
 from isotherm.servicekit.settings import KafkaSettings, SettingsError
@@ -78,6 +85,19 @@ def build_outcome_consumer(settings: KafkaSettings, client_id: str) -> Consumer:
     # deleted record would look like an aborted one.
     return clients.consumer(
         settings, client_id, client_id, enable_partition_eof=True, fetch_wait_max_ms=20, auto_offset_reset="error"
+    )
+
+
+def build_target_state(
+    settings: ProxySettings, connector: str, health: Health, metrics: Metrics
+) -> TargetStateReconciler:
+    """Return what follows the target state of `connector` and reports the state of this process."""
+    return TargetStateReconciler(
+        TargetFollower(settings.kafka, settings.registry, connector),
+        partial(Reporter, settings.kafka, settings.registry, connector=connector, task=settings.ordinal),
+        settings.ordinal,
+        health,
+        metrics,
     )
 
 

@@ -14,8 +14,7 @@ import uvloop
 from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import CollectorRegistry
 
-from isotherm.connector.standalone.reporting import Reporter, reported
-from isotherm.connector.state.target_follower import TargetFollower
+from isotherm.connector.standalone.reporting import reported
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
 from isotherm.mqtt_proxy.access.tls import server_context, watch_handshakes
@@ -35,13 +34,13 @@ from isotherm.mqtt_proxy.kafka_clients import (
     build_outcome_consumer,
     build_producer,
     build_session_consumer,
+    build_target_state,
     build_transactional_producer,
     check_properties,
 )
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.processes.name_conflicts import NameConflicts
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
-from isotherm.mqtt_proxy.processes.target_state import TargetStateReconciler
 from isotherm.mqtt_proxy.processes.worker_process import WorkerProcess, monitored
 from isotherm.mqtt_proxy.server.connect_handler import ConnectHandler
 from isotherm.mqtt_proxy.server.connection import Connection
@@ -159,21 +158,14 @@ class Proxy:
         self._exit = Exit.OK
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="transactions")
         self._name = ServerName(settings.name)
-        connector, ordinal = self._name.connector, settings.ordinal
-        self._target_state = TargetStateReconciler(
-            TargetFollower(settings.kafka, settings.registry, connector),
-            partial(Reporter, settings.kafka, settings.registry, connector=connector, task=ordinal),
-            ordinal,
-            self._health,
-            self._metrics,
-        )
+        self._target_state = build_target_state(settings, self._name.connector, self._health, self._metrics)
         self._client_id = self._name.transactional_id(settings.ordinal)
         self._admin = clients.admin(settings.kafka, self._client_id)
         self._registry = SchemaRegistry(settings.registry)
         self._encoders = TopicEncoders(self._admin, self._registry, READING)
         self._encode_session: Encode | None = None
         heartbeats = partial(build_heartbeat_consumer, settings, f"{self._client_id}-name")
-        self._conflicts = NameConflicts(self._admin, heartbeats, Decoder(self._registry, STATUS), connector)
+        self._conflicts = NameConflicts(self._admin, heartbeats, Decoder(self._registry, STATUS), self._name.connector)
         self._restoration = SessionRestoration(
             settings.session.topic,
             admin=self._admin,

@@ -12,16 +12,14 @@ from confluent_kafka import KafkaError
 from prometheus_client import CollectorRegistry
 
 from isotherm.connector.standalone.reporting import Reporter, reported
-from isotherm.connector.state.target_follower import TargetFollower
 from isotherm.mqtt_proxy.bridge.subscriber import Bridge
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
 from isotherm.mqtt_proxy.ingest.routes import Router
 from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
 from isotherm.mqtt_proxy.ingest.translation import Translator
-from isotherm.mqtt_proxy.kafka_clients import build_loop_producer, build_producer
+from isotherm.mqtt_proxy.kafka_clients import build_loop_producer, build_producer, build_target_state
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
-from isotherm.mqtt_proxy.processes.target_state import TargetStateReconciler
 from isotherm.mqtt_proxy.processes.worker_process import monitored
 from isotherm.mqtt_proxy.settings import SERVICE, BridgeSettings, ProxySettings
 from isotherm.schemas import schema
@@ -107,13 +105,7 @@ class BridgeService:
         self._metrics = Metrics()
         self._health = Health()
         connector = f"{SERVICE}-{settings.role}"
-        self._target_state = TargetStateReconciler(
-            TargetFollower(settings.kafka, settings.registry, connector),
-            partial(Reporter, settings.kafka, settings.registry, connector=connector, task=settings.ordinal),
-            settings.ordinal,
-            self._health,
-            self._metrics,
-        )
+        self._target_state = build_target_state(settings, connector, self._health, self._metrics)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="kafka")
         self._exit = Exit.OK
         name = f"isotherm-{SERVICE}-bridge-{settings.ordinal}"
