@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from confluent_kafka import TopicPartition
 
 import generator
-from isotherm.servicekit import kafka
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 _TIMEOUT_S = 30.0
@@ -46,7 +46,7 @@ class Output:
         self._settings = kafka_settings
         self._decode = Decoder(SchemaRegistry(registry))
         self._topic = topic
-        self._watcher = kafka.consumer(kafka_settings, "bench", "bench-output")
+        self._watcher = clients.consumer(kafka_settings, "bench", "bench-output")
         self._begin = self._ends()
 
     def records(self) -> int:
@@ -56,7 +56,7 @@ class Output:
     def windows_and_readings(self) -> tuple[int, int]:
         """Return the number of windows since then, and the sum of their counts, without the generator's marks."""
         ends = self._ends()
-        consumer = kafka.consumer(self._settings, "bench", "bench-output")
+        consumer = clients.consumer(self._settings, "bench", "bench-output")
         consumer.assign([TopicPartition(self._topic, number, offset) for number, offset in self._begin.items()])
         keys: set[bytes] = set()
         readings, left = 0, self.records()

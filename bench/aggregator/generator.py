@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import fastavro
 
-from isotherm.servicekit import kafka
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 
 HEADLINE_RATE = 115_741
@@ -110,7 +110,7 @@ def main() -> int:
     parser.add_argument("--begin-ms", type=int, default=0)
     parser.add_argument("--mark-ms", type=int, help="end with one reading of this time in each partition")
     arguments = parser.parse_args()
-    producer = kafka.producer(
+    producer = clients.producer(
         KafkaSettings(bootstrap_servers=arguments.bootstrap),
         "bench-generator",
         linger_ms=20,

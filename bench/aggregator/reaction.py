@@ -25,8 +25,8 @@ import generator
 from aggregator_process import AggregatorProcess
 from isotherm.cli.apply import apply
 from isotherm.schemas import schema
-from isotherm.servicekit import kafka
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.stack.measurement import environment, load_average
 from isotherm.stack.ports import Ports
@@ -48,7 +48,7 @@ def reactions(
 
     Counts windows that end between `from_ms` and `until_ms`. Raises RuntimeError when the load generator fails.
     """
-    consumer = kafka.consumer(kafka_settings, "bench", "bench-reaction", fetch_wait_max_ms=10)
+    consumer = clients.consumer(kafka_settings, "bench", "bench-reaction", fetch_wait_max_ms=10)
     partitions = consumer.list_topics(OUTPUT, timeout=30).topics[OUTPUT].partitions
     consumer.assign([TopicPartition(OUTPUT, number, 0) for number in partitions])
     found: dict[int, list[int]] = defaultdict(list)

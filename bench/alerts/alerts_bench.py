@@ -31,8 +31,8 @@ from isotherm.alerts.settings import AlertsSettings
 from isotherm.alerts.stream.topic_setup import prepare
 from isotherm.cli.apply import apply
 from isotherm.schemas import schema
-from isotherm.servicekit import kafka
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.simulators.scripted_day import temperature
 from isotherm.stack import ports
@@ -101,7 +101,7 @@ class World:
     def publish(self, readings: Iterable[Mapping[str, Any]]) -> None:
         """Produce readings to the input topic, without the proxy."""
         encode = self._schemas.encoder(INPUT, schema("SensorReading", 1))
-        producer = kafka.producer(self.kafka, "bench", linger_ms=50)
+        producer = clients.producer(self.kafka, "bench", linger_ms=50)
         for reading in readings:
             while True:
                 try:
@@ -113,7 +113,7 @@ class World:
 
     def consumer(self) -> Consumer:
         """Return a consumer of the alerts from the beginning."""
-        made = kafka.consumer(self.kafka, "bench", "bench", fetch_wait_max_ms=10)
+        made = clients.consumer(self.kafka, "bench", "bench", fetch_wait_max_ms=10)
         partitions = made.list_topics(ALERTS, timeout=30).topics[ALERTS].partitions
         made.assign([TopicPartition(ALERTS, number, 0) for number in partitions])
         return made
@@ -206,10 +206,10 @@ def recovery(world: World, arguments: argparse.Namespace) -> None:
 def _fill_changelog(world: World, values: Mapping[int, float], at_ms: int) -> None:
     """Write to the changelog what the service writes after one reading of each device, with its alert published."""
     settings = AlertsSettings.model_validate({"kafka": world.kafka, "registry": world.registry, "rules": RULES})
-    prepare(settings, kafka.admin(world.kafka, "bench"))
+    prepare(settings, clients.admin(world.kafka, "bench"))
     book = settings.rule_book()
     engine = RuleEngine(book, DeviceTable(book, {}).default_bounds, settings.reorder_ms)
-    producer = kafka.producer(world.kafka, "bench", linger_ms=50)
+    producer = clients.producer(world.kafka, "bench", linger_ms=50)
     for device, value in values.items():
         state, first = DeviceRuleState(), reading_of(reading(device, value, at_ms, 1))
         engine.apply(state, first, None)

@@ -32,7 +32,7 @@ from confluent_kafka import TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from isotherm.cli.apply import apply
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.stack import ports
 from isotherm.stack.measurement import environment, fine_cpu_s, resident_bytes

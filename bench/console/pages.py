@@ -26,8 +26,8 @@ from confluent_kafka import Producer
 
 import isotherm.schemas
 from isotherm.cli.apply import apply
-from isotherm.servicekit import kafka
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.stack import measurement
 from isotherm.stack.ports import Ports, hold_free_port, release
@@ -58,7 +58,7 @@ class Cluster:
 
     def __init__(self, settings: KafkaSettings, registry: RegistrySettings, connectors: int, tasks: int) -> None:
         schemas = SchemaRegistry(registry)
-        self._producer: Producer = kafka.producer(settings, "bench")
+        self._producer: Producer = clients.producer(settings, "bench")
         self._connector = schemas.encoder("isotherm.connectors", isotherm.schemas.schema("ConnectorConfig", 2))
         self._status = schemas.encoder("isotherm.status", isotherm.schemas.schema("TaskStatus", 2))
         self._plugin = schemas.encoder("isotherm.plugins", isotherm.schemas.schema("PluginDefinition", 1))

@@ -17,8 +17,8 @@ from isotherm.cli.apply import apply
 from isotherm.mqtt_proxy.service import SESSION
 from isotherm.mqtt_proxy.sessions.records import to_record
 from isotherm.mqtt_proxy.sessions.store import StoredState
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.stack.measurement import environment, load_average
 from isotherm.stack.ports import Ports

@@ -14,8 +14,8 @@ from isotherm.cli.apply import apply, declared_subjects, declared_topics
 from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
 from isotherm.persisters.api.record import Record
 from isotherm.persisters.consuming.consumed_records import records_of
-from isotherm.servicekit import kafka
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 PARTITIONS = 4
@@ -93,7 +93,9 @@ def fill(
     """Write the records, one device after another, from record number `first` on; all are acknowledged on return."""
     schemas = SchemaRegistry(registry)
     encode = schemas.encoder(workload.topic, isotherm.schemas.schema(workload.record, 1))
-    producer = kafka.producer(kafka_settings, "bench", linger_ms=50, queue_buffering_max_messages=2 * _PRODUCED_AT_ONCE)
+    producer = clients.producer(
+        kafka_settings, "bench", linger_ms=50, queue_buffering_max_messages=2 * _PRODUCED_AT_ONCE
+    )
     make, chance = _MAKERS[workload.record], random.Random(first + 1)
     for number in range(first, workload.records):
         window, device = divmod(number, devices)
@@ -111,7 +113,7 @@ def read_all(kafka_settings: KafkaSettings, workload: Workload) -> list[list[Rec
 
 
 def _partition(kafka_settings: KafkaSettings, topic: str, number: int) -> Iterator[Record]:
-    consumer: Consumer = kafka.consumer(kafka_settings, "bench", "bench-reader", enable_partition_eof=True)
+    consumer: Consumer = clients.consumer(kafka_settings, "bench", "bench-reader", enable_partition_eof=True)
     consumer.assign([TopicPartition(topic, number, 0)])
     try:
         while True:

@@ -14,8 +14,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from consumer_lag import CLIENT
 from isotherm.demo.addresses import Addresses
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.stack.ports import LOOPBACK
 
 DEVICE = "bench-whole-thermostat"

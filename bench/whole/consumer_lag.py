@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 
 from isotherm.connector.offsets.replay import TIMEOUT_S, offset_bounds
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 
 CLIENT = "bench-whole"

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from isotherm.aggregator.frames import readings, windows
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
-from isotherm.aggregator.kafka.broker import Broker
+from isotherm.aggregator.kafka_clients import open_broker
 from isotherm.aggregator.recompute import corrections
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
@@ -62,7 +62,7 @@ class Topics:
     def devices(self) -> DataFrame:
         """Return `device_id`, `home` and `room` of every device that is known now. Raises BrokerError."""
         topic = self.settings.devices_topic
-        broker = Broker(self.settings.kafka)
+        broker = open_broker(self.settings.kafka)
         try:
             ends = end_offsets_by_number(broker, topic)
         finally:
@@ -94,7 +94,7 @@ class Topics:
     def _ids_of_readings(self) -> SchemaIds:
         """Return the ids of all known versions. A value with any other id is left out and does not end the query."""
         record = readings.READER["name"]
-        broker = Broker(self.settings.kafka)
+        broker = open_broker(self.settings.kafka)
         try:
             topics = broker.input_topics(self.settings)
         finally:

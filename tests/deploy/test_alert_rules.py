@@ -21,7 +21,6 @@ from isotherm.deploy import rules
 from isotherm.deploy.definitions import Definition
 from isotherm.deploy.services import SERVICES, WORKER_COUNTS
 from isotherm.servicekit.health import Health
-from isotherm.servicekit.settings import KafkaSettings
 
 pytestmark = pytest.mark.promtool
 
@@ -65,7 +64,7 @@ def _console() -> CollectorRegistry:
     """A console that has read nothing yet; its metrics name the followed topics from the start."""
     registry = CollectorRegistry()
     topics = {"isotherm.status": TopicHandler(bytes, lambda _message, _value: None)}
-    TopicFollower(KafkaSettings(), "console", topics, Health(), FollowerMetrics(registry))
+    TopicFollower("console", lambda: pytest.fail("it is not started"), topics, Health(), FollowerMetrics(registry))
     return registry
 
 

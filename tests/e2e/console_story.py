@@ -23,7 +23,7 @@ from isotherm.cli import records
 from isotherm.cli.records import UnknownTopicError
 from isotherm.demo import workers
 from isotherm.demo.system import SINK_GROUP, System
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 
 NAME = "greenhouse-to-cassandra"
 TOPIC, KEYSPACE, TABLE = "greenhouse", "greenhouse", "readings"

@@ -114,7 +114,12 @@ def test_a_library_must_not_import_a_service(lint: Lint) -> None:
         ("demo.table", "console.settings", "Tools that start services as processes"),
         ("kcql.dates", "schemas", "KCQL, payloads, the simulators and the local stack"),
         ("persisters.task.opening", "persisters.sinks.tls", "The persisters' loop knows no sink"),
-        ("coap_ingest.connectors.sources", "servicekit.kafka", "These packages are given their Kafka clients"),
+        ("coap_ingest.connectors.sources", "servicekit.kafka.clients", "Only service modules make Kafka clients"),
+        ("console.records.topics", "servicekit.kafka.clients", "Only service modules make Kafka clients"),
+        ("mqtt_proxy.sessions.recovery", "servicekit.kafka.clients", "Only service modules make Kafka clients"),
+        ("persisters.consuming.membership", "servicekit.kafka.clients", "Only service modules make Kafka clients"),
+        ("aggregator.supervision.query_runner", "aggregator.kafka_clients", "Only service modules make Kafka clients"),
+        ("mqtt_proxy.bridge.worker", "mqtt_proxy.kafka_clients", "Only service modules make Kafka clients"),
         ("persisters.sinks.cassandra.cql", "persisters.sinks.hazelcast.items", "Layers of the persisters' sinks"),
     ],
 )

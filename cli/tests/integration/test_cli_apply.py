@@ -22,8 +22,8 @@ from isotherm.cli.plan import (
     JsonSchema,
     Outcome,
 )
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry

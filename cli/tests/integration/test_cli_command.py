@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from isotherm.cli.apply import apply
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry

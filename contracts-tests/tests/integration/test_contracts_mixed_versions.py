@@ -35,9 +35,9 @@ from isotherm.persisters.records.projection import Projector
 from isotherm.persisters.sinks.catalog import KINDS
 from isotherm.persisters.task.loop import Loop
 from isotherm.persisters.task.loop_settings import LoopSettings
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.health import Health
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Stop
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.stack.servers.kafka import Kafka

@@ -40,9 +40,10 @@ from isotherm.cli.plan import (
     text_of,
     topic_steps,
 )
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.backoff import Backoff
+from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.errors import error_of
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 _REQUEST_TIMEOUT_S = 30.0
@@ -278,7 +279,7 @@ class _Session:
             try:
                 self._admin.create_topics([new], operation_timeout=_REQUEST_TIMEOUT_S)[topic.name].result()
             except KafkaException as error:
-                if clients.error_of(error) is None or error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                if error_of(error) is None or error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
                 # Another `apply` has created it at the same time; the next run compares.
                 return Step("topic", step.name, Outcome.UNCHANGED, "created by another process at the same time")

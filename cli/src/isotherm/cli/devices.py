@@ -10,8 +10,8 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, Producer
 
 import isotherm.schemas
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry, WireFormatError
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 TOPIC = "devices"

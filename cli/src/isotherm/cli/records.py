@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 
 _REQUEST_TIMEOUT_S = 30.0
@@ -66,9 +66,3 @@ def _partitions(consumer: Consumer, topics: tuple[str, ...], offset: int) -> lis
         if topic not in known:
             raise UnknownTopicError(f"Kafka has no topic {topic}")
     return [TopicPartition(topic, partition, offset) for topic in topics for partition in known[topic].partitions]
-
-
-def reason(error: Exception) -> str:
-    """Return an error's text for the user; of Kafka's errors only the description."""
-    kafka_error = clients.error_of(error)
-    return str(error) if kafka_error is None else kafka_error.str()

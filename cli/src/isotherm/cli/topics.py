@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import isotherm.schemas
 from isotherm.connector.offsets.topic_sizes import topic_sizes
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 
 

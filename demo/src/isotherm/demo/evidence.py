@@ -22,8 +22,8 @@ from hazelcast.client import HazelcastClient
 from isotherm.cli import records
 from isotherm.demo.addresses import Addresses
 from isotherm.demo.reconciliation import Identity, Published
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.simulators.ledger import events
 
 DEAD_LETTERS = ".dead-letters"

@@ -22,8 +22,8 @@ from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR, SCHEMA
 from isotherm.connector.state.desired_state import CONNECTOR_ITSELF
 from isotherm.connector.state.status import TOPIC as STATUS
 from isotherm.connector.state.target_follower import READER
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 PATIENCE_S = 240.0

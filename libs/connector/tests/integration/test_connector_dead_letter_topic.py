@@ -20,8 +20,8 @@ from isotherm.connector.errors.dead_letters import (
     producer_overrides,
 )
 from isotherm.connector.state.status import TOPIC, Heartbeat, State
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 pytestmark = pytest.mark.integration

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # there, not in its __all__
 
 from isotherm.connector.distributed.generations import Fence, Generation, StaleConfigurationError
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 
 pytestmark = pytest.mark.integration

@@ -18,7 +18,7 @@ from isotherm.connector.offsets.replay import (
     reset_offsets,
     set_offsets,
 )
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 
 pytestmark = pytest.mark.integration

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
+from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from isotherm.connector.standalone.reporting import counts_of
-from isotherm.connector.state.status import DeferredHeartbeat, Heartbeat, State
-from isotherm.servicekit.avro import SchemaNotRegisteredError
+from isotherm.connector.state.status import Heartbeat, State
+from isotherm.servicekit.avro import SchemaNotRegisteredError, SchemaRegistry
 
 
 def test_counters_and_gauges_are_summed_over_their_labels() -> None:
@@ -23,38 +25,52 @@ def test_counters_and_gauges_are_summed_over_their_labels() -> None:
     assert counts_of(registry, "suite_part_") == {"received": 5, "connections": 7}
 
 
+class Registry:
+    """A registry that does not have the schema at the first request."""
+
+    def __init__(self, failures: int = 1) -> None:
+        self.requests, self._failures = 0, failures
+
+    def encoder(self, topic: str, _schema: object) -> Callable[[dict[str, Any]], bytes]:
+        """Return an encoder that keeps only the state."""
+        self.requests += 1
+        if self.requests <= self._failures:
+            raise SchemaNotRegisteredError(topic)
+        return lambda record: bytes(record["state"], "ascii")
+
+
 class Told:
-    """A heartbeat that keeps its calls."""
+    """A producer that keeps what is produced."""
 
     def __init__(self) -> None:
-        self.states: list[str] = []
+        self.states: list[bytes] = []
 
-    def beat(self, state: State, _counts: object, _lag: object) -> None:
-        """One beat."""
-        self.states.append(state)
+    def poll(self, _timeout_s: float) -> None:
+        """Report nothing."""
 
-    publish_final_state = beat
+    flush = poll
+
+    def produce(self, _topic: str, *, key: str, value: bytes) -> None:
+        """Keep a value."""
+        self.states.append(value)
 
 
-def test_a_heartbeat_that_cannot_be_made_is_tried_again_after_half_a_minute() -> None:
-    now_ms, told, tries = 0.0, Told(), 0
+def heartbeat_of(registry: Registry, told: Told, clock_ms: Callable[[], float]) -> Heartbeat:
+    made = cast(Producer, told)
+    return Heartbeat(lambda: made, cast(SchemaRegistry, registry), connector="a", task=0, clock_ms=clock_ms)
 
-    def make() -> Heartbeat:
-        nonlocal tries
-        tries += 1
-        if tries == 1:
-            raise SchemaNotRegisteredError("isotherm.status")
-        return cast(Heartbeat, told)
 
-    heartbeat = DeferredHeartbeat(make, lambda: now_ms)
+def test_a_schema_that_is_missing_is_looked_up_again_after_half_a_minute() -> None:
+    now_ms, told, registry = 0.0, Told(), Registry()
+    heartbeat = heartbeat_of(registry, told, lambda: now_ms)
     for now_ms in (0.0, 29_999.0, 30_000.0, 90_000.0):  # noqa: B007 - the clock reads it
         heartbeat.beat(State.RUNNING, dict, dict)
     heartbeat.publish_final_state(State.UNASSIGNED, {})
-    assert tries == 2
-    assert told.states == ["RUNNING", "RUNNING", "UNASSIGNED"]
+    assert registry.requests == 2
+    assert told.states == [b"RUNNING", b"RUNNING", b"UNASSIGNED"]
 
 
 def test_the_last_word_of_a_task_that_fails_at_once_is_said() -> None:
     told = Told()
-    DeferredHeartbeat(lambda: cast(Heartbeat, told)).publish_final_state(State.FAILED, {}, "trace")
-    assert told.states == ["FAILED"]
+    heartbeat_of(Registry(0), told, lambda: 0.0).publish_final_state(State.FAILED, {}, "trace")
+    assert told.states == [b"FAILED"]

@@ -6,14 +6,16 @@ from typing import cast
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from isotherm.servicekit import kafka
+from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.consuming import consume_available
+from isotherm.servicekit.kafka.errors import error_of
 from isotherm.servicekit.settings import KafkaSettings
 
 
 def test_settings_win_over_overrides_and_these_over_defaults() -> None:
     settings = KafkaSettings(bootstrap_servers="k:1", properties={"linger.ms": "9", "security.protocol": "SSL"})
 
-    config = kafka.client_config(settings, "me", linger_ms=1, acks="1")
+    config = clients.client_config(settings, "me", linger_ms=1, acks="1")
 
     assert config["bootstrap.servers"] == "k:1"
     assert config["client.id"] == "me"
@@ -21,32 +23,32 @@ def test_settings_win_over_overrides_and_these_over_defaults() -> None:
 
 
 def test_producers_are_idempotent_and_partition_as_java_does() -> None:
-    assert kafka.PRODUCER_DEFAULTS["enable.idempotence"] is True
-    assert kafka.PRODUCER_DEFAULTS["acks"] == "all"
-    assert kafka.PRODUCER_DEFAULTS["partitioner"] == "murmur2_random"
+    assert clients.PRODUCER_DEFAULTS["enable.idempotence"] is True
+    assert clients.PRODUCER_DEFAULTS["acks"] == "all"
+    assert clients.PRODUCER_DEFAULTS["partitioner"] == "murmur2_random"
 
 
 def test_consumers_see_committed_records_only_and_commit_when_told() -> None:
-    assert kafka.CONSUMER_DEFAULTS["isolation.level"] == "read_committed"
-    assert kafka.CONSUMER_DEFAULTS["enable.auto.commit"] is False
+    assert clients.CONSUMER_DEFAULTS["isolation.level"] == "read_committed"
+    assert clients.CONSUMER_DEFAULTS["enable.auto.commit"] is False
 
 
 def test_property_that_librdkafka_does_not_know_is_refused_when_the_client_is_made() -> None:
     with pytest.raises(KafkaException, match=r"no\.such\.property"):
-        kafka.producer(KafkaSettings(properties={"no.such.property": "1"}), "me")
+        clients.producer(KafkaSettings(properties={"no.such.property": "1"}), "me")
 
 
 def test_kafka_error_is_found_in_an_exception() -> None:
     error = KafkaError(KafkaError._TIMED_OUT)
 
-    assert kafka.error_of(error) is error
-    assert kafka.error_of(KafkaException(error)) is error
-    assert kafka.error_of(ValueError("x")) is None
+    assert error_of(error) is error
+    assert error_of(KafkaException(error)) is error
+    assert error_of(ValueError("x")) is None
 
 
 def test_repeated_error_is_said_once_in_its_interval(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 0.0
-    say = kafka._Errors(interval_s=30.0, clock=lambda: now_s)
+    say = clients._Errors(interval_s=30.0, clock=lambda: now_s)
     down, timeout = KafkaError(KafkaError._ALL_BROKERS_DOWN), KafkaError(KafkaError._TIMED_OUT)
 
     def said(*errors: KafkaError) -> int:
@@ -82,7 +84,7 @@ def test_what_is_there_is_consumed_without_waiting_for_more() -> None:
     consumer = FetchedConsumer(["a", "b", "c"])
 
     def consumed() -> list[object]:
-        return [*kafka.consume_available(cast(Consumer, consumer), 2, 0.5)]
+        return [*consume_available(cast(Consumer, consumer), 2, 0.5)]
 
     assert consumed() == ["a", "b"]
     assert consumed() == ["c"]

@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Producer
 
 from isotherm.servicekit.health import Health
-from isotherm.servicekit.kafka import PRODUCER_DEFAULTS
+from isotherm.servicekit.kafka.clients import PRODUCER_DEFAULTS
 from isotherm.servicekit.producer.delivery import LoopProducer
 from isotherm.servicekit.producer.health import ProducerHealth
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from isotherm.servicekit import kafka
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.promised_properties import PROMISED, broken_promise
 from isotherm.servicekit.settings import (
     KafkaSettings,
@@ -67,6 +67,6 @@ def test_a_client_that_has_to_differ_is_not_changed_by_what_keeps_the_promise() 
     """The aggregator's clock reads uncommitted records on purpose; nothing that it reads is stored."""
     settings = KafkaSettings(properties={"isolation.level": "read_committed", "client.rack": "a"})
 
-    config: dict[str, Any] = kafka.client_config(settings, "me", isolation_level="read_uncommitted")
+    config: dict[str, Any] = clients.client_config(settings, "me", isolation_level="read_uncommitted")
 
     assert (config["isolation.level"], config["client.rack"]) == ("read_uncommitted", "a")

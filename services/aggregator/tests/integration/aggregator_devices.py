@@ -11,8 +11,8 @@ from aggregator_world import READING, Topics
 from confluent_kafka import Message
 
 from isotherm.servicekit import avro
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry, WireFormatError
+from isotherm.servicekit.kafka import clients
 from isotherm.simulators import checker
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from aggregator_world import READING, RULES, Process, Record, Topics, identity, make_records, produce
 
 from isotherm.servicekit import avro
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.simulators import checker
 
 LATER_MS = 600_000

@@ -17,7 +17,7 @@ from typing import Any
 import fastavro
 from confluent_kafka import TopicPartition
 
-from isotherm.servicekit import kafka
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 from isotherm.simulators import checker
 from isotherm.simulators.checker import Rules, WindowKey
@@ -87,7 +87,7 @@ def _partition(
     bootstrap: str, topic: str, number: int, schema: str, rules: Rules
 ) -> tuple[int, dict[WindowKey, dict[str, float]]]:
     parsed = fastavro.parse_schema(json.loads(schema))
-    consumer = kafka.consumer(
+    consumer = clients.consumer(
         KafkaSettings(bootstrap_servers=bootstrap), "recount", "recount", enable_partition_eof=True
     )
     consumer.assign([TopicPartition(topic, number, 0)])

@@ -14,8 +14,8 @@ from aggregator_world import READING, RULES, Process, Topics, reading_v2, wait_f
 
 from isotherm.schemas import schema
 from isotherm.servicekit import avro
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.simulators import checker
 
 AGGREGATE = schema("TemperatureAggregate", 1)

@@ -26,8 +26,8 @@ from aggregator_world import (
 from confluent_kafka import Message, Producer
 
 from isotherm.servicekit import avro
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.simulators import checker
 from isotherm.stack.servers.kafka import Kafka
 

@@ -22,8 +22,8 @@ from isotherm.cli.apply import apply
 from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
 from isotherm.schemas import schema, topic
 from isotherm.servicekit import avro
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.simulators import checker
 from isotherm.stack import measurement

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from isotherm.aggregator.kafka.broker import Broker
+from isotherm.aggregator.kafka_clients import open_broker
 from isotherm.aggregator.watermark.clock import UnreadPartition
 from isotherm.connector.errors.dead_letters import ensure_topic
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 from isotherm.stack.servers.kafka import Kafka
 
@@ -24,7 +24,7 @@ def test_what_is_unread_is_seen_as_often_as_it_is_asked_for(kafka: Kafka) -> Non
     for number in range(3):
         producer.produce(TOPIC, value=str(number), timestamp=1_000 + number)
     assert producer.flush(60) == 0
-    broker = Broker(settings)
+    broker = open_broker(settings)
     try:
         ends = broker.end_offsets([TOPIC], committed=False)
         asked = [

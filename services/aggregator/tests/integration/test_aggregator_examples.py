@@ -19,8 +19,8 @@ from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
 from isotherm.connector.errors.dead_letters import ensure_topic
 from isotherm.schemas import schema
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.stack.artifacts import Artifacts
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry

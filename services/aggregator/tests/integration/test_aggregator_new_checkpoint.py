@@ -12,8 +12,8 @@ from aggregator_world import MAX_PUBLISH_DELAY_MS, READING, RULES, Process, Topi
 from confluent_kafka import TopicPartition
 
 from isotherm.schemas import schema
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.simulators import checker
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry

@@ -31,8 +31,8 @@ from aggregator_world import (
 )
 
 from isotherm.servicekit import avro
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.simulators import checker
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from isotherm.aggregator.kafka.broker import BrokerError
 from isotherm.aggregator.kafka.output_producer import OutputProducer, OutputRefusedError
 from isotherm.aggregator.supervision.supervised_query import Cause, cause_of
-from isotherm.servicekit import kafka
-from isotherm.servicekit.settings import KafkaSettings
 
 RECORDS = [("out", b"k1", b"v1"), ("out", b"k2", b"v2")]
 
@@ -53,23 +51,15 @@ class FakeProducer:
         self.is_purged = True
 
 
-@pytest.fixture
-def producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
-    """The producers that are made, in order; the test says what they are."""
-    made: list[FakeProducer] = []
-    waiting = made
-    monkeypatch.setattr(kafka, "producer", lambda *_, **__: waiting.pop(0))
-    return made
+def output(*producers: FakeProducer) -> OutputProducer:
+    """An output that makes these producers, in order."""
+    waiting = list(producers)
+    return OutputProducer(lambda: cast(Producer, waiting.pop(0)))
 
 
-def output() -> OutputProducer:
-    return OutputProducer(KafkaSettings())
-
-
-def test_everything_is_stored_when_it_returns_and_the_producer_is_kept(producers: list[FakeProducer]) -> None:
+def test_everything_is_stored_when_it_returns_and_the_producer_is_kept() -> None:
     producer = FakeProducer(full=3)
-    producers += [producer]
-    sender = output()
+    sender = output(producer)
     sender.send(RECORDS)
     sender.send(RECORDS[:1])
     assert producer.stored == [*RECORDS, RECORDS[0]]
@@ -78,12 +68,9 @@ def test_everything_is_stored_when_it_returns_and_the_producer_is_kept(producers
 @pytest.mark.parametrize(
     "first", [FakeProducer(error=KafkaError(KafkaError._MSG_TIMED_OUT)), FakeProducer(is_silent=True)]
 )
-def test_an_outage_is_transient_and_the_next_try_begins_anew(
-    producers: list[FakeProducer], first: FakeProducer
-) -> None:
+def test_an_outage_is_transient_and_the_next_try_begins_anew(first: FakeProducer) -> None:
     second = FakeProducer()
-    producers += [first, second]
-    sender = output()
+    sender = output(first, second)
     with pytest.raises(BrokerError, match="did not store the windows") as failure:
         sender.send(RECORDS)
     assert first.is_purged
@@ -93,22 +80,21 @@ def test_an_outage_is_transient_and_the_next_try_begins_anew(
     assert second.stored == RECORDS
 
 
-def test_a_refused_record_ends_the_query_for_good(producers: list[FakeProducer]) -> None:
-    producers += [FakeProducer(error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))]
+def test_a_refused_record_ends_the_query_for_good() -> None:
+    refused = FakeProducer(error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     with pytest.raises(OutputRefusedError) as failure:
-        output().send(RECORDS)
+        output(refused).send(RECORDS)
     assert cause_of(repr(failure.value)) is Cause.FAILURE
 
 
-def test_a_fenced_producer_is_replaced(producers: list[FakeProducer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fenced_producer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     fatal, second = FakeProducer(), FakeProducer()
 
     def raise_fatal(*_: object, **__: object) -> None:
         raise KafkaException(KafkaError(KafkaError._FATAL))
 
     monkeypatch.setattr(fatal, "produce", raise_fatal)
-    producers += [fatal, second]
-    sender = output()
+    sender = output(fatal, second)
     with pytest.raises(BrokerError):
         sender.send(RECORDS)
     sender.send(RECORDS)

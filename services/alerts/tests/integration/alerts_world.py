@@ -23,8 +23,8 @@ from isotherm.cli import records as topic_records
 from isotherm.cli.apply import apply
 from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
 from isotherm.schemas import schema, topic, versions
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 PARTITIONS = 4

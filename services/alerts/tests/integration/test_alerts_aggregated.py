@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from alerts_world import PARTITIONS, Topics, Worker, until
 
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 

@@ -12,8 +12,8 @@ from isotherm.alerts.rules.device_table import DeviceTable
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.cli.apply import apply
 from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry

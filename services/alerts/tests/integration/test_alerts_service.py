@@ -15,7 +15,7 @@ from alerts_world import Topics, Worker, until
 from confluent_kafka import Message
 
 from isotherm.connector.errors.dead_letters import PREFIX
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.simulators.scripted_day import temperature
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry

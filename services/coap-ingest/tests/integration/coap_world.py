@@ -24,8 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from isotherm.cli.apply import apply
 from isotherm.connector.errors.dead_letters import ensure_topic
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.simulators.ledger import events
 from isotherm.stack.servers.kafka import Kafka

@@ -26,8 +26,9 @@ from isotherm.connector.distributed.controller import TaskPlan, task_plan
 from isotherm.connector.distributed.task_launch import TaskLaunch, run_launched_task
 from isotherm.connector.distributed.worker import DistributedWorker, WorkerSettings
 from isotherm.connector.state.status import Heartbeat, State
-from isotherm.servicekit import kafka, lifecycle
+from isotherm.servicekit import lifecycle
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop
 from isotherm.servicekit.settings import HttpSettings, KafkaSettings, RegistrySettings
 
@@ -62,7 +63,7 @@ def run_task(bootstrap: str, registry: str, launch: TaskLaunch, stop: Stop) -> i
     """Append every record's value to the file."""
     config = validate(DEFINITION, launch.config.resolved(os.environ))
     heartbeat = Heartbeat(
-        lambda: kafka.producer(KafkaSettings(bootstrap_servers=bootstrap), "file-status"),
+        lambda: clients.producer(KafkaSettings(bootstrap_servers=bootstrap), "file-status"),
         SchemaRegistry(RegistrySettings(url=registry)),
         connector=config.name,
         task=launch.task,
@@ -71,7 +72,7 @@ def run_task(bootstrap: str, registry: str, launch: TaskLaunch, stop: Stop) -> i
     )
     counts = {"written": 0}
     with Path(config.text("file")).open("a", encoding="utf-8") as lines:
-        consumer = kafka.consumer(KafkaSettings(bootstrap_servers=bootstrap), "file-task", f"connect-{config.name}")
+        consumer = clients.consumer(KafkaSettings(bootstrap_servers=bootstrap), "file-task", f"connect-{config.name}")
         consumer.subscribe(config.items("topics"))
         while not stop.is_set():
             heartbeat.beat(State.RUNNING, lambda: counts, dict)

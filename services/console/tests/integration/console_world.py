@@ -20,7 +20,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # not 
 from isotherm.cli import records
 from isotherm.cli.apply import apply
 from isotherm.connector.errors.dead_letters import dead_letter_headers
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry

@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 from console_world import WAIT_S, Console, World, until
 
 import isotherm.schemas
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 
 pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration

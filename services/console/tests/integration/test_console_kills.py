@@ -20,8 +20,8 @@ from console_world import KLASS, WAIT_S, Console, World, produce_dead_letters, u
 
 from isotherm.cli import records
 from isotherm.connector.errors.dead_letters import ensure_topic
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.kafka import clients
 
 pytest_plugins = ("console_fixtures",)
 pytestmark = pytest.mark.integration

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 from console_in_memory import CONFIG, World, world_of
 
 from isotherm.console.dead_letters.queue import KafkaDeadLetterQueues, RecordPosition
 from isotherm.console.errors import NotFoundError
-from isotherm.servicekit.settings import KafkaSettings
 
 CONTROL = ("isotherm.connectors", "__consumer_offsets", "isotherm.odd.dead-letters")
 
@@ -39,8 +39,9 @@ def test_a_control_topic_is_never_a_queue(world: World, topic: str) -> None:
     world.memory.write("a", record)
     assert world.control.dead_letter_topics() == set()
     queues = KafkaDeadLetterQueues(
-        KafkaSettings(bootstrap_servers="127.0.0.1:1"),
         cast(AdminClient, Topics()),
+        lambda: Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "test"}),
+        lambda: pytest.fail("nothing is replayed"),
         timeout_ms=1_000,
         max_records=10,
         configured_topics=lambda: CONTROL,

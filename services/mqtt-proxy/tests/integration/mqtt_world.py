@@ -18,8 +18,8 @@ import httpx
 
 from isotherm.cli.apply import apply
 from isotherm.mqtt_proxy.sessions.recovery import end_offsets, read_to_end
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Stop
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.stack.servers.kafka import Kafka

@@ -22,8 +22,9 @@ from mqtt_world import WAIT_S
 
 from isotherm.mqtt_proxy.delivery.transactional_writer import RETRY_BACKOFF_MS, TransactionalWriter, WriteResult
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
+from isotherm.mqtt_proxy.kafka_clients import build_outcome_consumer
 from isotherm.mqtt_proxy.sessions.recovery import end_offsets, is_committed, read_to_end
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Stop
 from isotherm.servicekit.settings import KafkaSettings
 from isotherm.stack.servers.kafka import Kafka
@@ -84,7 +85,7 @@ def test_nobody_says_that_a_record_was_aborted_which_kafka_has_deleted(topics: T
     for value in range(3):
         producer.produce(topics.sessions, b"%d" % value, partition=0)
     assert producer.flush(WAIT_S) == 0
-    asked = partial(is_committed, topics.settings, "outcome", is_over=lambda: False)
+    asked = partial(is_committed, partial(build_outcome_consumer, topics.settings, "outcome"), is_over=lambda: False)
     assert asked((topics.sessions, 0, 1))
     topics.forget(2)
     with pytest.raises(KafkaException):
@@ -141,8 +142,10 @@ class Rounds:
         def count() -> None:
             self.replaced += 1
 
+        make_consumer = partial(build_outcome_consumer, self._topics.settings, "outcome")
+
         def found(*place: object) -> bool:
-            return is_committed(self._topics.settings, "outcome", place, lambda: False)  # type: ignore[arg-type]  # passed on
+            return is_committed(make_consumer, place, lambda: False)  # type: ignore[arg-type]  # passed on
 
         writer = TransactionalWriter(
             partial(_producer, settings_of(self._gate), transactional_id),

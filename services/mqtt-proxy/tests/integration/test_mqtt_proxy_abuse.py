@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 from mqtt_devices import PUBACK, PUBCOMP, PUBREC, Wire, packet, publish_packet, text
 from mqtt_world import Proxy, opened, wait_until
 
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 

@@ -21,7 +21,7 @@ from kafka_gate import KafkaGate, Loss
 from mqtt_devices import PUBREC, DeviceGroup, Wire, publish_packet
 from mqtt_world import ROUTES, Proxy, opened
 
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 

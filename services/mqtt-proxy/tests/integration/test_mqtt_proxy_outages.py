@@ -13,7 +13,7 @@ from kafka_gate import OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaGate
 from mqtt_devices import PUBACK, PUBCOMP, PUBREC, DeviceGroup, Wire, connect_packet, under_load
 from mqtt_world import WAIT_S, Proxy, opened, wait_until
 
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 

@@ -14,8 +14,8 @@ from mqtt_world import Proxy, Topics, opened, wait_until
 from isotherm.connector.state.status import Heartbeat, State
 from isotherm.mqtt_proxy.processes.name_conflicts import NameConflicts
 from isotherm.schemas import schema
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 

@@ -17,7 +17,7 @@ from isotherm.mqtt_proxy.delivery.transactional_writer import (
     WriteResult,
 )
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
-from isotherm.servicekit.kafka import PRODUCER_DEFAULTS
+from isotherm.servicekit.kafka.clients import PRODUCER_DEFAULTS
 from isotherm.servicekit.lifecycle import Stop
 
 PRODUCE, ADD_PARTITIONS, END_TXN = 0, 24, 26

@@ -20,8 +20,8 @@ from service_process import ServiceProcess
 import isotherm.schemas
 from isotherm.cli.apply import apply
 from isotherm.cli.plan import DeclaredSubject, DeclaredTopic
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 BASE_MS = 1_767_225_600_000

@@ -14,7 +14,7 @@ from persisters_stores import MapStore
 from persisters_world import BASE_MS, Broker, Persisters
 
 from isotherm.connector.offsets.replay import parse_position, reset_offsets
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 
 pytest_plugins = ("persisters_fixtures",)
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

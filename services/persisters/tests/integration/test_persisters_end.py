@@ -9,7 +9,7 @@ import pytest
 from persisters_stores import Store
 from persisters_world import BASE_MS, Broker, Persisters
 
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit
 
 pytest_plugins = ("persisters_fixtures",)

@@ -21,8 +21,8 @@ from isotherm.persisters.buffers.partition_buffer import Partition
 from isotherm.persisters.consuming.fetch_positions import NothingReadError
 from isotherm.persisters.task.loop import Loop
 from isotherm.persisters.task.loop_settings import LoopSettings
-from isotherm.servicekit import kafka as clients
 from isotherm.servicekit.health import Health
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Stop
 
 pytest_plugins = ("persisters_fixtures",)

@@ -19,7 +19,7 @@ from isotherm.persisters.sinks.hazelcast.structures import (
     Source,
     TransactionalWriter,
 )
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 
 pytest_plugins = ("persisters_fixtures",)
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]

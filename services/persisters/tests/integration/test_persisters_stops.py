@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not all of 
 from persisters_stores import MapStore, Store
 from persisters_world import BASE_MS, Broker, Persisters, Seen
 
-from isotherm.servicekit import kafka as clients
+from isotherm.servicekit.kafka import clients
 
 pytest_plugins = ("persisters_fixtures",)
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

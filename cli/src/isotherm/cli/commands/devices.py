@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 from confluent_kafka import KafkaException
 
-from isotherm.cli import devices, records, settings
+from isotherm.cli import devices, settings
 from isotherm.cli.options import ConfigOption, KafkaOption, RegistryOption, SetOption
 from isotherm.cli.output import fail, note
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError
 from isotherm.servicekit.exit_codes import Exit
+from isotherm.servicekit.kafka.errors import reason_of
 
 app = typer.Typer(
     help="Manage the metadata of devices.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -36,7 +37,7 @@ def import_(
     try:
         imported = devices.import_lines(file, loaded.kafka, loaded.registry)
     except (SchemaNotRegisteredError, RegistryUnavailableError, KafkaException) as error:
-        fail(records.reason(error))
+        fail(reason_of(error))
     for problem in imported.problems:
         note(problem)
     note(f"{imported.stored} devices stored")

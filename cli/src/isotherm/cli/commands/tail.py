@@ -17,6 +17,7 @@ from isotherm.cli.output import fail, refuse
 from isotherm.cli.record_lines import json_line, where_condition
 from isotherm.connector.offsets.replay import time_ms_of
 from isotherm.servicekit.avro import Decoder, RegistryUnavailableError, SchemaRegistry
+from isotherm.servicekit.kafka.errors import reason_of
 
 
 def tail(
@@ -66,4 +67,4 @@ def tail(
     except KeyboardInterrupt:
         return
     except (records.UnknownTopicError, RegistryUnavailableError, KafkaException) as error:
-        fail(records.reason(error))
+        fail(reason_of(error))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaException
 
-from isotherm.cli import records, settings
+from isotherm.cli import settings
 from isotherm.cli import topics as topic_list
 from isotherm.cli.options import ConfigOption, KafkaOption, SetOption
 from isotherm.cli.output import fail, write
+from isotherm.servicekit.kafka.errors import reason_of
 
 
 def topics(kafka: KafkaOption = None, config: ConfigOption = None, set_: SetOption = None) -> None:
@@ -16,4 +17,4 @@ def topics(kafka: KafkaOption = None, config: ConfigOption = None, set_: SetOpti
     try:
         write(topic_list.text(topic_list.listed(loaded.kafka)))
     except KafkaException as error:
-        fail(records.reason(error))
+        fail(reason_of(error))

@@ -6,6 +6,7 @@ from isotherm.aggregator.checkpoint.folder import CheckpointFolder, CheckpointMi
 from isotherm.aggregator.checkpoint.writer_schema_cache import WriterSchemaCache
 from isotherm.aggregator.kafka.broker import Broker, BrokerError
 from isotherm.aggregator.kafka.start_search import find_start, spark_offsets
+from isotherm.aggregator.kafka_clients import open_broker, open_output_producer
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
@@ -83,7 +84,7 @@ class Aggregator:
             raise SettingsError([f"checkpoint_dir: {str(folder.folder)!r} cannot be used: {error}"]) from error
         except StopRequestedError:
             return Exit.OK
-        broker, registry = Broker(settings.kafka), SchemaRegistry(settings.registry)
+        broker, registry = open_broker(settings.kafka), SchemaRegistry(settings.registry)
         try:
             self._run_queries(wait, broker, registry, lock)
         except StopRequestedError:
@@ -112,6 +113,7 @@ class Aggregator:
                 folder,
                 devices,
                 self._metrics,
+                open_output_producer(settings.kafka),
                 lambda batch_id: windows.open_windows_before(batch_id),
                 start.complete_after_ms,
             )

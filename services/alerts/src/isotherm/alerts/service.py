@@ -35,10 +35,11 @@ from isotherm.connector.errors.dead_letters import DeadLetterQueue, producer_ove
 from isotherm.connector.standalone.reporting import Reporter, counts_of, reported
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import TargetFollower
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop
 from isotherm.servicekit.settings import SettingsError
 from isotherm.servicekit.startup import wait_until_up
@@ -80,7 +81,7 @@ class Alerts:
         devices = f"{settings.name}-devices"
         self._follower = DeviceTableFollower(
             settings.devices_topic,
-            lambda: kafka.consumer(
+            lambda: clients.consumer(
                 settings.kafka, devices, devices, enable_partition_eof=True, fetch_wait_max_ms=_DEVICES_FETCH_WAIT_MS
             ),
             SchemaRegistry(settings.registry),
@@ -151,7 +152,7 @@ class Alerts:
                 converter,
                 processor,
                 outputs,
-                EndOffsets(lambda: kafka.admin(settings.kafka, f"{settings.name}-ends")),
+                EndOffsets(lambda: clients.admin(settings.kafka, f"{settings.name}-ends")),
                 self._follower,
                 self._target,
                 self._health,
@@ -169,7 +170,7 @@ class Alerts:
 
     def _prepare_topics(self, *, repartition: bool) -> int:
         settings = self._settings
-        return prepare(settings, kafka.admin(settings.kafka, f"{settings.name}-admin"), repartition=repartition)
+        return prepare(settings, clients.admin(settings.kafka, f"{settings.name}-admin"), repartition=repartition)
 
     def _make_webhook(self) -> Webhook:
         settings = self._settings
@@ -226,11 +227,11 @@ class Alerts:
 
 def outputs_producer(settings: AlertsSettings) -> Producer:
     """Return a producer that never gives a record up, because a lost record would have to end the process."""
-    return kafka.producer(settings.kafka, f"{settings.name}-outputs", delivery_timeout_ms=0, linger_ms=2)
+    return clients.producer(settings.kafka, f"{settings.name}-outputs", delivery_timeout_ms=0, linger_ms=2)
 
 
 def _dead_letter_producer(settings: AlertsSettings, name: str) -> Producer:
-    return kafka.producer(settings.kafka, f"{name}-dead-letters", **producer_overrides())
+    return clients.producer(settings.kafka, f"{name}-dead-letters", **producer_overrides())
 
 
 def _webhook_clients(settings: AlertsSettings) -> WebhookClients:
@@ -238,7 +239,7 @@ def _webhook_clients(settings: AlertsSettings) -> WebhookClients:
     token = webhook.authorization_token
     headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
     return WebhookClients(
-        lambda: kafka.consumer(
+        lambda: clients.consumer(
             settings.kafka,
             name,
             name,
@@ -253,7 +254,7 @@ def _webhook_clients(settings: AlertsSettings) -> WebhookClients:
 def _forwarder_clients(settings: AlertsSettings) -> ForwarderClients:
     name = settings.repartition
     return ForwarderClients(
-        kafka.consumer(
+        clients.consumer(
             settings.kafka,
             name,
             name,
@@ -262,7 +263,7 @@ def _forwarder_clients(settings: AlertsSettings) -> ForwarderClients:
             heartbeat_interval_ms=settings.session_timeout_ms // 10,
             queued_max_messages_kbytes=_QUEUED_KIB,
         ),
-        kafka.consumer(settings.kafka, f"{name}-watch", name, isolation_level="read_uncommitted"),
-        kafka.producer(settings.kafka, name, delivery_timeout_ms=0),
+        clients.consumer(settings.kafka, f"{name}-watch", name, isolation_level="read_uncommitted"),
+        clients.producer(settings.kafka, name, delivery_timeout_ms=0),
         DeadLetterQueue(_dead_letter_producer(settings, name), settings.dead_letter_topic),
     )

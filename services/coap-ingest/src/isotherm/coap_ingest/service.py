@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
 from isotherm.coap_ingest.coap.client import Client
@@ -32,9 +31,10 @@ from isotherm.connector.errors import dead_letters
 from isotherm.connector.standalone.reporting import Reporter
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import TargetFollower
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop
 from isotherm.servicekit.producer.delivery import LoopProducer
 from isotherm.servicekit.producer.health import ProducerHealth
@@ -159,7 +159,7 @@ class Worker:
 
     def _ensure_topics(self) -> bool:
         # The default timeout, a minute, is longer than a stop may take.
-        admin = AdminClient(kafka.client_config(self._settings.kafka, SERVICE, socket_timeout_ms=_ADMIN_TIMEOUT_MS))
+        admin = clients.admin(self._settings.kafka, SERVICE, socket_timeout_ms=_ADMIN_TIMEOUT_MS)
         for topic in sorted({plan.dead_letter_topic for plan in self._source.plans}):
             dead_letters.ensure_topic(admin, topic)
         return True
@@ -193,10 +193,10 @@ class Pipeline:
         """Run until `stopped` is done or a part fails; return the exit code."""
         # Without a delivery timeout: a record that is given up is lost, and the queue before the producer is bounded.
         producer = self._make_producer("producer", 0)
-        clients = await self._open_clients()
+        coap_clients = await self._open_clients()
         observers = Observers(
             [plan.observe for plan in self._plans],
-            clients,
+            coap_clients,
             self._settings.observation.timing(),
             self._queue,
             self._encoders,
@@ -234,7 +234,7 @@ class Pipeline:
             await _cancel([observing, forwarding, watching])
             await asyncio.gather(*(health.close() for health in self._producer_healths))
             await asyncio.gather(*(listener.close(0) for listener in listeners))
-            await asyncio.gather(*(client.close() for client in set(clients.values())))
+            await asyncio.gather(*(client.close() for client in set(coap_clients.values())))
             for each in self._producers:
                 each.close()
 
@@ -242,7 +242,7 @@ class Pipeline:
         """Return a producer that is replaced when it breaks; `part` names it in readiness."""
         settings = self._settings
         make = partial(
-            kafka.producer,
+            clients.producer,
             settings.kafka,
             SERVICE,
             delivery_timeout_ms=delivery_timeout_ms,

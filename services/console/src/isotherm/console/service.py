@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 
 import uvicorn
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
+from isotherm.connector.errors.dead_letters import producer_overrides
 from isotherm.console.app import Components, application
 from isotherm.console.browser.record_masking import RecordMasker
 from isotherm.console.browser.topic_browser import TopicBrowser
@@ -22,6 +23,7 @@ from isotherm.console.cluster.control_topics import ControlTopicWriter, PendingW
 from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connectors.control import ConnectorControl
 from isotherm.console.connectors.offsets import KafkaOffsets
+from isotherm.console.dead_letters.progress import GROUP
 from isotherm.console.dead_letters.queue import KafkaDeadLetterQueues
 from isotherm.console.devices.alerts import Alerts
 from isotherm.console.devices.browser import DeviceBrowser, device_follower
@@ -31,9 +33,10 @@ from isotherm.console.records.decoding import value_decoder
 from isotherm.console.records.topic_follower import FollowerMetrics
 from isotherm.console.records.topics import KafkaTopics
 from isotherm.console.settings import ConsoleSettings
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop
 
 _log = logs.logger(__name__)
@@ -45,6 +48,14 @@ _SERVER_CHECK_S = 1.0
 """How often it is checked that the HTTP server still runs."""
 _TICK_S = 0.25
 """How often the HTTP server looks whether it should end; also the age of the date in its answers."""
+_FETCH_WAIT_MS = 5_000
+"""How long Kafka holds a fetch of the control topics while there is no record; a new one answers it at once."""
+_DEVICES_MAX_DELAY_MS = 1_000
+"""How old a device's shown value may be. With one record for each reading, each would be a fetch of its own."""
+_DEVICES_GROUP_BYTES = 256 * 1024
+"""Kafka answers a fetch of devices earlier if it has so many bytes of them."""
+_QUEUED_KBYTES = 16_384
+"""How much a consumer fetches ahead. Its default of 64 MiB would be most of a small container's memory."""
 
 
 def run(settings: ConsoleSettings, stop: Stop) -> int:
@@ -55,7 +66,7 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
     schemas = SchemaRegistry(settings.registry)
     cluster, writes = ClusterState(), PendingWrites()
     writer = ControlTopicWriter(
-        lambda: kafka.producer(settings.kafka, _NAME, delivery_timeout_ms=settings.write_timeout_ms),
+        lambda: clients.producer(settings.kafka, _NAME, delivery_timeout_ms=settings.write_timeout_ms),
         schemas,
         writes,
         timeout_ms=settings.write_timeout_ms,
@@ -67,11 +78,21 @@ def run(settings: ConsoleSettings, stop: Stop) -> int:
     device_health = Health()
     device_health.ready()
     followers = (
-        control_topics.control_topic_follower(settings.kafka, schemas, cluster, writes, health, counters),
-        device_follower(settings.kafka, schemas, latest, provisioned, alerts, device_health, counters),
+        control_topics.control_topic_follower(
+            partial(_control_consumer, settings), schemas, cluster, writes, health, counters
+        ),
+        device_follower(
+            partial(_device_consumer, settings),
+            schemas,
+            latest,
+            provisioned,
+            alerts,
+            device_health,
+            counters,
+        ),
     )
-    admin = kafka.admin(settings.kafka, f"{_NAME}-admin")
-    topics = KafkaTopics(settings.kafka, admin, timeout_ms=settings.read_timeout_ms)
+    admin = clients.admin(settings.kafka, f"{_NAME}-admin")
+    topics = KafkaTopics(admin, partial(_page_consumer, settings), timeout_ms=settings.read_timeout_ms)
     devices = DeviceBrowser(latest, provisioned, alerts, topics, schemas, device_health, now_ms, settings.search)
     components = _components(settings, cluster, writer, schemas, health, admin, topics, devices)
     for follower in followers:
@@ -106,8 +127,9 @@ def _components(
 ) -> Components:
     control = ConnectorControl(cluster, writer, now_ms)
     queues = KafkaDeadLetterQueues(
-        settings.kafka,
         admin,
+        partial(_dead_letter_consumer, settings),
+        lambda: clients.producer(settings.kafka, f"{_NAME}-dead-letters", **producer_overrides()),
         timeout_ms=settings.read_timeout_ms,
         max_records=settings.max_replayed_records,
         configured_topics=control.dead_letter_topics,
@@ -125,6 +147,49 @@ def _components(
         cluster_id=_cluster_id(admin, settings.read_timeout_ms),
         now_ms=now_ms,
         health=health,
+    )
+
+
+def _control_consumer(settings: ConsoleSettings) -> Consumer:
+    return clients.consumer(settings.kafka, _NAME, _NAME, enable_partition_eof=True, fetch_wait_max_ms=_FETCH_WAIT_MS)
+
+
+def _device_consumer(settings: ConsoleSettings) -> Consumer:
+    """Return a consumer for the topics of devices: their records come in groups, each a little late."""
+    name = f"{_NAME}-devices"
+    return clients.consumer(
+        settings.kafka,
+        name,
+        name,
+        enable_partition_eof=True,
+        fetch_min_bytes=_DEVICES_GROUP_BYTES,
+        fetch_wait_max_ms=_DEVICES_MAX_DELAY_MS,
+    )
+
+
+def _page_consumer(settings: ConsoleSettings) -> Consumer:
+    """Return a consumer for the topic browser: a page is small, and a person waits for it."""
+    name = f"{_NAME}-browser"
+    return clients.consumer(
+        settings.kafka,
+        name,
+        name,
+        enable_partition_eof=True,
+        enable_auto_offset_store=False,
+        # The broker must not wait for more records, nor send many unneeded ones.
+        fetch_wait_max_ms=20,
+        queued_max_messages_kbytes=_QUEUED_KBYTES,
+        fetch_queue_backoff_ms=5,
+    )
+
+
+def _dead_letter_consumer(settings: ConsoleSettings) -> Consumer:
+    return clients.consumer(
+        settings.kafka,
+        f"{_NAME}-dead-letters",
+        GROUP,
+        enable_partition_eof=True,
+        queued_max_messages_kbytes=_QUEUED_KBYTES,
     )
 
 

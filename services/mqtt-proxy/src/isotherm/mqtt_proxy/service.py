@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 import uvloop
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import CollectorRegistry
 
 from isotherm.connector.standalone.reporting import reported
@@ -19,17 +19,7 @@ from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
 from isotherm.mqtt_proxy.access.tls import server_context, watch_handshakes
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
-from isotherm.mqtt_proxy.delivery.producers import (
-    build_loop_producer,
-    build_producer,
-    check_properties,
-    producer_limits,
-)
-from isotherm.mqtt_proxy.delivery.transactional_writer import (
-    RETRY_BACKOFF_MS,
-    FatalTransactionError,
-    TransactionalWriter,
-)
+from isotherm.mqtt_proxy.delivery.transactional_writer import FatalTransactionError, TransactionalWriter
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
@@ -37,10 +27,20 @@ from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.routes import Router
 from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
 from isotherm.mqtt_proxy.ingest.translation import Encode, Translator
+from isotherm.mqtt_proxy.kafka_clients import (
+    build_fencing_producer,
+    build_heartbeat_consumer,
+    build_loop_producer,
+    build_outcome_consumer,
+    build_producer,
+    build_session_consumer,
+    build_target_state,
+    build_transactional_producer,
+    check_properties,
+)
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.processes.name_conflicts import NameConflicts
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
-from isotherm.mqtt_proxy.processes.target_state import TargetStateReconciler
 from isotherm.mqtt_proxy.processes.worker_process import WorkerProcess, monitored
 from isotherm.mqtt_proxy.server.connect_handler import ConnectHandler
 from isotherm.mqtt_proxy.server.connection import Connection
@@ -58,9 +58,10 @@ from isotherm.mqtt_proxy.sessions.store import SessionStore, StoredState
 from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
 from isotherm.mqtt_proxy.settings import ProxySettings
 from isotherm.schemas import schema
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.health import Health
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop, run_async
 from isotherm.servicekit.producer.health import ProducerHealth
 from isotherm.servicekit.settings import SettingsError
@@ -154,22 +155,22 @@ class Proxy:
         if tls is not None:
             watch_handshakes(tls, self._metrics)
         self._health = Health()
-        self._target_state = TargetStateReconciler(settings, self._health, self._metrics)
         self._exit = Exit.OK
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="transactions")
         self._name = ServerName(settings.name)
+        self._target_state = build_target_state(settings, self._name.connector, self._health, self._metrics)
         self._client_id = self._name.transactional_id(settings.ordinal)
-        self._admin = kafka.admin(settings.kafka, self._client_id)
+        self._admin = clients.admin(settings.kafka, self._client_id)
         self._registry = SchemaRegistry(settings.registry)
         self._encoders = TopicEncoders(self._admin, self._registry, READING)
         self._encode_session: Encode | None = None
-        self._conflicts = NameConflicts(
-            self._admin, self._heartbeat_consumer, Decoder(self._registry, STATUS), self._name.connector
-        )
+        heartbeats = partial(build_heartbeat_consumer, settings, f"{self._client_id}-name")
+        self._conflicts = NameConflicts(self._admin, heartbeats, Decoder(self._registry, STATUS), self._name.connector)
         self._restoration = SessionRestoration(
-            settings.kafka,
             settings.session.topic,
             admin=self._admin,
+            make_consumer=partial(build_session_consumer, settings, f"{self._client_id}-restore"),
+            make_producer=partial(build_fencing_producer, settings),
             decoder=Decoder(self._registry, SESSION),
             name=self._name,
             slot=slot or WorkerSlot(first_ordinal=settings.ordinal),
@@ -184,7 +185,7 @@ class Proxy:
             on_incurable=self._on_producer_broken,
         )
         self._writer = TransactionalWriter(
-            self._transactional_producer,
+            partial(build_transactional_producer, settings, self._client_id),
             timeout_s=settings.transactions.timeout_ms / 1000,
             is_committed=self._is_committed,
             on_replacing=partial(self._health.not_ready, "transactions"),
@@ -308,21 +309,6 @@ class Proxy:
 
     # -- Kafka
 
-    def _heartbeat_consumer(self) -> Consumer:
-        return kafka.consumer_to_the_end(self._settings.kafka, f"{self._client_id}-name")
-
-    def _transactional_producer(self) -> Producer:
-        settings = self._settings
-        return kafka.producer(
-            settings.kafka,
-            f"{self._client_id}-transactions",
-            transactional_id=self._client_id,
-            transaction_timeout_ms=settings.transactions.timeout_ms,
-            retry_backoff_ms=RETRY_BACKOFF_MS,
-            retry_backoff_max_ms=RETRY_BACKOFF_MS,
-            **producer_limits(settings),
-        )
-
     def _session_record(self, client_id: str, state: StoredState | None) -> ProducerRecord:
         assert self._encode_session is not None
         value = None
@@ -332,9 +318,9 @@ class Proxy:
         return ProducerRecord(self._settings.session.topic, self._name.session_key(client_id), value, [])
 
     def _is_committed(self, topic: str, partition: int, offset: int) -> bool:
-        client_id, position = f"{self._client_id}-outcome", (topic, partition, offset)
+        make_consumer = partial(build_outcome_consumer, self._settings.kafka, f"{self._client_id}-outcome")
         try:
-            return is_committed(self._settings.kafka, client_id, position, self._writer.is_given_up)
+            return is_committed(make_consumer, (topic, partition, offset), self._writer.is_given_up)
         except KafkaException as failure:
             message = f"{topic}, partition {partition}, offset {offset}: whether it is committed is unknown: {failure}"
             raise FatalTransactionError(message) from failure

@@ -21,8 +21,9 @@ from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.configuration import load, subscription
 from isotherm.persisters.settings import PersistersSettings
 from isotherm.persisters.sinks.catalog import KINDS, MissingExtraError
-from isotherm.servicekit import kafka
 from isotherm.servicekit.command import Job
+from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.errors import reason_of
 from isotherm.servicekit.lifecycle import Exit
 from isotherm.servicekit.settings import SettingsError
 
@@ -46,7 +47,7 @@ def _add_replay_arguments(parser: argparse.ArgumentParser) -> None:
 def _offsets(settings: PersistersSettings, arguments: argparse.Namespace) -> int:
     name, topics = _connector(arguments)
     try:
-        states = positions(kafka.admin(settings.kafka, f"{name}-offsets"), group_of(name), topics)
+        states = positions(clients.admin(settings.kafka, f"{name}-offsets"), group_of(name), topics)
     except (ReplayError, KafkaException) as error:
         return _refused(error)
     for one in states:
@@ -65,7 +66,7 @@ def _replay(settings: PersistersSettings, arguments: argparse.Namespace) -> int:
     group = group_of(name)
     try:
         moves = reset_offsets(
-            kafka.admin(settings.kafka, f"{name}-replay"),
+            clients.admin(settings.kafka, f"{name}-replay"),
             group,
             [arguments.topic] if arguments.topic else topics,
             parse_position(arguments.to),
@@ -99,8 +100,7 @@ def _connector(arguments: argparse.Namespace) -> tuple[str, list[str]]:
 
 
 def _refused(error: Exception) -> int:
-    known = kafka.error_of(error)
-    sys.stderr.write(f"error: {error if known is None else known.str()}\n")
+    sys.stderr.write(f"error: {reason_of(error)}\n")
     return Exit.FAILED
 
 

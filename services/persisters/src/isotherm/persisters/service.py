@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from prometheus_client import CollectorRegistry
 
 from isotherm.connector.config.converters import PARTS, registry_settings
-from isotherm.connector.config.files import ConnectorConfig
+from isotherm.connector.config.files import ConnectorConfig, group_of
 from isotherm.connector.config.masking import mask_of
 from isotherm.connector.config.validation import Validated
-from isotherm.connector.distributed.generations import Generation
+from isotherm.connector.distributed.generations import Fence, Generation
 from isotherm.connector.distributed.publishing import announcements
 from isotherm.connector.distributed.task_launch import TaskLaunch, report_to_worker
 from isotherm.connector.errors.dead_letters import DeadLetterQueue, producer_overrides
 from isotherm.connector.errors.failure_limits import FailureLimitError, FailureWatch, failure_limits
 from isotherm.connector.standalone.reconcile import reconcile
-from isotherm.connector.state.status import DeferredHeartbeat, Heartbeat, State
+from isotherm.connector.state.status import Heartbeat, State
 from isotherm.connector.state.target_follower import Target, TargetFollower
 from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.buffers.limits import BufferLimits
@@ -45,9 +45,10 @@ from isotherm.persisters.task.loop_settings import LoopSettings
 from isotherm.persisters.task.metrics import TaskMetrics
 from isotherm.persisters.task.task_failure import TaskFailedError
 from isotherm.persisters.task.task_observer import FailedRecordLog, TaskObserver
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop
 
 _log = logs.logger(__name__)
@@ -119,9 +120,16 @@ class _Task:
         self._registry = registry
         self._health, self._metrics = health, metrics
         self._schemas = SchemaRegistry(settings.registry)
-        self._topic_ids = TopicIds(lambda: kafka.admin(settings.kafka, f"{self._config.name}-topic-ids"))
+        self._topic_ids = TopicIds(lambda: clients.admin(settings.kafka, f"{self._config.name}-topic-ids"))
         self._value_schemas, self._key_schemas = (self._registry_of(part) for part in PARTS)
-        self._status = DeferredHeartbeat(self._heartbeat)
+        self._status = Heartbeat(
+            self._status_producer,
+            self._schemas,
+            connector=self._config.name,
+            task=self._number,
+            worker_group=settings.worker_group if launch is None else launch.worker_group,
+            worker=None if launch is None else launch.worker,
+        )
         self._failed_record_log = FailedRecordLog(self._config, metrics.logged)
         self._failures = FailureWatch(failure_limits(self._config))
         self._is_drained = True
@@ -204,7 +212,7 @@ class _Task:
         member = Membership(settings, config, self._number, self._generation)
         return Loop(
             self._loop_settings(member),
-            consumer=member.consumer(),
+            consumer=self._consumer(member),
             sink=build(config, AvroDecoder(self._value_schemas), settings.writers, self._topic_ids),
             project=project,
             try_project_batch=project.try_project_batch,
@@ -214,8 +222,26 @@ class _Task:
             observer=TaskObserver(self._metrics, self._failed_record_log, self._failures),
             on_iteration=self._on_iteration,
             matching_topics=matching_topics,
-            fence=member.fence(),
+            fence=self._fence(),
         )
+
+    def _consumer(self, member: Membership) -> Consumer:
+        """Return a consumer of the group, not subscribed yet.
+
+        Raises SinkConfigError for overrides that Kafka refuses.
+        """
+        group = group_of(self._config.name)
+        try:
+            return clients.consumer(self._settings.kafka, member.client_id, group, **member.consumer_overrides())
+        except KafkaException as error:
+            raise SinkConfigError(f"consumer.override: {error.args[0].str()}") from error
+
+    def _fence(self) -> Fence | None:
+        """Return what keeps tasks of two configurations apart; None if the only configuration is a file."""
+        if self._generation is None:
+            return None
+        admin = clients.admin(self._settings.kafka, f"{self._config.name}-{self._number}-fence")
+        return Fence(admin, group_of(self._config.name), self._generation)
 
     def _loop_settings(self, member: Membership) -> LoopSettings:
         config, settings, prefix = self._config, self._settings, self._kind.prefix
@@ -247,7 +273,7 @@ class _Task:
         if not pattern:
             yield None
             return
-        admin = kafka.admin(self._settings.kafka, f"{self._config.name}-{self._number}-topics")
+        admin = clients.admin(self._settings.kafka, f"{self._config.name}-{self._number}-topics")
         own = dead_letter_topic(self._config)
         topics = MatchingTopics(
             pattern, lambda: admin.list_topics(timeout=_LIST_TIMEOUT_S).topics, () if own is None else (own,)
@@ -262,21 +288,10 @@ class _Task:
         self._status.beat(State.RUNNING, self._metrics.totals, self._metrics.lag)
         self._failures.check()
 
-    def _heartbeat(self) -> Heartbeat:
-        launch = self._assignment.launch
-        return Heartbeat(
-            self._status_producer,
-            self._schemas,
-            connector=self._config.name,
-            task=self._number,
-            worker_group=self._settings.worker_group if launch is None else launch.worker_group,
-            worker=None if launch is None else launch.worker,
-        )
-
     def _status_producer(self) -> Producer:
         # The announcements come first: a producer that is dropped because a schema is missing takes 30 s to end.
         messages = self._announcements()
-        producer = kafka.producer(self._settings.kafka, f"{self._config.name}-{self._number}-status")
+        producer = clients.producer(self._settings.kafka, f"{self._config.name}-{self._number}-status")
         for topic, key, value in messages:
             producer.produce(topic, key=key, value=value)
         # The connector is known before its first heartbeat, so that users can pause what they see.
@@ -300,10 +315,10 @@ class _Task:
         topic, name = dead_letter_topic(self._config), self._config.name
         queue = None
         if topic is not None:
-            admin = kafka.admin(self._settings.kafka, f"{name}-dead-letters")
+            admin = clients.admin(self._settings.kafka, f"{name}-dead-letters")
             factor = self._config.integer("errors.deadletterqueue.topic.replication.factor")
             ensure_dead_letter_topic(admin, topic, factor, self._health, stop)
-            producer = kafka.producer(
+            producer = clients.producer(
                 self._settings.kafka, f"{name}-{self._number}-dead-letters", **producer_overrides()
             )
             queue = DeadLetterQueue(producer, topic)

@@ -34,9 +34,10 @@ from isotherm.connector.state.connector_topic import ConnectorTopic
 from isotherm.connector.state.desired_state import PARTITIONS, desired_state_of
 from isotherm.connector.state.status import TOPIC, this_process
 from isotherm.connector.state.target_follower import READER
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.health import Health, MonitoringServer
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop
 from isotherm.servicekit.settings import HttpSettings, KafkaSettings, RegistrySettings
 from isotherm.servicekit.startup import wait_until_up
@@ -127,7 +128,7 @@ class DistributedWorker:
         schemas, settings = SchemaRegistry(self._settings.registry), self._settings
         plugins = plugin_messages(schemas, self._classes.definitions, self._classes.version)
         encode_status = schemas.encoder(TOPIC, SCHEMA)
-        producer = kafka.producer(settings.kafka, f"{settings.service}-worker-status")
+        producer = clients.producer(settings.kafka, f"{settings.service}-worker-status")
         for topic, key, value in plugins:
             producer.produce(topic, key=key, value=value)
         return WorkerStatus(
@@ -157,7 +158,7 @@ class DistributedWorker:
 
     def _share(self, topic: ConnectorTopic, status: WorkerStatus) -> None:
         group = f"isotherm-workers-{self._settings.group}"
-        member = kafka.consumer(
+        member = clients.consumer(
             self._settings.kafka,
             f"{self._settings.service}-worker",
             group,

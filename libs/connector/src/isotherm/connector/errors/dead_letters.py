@@ -17,7 +17,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     NewTopic,
 )
 
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
+from isotherm.servicekit.kafka.errors import error_of
 
 PREFIX = "__connect.errors."
 STAGES = ("KEY_CONVERTER", "VALUE_CONVERTER", "HEADER_CONVERTER", "TRANSFORMATION", "KAFKA_CONSUME", "TASK_PUT")
@@ -106,7 +107,7 @@ def ensure_topic(
     try:
         admin.create_topics([new_topic])[topic].result()
     except KafkaException as failure:
-        error = kafka.error_of(failure)
+        error = error_of(failure)
         if error is not None and error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
         raise
@@ -115,7 +116,7 @@ def ensure_topic(
 
 
 def producer_overrides() -> dict[str, object]:
-    """Overrides for the dead-letter producer (`isotherm.servicekit.kafka.producer`): a higher limit of record sizes."""
+    """Overrides of `servicekit.kafka.clients.producer` for the dead-letter producer: a higher limit of record sizes."""
     return {"message_max_bytes": MAX_MESSAGE_BYTES}
 
 

@@ -17,7 +17,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from isotherm.connector.config.topic_patterns import matching
 from isotherm.kcql.dates import epoch_ms
-from isotherm.servicekit import kafka
+from isotherm.servicekit.kafka.errors import error_of
+from isotherm.servicekit.kafka.offsets import list_offsets
 
 EXPECTED = "earliest, latest, an offset, a time (2026-01-31T12:00:00Z) or @ and epoch milliseconds"
 TIMEOUT_S = 30.0
@@ -246,7 +247,7 @@ def _alter(admin: AdminClient, group: str, moves: Sequence[Move]) -> None:
             if one.error is not None:
                 raise KafkaException(one.error)
     except KafkaException as failure:
-        error = kafka.error_of(failure)
+        error = error_of(failure)
         if error is not None and error.code() in _BUSY:
             raise BusyError(f"group {group}: a task has started meanwhile ({error.str()})") from failure
         raise
@@ -278,7 +279,7 @@ def offset_bounds(admin: AdminClient, partitions: Sequence[TopicPartition]) -> d
 
 def _offsets(admin: AdminClient, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
     numbers = [(one.topic, one.partition) for one in partitions]
-    found = kafka.list_offsets(admin, numbers, spec, committed=True, timeout_s=TIMEOUT_S)
+    found = list_offsets(admin, numbers, spec, committed=True, timeout_s=TIMEOUT_S)
     return {partition: one.offset for partition, one in found.items()}
 
 
@@ -288,7 +289,7 @@ def member_ids(admin: AdminClient, group: str) -> list[str]:
     try:
         return sorted(member.client_id for member in answers[group].result().members)
     except KafkaException as failure:
-        error = kafka.error_of(failure)
+        error = error_of(failure)
         if error is not None and error.code() == KafkaError.GROUP_ID_NOT_FOUND:
             return []
         raise

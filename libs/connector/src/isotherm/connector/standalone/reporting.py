@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 
-from isotherm.connector.state.status import DeferredHeartbeat, Heartbeat, State
-from isotherm.servicekit import kafka
+from isotherm.connector.state.status import Heartbeat, State
 from isotherm.servicekit.avro import SchemaRegistry
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 _BEAT_S = 1.0
@@ -64,15 +64,13 @@ class Reporter:
 
     def _run(self) -> None:
         schemas = SchemaRegistry(self._registry)
-        heartbeat = DeferredHeartbeat(
-            lambda: Heartbeat(
-                lambda: self._producer(schemas),
-                schemas,
-                connector=self._connector,
-                task=self._task,
-                worker=self._worker,
-                worker_group=self._group,
-            )
+        heartbeat = Heartbeat(
+            lambda: self._producer(schemas),
+            schemas,
+            connector=self._connector,
+            task=self._task,
+            worker=self._worker,
+            worker_group=self._group,
         )
         heartbeat.beat(self._state(), self._counts, self._lag)
         while not self._ended.wait(_BEAT_S):
@@ -83,7 +81,7 @@ class Reporter:
     def _producer(self, schemas: SchemaRegistry) -> Producer:
         # Before the producer: one that is discarded because a schema is missing takes half a minute to end.
         messages = list(self._announcements(schemas))
-        producer = kafka.producer(self._kafka, f"{self._connector}-{self._task}-status")
+        producer = clients.producer(self._kafka, f"{self._connector}-{self._task}-status")
         for topic, key, value in messages:
             producer.produce(topic, key=key, value=value)
         return producer

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import (
     Decoder,
     JsonSchema,
@@ -16,6 +16,7 @@ from isotherm.servicekit.avro import (
     SchemaRegistry,
     WireFormatError,
 )
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 _log = logs.logger(__name__)
@@ -52,7 +53,7 @@ class ConnectorTopic:
         self._decode = Decoder(SchemaRegistry(registry_settings), reader)
         self._is_followed = is_followed
         # The consumer assigns the partition itself: it joins no group and commits nothing.
-        self._consumer = kafka.consumer(
+        self._consumer = clients.consumer(
             kafka_settings, client_id, client_id, enable_partition_eof=True, fetch_wait_max_ms=_FETCH_WAIT_MS
         )
         self._is_assigned = False

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
     KafkaError,
     KafkaException,
     Message,
@@ -15,6 +16,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
+    AdminClient,
     ConfigResource,
     ListOffsetsResultInfo,
     OffsetSpec,
@@ -25,11 +27,10 @@ from isotherm.aggregator.offsets import Partition
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.watermark.clock import UnreadPartition
 from isotherm.connector.errors.dead_letters import ensure_topic
-from isotherm.servicekit import kafka
-from isotherm.servicekit.settings import KafkaSettings
+from isotherm.servicekit.kafka.errors import error_of, reason_of
+from isotherm.servicekit.kafka.offsets import list_offsets
 
 _REQUEST_TIMEOUT_S = 5.0
-_CLIENT_ID = "isotherm-aggregator"
 _TIMESTAMP_TYPE = "message.timestamp.type"
 _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Java's client, and so Spark, does not list these topics."""
@@ -42,18 +43,9 @@ class BrokerError(Exception):
 class Broker:
     """One Kafka cluster, as the driver sees it."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._admin = kafka.admin(settings, f"{_CLIENT_ID}-admin")
-        # Unread records of open transactions hold the watermark back, too, hence read_uncommitted. It never commits.
-        self._consumer = kafka.consumer(
-            settings,
-            f"{_CLIENT_ID}-clock",
-            f"{_CLIENT_ID}-clock",
-            isolation_level="read_uncommitted",
-            enable_partition_eof=True,
-            fetch_message_max_bytes=64 * 1024,
-            queued_max_messages_kbytes=1024,
-        )
+    def __init__(self, admin: AdminClient, consumer: Consumer) -> None:
+        """`consumer` is read_uncommitted and reports partition ends; the broker closes it."""
+        self._admin, self._consumer = admin, consumer
 
     def close(self) -> None:
         """Close the connections."""
@@ -75,9 +67,9 @@ class Broker:
             try:
                 ids[name] = str(future.result().topic_id)
             except KafkaException as failure:
-                error = kafka.error_of(failure)
+                error = error_of(failure)
                 if error is None or error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
+                    raise BrokerError(f"Kafka does not answer: {reason_of(failure)}") from failure
                 missing.append(name)
         if missing:
             raise BrokerError(f"topic {', '.join(sorted(missing))} does not exist; run `isotherm apply`")
@@ -102,7 +94,7 @@ class Broker:
         try:
             ensure_topic(self._admin, topic)
         except KafkaException as failure:
-            raise BrokerError(f"dead-letter topic {topic} cannot be created: {_reason(failure)}") from failure
+            raise BrokerError(f"dead-letter topic {topic} cannot be created: {reason_of(failure)}") from failure
 
     def end_offsets(self, topics: Sequence[str], *, committed: bool) -> dict[Partition, int]:
         """Return the end offset of every partition of `topics`.
@@ -191,7 +183,7 @@ class Broker:
             partitions = [
                 (name, partition.id) for name, future in described.items() for partition in future.result().partitions
             ]
-            return kafka.list_offsets(self._admin, partitions, spec, committed=committed, timeout_s=_REQUEST_TIMEOUT_S)
+            return list_offsets(self._admin, partitions, spec, committed=committed, timeout_s=_REQUEST_TIMEOUT_S)
 
     def _first_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, Message | None]:
         """Return the first record at or after each offset; None where only transaction markers follow.
@@ -230,9 +222,4 @@ def _answer_expected() -> Iterator[None]:
     try:
         yield
     except KafkaException as failure:
-        raise BrokerError(f"Kafka does not answer: {_reason(failure)}") from failure
-
-
-def _reason(failure: KafkaException) -> str:
-    error = kafka.error_of(failure)
-    return str(failure) if error is None else error.str()
+        raise BrokerError(f"Kafka does not answer: {reason_of(failure)}") from failure

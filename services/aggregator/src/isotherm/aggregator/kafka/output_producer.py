@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from isotherm.aggregator.kafka.broker import BrokerError
-from isotherm.servicekit import kafka
-from isotherm.servicekit.settings import KafkaSettings
+from isotherm.servicekit.kafka.errors import error_of
 
-_CLIENT_ID = "isotherm-aggregator-windows"
-_DELIVERY_TIMEOUT_MS = 10_000
-"""A query that loses Kafka is restarted with its batch unchanged, so waiting long only delays a stop."""
 _FLUSH_TIMEOUT_S = 15.0
 _FULL_QUEUE_WAIT_S = 0.1
 _REFUSALS = frozenset(
@@ -34,8 +30,9 @@ class OutputRefusedError(Exception):
 class OutputProducer:
     """Sends records and returns when Kafka has stored them all. For one thread."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._settings = settings
+    def __init__(self, make_producer: Callable[[], Producer]) -> None:
+        """`make_producer` is called at the first record, and again after a failure."""
+        self._make_producer = make_producer
         self._producer: Producer | None = None
 
     def send(self, records: Iterable[tuple[str, bytes, bytes]]) -> None:
@@ -47,7 +44,7 @@ class OutputProducer:
                 failures.append(error)
 
         # After a failure the next call begins with another producer: this one may still hold records, or be fenced.
-        producer, self._producer = self._producer or self._connect(), None
+        producer, self._producer = self._producer or self._make_producer(), None
         try:
             for topic, key, value in records:
                 while not failures:
@@ -58,16 +55,12 @@ class OutputProducer:
                         producer.poll(_FULL_QUEUE_WAIT_S)
             left = producer.flush(_FLUSH_TIMEOUT_S)
         except KafkaException as failure:
-            error = kafka.error_of(failure)
-            failures.append(error or KafkaError(KafkaError.UNKNOWN))
+            failures.append(error_of(failure) or KafkaError(KafkaError.UNKNOWN))
             left = 0
         if failures or left:
             producer.purge()
             raise _failure_of(failures)
         self._producer = producer
-
-    def _connect(self) -> Producer:
-        return kafka.producer(self._settings, _CLIENT_ID, delivery_timeout_ms=_DELIVERY_TIMEOUT_MS)
 
 
 def _failure_of(failures: list[KafkaError]) -> Exception:

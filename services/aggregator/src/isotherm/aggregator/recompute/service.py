@@ -10,7 +10,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from isotherm.aggregator.kafka.broker import Broker, BrokerError
+from isotherm.aggregator.kafka.broker import BrokerError
+from isotherm.aggregator.kafka_clients import open_broker
 from isotherm.aggregator.recompute.corrections import Span
 from isotherm.aggregator.recompute.recomputation import Outcome, Recomputation, RecomputeError, verify_retention
 from isotherm.aggregator.settings import AggregatorSettings
@@ -61,7 +62,7 @@ def recompute(settings: AggregatorSettings, span: Span, *, settled_ms: int, dry_
     """
     if span.from_ms >= span.to_ms:
         raise RecomputeError(f"--from ({span.from_ms}) must be before --to ({span.to_ms})")
-    broker, registry = Broker(settings.kafka), SchemaRegistry(settings.registry)
+    broker, registry = open_broker(settings.kafka), SchemaRegistry(settings.registry)
     try:
         topics = broker.input_topics(settings)
         broker.topic_ids([*topics, settings.late_topic, settings.output_topic])

@@ -41,10 +41,11 @@ class WindowSink:
         folder: CheckpointFolder,
         devices_table: DevicesTable,
         metrics: Metrics,
+        producer: OutputProducer,
         open_windows_before: Callable[[int], int | None],
         complete_after_ms: int | None = None,
     ) -> None:
-        """`schema_ids` are those of aggregates and groups.
+        """`schema_ids` are those of aggregates and groups. `producer` sends the records of small batches.
 
         `open_windows_before` returns how many windows were open before a batch (by number), or None when that is not
         known. Windows that begin at `complete_after_ms` (epoch ms) or earlier are counted and not written.
@@ -59,7 +60,7 @@ class WindowSink:
         self._devices = devices_table
         self._metrics = metrics
         self._open_windows_before = open_windows_before
-        self._producer = OutputProducer(settings.kafka)
+        self._producer = producer
 
     def __call__(self, finished: DataFrame, batch_id: int) -> bool:
         """Write one batch; return whether there was anything to write.

@@ -11,7 +11,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 )
 from faust.types import TP
 
-from isotherm.servicekit import kafka
+from isotherm.servicekit.kafka.errors import error_of
+from isotherm.servicekit.kafka.offsets import list_offsets
 
 _REQUEST_S = 5.0
 
@@ -56,10 +57,10 @@ class EndOffsets:
             return {}
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
         try:
-            found = kafka.list_offsets(self._admin, partitions, latest, committed=False, timeout_s=_REQUEST_S)
+            found = list_offsets(self._admin, partitions, latest, committed=False, timeout_s=_REQUEST_S)
             return {TP(*partition): one.offset for partition, one in found.items()}
         except KafkaException as failure:
-            error = kafka.error_of(failure)
+            error = error_of(failure)
             if error is not None and error.code() > 0:
                 # A broker has answered with an error. This client keeps the leaders and their epochs for minutes, and
                 # after the restart of a broker it gets FENCED_LEADER_EPOCH for as long. A new client asks again.

@@ -11,8 +11,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 from isotherm.alerts.input.decoding import READER, WINDOW_READER
 from isotherm.alerts.settings import AlertsSettings
 from isotherm.connector.errors.dead_letters import ensure_topic
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaNotRegisteredError, SchemaRegistry
+from isotherm.servicekit.kafka.errors import error_of
 
 _REQUEST_S = 10.0
 
@@ -99,7 +100,7 @@ def _ensure(
     try:
         admin.create_topics([declared])[topic].result()
     except KafkaException as failure:
-        error = kafka.error_of(failure)
+        error = error_of(failure)
         if error is None or error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
         count = _partitions(admin, [topic])[topic]

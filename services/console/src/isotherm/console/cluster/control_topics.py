@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from isotherm.connector.distributed import publishing, worker_status
 from isotherm.connector.errors.dead_letters import Headers
@@ -23,14 +23,12 @@ from isotherm.console.records.topic_follower import (
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.health import Health
-from isotherm.servicekit.settings import KafkaSettings
 
 _log = logs.logger(__name__)
 
 CONNECTORS, PLUGINS, STATUS = publishing.CONNECTORS, publishing.PLUGINS, status.TOPIC
 _WRITE_ID = "console-write-id"
 _SEEN_S = 5.0
-_NAME = "console"
 
 
 class PendingWrites:
@@ -54,7 +52,7 @@ class PendingWrites:
 
 
 def control_topic_follower(
-    settings: KafkaSettings,
+    make_consumer: Callable[[], Consumer],
     schemas: SchemaRegistry,
     cluster: ClusterState,
     writes: PendingWrites,
@@ -80,7 +78,7 @@ def control_topic_follower(
         PLUGINS: avro_handler(schemas, publishing.PLUGIN_SCHEMA, take_plugin),
         STATUS: avro_handler(schemas, worker_status.SCHEMA, take_status),
     }
-    return TopicFollower(settings, _NAME, topics, health, counters)
+    return TopicFollower("console", make_consumer, topics, health, counters)
 
 
 def _complete_write(message: Message, writes: PendingWrites) -> None:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from isotherm.connector.offsets import replay
 from isotherm.console.errors import BadRequestError, ConflictError, UnavailableError
-from isotherm.servicekit import kafka
+from isotherm.servicekit.kafka.errors import error_of, reason_of
 
 _ABSENT = (KafkaError.GROUP_ID_NOT_FOUND,)
 _BUSY = (KafkaError.NON_EMPTY_GROUP,)
@@ -114,12 +114,12 @@ def translate_kafka_errors() -> Iterator[None]:
     except replay.ReplayError as refused:
         raise BadRequestError(str(refused)) from None
     except KafkaException as failure:
-        error = kafka.error_of(failure)
+        error = error_of(failure)
         if error is not None and error.code() in _ABSENT:
             return
         if error is not None and error.code() in _BUSY:
             raise ConflictError("its tasks have not stopped yet; try again in a moment") from None
-        raise UnavailableError(f"Kafka: {error.str() if error is not None else failure}") from failure
+        raise UnavailableError(f"Kafka: {reason_of(failure)}") from failure
 
 
 def by_partition(targets: Sequence[TargetOffset]) -> dict[tuple[str, int], int | None]:

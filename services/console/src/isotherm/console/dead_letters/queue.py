@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 
 from isotherm.connector.config.dead_letter_topics import may_hold_dead_letters
-from isotherm.connector.errors.dead_letters import DeadLetterQueue, DeadLettersUnavailableError, producer_overrides
+from isotherm.connector.errors.dead_letters import DeadLetterQueue, DeadLettersUnavailableError
 from isotherm.connector.offsets.replay import TIMEOUT_S, offset_bounds
 from isotherm.console.dead_letters.progress import GROUP, Progress, TooScatteredError, progress_of
 from isotherm.console.dead_letters.record import (
@@ -26,14 +26,9 @@ from isotherm.console.dead_letters.record import (
 )
 from isotherm.console.errors import ConflictError, NotFoundError, UnavailableError
 from isotherm.console.records.consumer import consume_spans, translate_kafka_errors
-from isotherm.servicekit import kafka
-from isotherm.servicekit.settings import KafkaSettings
 
-_NAME = "console-dead-letters"
 _BATCH = 500
 _MAX_REMEMBERED = 100_000
-_QUEUED_KBYTES = 16_384
-"""How much librdkafka fetches ahead. Its default of 64 MiB would be most of a small container's memory."""
 
 
 class RecordPosition(NamedTuple):
@@ -89,8 +84,9 @@ class KafkaDeadLetterQueues:
 
     def __init__(
         self,
-        settings: KafkaSettings,
         admin: AdminClient,
+        make_consumer: Callable[[], Consumer],
+        make_producer: Callable[[], Producer],
         *,
         timeout_ms: int,
         max_records: int,
@@ -99,13 +95,14 @@ class KafkaDeadLetterQueues:
         """Prepare the queues; nothing is sent yet.
 
         Args:
-            settings: how to reach Kafka.
             admin: reads and commits the group's offsets.
+            make_consumer: called for each request that reads records; the consumer reports partition ends.
+            make_producer: called once, at the first replay; the producer takes records as large as dead letters.
             timeout_ms: how long one request to Kafka may take.
             max_records: how many records one request may handle.
             configured_topics: returns the topics that connectors are configured to use as dead-letter queues.
         """
-        self._settings, self._admin = settings, admin
+        self._admin, self._make_consumer, self._make_producer = admin, make_consumer, make_producer
         self._timeout_s, self._max_records = timeout_ms / 1000, max_records
         self._configured_topics = configured_topics
         self._one_at_a_time = threading.Lock()
@@ -196,7 +193,7 @@ class KafkaDeadLetterQueues:
 
     def _send(self, records: Sequence[QueuedRecord]) -> Sequence[QueuedRecord]:
         """Produce the originals to their topics, and return the records that are now handled."""
-        self._producer = self._producer or kafka.producer(self._settings, _NAME, **producer_overrides())
+        self._producer = self._producer or self._make_producer()
         replayable = [record for record in records if record.origin is not None]
         fresh = without_copies(replayable, self._replayed)
         for target in {record.origin[0] for record in fresh if record.origin is not None}:
@@ -259,9 +256,7 @@ class KafkaDeadLetterQueues:
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
-        consumer = kafka.consumer(
-            self._settings, _NAME, GROUP, enable_partition_eof=True, queued_max_messages_kbytes=_QUEUED_KBYTES
-        )
+        consumer = self._make_consumer()
         try:
             yield consumer
         finally:

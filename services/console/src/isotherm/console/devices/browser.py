@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Any
 
-from confluent_kafka import Message
+from confluent_kafka import Consumer, Message
 
 from isotherm.console.devices import alerts as alert_topic
 from isotherm.console.devices import device_states as latest_topic
@@ -37,11 +37,8 @@ from isotherm.servicekit.avro import (
     WireFormatError,
 )
 from isotherm.servicekit.health import Health
-from isotherm.servicekit.settings import KafkaSettings
 
 _MAX_WINDOWS = 2_000
-_MAX_DELAY_MS = 1_000
-"""How old a shown value may be. With one record for each reading, every one of them would be a fetch of its own."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,7 @@ class _WindowReader:
 
 
 def device_follower(
-    settings: KafkaSettings,
+    make_consumer: Callable[[], Consumer],
     schemas: SchemaRegistry,
     latest: DeviceRecordCache,
     provisioned: DeviceRecordCache,
@@ -202,4 +199,4 @@ def device_follower(
         provisioned_topic.TOPIC: TopicHandler(bytes, update_provisioned),
         alert_topic.TOPIC: avro_handler(schemas, alert_topic.SCHEMA, update_alert),
     }
-    return TopicFollower(settings, "console-devices", topics, health, counters, max_delay_ms=_MAX_DELAY_MS)
+    return TopicFollower("console-devices", make_consumer, topics, health, counters)

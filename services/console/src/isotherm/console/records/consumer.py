@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from isotherm.console.errors import UnavailableError
-from isotherm.servicekit import kafka
+from isotherm.servicekit.kafka.errors import reason_of
 
 _POLL_S = 0.2
 _BATCH = 1_000
@@ -64,5 +64,4 @@ def translate_kafka_errors() -> Iterator[None]:
     try:
         yield
     except KafkaException as failure:
-        error = kafka.error_of(failure)
-        raise UnavailableError(f"Kafka: {error.str() if error is not None else failure}") from failure
+        raise UnavailableError(f"Kafka: {reason_of(failure)}") from failure

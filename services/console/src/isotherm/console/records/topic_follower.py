@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from prometheus_client import CollectorRegistry, Counter
 
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import (
     Decoder,
     JsonSchema,
@@ -19,16 +19,11 @@ from isotherm.servicekit.avro import (
 )
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
-from isotherm.servicekit.settings import KafkaSettings
 
 _log = logs.logger(__name__)
 
 _POLL_S = 0.5
 _BATCH = 500
-_FETCH_WAIT_MS = 5_000
-"""How long Kafka holds a fetch while there is no record."""
-_GROUP_BYTES = 256 * 1024
-"""Where records may be late, Kafka answers a fetch earlier if it has so many bytes of them."""
 _REQUEST_S = 10.0
 _JOIN_S = 5.0
 
@@ -61,35 +56,30 @@ class FollowerMetrics:
 class TopicFollower:
     """Follows topics in a thread and reports its progress to `health`, in the parts `topics`, `kafka` and `registry`.
 
+    `make_consumer` is called once, in the thread; the consumer reports partition ends, and is never a member of its
+    group: partitions are assigned, and nothing is committed.
+
     The part `topics` is ready once the follower has reached the end of every partition. Records that cannot be used
     are logged, counted and skipped.
     """
 
     def __init__(
         self,
-        settings: KafkaSettings,
-        client_id: str,
+        name: str,
+        make_consumer: Callable[[], Consumer],
         topics: Mapping[str, TopicHandler],
         health: Health,
         counters: FollowerMetrics,
-        *,
-        max_delay_ms: int = 0,
     ) -> None:
-        """Follow `topics`; records may come `max_delay_ms` later than Kafka could deliver them, in groups."""
-        self._settings, self._client_id, self._topics = settings, client_id, topics
+        self._make_consumer, self._topics = make_consumer, topics
         self._health, self._counters = health, counters
         # Expose a counter for topics without records too, so that alert rules find the console.
         for topic in topics:
             counters.read.labels(topic)
-        self._fetching = (
-            {"fetch_min_bytes": _GROUP_BYTES, "fetch_wait_max_ms": max_delay_ms}
-            if max_delay_ms
-            else {"fetch_wait_max_ms": _FETCH_WAIT_MS}
-        )
         self._stopping = threading.Event()
         self._behind: dict[tuple[str, int], int | None] = {}
         """Partitions with records from before the start that were not read yet, and their ends then as far as known."""
-        self._thread = threading.Thread(target=self._run, name=client_id, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         health.not_ready("topics", f"{', '.join(topics)}: not read to the end yet")
 
     def start(self) -> None:
@@ -102,10 +92,7 @@ class TopicFollower:
         self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
-        # The consumer is never a member of its group: partitions are assigned, and nothing is committed.
-        consumer = kafka.consumer(
-            self._settings, self._client_id, self._client_id, enable_partition_eof=True, **self._fetching
-        )
+        consumer = self._make_consumer()
         try:
             partitions = self._partitions(consumer)
             if not partitions:

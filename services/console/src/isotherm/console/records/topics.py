@@ -6,7 +6,7 @@ A few consumers are pooled for later requests: a new consumer fetches all metada
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
@@ -26,19 +26,8 @@ from isotherm.console.records.paging import (
     TopicReader,
 )
 from isotherm.console.records.record import Record
-from isotherm.servicekit import kafka
-from isotherm.servicekit.settings import KafkaSettings
 
-_NAME = "console-browser"
 _POOL_SIZE = 4
-_FETCHING = {
-    "enable_partition_eof": True,
-    "enable_auto_offset_store": False,
-    # A page is small and a person waits for it: the broker must not wait for more records, nor send many unneeded ones.
-    "fetch_wait_max_ms": 20,
-    "queued_max_messages_kbytes": 16_384,
-    "fetch_queue_backoff_ms": 5,
-}
 
 
 class Topics(Protocol):
@@ -52,10 +41,10 @@ class Topics(Protocol):
 
 
 class KafkaTopics:
-    """`Topics` of a Kafka cluster."""
+    """`Topics` of a Kafka cluster. `make_consumer` returns a consumer that reports partition ends."""
 
-    def __init__(self, settings: KafkaSettings, admin: AdminClient, *, timeout_ms: int) -> None:
-        self._settings, self._admin, self._timeout_s = settings, admin, timeout_ms / 1000
+    def __init__(self, admin: AdminClient, make_consumer: Callable[[], Consumer], *, timeout_ms: int) -> None:
+        self._admin, self._make_consumer, self._timeout_s = admin, make_consumer, timeout_ms / 1000
         self._free = threading.Semaphore(_POOL_SIZE)
         self._idle: list[Consumer] = []
 
@@ -88,7 +77,7 @@ class KafkaTopics:
         if not self._free.acquire(timeout=self._timeout_s):
             raise UnavailableError(f"{_POOL_SIZE} other requests are reading topics; try again in a moment")
         try:
-            consumer = self._idle.pop() if self._idle else kafka.consumer(self._settings, _NAME, _NAME, **_FETCHING)
+            consumer = self._idle.pop() if self._idle else self._make_consumer()
             is_reusable = False
             try:
                 yield consumer

@@ -13,20 +13,20 @@ from prometheus_client import CollectorRegistry
 
 from isotherm.connector.standalone.reporting import Reporter, reported
 from isotherm.mqtt_proxy.bridge.subscriber import Bridge
-from isotherm.mqtt_proxy.delivery.producers import build_loop_producer, build_producer
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
 from isotherm.mqtt_proxy.ingest.routes import Router
 from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
 from isotherm.mqtt_proxy.ingest.translation import Translator
+from isotherm.mqtt_proxy.kafka_clients import build_loop_producer, build_producer, build_target_state
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.processes.startup import retry_until_possible
-from isotherm.mqtt_proxy.processes.target_state import TargetStateReconciler
 from isotherm.mqtt_proxy.processes.worker_process import monitored
 from isotherm.mqtt_proxy.settings import SERVICE, BridgeSettings, ProxySettings
 from isotherm.schemas import schema
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.health import Health
+from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.lifecycle import Exit, Stop, run_async
 from isotherm.servicekit.producer.health import ProducerHealth
 from isotherm.servicekit.settings import SettingsError
@@ -104,11 +104,12 @@ class BridgeService:
         self._stop = stop
         self._metrics = Metrics()
         self._health = Health()
-        self._target_state = TargetStateReconciler(settings, self._health, self._metrics)
+        connector = f"{SERVICE}-{settings.role}"
+        self._target_state = build_target_state(settings, connector, self._health, self._metrics)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="kafka")
         self._exit = Exit.OK
         name = f"isotherm-{SERVICE}-bridge-{settings.ordinal}"
-        self._admin = kafka.admin(settings.kafka, name)
+        self._admin = clients.admin(settings.kafka, name)
         self._encoders = TopicEncoders(self._admin, SchemaRegistry(settings.registry), schema("SensorReading", 1))
         producer = build_loop_producer(settings, name)
         self._producer_health = ProducerHealth(

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.servicekit import logs
-from isotherm.servicekit.kafka import error_of
+from isotherm.servicekit.kafka.errors import error_of
 from isotherm.servicekit.lifecycle import Stop
 
 _log = logs.logger(__name__)

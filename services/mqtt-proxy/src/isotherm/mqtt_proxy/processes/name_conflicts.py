@@ -23,8 +23,9 @@ from isotherm.connector.state.status import (
     State,
     this_process,
 )
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.avro import Decoder, WireFormatError
+from isotherm.servicekit.kafka.consuming import consume_available
 
 _log = logs.logger(__name__)
 
@@ -100,7 +101,7 @@ class NameConflicts:
             behind = set(partitions.partitions)
             until_s = time.monotonic() + _LOOK_S
             while not is_over() and (behind or (suspects and time.monotonic() < until_s)):
-                for message in kafka.consume_available(consumer, 1_000, _POLL_S):
+                for message in consume_available(consumer, 1_000, _POLL_S):
                     error = message.error()
                     if error is not None:
                         if error.code() == KafkaError._PARTITION_EOF:

@@ -12,8 +12,6 @@ from isotherm.connector.standalone.reporting import Reporter, counts_of
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import Target, TargetFollower
 from isotherm.mqtt_proxy.metrics import PREFIX, Metrics
-from isotherm.mqtt_proxy.sessions.server_name import ServerName
-from isotherm.mqtt_proxy.settings import SERVICE, ProxySettings
 from isotherm.servicekit import logs
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.lifecycle import LoopEvent, Stop
@@ -24,11 +22,16 @@ _log = logs.logger(__name__)
 class TargetStateReconciler:
     """Follows the target state of the server or the bridge, and reports the state of this process."""
 
-    def __init__(self, settings: ProxySettings, health: Health, metrics: Metrics) -> None:
-        self._settings, self._health = settings, health
-        is_server = settings.role == "server"
-        self._name = ServerName(settings.name).connector if is_server else f"{SERVICE}-{settings.role}"
-        self._follower = TargetFollower(settings.kafka, settings.registry, self._name)
+    def __init__(
+        self,
+        follower: TargetFollower,
+        report: Callable[..., Reporter],
+        ordinal: int,
+        health: Health,
+        metrics: Metrics,
+    ) -> None:
+        """Prepare process `ordinal`; `report` makes its reporter from the arguments `state` and `counts`."""
+        self._follower, self._report, self._ordinal, self._health = follower, report, ordinal, health
         self._halted: State | None = None
         metrics.gauges["halted"] = lambda: self._halted is not None
 
@@ -42,14 +45,7 @@ class TargetStateReconciler:
 
     def reporter(self, registry: CollectorRegistry) -> Reporter:
         """Return the reporter that sends the state and counts of this process to the status topic."""
-        return Reporter(
-            self._settings.kafka,
-            self._settings.registry,
-            connector=self._name,
-            task=self._settings.ordinal,
-            state=self._state,
-            counts=lambda: counts_of(registry, f"{PREFIX}_"),
-        )
+        return self._report(state=self._state, counts=lambda: counts_of(registry, f"{PREFIX}_"))
 
     async def wait_until_known(self, stop: Stop) -> None:
         """Return when the target state from before the start is read, because a pause survives the process."""
@@ -88,7 +84,7 @@ class TargetStateReconciler:
             self._halted = None
             await work(halt)
 
-        await reconcile_async(self._target, self._settings.ordinal, stop, running, idle, self._follower.watch)
+        await reconcile_async(self._target, self._ordinal, stop, running, idle, self._follower.watch)
 
     def _target(self) -> Target | None:
         return self._follower.target if self._follower.is_current() else None

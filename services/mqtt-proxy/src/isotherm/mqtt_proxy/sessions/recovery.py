@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
     AdminClient,
     OffsetSpec,
 )
 
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
+from isotherm.servicekit.kafka.consuming import consume_available
+from isotherm.servicekit.kafka.offsets import list_offsets
 from isotherm.servicekit.lifecycle import Stop
-from isotherm.servicekit.settings import KafkaSettings
 
 _log = logs.logger(__name__)
 
@@ -28,16 +29,16 @@ def end_offsets(admin: AdminClient, topic: str) -> dict[int, int]:
         raise KafkaException(metadata.error)
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library leaves it untyped
     partitions = [(topic, number) for number in metadata.partitions]
-    found = kafka.list_offsets(admin, partitions, latest, committed=False, timeout_s=_REQUEST_TIMEOUT_S)
+    found = list_offsets(admin, partitions, latest, committed=False, timeout_s=_REQUEST_TIMEOUT_S)
     return {number: one.offset for (_, number), one in found.items()}
 
 
-def fence(settings: KafkaSettings, transactional_id: str) -> None:
-    """Fence the producer that had this transactional id, and decide the transaction that it left open.
+def fence(producer: Producer, transactional_id: str) -> None:
+    """Fence the earlier producer with the id of `producer`, and decide the transaction that it left open.
 
     Raises KafkaException.
     """
-    kafka.producer(settings, transactional_id, transactional_id=transactional_id).init_transactions(_REQUEST_TIMEOUT_S)
+    producer.init_transactions(_REQUEST_TIMEOUT_S)
     _log.info("fenced a process that does not exist any more", transactional_id=transactional_id)
 
 
@@ -50,7 +51,7 @@ def read_to_end(consumer: Consumer, topic: str, ends: dict[int, int], stop: Stop
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
     behind = {partition for partition, end in ends.items() if end > 0}
     while behind and not stop.is_set():
-        messages = kafka.consume_available(consumer, _BATCH, _WAIT_S)
+        messages = consume_available(consumer, _BATCH, _WAIT_S)
         if not messages:
             _log.info(
                 "waiting for the end of the topic; a transaction may be open", topic=topic, partitions=sorted(behind)
@@ -71,16 +72,16 @@ def read_to_end(consumer: Consumer, topic: str, ends: dict[int, int], stop: Stop
 
 
 def is_committed(
-    settings: KafkaSettings, name: str, position: tuple[str, int, int], is_over: Callable[[], bool]
+    make_consumer: Callable[[], Consumer], position: tuple[str, int, int], is_over: Callable[[], bool]
 ) -> bool:
     """Return whether a read_committed reader finds a record at `position` (topic, partition, offset).
 
     The record's transaction must be decided: the `init_transactions` of the producer's successor does that. Asks until
-    Kafka answers or `is_over`. Raises KafkaException when Kafka has deleted the record, and when `is_over`.
+    Kafka answers or `is_over`. `make_consumer` returns a consumer that reports partition ends and fails for an offset
+    that Kafka does not have. Raises KafkaException when Kafka has deleted the record, and when `is_over`.
     """
     topic, partition, offset = position
-    # Without auto_offset_reset=error a deleted record would look like an aborted one.
-    consumer = kafka.consumer_to_the_end(settings, name, auto_offset_reset="error")
+    consumer = make_consumer()
     try:
         consumer.assign([TopicPartition(topic, partition, offset)])
         while not is_over():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable
 
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from isotherm.mqtt_proxy.sessions.dormant import DormantSessions
@@ -13,13 +14,8 @@ from isotherm.mqtt_proxy.sessions.recovery import end_offsets, fence, read_to_en
 from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import StoredState
 from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
-from isotherm.servicekit import kafka
 from isotherm.servicekit.avro import Decoder, WireFormatError
 from isotherm.servicekit.lifecycle import Stop
-from isotherm.servicekit.settings import KafkaSettings
-
-_READ_AHEAD_KB = 16_384
-"""How much the reader of the sessions topic buffers at most."""
 
 
 class UnreadableSessionError(Exception):
@@ -29,25 +25,27 @@ class UnreadableSessionError(Exception):
 class SessionRestoration:
     """Reads the sessions of `slot`, and its share of the sessions of processes that do not exist any more.
 
-    `check_gone` raises when one of the given processes is alive after all. `interrupted` names the clients whose
-    sessions a predecessor of this process was transferring when it ended.
+    `make_consumer` returns a consumer that reports partition ends; `make_producer` returns a producer with the given
+    transactional id. `check_gone` raises when one of the given processes is alive after all.
     """
 
     def __init__(
         self,
-        settings: KafkaSettings,
         topic: str,
         *,
         admin: AdminClient,
+        make_consumer: Callable[[], Consumer],
+        make_producer: Callable[[str], Producer],
         decoder: Decoder,
         name: ServerName,
         slot: WorkerSlot,
         check_gone: Callable[[Iterable[int]], None],
         stop: Stop,
     ) -> None:
-        self._settings = settings
         self._topic = topic
         self._admin = admin
+        self._make_consumer = make_consumer
+        self._make_producer = make_producer
         self._decoder = decoder
         self._name = name
         self._slot = slot
@@ -59,6 +57,7 @@ class SessionRestoration:
     def restore(self, interrupted: Collection[str]) -> DormantSessions:
         """Return the sessions, after fencing the processes that do not exist any more. Blocks.
 
+        `interrupted` names the clients whose sessions a predecessor of this process was transferring when it ended.
         Raises KafkaException, UnreadableSessionError, or what `check_gone` raises.
         """
         fenced = set[int]()
@@ -77,7 +76,8 @@ class SessionRestoration:
                 break
             self._check_gone(gone)
             for owner in sorted(gone):
-                fence(self._settings, self._name.transactional_id(owner))
+                transactional_id = self._name.transactional_id(owner)
+                fence(self._make_producer(transactional_id), transactional_id)
             fenced |= gone
         self.transferred = {client_id: state for client_id, state in states.items() if not self._owns(state)}
         return restored
@@ -90,8 +90,7 @@ class SessionRestoration:
 
     def _read(self) -> dict[str, bytes]:
         """Read the last state of every client. Raises KafkaException."""
-        client_id = f"{self._name.transactional_id(self._slot.ordinal)}-restore"
-        consumer = kafka.consumer_to_the_end(self._settings, client_id, queued_max_messages_kbytes=_READ_AHEAD_KB)
+        consumer = self._make_consumer()
         try:
             ends = end_offsets(self._admin, self._topic)
             return newest(read_to_end(consumer, self._topic, ends, self._stop), self._name.client_of)

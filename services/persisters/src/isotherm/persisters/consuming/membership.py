@@ -1,18 +1,13 @@
-"""A task as a member of its connector's consumer group: its consumer, its client id, and when it may join."""
+"""A task as a member of its connector's consumer group: its client id and the properties of its consumer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException
-
-from isotherm.connector.config.files import group_of
 from isotherm.connector.config.validation import Validated
-from isotherm.connector.distributed.generations import Fence, Generation
-from isotherm.persisters.api.sink import SinkConfigError
+from isotherm.connector.distributed.generations import Generation
 from isotherm.persisters.settings import PersistersSettings
-from isotherm.servicekit import kafka
 
 _SESSION = "session.timeout.ms"
 _FETCH_BACKOFF_MS = 20
@@ -37,16 +32,13 @@ class Membership:
 
     @property
     def session_timeout_ms(self) -> float:
-        """The consumer's session timeout in milliseconds. `consumer` has checked that it is a number."""
+        """The consumer's session timeout in milliseconds; an override must be a number."""
         override = self.config.text(f"consumer.override.{_SESSION}")
         return float(self.settings.kafka.properties.get(_SESSION) or override or self.settings.session_timeout_ms)
 
-    def consumer(self) -> Consumer:
-        """Make a consumer of the group, not subscribed yet.
-
-        Raises SinkConfigError for overrides that Kafka refuses.
-        """
-        overrides: dict[str, Any] = {
+    def consumer_overrides(self) -> dict[str, Any]:
+        """Return the overrides of `servicekit.kafka.clients.consumer` for the task's consumer."""
+        return {
             "enable_partition_eof": True,
             "queued_max_messages_kbytes": self.settings.fetch_queue_kilobytes,
             # The client's default is 1 s, in which a task writes more than the queue holds.
@@ -58,14 +50,3 @@ class Membership:
             # The loop chooses positions itself and counts the offsets that it skips.
             "auto_offset_reset": "error",
         }
-        try:
-            return kafka.consumer(self.settings.kafka, self.client_id, group_of(self.config.name), **overrides)
-        except KafkaException as error:
-            raise SinkConfigError(f"consumer.override: {error.args[0].str()}") from error
-
-    def fence(self) -> Fence | None:
-        """Return what keeps tasks of two configurations apart; None if the only configuration is a file."""
-        if self.generation is None:
-            return None
-        admin = kafka.admin(self.settings.kafka, f"{self.config.name}-{self.task}-fence")
-        return Fence(admin, group_of(self.config.name), self.generation)

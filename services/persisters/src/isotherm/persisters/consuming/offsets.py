@@ -9,9 +9,10 @@ from typing import Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from isotherm.persisters.buffers.partition_buffer import PartitionBuffer
-from isotherm.servicekit import kafka, logs
+from isotherm.servicekit import logs
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
+from isotherm.servicekit.kafka.errors import error_of
 from isotherm.servicekit.lifecycle import Stop
 
 _log = logs.logger(__name__)
@@ -67,7 +68,7 @@ def commit(
         answers = consumer.commit(offsets=[position_of(buffer) for buffer in buffers], asynchronous=False) or []
     except KafkaException as failure:
         observer.committed(time.perf_counter() - started, True)
-        return _refused(kafka.error_of(failure), failure, health)
+        return _refused(error_of(failure), failure, health)
     by_partition = {buffer.partition: buffer for buffer in buffers}
     for answer in answers:
         if answer.error is None:
@@ -130,7 +131,7 @@ def committed(
             if error is None:
                 return found
         except KafkaException as failure:
-            error = kafka.error_of(failure)
+            error = error_of(failure)
         if error is None or error.code() not in RETRIABLE:
             raise KafkaException(error or "committed offsets not known")
         health.not_ready("kafka", f"committed offsets not known: {error.str()}")

@@ -1,8 +1,20 @@
-"""How sinks declare their configuration keys, and the keys that all of them have."""
+"""How sinks declare their connector class and its configuration keys, and the keys that all of them have."""
 
 from __future__ import annotations
 
-from isotherm.connector.config.definitions import Importance, Key, Type
+from collections.abc import Iterable
+
+from isotherm.connector.config.converters import converter_keys
+from isotherm.connector.config.definitions import (
+    Definition,
+    Importance,
+    Key,
+    Type,
+    common_keys,
+    consumer_keys,
+    error_keys,
+    with_short_names,
+)
 
 _LOW = Importance.LOW
 
@@ -42,9 +54,32 @@ class SinkKeys:
             without_effect=without_effect,
         )
 
-    def kcql(self) -> Key:
-        """Make the key of the statements."""
-        return self.key("kcql", Type.STRING, None, "Statements, separated by `;`.", Importance.HIGH, required=True)
+    def definition(
+        self,
+        klass: str,
+        own: Iterable[Key],
+        *,
+        aliases: tuple[str, ...],
+        clauses: Iterable[str],
+        clause_reasons: tuple[tuple[str, str], ...] = (),
+    ) -> Definition:
+        """Return the definition of the class `klass` with the keys of every sink and its `own` ones.
+
+        `clauses` are the KCQL clauses that the sink uses; `clause_reasons` says why it does not use others.
+        """
+        kcql = self.key("kcql", Type.STRING, None, "Statements, separated by `;`.", Importance.HIGH, required=True)
+        of_connector = (*common_keys(klass), *consumer_keys(), *converter_keys())
+        keys = (*of_connector, kcql, *own, *error_keys(self._prefix, *self._old_prefixes))
+        return Definition(
+            klass=klass,
+            kind="sink",
+            keys=with_short_names(self._prefix, keys),
+            aliases=aliases,
+            kcql_key=kcql.name,
+            kcql_clauses=frozenset(clauses),
+            clause_reasons=clause_reasons,
+            open_prefixes=("consumer.override.",),
+        )
 
     def batches(self, records: int) -> tuple[Key, ...]:
         """Make the keys of a batch's limits; `records` is the default number of records."""

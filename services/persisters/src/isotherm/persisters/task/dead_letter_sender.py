@@ -16,9 +16,9 @@ from isotherm.connector.errors.dead_letters import (
     ensure_topic,
 )
 from isotherm.persisters.api.record import FailedRecord
-from isotherm.servicekit import kafka
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
+from isotherm.servicekit.kafka.errors import error_of
 from isotherm.servicekit.lifecycle import Stop
 
 
@@ -71,7 +71,7 @@ def ensure_dead_letter_topic(
             ensure_topic(admin, topic, replication_factor=replication_factor)
             return
         except KafkaException as failure:
-            error = kafka.error_of(failure)
+            error = error_of(failure)
             if error is None or not error.retriable():
                 raise
             health.not_ready("kafka", error.str())

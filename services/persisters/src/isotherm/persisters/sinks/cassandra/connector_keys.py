@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from isotherm.connector.config.converters import converter_keys
-from isotherm.connector.config.definitions import (
-    Definition,
-    Importance,
-    Type,
-    common_keys,
-    consumer_keys,
-    error_keys,
-    with_short_names,
-)
+from isotherm.connector.config.definitions import Importance, Type
 from isotherm.persisters.sinks.sink_keys import SinkKeys
 
 PREFIX = "connect.cassandra"
-_CLASS = "isotherm.persisters.ScyllaSink"
 _LOW = Importance.LOW
 _of_sink = SinkKeys(PREFIX)
 _key = _of_sink.key
@@ -30,7 +20,6 @@ _OF_OLD_CONNECTOR = (
 
 
 _OWN = (
-    _of_sink.kcql(),
     _key("contact.points", Type.LIST, "localhost", "Hosts to connect to first.", Importance.HIGH),
     _key("port", Type.INT, "9042", "CQL port.", minimum=1),
     _key("key.space", Type.STRING, "", "Keyspace of targets that name none.", Importance.HIGH),
@@ -70,12 +59,9 @@ _OWN = (
     *[key for name, why in _OF_OLD_CONNECTOR for key in _of_sink.accepted(name, why=why)],
 )
 
-DEFINITION = Definition(
-    klass=_CLASS,
-    kind="sink",
-    keys=with_short_names(
-        PREFIX, (*common_keys(_CLASS), *consumer_keys(), *converter_keys(), *_OWN, *error_keys(PREFIX))
-    ),
+DEFINITION = _of_sink.definition(
+    "isotherm.persisters.ScyllaSink",
+    _OWN,
     aliases=(
         "scylla",
         "cassandra",
@@ -83,9 +69,5 @@ DEFINITION = Definition(
         "io.lenses.streamreactor.connect.cassandra.sink.CassandraSinkConnector",
         "io.lenses.streamreactor.connect.cassandra.CassandraSinkConnector",
     ),
-    kcql_key=f"{PREFIX}.kcql",
-    kcql_clauses=frozenset(
-        ("IGNORE", "AUTOCREATE", "PK", "WITHTIMESTAMP", "TIMESTAMPUNIT", "TTL", "WITHSTRUCTURE", "PROPERTIES")
-    ),
-    open_prefixes=("consumer.override.",),
+    clauses=("IGNORE", "AUTOCREATE", "PK", "WITHTIMESTAMP", "TIMESTAMPUNIT", "TTL", "WITHSTRUCTURE", "PROPERTIES"),
 )

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from isotherm.connector.config.converters import converter_keys
-from isotherm.connector.config.definitions import (
-    Definition,
-    Importance,
-    Type,
-    common_keys,
-    consumer_keys,
-    error_keys,
-    with_short_names,
-)
+from isotherm.connector.config.definitions import Importance, Type
 from isotherm.persisters.sinks.sink_keys import SinkKeys
 
 PREFIX = "connect.elastic"
-_CLASS = "isotherm.persisters.ElasticsearchSink"
 _LOW = Importance.LOW
 _of_sink = SinkKeys(PREFIX)
 _key = _of_sink.key
 
 _OWN = (
-    _of_sink.kcql(),
     _key(
         "url",
         Type.LIST,
@@ -55,12 +44,9 @@ _OWN = (
     _key("tableprefix", Type.STRING, "", "Prefix of every index.", _LOW),
 )
 
-DEFINITION = Definition(
-    klass=_CLASS,
-    kind="sink",
-    keys=with_short_names(
-        PREFIX, (*common_keys(_CLASS), *consumer_keys(), *converter_keys(), *_OWN, *error_keys(PREFIX))
-    ),
+DEFINITION = _of_sink.definition(
+    "isotherm.persisters.ElasticsearchSink",
+    _OWN,
     aliases=(
         "elasticsearch",
         "elastic",
@@ -70,20 +56,16 @@ DEFINITION = Definition(
         "io.lenses.streamreactor.connect.elastic6.ElasticSinkConnector",
         "io.lenses.streamreactor.connect.elastic7.ElasticSinkConnector",
     ),
-    kcql_key=f"{PREFIX}.kcql",
-    kcql_clauses=frozenset(
-        (
-            "IGNORE",
-            "AUTOCREATE",
-            "WITHSTRUCTURE",
-            "PK",
-            "WITHTIMESTAMP",
-            "TIMESTAMPUNIT",
-            "WITHINDEXSUFFIX",
-            "WITHPIPELINE",
-            "PROPERTIES",
-        )
+    clauses=(
+        "IGNORE",
+        "AUTOCREATE",
+        "WITHSTRUCTURE",
+        "PK",
+        "WITHTIMESTAMP",
+        "TIMESTAMPUNIT",
+        "WITHINDEXSUFFIX",
+        "WITHPIPELINE",
+        "PROPERTIES",
     ),
     clause_reasons=(("WITHDOCTYPE", "Elasticsearch has had no document types since version 7"),),
-    open_prefixes=("consumer.override.",),
 )

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from isotherm.connector.config.converters import converter_keys
-from isotherm.connector.config.definitions import (
-    Definition,
-    Importance,
-    Type,
-    common_keys,
-    consumer_keys,
-    error_keys,
-    with_short_names,
-)
+from isotherm.connector.config.definitions import Importance, Type
 from isotherm.persisters.sinks.sink_keys import SinkKeys
 
 PREFIX = "connect.hazelcast"
 OLD_PREFIX = "connect.hazelcast.sink"
-_CLASS = "isotherm.persisters.HazelcastSink"
 _LOW = Importance.LOW
 _of_sink = SinkKeys(PREFIX, OLD_PREFIX)
 _key = _of_sink.key
@@ -24,7 +14,6 @@ _OF_JAVA_CLIENT = "a socket option of the Java client of Hazelcast 3"
 
 
 _OWN = (
-    _of_sink.kcql(),
     _key("cluster.members", Type.LIST, "localhost", "`host` or `host:port` of members.", Importance.HIGH),
     _key(
         "group.name",
@@ -68,31 +57,24 @@ _OWN = (
     ),
 )
 
-DEFINITION = Definition(
-    klass=_CLASS,
-    kind="sink",
-    keys=with_short_names(
-        PREFIX, (*common_keys(_CLASS), *consumer_keys(), *converter_keys(), *_OWN, *error_keys(PREFIX, OLD_PREFIX))
-    ),
+DEFINITION = _of_sink.definition(
+    "isotherm.persisters.HazelcastSink",
+    _OWN,
     aliases=(
         "hazelcast",
         "com.datamountaineer.streamreactor.connect.hazelcast.sink.HazelCastSinkConnector",
         "io.lenses.streamreactor.connect.hazelcast.sink.HazelCastSinkConnector",
     ),
-    kcql_key=f"{PREFIX}.kcql",
-    kcql_clauses=frozenset(
-        (
-            "IGNORE",
-            "PK",
-            "WITHSTRUCTURE",
-            "WITHTIMESTAMP",
-            "TIMESTAMPUNIT",
-            "WITHFORMAT",
-            "STOREAS",
-            "TTL",
-            "PROPERTIES",
-        )
+    clauses=(
+        "IGNORE",
+        "PK",
+        "WITHSTRUCTURE",
+        "WITHTIMESTAMP",
+        "TIMESTAMPUNIT",
+        "WITHFORMAT",
+        "STOREAS",
+        "TTL",
+        "PROPERTIES",
     ),
     clause_reasons=(("AUTOCREATE", "Hazelcast creates every structure on first use"),),
-    open_prefixes=("consumer.override.",),
 )

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
-    AdminClient,
-    ListOffsetsResultInfo,
-    OffsetSpec,
-)
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import AdminClient
 
 from isotherm.servicekit import logs
 from isotherm.servicekit.promised_properties import is_promised
@@ -80,43 +76,9 @@ def consumer_to_the_end(settings: KafkaSettings, client_id: str, **overrides: An
     return consumer(settings, client_id, client_id, **{**defaults, **overrides})
 
 
-def consume_available(consumer: Consumer, most: int, timeout_s: float) -> list[Message]:
-    """Messages and events that are there, at most `most`, after waiting up to `timeout_s` seconds for the first one.
-
-    `Consumer.consume` waits until it has `most` of them or the time is over.
-    """
-    first = consumer.poll(timeout_s)
-    return [] if first is None else [first, *consumer.consume(most - 1, 0)]
-
-
-def admin(settings: KafkaSettings, client_id: str) -> AdminClient:
+def admin(settings: KafkaSettings, client_id: str, **overrides: Any) -> AdminClient:
     """A client for topics and groups; keep a reference until its futures resolved."""
-    return AdminClient(client_config(settings, client_id))
-
-
-def list_offsets(
-    admin: AdminClient, partitions: Iterable[tuple[str, int]], spec: OffsetSpec, *, committed: bool, timeout_s: float
-) -> dict[tuple[str, int], ListOffsetsResultInfo]:
-    """Ask for one offset of each partition (topic and number); `timeout_s` bounds the request in seconds.
-
-    With `committed`, a partition ends before its first open transaction; otherwise after its last record. Raises
-    KafkaException.
-    """
-    futures = admin.list_offsets(
-        {TopicPartition(topic, number): spec for topic, number in partitions},
-        isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
-        request_timeout=timeout_s,
-    )
-    return {(one.topic, one.partition): future.result() for one, future in futures.items()}
-
-
-def error_of(error: BaseException | KafkaError) -> KafkaError | None:
-    """The KafkaError inside a KafkaException, or the error itself."""
-    if isinstance(error, KafkaError):
-        return error
-    if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
-        return error.args[0]
-    return None
+    return AdminClient(client_config(settings, client_id, **overrides))
 
 
 class _Errors:

@@ -1,0 +1,36 @@
+"""Makes the Kafka clients of the service and of `recompute`. Only their service modules call it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from isotherm.aggregator.kafka.broker import Broker
+from isotherm.aggregator.kafka.output_producer import OutputProducer
+from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.settings import KafkaSettings
+
+_CLIENT_ID = "isotherm-aggregator"
+_DELIVERY_TIMEOUT_MS = 10_000
+"""A query that loses Kafka is restarted with its batch unchanged, so waiting long only delays a stop."""
+
+
+def open_broker(settings: KafkaSettings) -> Broker:
+    """Return the driver's own view of Kafka, beside Spark's."""
+    admin = clients.admin(settings, f"{_CLIENT_ID}-admin")
+    # Unread records of open transactions hold the watermark back, too, hence read_uncommitted. It never commits.
+    consumer = clients.consumer(
+        settings,
+        f"{_CLIENT_ID}-clock",
+        f"{_CLIENT_ID}-clock",
+        isolation_level="read_uncommitted",
+        enable_partition_eof=True,
+        fetch_message_max_bytes=64 * 1024,
+        queued_max_messages_kbytes=1024,
+    )
+    return Broker(admin, consumer)
+
+
+def open_output_producer(settings: KafkaSettings) -> OutputProducer:
+    """Return the driver's own sender of the output, beside Spark's. It connects when it sends for the first time."""
+    client_id = f"{_CLIENT_ID}-windows"
+    return OutputProducer(partial(clients.producer, settings, client_id, delivery_timeout_ms=_DELIVERY_TIMEOUT_MS))
