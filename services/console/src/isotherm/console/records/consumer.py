@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from isotherm.console.errors import UnavailableError
+from isotherm.servicekit.kafka.consuming import consume_available
 from isotherm.servicekit.kafka.errors import reason_of
 
 _POLL_S = 0.2
@@ -33,7 +34,7 @@ def consume_spans(
     consumer.assign([TopicPartition(topic, partition, spans[partition][0]) for partition in ends])
     deadline = time.monotonic() + timeout_s
     while ends:
-        batch = _batch(consumer)
+        batch = consume_available(consumer, _BATCH, _POLL_S)
         if batch:
             deadline = time.monotonic() + timeout_s
         elif time.monotonic() > deadline:
@@ -50,12 +51,6 @@ def consume_spans(
             if error is not None or (end is not None and offset >= end - 1):
                 del ends[partition]
                 consumer.incremental_unassign([TopicPartition(topic, partition)])
-
-
-def _batch(consumer: Consumer) -> list[Message]:
-    # `consume` alone waits until _BATCH messages are there; the ones that have arrived are enough.
-    first = consumer.poll(_POLL_S)
-    return [] if first is None else [first, *consumer.consume(_BATCH, 0)]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from isotherm.servicekit.avro import (
 )
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
+from isotherm.servicekit.kafka.consuming import consume_available
 
 _log = logs.logger(__name__)
 
@@ -103,10 +104,8 @@ class TopicFollower:
             consumer.assign(partitions)
             while not self._stopping.is_set():
                 self._health.beat()
-                first = consumer.poll(_POLL_S)
-                if first is not None:
-                    for message in (first, *consumer.consume(_BATCH, 0)):
-                        self._handle(message)
+                for message in consume_available(consumer, _BATCH, _POLL_S):
+                    self._handle(message)
         finally:
             consumer.close()
 
