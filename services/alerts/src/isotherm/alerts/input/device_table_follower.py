@@ -20,6 +20,7 @@ from isotherm.servicekit.avro import (
     SchemaRegistry,
     WireFormatError,
 )
+from isotherm.servicekit.kafka.consuming import consume_available
 
 READER = isotherm.schemas.schema("Device", 1)
 
@@ -123,8 +124,7 @@ class DeviceTableFollower:
             if time.monotonic() >= next_check_s:
                 next_check_s = time.monotonic() + self._partitions_interval_s
                 self._add_partitions(consumer, followed)
-            first = consumer.poll(_POLL_S)
-            for message in [] if first is None else [first, *consumer.consume(_BATCH, 0)]:
+            for message in consume_available(consumer, _BATCH, _POLL_S):
                 number, error = message.partition() or 0, message.error()
                 if error is None:
                     self._apply(message)

@@ -26,6 +26,7 @@ from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaRegistry, WireFormatError
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.health import Health
+from isotherm.servicekit.kafka.consuming import consume_available
 
 PART = "repartition"
 
@@ -123,8 +124,7 @@ class Forwarder:
             )
             committed_s = time.monotonic()
             while not self._ended.is_set():
-                first = self._consumer.poll(_POLL_S)
-                for message in [] if first is None else [first, *self._consumer.consume(_BATCH, 0)]:
+                for message in consume_available(self._consumer, _BATCH, _POLL_S):
                     self._read(message)
                 self._hold_back()
                 while not self._paused.is_set() and (earliest := self._merge.pop()) is not None:
