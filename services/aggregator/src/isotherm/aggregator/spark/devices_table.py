@@ -58,10 +58,11 @@ class DevicesTable:
                 ends,
                 self._settings.group_attributes,
             )
+            # This reads Kafka, and may fail. Until it is done, the table before counts.
+            attributes = _attributes(table) if table.count() <= MAX_DEVICES_IN_DRIVER else None
             if self._cached is not None:
                 self._cached[1].unpersist()
-            self._cached = (ends, table)
-            self._attributes = _attributes(table) if table.count() <= MAX_DEVICES_IN_DRIVER else None
+            self._cached, self._attributes = (ends, table), attributes
         return self._cached[1]
 
     def attributes_as_of(self, session: SparkSession, batch_id: int) -> Attributes | None:

@@ -1,0 +1,63 @@
+"""The devices table of the driver, with data frames that Spark did not make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from isotherm.aggregator.checkpoint.folder import CheckpointFolder
+from isotherm.aggregator.kafka.broker import Broker
+from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.spark import devices_table
+from isotherm.aggregator.spark.devices_table import DevicesTable
+from isotherm.servicekit.avro import SchemaRegistry
+
+NO_SPARK = cast(SparkSession, None)
+
+
+class Table:
+    """A data frame of devices that is read when its rows are counted, which may fail once."""
+
+    def __init__(self, rows: list[tuple[str | None, ...]], failure: Exception | None = None) -> None:
+        self._rows, self._failure = rows, failure
+
+    def count(self) -> int:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return len(self._rows)
+
+    def collect(self) -> list[tuple[str | None, ...]]:
+        return self._rows
+
+    def unpersist(self) -> None:
+        """Nothing is cached."""
+
+
+class Topic:
+    """The end offsets of the topic with devices."""
+
+    end = 1
+
+    def end_offsets(self, _topics: list[str], *, committed: bool) -> Mapping[tuple[str, int], int]:
+        assert committed
+        return {("devices", 0): self.end}
+
+
+def test_devices_that_could_not_be_read_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, topic = CheckpointFolder(tmp_path), Topic()
+    folder.create()
+    moved: list[tuple[str | None, ...]] = [("d1", "north")]
+    tables: list[Any] = [Table([("d1", "south")]), Table(moved, ConnectionError("Kafka is gone")), Table(moved)]
+    monkeypatch.setattr(devices_table, "read_devices", lambda *_arguments: tables.pop(0))
+    settings = AggregatorSettings(checkpoint_dir=tmp_path, jars_dir=tmp_path)
+    devices = DevicesTable(settings, {}, cast(Broker, topic), cast(SchemaRegistry, None), folder)
+    assert devices.attributes_as_of(NO_SPARK, 1) == {"d1": ("south",)}
+    topic.end = 2
+    with pytest.raises(ConnectionError):
+        devices.attributes_as_of(NO_SPARK, 2)
+    assert devices.attributes_as_of(NO_SPARK, 2) == {"d1": ("north",)}
