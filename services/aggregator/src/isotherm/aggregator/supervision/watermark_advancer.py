@@ -96,8 +96,9 @@ class WatermarkAdvancer:
             self._folder.tick(self._schedule.tick_ms(until_ms))
             self._ticked_watermark_ms = self._schedule.watermark_ms(until_ms)
             self._ticked_in_start = windows.starts
-            # One batch takes the tick, and the one after it writes the windows.
-            self._hurry(self._folder.last_planned_batch() + 1)
+            # The next batch takes the tick, or the one after that if Spark has listed the clock for the next one already
+            # and still plans it. The batch that follows writes the windows, which no batch waits for.
+            self._hurry(self._folder.last_planned_batch() + 2)
         elif self._advance_when_idle:
             # A window can end by now, and what was read last does not suffice: only a newer batch can.
             self._hurry(self._checked_batch)
