@@ -12,6 +12,7 @@ import pytest
 from isotherm.alerts.metrics import Metrics
 from isotherm.alerts.service import outputs_producer
 from isotherm.alerts.settings import AlertsSettings
+from isotherm.alerts.stream import outputs as outputs_module
 from isotherm.alerts.stream.outputs import Outputs, OutputsClosedError
 
 NOWHERE = AlertsSettings.model_validate({"kafka": {"bootstrap_servers": "127.0.0.1:1"}})
@@ -39,6 +40,15 @@ class LateProducer:
         reports, self._reports = self._reports, []
         for one in reports:
             one(None, None)
+
+
+class PromptProducer(LateProducer):
+    """A producer whose records are reported at the next poll."""
+
+    def poll(self, _timeout_s: float) -> int:
+        reported = len(self._reports)
+        self.report()
+        return reported
 
 
 def outputs(made: Any) -> Outputs:
@@ -72,3 +82,16 @@ async def test_who_waits_for_a_kafka_that_is_away_is_let_go() -> None:
     with pytest.raises(OutputsClosedError):
         await ours.wait_for_room()
     assert followed == []
+
+
+async def test_a_record_that_waits_for_room_was_written_earlier_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the offset of a reading is committed before the state that took it in is stored."""
+    monkeypatch.setattr(outputs_module, "_MAX_OUTSTANDING", 1)
+    made = PromptProducer()
+    ours = outputs(made)
+    for value in (b"state", b"a state that a delivery report writes"):
+        ours.write_changelog(0, "d", value)
+    async with asyncio.timeout(LIMIT_S):
+        await ours.flush_earlier()
+    assert [value for _topic, _key, value in made.records] == [b"state", b"a state that a delivery report writes"]
+    ours.release()

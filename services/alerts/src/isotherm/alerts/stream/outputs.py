@@ -110,6 +110,9 @@ class Outputs:
 
         Raises OutputRefusedError, OutputsClosedError.
         """
+        if self._waiting:
+            # A state may be among them that `settle` does not write again.
+            await self.wait_for_room()
         until, self._epoch = self._epoch, self._epoch + 1
         while not self._is_over() and min(self._unreported, default=self._epoch) <= until:
             self._progress.clear()
