@@ -96,8 +96,8 @@ class WatermarkAdvancer:
             self._folder.tick(self._schedule.tick_ms(until_ms))
             self._ticked_watermark_ms = self._schedule.watermark_ms(until_ms)
             self._ticked_in_start = windows.starts
-            # The next batch takes the tick, or the one after that if Spark has listed the clock for the next one already
-            # and still plans it. The batch that follows writes the windows, which no batch waits for.
+            # The next batch takes the tick, or the one after it when Spark is planning the next one and has listed the
+            # clock already. The batch that follows writes the windows, and is not held.
             self._hurry(self._folder.last_planned_batch() + 2)
         elif self._advance_when_idle:
             # A window can end by now, and what was read last does not suffice: only a newer batch can.
