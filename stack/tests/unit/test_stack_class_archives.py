@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ def test_the_archive_of_a_server_that_was_ready_is_used_by_the_next_start(archiv
     path.write_bytes(b"classes")
     class_archives.keep(archive.folder)
     assert archive.kept.read_bytes() == b"classes"
-    assert f"-XX:SharedArchiveFile={archive.kept}" in archive.options()
+    # With Java's own log, in which it says when it refuses the archive.
+    assert archive.options() == [f"-XX:SharedArchiveFile={archive.kept}"]
     assert list(archive.folder.iterdir()) == []
 
 
@@ -59,6 +61,16 @@ def test_an_archive_that_cannot_be_kept_is_no_error(archive: ClassArchive) -> No
     archive.kept.parent.rmdir()
     class_archives.keep(archive.folder)
     assert list(archive.folder.iterdir()) == []
+
+
+def test_nothing_is_written_for_a_cache_that_can_keep_nothing(
+    archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def may(path: Path, _mode: int) -> bool:
+        return path != archive.kept.parent
+
+    monkeypatch.setattr(os, "access", may)
+    assert archive.options() == []
 
 
 def test_other_classes_have_another_archive(archive: ClassArchive) -> None:

@@ -39,10 +39,15 @@ class ClassArchive:
         return cls(cache / f"classes-{key}.jsa", folder)
 
     def options(self) -> list[str]:
-        """Return the JVM's options: to use the archive, or to write one. What an earlier JVM has written is deleted."""
+        """Return the JVM's options: to use the archive, or to write one where the cache can keep it.
+
+        What an earlier JVM has written is deleted.
+        """
         _forget(self.folder)
         if self.kept.exists():
-            return [_QUIET, f"-XX:SharedArchiveFile={self.kept}"]
+            return [f"-XX:SharedArchiveFile={self.kept}"]
+        if not os.access(self.kept.parent, os.W_OK):
+            return []
         return [_QUIET, f"-XX:ArchiveClassesAtExit={self.folder / _WRITTEN}"]
 
     def want(self) -> None:
