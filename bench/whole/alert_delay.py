@@ -25,6 +25,8 @@ EVERY_S = 0.5
 _HOT, _MILD = 35.0, 20.0
 _POLL_S = 0.1
 _PATIENCE_S = 30.0
+_LAST_ALERTS_S = 5.0
+"""How long the alerts of the last readings are waited for."""
 
 
 class AlertProbe:
@@ -35,26 +37,32 @@ class AlertProbe:
         self._mqtt_port = mqtt_port
         self._stopped = threading.Event()
         self._reading = threading.Event()
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._publish)]
+        self._is_read = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._publisher = threading.Thread(target=self._publish, daemon=True)
         self._registry = SchemaRegistry(addresses.registry)
         self.delays_ms = array("d")
         self.published = 0
 
     def start(self) -> None:
         """Begin to publish, once new alerts are read."""
-        for thread in self._threads:
-            thread.start()
+        self._reader.start()
+        self._publisher.start()
 
     def stop(self) -> None:
-        """End, and wait for both threads."""
+        """Publish nothing more, wait a while for the last alerts, and end both threads."""
         self._stopped.set()
-        for thread in self._threads:
-            thread.join()
+        self._publisher.join()
+        deadline = time.monotonic() + _LAST_ALERTS_S
+        while self.missing > 0 and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        self._is_read.set()
+        self._reader.join()
         self._registry.close()
 
     @property
     def missing(self) -> int:
-        """How many readings have caused no alert; the last ones may still do so."""
+        """How many readings have caused no alert; before `stop`, the last ones may still do so."""
         return self.published - len(self.delays_ms)
 
     def _publish(self) -> None:
@@ -80,7 +88,7 @@ class AlertProbe:
         # The first answer from Kafka has settled where the end was.
         consumer.poll(1.0)
         self._reading.set()
-        while not self._stopped.is_set():
+        while not self._is_read.is_set():
             for message in consumer.consume(100, _POLL_S):
                 now_ms = time.time_ns() / 1_000_000
                 if message.error() is None:
@@ -90,7 +98,7 @@ class AlertProbe:
         consumer.close()
 
 
-def percentile(values: array[float], share: float) -> float:
-    """The value that so many do not exceed; not a number where there is none."""
-    ordered = sorted(values)
+def percentile(values: array[float], share: float, missing: int = 0) -> float:
+    """The value that so many do not exceed; infinite for one of those missing, not a number where there is none."""
+    ordered = [*sorted(values), *[math.inf] * missing]
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else math.nan

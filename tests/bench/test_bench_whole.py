@@ -239,6 +239,15 @@ def test_goals_say_what_is_reached_and_what_is_missed() -> None:
     assert goals("20000", measured(), [], 20_000.0) == []
 
 
+@pytest.mark.parametrize(("alerts", "missing"), [([10.0] * 98, 2), ([], 2), ([], 0)])
+def test_alerts_that_did_not_come_miss_the_goal(alerts: list[float], missing: int) -> None:
+    quiet = measured()
+    quiet.alert_ms, quiet.alerts_missing = array("d", alerts), missing
+    missed = [line for line in goals("220", quiet, {"mqtt-devices"}, 220.0) if not line.startswith("reached")]
+    assert [line.partition(",")[0] for line in missed] == ["MISSED: ms until an alert"]
+    assert not [line for line in goals("rest", quiet, {"mqtt-devices"}, 0.0) if "alert, p99" in line]
+
+
 def test_table_has_a_column_for_each_stage_and_a_row_for_each_figure_of_any() -> None:
     text = table({"220": {("s", "a"): "1", ("s", "b"): "2"}, "2000": {("s", "a"): "10", ("t", "c"): "3"}})
 
