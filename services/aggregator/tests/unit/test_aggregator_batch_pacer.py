@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from isotherm.aggregator.supervision.batch_pacer import BatchPacer
+from isotherm.aggregator.supervision.batch_pacer import BatchPacer, hold_ms
 
 HOUR_MS = 3_600_000
 JOIN_S = 60.0
@@ -108,3 +108,8 @@ def test_a_hold_ends_by_itself_and_is_no_part_of_the_work() -> None:
     # The clock was read when the batch began, when the hold began, when the hold was over, and at the end.
     assert (made.held_ms(0), made.held_ms(1)) == (0, 2_000)
     assert not made.is_holding
+
+
+@pytest.mark.parametrize(("trigger_ms", "expected_ms"), [(0, 0), (50, 300), (500, 3_000), (5_000, 3_000)])
+def test_a_long_trigger_interval_makes_no_longer_hold(trigger_ms: int, expected_ms: int) -> None:
+    assert hold_ms(trigger_ms) == expected_ms

@@ -15,7 +15,7 @@ from isotherm.aggregator.spark.kafka_options import java_options, redacted
 from isotherm.aggregator.spark.queries import REJECTS, WINDOWS, Queries
 from isotherm.aggregator.spark.window_sink import WindowSink, output_schema_ids
 from isotherm.aggregator.status import Status
-from isotherm.aggregator.supervision.batch_pacer import INTERVALS, BatchPacer
+from isotherm.aggregator.supervision.batch_pacer import BatchPacer, hold_ms
 from isotherm.aggregator.supervision.query_runner import QueryFailedError, QueryRunner
 from isotherm.aggregator.supervision.server_wait import ServerWait, StopRequestedError
 from isotherm.aggregator.supervision.supervised_query import SupervisedQuery
@@ -196,4 +196,4 @@ class Aggregator:
 
 def _hold_ms(settings: AggregatorSettings) -> int:
     """Return for how long few readings wait for more. In a replay, where readings are the clock, they never wait."""
-    return INTERVALS * settings.trigger_ms if settings.advance_when_idle else 0
+    return hold_ms(settings.trigger_ms) if settings.advance_when_idle else 0

@@ -106,8 +106,8 @@ class AggregatorSettings(ServiceSettings):
         500,
         ge=0,
         description="Shortest interval between two micro-batches of the windowed query; 0: without a pause. Few "
-        "readings wait up to six intervals for more, unless a window can end. A window reaches Kafka about four "
-        "intervals (or four batch durations, if they are longer) after it became final.",
+        "readings wait up to six intervals, at most 3 s, for more, unless a window can end. A window reaches Kafka "
+        "about four intervals (or four batch durations, if they are longer) after it became final.",
     )
     rejects_trigger_ms: int = Field(
         4_000,

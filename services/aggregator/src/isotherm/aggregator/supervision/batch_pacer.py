@@ -14,9 +14,17 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-INTERVALS = 6
-"""For how many trigger intervals, counted from its begin, a batch keeps the next one from being planned."""
+_INTERVALS, _MOST_MS = 6, 3_000
+"""For how many trigger intervals, and how long at most, a batch keeps the next one from being planned.
+
+Counted from its begin. Batches with a long trigger interval are spaced by it already.
+"""
 _MAX_REMEMBERED = 500
+
+
+def hold_ms(trigger_ms: int) -> int:
+    """Return for how long a batch keeps the next one from being planned, in milliseconds from its begin."""
+    return min(_INTERVALS * trigger_ms, _MOST_MS)
 
 
 class BatchPacer:
