@@ -157,6 +157,13 @@ def test_a_row_becomes_one_statement(extra: dict[str, Any], revision: int | None
     assert write.size_bytes > sum(len(cell) for cell in write.statement.values if isinstance(cell, bytes))
 
 
+def test_size_of_a_row_of_small_values_is_not_below_what_cassandra_counts() -> None:
+    """It adds 16 bytes to each value, also to one that hides an earlier one; a cell that stays as it is counts not."""
+    assert cells.size_bytes([b"x"] * 34) >= 34 * 17
+    assert cells.size_bytes([None] * 34) >= 34 * 16
+    assert cells.size_bytes([UNSET_VALUE] * 34) < 34 * 16
+
+
 def test_times_to_live_and_deletions_are_statements_of_their_own() -> None:
     table = binder(PLAIN)
     lasting = table.bind(0, row({"id": "a", "at": 3}, clauses="TTL=60"))

@@ -16,6 +16,9 @@ from cassandra.query import UNSET_VALUE, BoundStatement, PreparedStatement
 Cell = bytes | None | object
 """Serialized; None for a null, UNSET_VALUE for a column that stays as it is."""
 
+_BESIDE_VALUE_BYTES = 16
+"""Cassandra counts write time, time to live and time of deletion of each cell (`AbstractCell.dataSize`)."""
+
 pack_long: Callable[[int], bytes] = struct.Struct(">q").pack
 pack_int: Callable[[int], bytes] = struct.Struct(">i").pack
 
@@ -95,8 +98,9 @@ def layout(columns: Mapping[str, str], primary_key: Sequence[str], fields: Mappi
 
 
 def size_bytes(cells: Sequence[Any]) -> int:
-    """Return the size of the cells, with the length before each, in bytes."""
-    return 4 * len(cells) + sum([len(cell) for cell in cells if isinstance(cell, bytes)])
+    """Return the size of the cells in bytes, with the length before each and what Cassandra counts beside each."""
+    values = [len(cell) if isinstance(cell, bytes) else 0 for cell in cells if cell is not UNSET_VALUE]
+    return 4 * len(cells) + _BESIDE_VALUE_BYTES * len(values) + sum(values)
 
 
 def all_of(names: Sequence[Any]) -> Callable[[Any], Sequence[Any]]:

@@ -11,7 +11,12 @@ from isotherm.persisters.sinks.cassandra.binding import Binder, Write
 MOST_PARTITIONS = 10
 """Cassandra warns of batches over more partitions (`unlogged_batch_across_partitions_warn_threshold`)."""
 _MOST_BYTES = 32 * 1024
-"""Cassandra refuses batches above 50 KiB (`batch_size_fail_threshold`) by default."""
+"""A request of usual size for the servers; Cassandra checks the size only of batches over several partitions."""
+MOST_BYTES_ACROSS = 5 * 1024
+"""Cassandra warns of larger batches over several partitions by default (`batch_size_warn_threshold`).
+
+It logs a line for each, and so does the driver. Above 50 KiB it refuses them (`batch_size_fail_threshold`).
+"""
 
 
 @dataclass
@@ -21,8 +26,10 @@ class _Group:
     size_bytes: int = 0
 
     def has_room_for(self, write: Write, most_rows: int) -> bool:
-        is_open = len(self.partitions) < MOST_PARTITIONS or write.partition in self.partitions
-        return is_open and len(self.writes) < most_rows and self.size_bytes + write.size_bytes <= _MOST_BYTES
+        partitions = len(self.partitions) + (write.partition not in self.partitions)
+        most_bytes = _MOST_BYTES if partitions == 1 else MOST_BYTES_ACROSS
+        has_bytes = self.size_bytes + write.size_bytes <= most_bytes
+        return has_bytes and len(self.writes) < most_rows and partitions <= MOST_PARTITIONS
 
     def add(self, write: Write) -> None:
         self.writes.append(write)

@@ -158,7 +158,9 @@ class CassandraSink:
             return set()
         metadata = self._session.cluster.metadata
         servers = len(metadata.all_hosts())
-        keys = {write.binder: write.statement.routing_key for write in writes}
+        # Of one row of each table: the driver computes the key anew for each row.
+        examples = {write.binder: write.statement for write in writes}
+        keys = {binder: statement.routing_key for binder, statement in examples.items()}
         return {
             binder
             for binder, key in keys.items()
