@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
 
 from isotherm import kcql
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
@@ -88,3 +92,62 @@ def test_a_record_behind_the_one_that_stops_the_task_is_no_dead_letter_of_this_r
     assert (batch.stopped_at.record.offset, batch.end) == (0, 0)
     assert sent[-1] == []
     assert told.failed_offsets == []
+
+
+class Together:
+    """A sink whose writes wait for each other."""
+
+    def __init__(self, writes: int) -> None:
+        self._all = threading.Barrier(writes)
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def write(self, _batch: Batch) -> Sequence[FailedRow]:
+        self._all.wait(WAIT_S)
+        return ()
+
+
+@pytest.fixture
+def switching_often() -> Iterator[None]:
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual_s)
+
+
+def one_record(number: int) -> tuple[PartitionBuffer, InFlightBatch]:
+    """A partition and its batch of one record."""
+    row = Row(0, "target", "0", {}, 0, None, PLAN)
+    records = [Record("t", number, 0, 0, None, b"", ())]
+    batch = InFlightBatch.prepare(records, ErrorPolicy(Policy.NOOP), lambda _: ProjectedRecord([row]))
+    return PartitionBuffer(("t", number), Counts(), Backoff()), batch
+
+
+@pytest.mark.usefixtures("switching_often")
+def test_as_many_batches_as_there_may_be_threads_are_written_beside_each_other() -> None:
+    """A thread that has just answered and looks for its next attempt is free for it."""
+    for _ in range(50):
+        writers = Writers(3, Together(3), ErrorPolicy(Policy.NOOP), lambda _: None, Told())
+        for _ in range(3):
+            for number in range(3):
+                writers.start(*one_record(number))
+            answered = 0
+            while answered < 3:
+                answers = list(writers.answers(WAIT_S))
+                assert answers, "a batch waits for a thread"
+                assert all(answer.fatal is None for answer in answers)
+                answered += len(answers)
+        writers.close()
+
+
+def test_an_answered_thread_makes_the_next_attempt() -> None:
+    """Threads that are not needed are not started."""
+    writers = Writers(3, Overloaded(0), ErrorPolicy(Policy.NOOP), lambda _: None, Told())
+    for number in range(100):
+        writers.start(*one_record(number))
+        (answer,) = writers.answers(WAIT_S)
+        assert answer.fatal is None
+    assert len(writers._threads) == 1
+    writers.close()

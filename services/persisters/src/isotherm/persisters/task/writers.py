@@ -59,13 +59,17 @@ class Writers:
         self._attempts: queue.SimpleQueue[tuple[PartitionBuffer, InFlightBatch] | None] = queue.SimpleQueue()
         self._most_threads = threads
         self._threads: list[threading.Thread] = []
-        self._idle = threading.Semaphore(0)
-        """Counts the threads that wait for an attempt and have none coming."""
+        self._lock = threading.Lock()
+        self._unanswered = 0
+        """Attempts that are queued or being made."""
 
     def start(self, buffer: PartitionBuffer, batch: InFlightBatch) -> None:
         """Queue an attempt at writing `batch`; `answers` returns its answer. Only one thread may call this."""
+        with self._lock:
+            self._unanswered += 1
+            are_all_busy = self._unanswered > len(self._threads)
         self._attempts.put((buffer, batch))
-        if self._idle.acquire(blocking=False) or len(self._threads) == self._most_threads:
+        if not are_all_busy or len(self._threads) == self._most_threads:
             return
         # Daemon threads, so that the end of the process does not wait for a server that does not answer.
         thread = threading.Thread(target=self._run, name=f"writer-{len(self._threads)}", daemon=True)
@@ -92,15 +96,8 @@ class Writers:
             self._attempts.put(None)
 
     def _run(self) -> None:
-        while (attempt := self._next_attempt()) is not None:
+        while (attempt := self._attempts.get()) is not None:
             self._attempt(*attempt)
-
-    def _next_attempt(self) -> tuple[PartitionBuffer, InFlightBatch] | None:
-        try:
-            return self._attempts.get_nowait()
-        except queue.Empty:
-            self._idle.release()
-            return self._attempts.get()
 
     def _attempt(self, buffer: PartitionBuffer, batch: InFlightBatch) -> None:
         answer = Attempt(buffer)
@@ -113,6 +110,9 @@ class Writers:
         except BaseException as fatal:
             answer = Attempt(buffer, fatal=fatal)
         finally:
+            # Before the answer, because it may be followed by the next attempt, for which this thread is free.
+            with self._lock:
+                self._unanswered -= 1
             self._answers.put(answer)
 
     def _write(self, buffer: PartitionBuffer, batch: InFlightBatch) -> Attempt:
