@@ -78,3 +78,12 @@ def test_a_wake_up_while_the_pipe_is_emptied_does_not_silence_later_ones(
     waker.wake()
     assert read(waker._read_fd, 10) == b"x"
     waker.close()
+
+
+def test_a_wake_up_after_the_end_writes_to_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of the pipe's descriptor may be that of another connection by then."""
+    waker, written = WAKER({}), list[int]()
+    waker.close()
+    monkeypatch.setattr(os, "write", lambda descriptor, _bytes: written.append(descriptor))
+    waker.wake()
+    assert written == []

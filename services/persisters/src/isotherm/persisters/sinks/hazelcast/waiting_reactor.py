@@ -37,6 +37,11 @@ class Waker(reactor._PipedWaker):
                 continue
         self.awake = False
 
+    def close(self) -> None:
+        """Close the pipe. A wake-up after that would write to whatever gets the number of its descriptor next."""
+        self.awake = True
+        super().close()  # type: ignore[no-untyped-call]  # the client leaves it untyped
+
 
 class WaitingLoop(reactor._WakeableLoop):
     """The client's event loop, waiting until a socket is ready, a timer is due, or another thread wakes it."""
