@@ -51,7 +51,10 @@ class LagMeter:
         return {group: self.behind(found) for group, found in positions.items() if found}
 
     def of_aggregator(self, metrics: Mapping[str, float]) -> dict[str, Lag]:
-        """The lag of every query of the aggregator, which commits no offsets, by its `/metrics`."""
+        """The lag of every query of the aggregator, which commits no offsets, by its `/metrics`.
+
+        The aggregator counts its unread records once a second, so the lag may be up to a second longer than it says.
+        """
         found: dict[str, Lag] = {}
         for query, unread in aggregator_unread(metrics).items():
             ends = self._ends(unread)
