@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import CapturingLogger
 
 from isotherm.servicekit.kafka import clients
-from isotherm.servicekit.kafka.consuming import consume_available
 from isotherm.servicekit.kafka.errors import error_of
 from isotherm.servicekit.settings import KafkaSettings
 
@@ -47,48 +44,18 @@ def test_kafka_error_is_found_in_an_exception() -> None:
 
 
 def test_repeated_error_is_said_once_in_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s, log = 0.0, CapturingLogger()
+    log = CapturingLogger()
     monkeypatch.setattr(clients, "_log", log)
+    now_s = 0.0
     say = clients._Errors(interval_s=30.0, clock=lambda: now_s)
     down, timeout = KafkaError(KafkaError._ALL_BROKERS_DOWN), KafkaError(KafkaError._TIMED_OUT)
 
     def said(*errors: KafkaError) -> int:
-        before = len(log.calls)
+        log.calls.clear()
         for error in errors:
             say(error)
-        return len(log.calls) - before
+        return len(log.calls)
 
     assert said(down, down, timeout, down) == 2
     now_s = 31.0
     assert said(down, down) == 1
-
-
-class FetchedConsumer:
-    """A consumer that has fetched some messages."""
-
-    def __init__(self, messages: list[str]) -> None:
-        self._messages = messages
-        self.waited_s: list[float] = []
-
-    def poll(self, timeout: float) -> str | None:
-        self.waited_s.append(timeout)
-        return self._messages.pop(0) if self._messages else None
-
-    def consume(self, num_messages: int, timeout: float) -> list[str]:
-        self.waited_s.append(timeout)
-        found, self._messages = self._messages[:num_messages], self._messages[num_messages:]
-        return found
-
-
-def test_what_is_there_is_consumed_without_waiting_for_more() -> None:
-    consumer = FetchedConsumer(["a", "b", "c"])
-
-    def consumed() -> list[object]:
-        return [*consume_available(cast(Consumer, consumer), 2, 0.5)]
-
-    assert consumed() == ["a", "b"]
-    assert consumed() == ["c"]
-    assert consumer.waited_s == [0.5, 0, 0.5, 0]
-
-    assert consumed() == []
-    assert consumer.waited_s[4:] == [0.5]
