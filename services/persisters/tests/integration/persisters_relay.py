@@ -87,17 +87,17 @@ class Relay:
         pair = (client, server)
         with self._guard:
             self._pairs.append(pair)
-        losing = threading.Event()
-        threading.Thread(target=self._up, args=(pair, losing), name="relay-up", daemon=True).start()
-        threading.Thread(target=self._down, args=(pair, losing), name="relay-down", daemon=True).start()
+        losing, holding = threading.Event(), threading.Event()
+        threading.Thread(target=self._up, args=(pair, losing, holding), name="relay-up", daemon=True).start()
+        threading.Thread(target=self._down, args=(pair, losing, holding), name="relay-down", daemon=True).start()
 
-    def _up(self, pair: tuple[socket.socket, socket.socket], losing: threading.Event) -> None:
+    def _up(self, pair: tuple[socket.socket, socket.socket], losing: threading.Event, holding: threading.Event) -> None:
         client, server = pair
-        before, has_held = b"", False
+        before = b""
         with suppress(OSError):
             while data := client.recv(_CHUNK_BYTES):
                 if self._holds(before + data):
-                    has_held = True
+                    holding.set()
                     self.held.set()
                     self._released.wait()
                 # A marker may lie across two chunks.
@@ -105,7 +105,7 @@ class Relay:
                     losing.set()
                 before = data[-100:]
                 server.sendall(data)
-        if not losing.is_set() and not has_held:
+        if not losing.is_set() and not holding.is_set():
             # A request that was held is answered by the server before its connection may break.
             _cut(pair)
 
@@ -123,7 +123,9 @@ class Relay:
             self._marker = None
             return True
 
-    def _down(self, pair: tuple[socket.socket, socket.socket], losing: threading.Event) -> None:
+    def _down(
+        self, pair: tuple[socket.socket, socket.socket], losing: threading.Event, holding: threading.Event
+    ) -> None:
         client, server = pair
         with suppress(OSError):
             while data := server.recv(_CHUNK_BYTES):
@@ -132,7 +134,12 @@ class Relay:
                     break
                 if self._released.is_set():
                     self.answered.set()
-                client.sendall(data)
+                try:
+                    client.sendall(data)
+                except OSError:
+                    # What a member says unasked to a client that is gone must not break the held request's connection.
+                    if not holding.is_set():
+                        raise
         _cut(pair)
 
 
