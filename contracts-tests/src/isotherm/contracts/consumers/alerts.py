@@ -59,6 +59,8 @@ def _process(harness: Harness, found: Message, device_id: str) -> Reading:
         expect("device_id", reading.device_id, device_id)
         service = processor(harness, DeviceTable(SETTINGS.rule_book(), {}), recorder, metrics)
         await service.process(found.topic, PARTITION, reading)
+        # The state is written with the commit.
+        await service.drain()
         return reading
 
     reading = asyncio.run(process())
