@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from isotherm.connector.standalone.reporting import counts_of
 from isotherm.connector.state.status import Heartbeat, State
-from isotherm.servicekit.avro import SchemaNotRegisteredError, SchemaRegistry
+from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 
 
 def test_counters_and_gauges_are_summed_over_their_labels() -> None:
@@ -74,3 +74,19 @@ def test_the_last_word_of_a_task_that_fails_at_once_is_said() -> None:
     told = Told()
     heartbeat_of(Registry(0), told, lambda: 0.0).publish_final_state(State.FAILED, {}, "trace")
     assert told.states == [b"FAILED"]
+
+
+def test_a_producer_is_made_only_with_the_schema_and_after_a_failure_again() -> None:
+    now_ms, told, registry, tries = 0.0, Told(), Registry(), list[int]()
+
+    def make() -> Producer:
+        tries.append(registry.requests)
+        if len(tries) == 1:
+            raise RegistryUnavailableError("away")
+        return cast(Producer, told)
+
+    heartbeat = Heartbeat(make, cast(SchemaRegistry, registry), connector="a", task=0, clock_ms=lambda: now_ms)
+    for now_ms in (0.0, 30_000.0, 60_000.0, 90_000.0):  # noqa: B007 - the clock reads it
+        heartbeat.beat(State.RUNNING, dict, dict)
+    assert tries == [2, 3]
+    assert told.states == [b"RUNNING", b"RUNNING"]

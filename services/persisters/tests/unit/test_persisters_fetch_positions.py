@@ -12,6 +12,7 @@ from isotherm.connector.distributed.generations import Fence, StaleConfiguration
 from isotherm.connector.errors.policies import ErrorPolicy, Policy
 from isotherm.persisters.api.record import ProjectedRecord, Record
 from isotherm.persisters.api.row import Batch, FailedRow
+from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.buffers.accounting import Counts
 from isotherm.persisters.buffers.in_flight_batch import InFlightBatch
 from isotherm.persisters.buffers.limits import Share
@@ -190,3 +191,9 @@ def test_the_lease_is_of_the_consumers_own_session(override: str, of_process: st
     settings = PersistersSettings(kafka=KafkaSettings(properties=properties), session_timeout_ms=10_000)
     config: Any = Overridden(**{"consumer.override.session.timeout.ms": override})
     assert Membership(settings, config, 0, None).session_timeout_ms == expected
+
+
+def test_a_session_timeout_that_is_no_number_is_a_mistake_of_the_configuration() -> None:
+    config: Any = Overridden(**{"consumer.override.session.timeout.ms": "30s"})
+    with pytest.raises(SinkConfigError, match=r"session\.timeout\.ms: '30s' is no number"):
+        _ = Membership(PersistersSettings(), config, 0, None).session_timeout_ms

@@ -7,6 +7,7 @@ from typing import Any
 
 from isotherm.connector.config.validation import Validated
 from isotherm.connector.distributed.generations import Generation
+from isotherm.persisters.api.sink import SinkConfigError
 from isotherm.persisters.settings import PersistersSettings
 
 _SESSION = "session.timeout.ms"
@@ -32,9 +33,13 @@ class Membership:
 
     @property
     def session_timeout_ms(self) -> float:
-        """The consumer's session timeout in milliseconds; an override must be a number."""
+        """The consumer's session timeout in milliseconds. Raises SinkConfigError for an override that is no number."""
         override = self.config.text(f"consumer.override.{_SESSION}")
-        return float(self.settings.kafka.properties.get(_SESSION) or override or self.settings.session_timeout_ms)
+        given = self.settings.kafka.properties.get(_SESSION) or override or self.settings.session_timeout_ms
+        try:
+            return float(given)
+        except ValueError:
+            raise SinkConfigError(f"{_SESSION}: {given!r} is no number of milliseconds") from None
 
     def consumer_overrides(self) -> dict[str, Any]:
         """Return the overrides of `servicekit.kafka.clients.consumer` for the task's consumer."""
