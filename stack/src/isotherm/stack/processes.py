@@ -123,6 +123,23 @@ def signal_group(leader: Process, signal_number: signal.Signals) -> None:
             os.kill(member.pid, signal_number)
 
 
+def pause_group(leader: Process, timeout_s: float = 10.0) -> None:
+    """SIGSTOP the group; return when every thread stands still, since one on another processor goes on for a moment."""
+    signal_group(leader, signal.SIGSTOP)
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and not all(_stands_still(member.pid) for member in group_members(leader)):
+        time.sleep(0.001)
+
+
+def _stands_still(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        lines = [
+            file.read_text(encoding="ascii", errors="replace") for file in Path(f"/proc/{pid}/task").glob("*/stat")
+        ]
+        return all(_parse_stat(line).state in "TZX" for line in lines)
+    return False
+
+
 def wait_for_group_end(leader: Process, timeout_s: float) -> bool:
     """Wait until no member of the group runs; False when some still do after ``timeout_s`` seconds."""
     deadline = time.monotonic() + timeout_s

@@ -205,8 +205,8 @@ class Server(ABC):
         self._forget_process()
 
     def pause(self) -> None:
-        """SIGSTOP the server and its children: connections stay open, nothing answers."""
-        processes.signal_group(self._running_leader(), signal.SIGSTOP)
+        """SIGSTOP the server and its children: connections stay open, nothing answers from the return on."""
+        processes.pause_group(self._running_leader())
 
     def resume(self) -> None:
         """SIGCONT after :meth:`pause`."""
