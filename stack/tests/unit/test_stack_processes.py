@@ -72,9 +72,8 @@ def test_kill_reaches_a_child_that_outlived_its_leader(group: Group) -> None:
 
 
 def test_pause_and_resume_reach_the_whole_group(group: Group) -> None:
-    processes.signal_group(group.leader, signal.SIGSTOP)
-    while group.states() != {"T"}:
-        time.sleep(processes.POLL_INTERVAL_S)
+    assert processes.pause_group(group.leader, END_TIMEOUT_S)
+    assert group.states() == {"T"}
     processes.signal_group(group.leader, signal.SIGCONT)
     while "T" in group.states():
         time.sleep(processes.POLL_INTERVAL_S)

@@ -13,7 +13,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,8 +51,12 @@ def _parse_stat(line: str) -> _Stat:
 
 
 def _stat(pid: int) -> _Stat | None:
+    return _read_stat(Path(f"/proc/{pid}/stat"))
+
+
+def _read_stat(file: Path) -> _Stat | None:
     try:
-        return _parse_stat(Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace"))
+        return _parse_stat(file.read_text(encoding="ascii", errors="replace"))
     except (FileNotFoundError, ProcessLookupError):
         return None
 
@@ -123,28 +127,30 @@ def signal_group(leader: Process, signal_number: signal.Signals) -> None:
             os.kill(member.pid, signal_number)
 
 
-def pause_group(leader: Process, timeout_s: float = 10.0) -> None:
-    """SIGSTOP the group; return when every thread stands still, since one on another processor goes on for a moment."""
+def pause_group(leader: Process, timeout_s: float) -> bool:
+    """SIGSTOP the group and wait until every thread stands still; False when some do not after ``timeout_s`` seconds.
+
+    A thread that runs on another processor takes the signal only when it next enters the kernel.
+    """
     signal_group(leader, signal.SIGSTOP)
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and not all(_stands_still(member.pid) for member in group_members(leader)):
-        time.sleep(0.001)
+    return _wait_until(lambda: all(_stands_still(member.pid) for member in group_members(leader)), timeout_s)
 
 
 def _stands_still(pid: int) -> bool:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        lines = [
-            file.read_text(encoding="ascii", errors="replace") for file in Path(f"/proc/{pid}/task").glob("*/stat")
-        ]
-        return all(_parse_stat(line).state in "TZX" for line in lines)
-    return False
+    threads = [_read_stat(file) for file in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(thread is None or thread.state in "TZX" for thread in threads)
 
 
 def wait_for_group_end(leader: Process, timeout_s: float) -> bool:
     """Wait until no member of the group runs; False when some still do after ``timeout_s`` seconds."""
     deadline = time.monotonic() + timeout_s
     _wait_for_end(leader, timeout_s)
-    while group_members(leader):
+    return _wait_until(lambda: not group_members(leader), deadline - time.monotonic())
+
+
+def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_INTERVAL_S)

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 READY_TIMEOUT_S = 300.0
 _PROBE_INTERVAL_S = 0.1
+_PAUSE_TIMEOUT_S = 10.0
 _FAILURE_LOG_LINES = 40
 _LOG_ROTATION_BYTES = 64 * 1024 * 1024
 
@@ -205,8 +206,12 @@ class Server(ABC):
         self._forget_process()
 
     def pause(self) -> None:
-        """SIGSTOP the server and its children: connections stay open, nothing answers from the return on."""
-        processes.pause_group(self._running_leader())
+        """SIGSTOP the server and its children: connections stay open, nothing answers from the return on.
+
+        Raises ServerFailed when some thread of it goes on running.
+        """
+        if not processes.pause_group(self._running_leader(), _PAUSE_TIMEOUT_S):
+            raise ServerFailed(f"{self.name} did not stand still {_PAUSE_TIMEOUT_S:g} s after SIGSTOP")
 
     def resume(self) -> None:
         """SIGCONT after :meth:`pause`."""
