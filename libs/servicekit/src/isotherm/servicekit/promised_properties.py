@@ -1,5 +1,7 @@
 """librdkafka properties on which a promise of the suite rests, so that no configuration may change them.
 
+A service with such properties of another kind lists them itself, with the same `Promised`.
+
 A change of one of them breaks the promise silently: with auto-commit, offsets run ahead of what was written; with
 `read_uncommitted`, aborted records are stored. See docs/explanation/promises.md.
 """
@@ -16,6 +18,13 @@ class Promised(NamedTuple):
     allowed: tuple[str, ...]
     """Spellings of the value that the suite sets; empty when the service chooses the value itself."""
     why: str
+
+    def refusal(self, value: object) -> str | None:
+        """Why the property may not be `value`; None when it may."""
+        if str(value).strip().lower() in {spelling.lower() for spelling in self.allowed}:
+            return None
+        expected = f"only {' or '.join(self.allowed)}" if self.allowed else "it cannot be set"
+        return f"{value!r} is not allowed ({expected}): {self.why}"
 
 
 _ACKS = Promised(("all", "-1"), "what is acknowledged to a device or committed must be on every in-sync replica")
@@ -66,7 +75,4 @@ def broken_promise(key: str, value: object, *, of_connector: bool = False) -> st
     """
     name = key.strip().lower()
     known = None if of_connector and name in _OF_ONE_CONNECTOR else PROMISED.get(name)
-    if known is None or str(value).strip().lower() in known.allowed:
-        return None
-    expected = f"only {' or '.join(known.allowed)}" if known.allowed else "it cannot be set"
-    return f"{value!r} is not allowed ({expected}): {known.why}"
+    return None if known is None else known.refusal(value)

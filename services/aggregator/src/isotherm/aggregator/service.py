@@ -9,7 +9,7 @@ from isotherm.aggregator.kafka.start_search import find_start, spark_offsets
 from isotherm.aggregator.kafka_clients import open_broker, open_output_producer
 from isotherm.aggregator.metrics import Metrics
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark import session
+from isotherm.aggregator.spark import promised_properties, session
 from isotherm.aggregator.spark.devices_table import DevicesTable
 from isotherm.aggregator.spark.kafka_options import java_options, redacted
 from isotherm.aggregator.spark.queries import REJECTS, WINDOWS, Queries
@@ -36,6 +36,7 @@ class Aggregator:
     """One run of the service. Raises SettingsError for mistakes that are visible without a server."""
 
     def __init__(self, settings: AggregatorSettings) -> None:
+        promised_properties.verify(settings.spark.properties)
         session.find_java()
         session.find_jars(settings.jars_dir)
         self._settings = settings

@@ -33,7 +33,9 @@ class SparkSettings(Settings):
         "", description="Options of the driver's JVM beside those of the service: `-XX:...`, `-D...`."
     )
     properties: dict[str, str] = Field(
-        default_factory=dict, description="Any `spark.*` properties; they win over the service's own."
+        default_factory=dict,
+        description="Any `spark.*` properties; they win over the service's own. One on which a promise rests ends the "
+        "start.",
     )
 
 

@@ -15,6 +15,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from isotherm.aggregator.settings import AggregatorSettings
+from isotherm.aggregator.spark import promised_properties
 from isotherm.servicekit.settings import SettingsError
 
 JARS = (
@@ -29,10 +30,8 @@ JARS = (
 MAX_AVRO_FIELD_BYTES = 16 * 1024 * 1024
 """Limit of Avro's allocations. A corrupt length could otherwise allocate 2 GiB and end the JVM by OutOfMemoryError."""
 
-_LOCAL_FILE_SYSTEM = "com.globalmentor.apache.hadoop.fs.NakedLocalFileSystem"
-"""Sets permissions in the JVM. Hadoop's own starts a process for it, and others to read a link (ADR 0096)."""
-_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 _DRIVER_CLASS_PATH = "spark.driver.extraClassPath"
+_EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 
 _COMPILER = (
     "-XX:Tier4InvocationThreshold=100000",
@@ -75,7 +74,11 @@ def find_java() -> None:
 
 
 def configuration(settings: AggregatorSettings, work_folder: Path, log_configuration: Path) -> dict[str, str]:
-    """Return every `spark.*` property that the service sets; the setting `spark.properties` overrides them."""
+    """Return every `spark.*` property that the service sets.
+
+    The setting `spark.properties` overrides them, but for those on which a promise rests. It adds to the class path of
+    the driver and to the executors' options.
+    """
     java_options = (
         f"-Dlog4j2.configurationFile={log_configuration}",
         # Avro's fast reader is built once for each schema; the other reader walks the schema for every value.
@@ -86,7 +89,8 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
     )
     jars = find_jars(settings.jars_dir.absolute())
     # Hadoop keeps the first file system that it makes for a scheme, and spark-submit makes one before it adds the jars.
-    class_path = [str(jars[-1]), settings.spark.properties.get(_DRIVER_CLASS_PATH, "")]
+    given = settings.spark.properties
+    class_path = [str(jars[-1]), given.get(_DRIVER_CLASS_PATH, "")]
     # Throughput matters more than pauses (ADR 0034). The JVM refuses to start with two collectors.
     collector = () if _COLLECTOR.search(settings.spark.java_options) else ("-XX:+UseParallelGC",)
     return {
@@ -97,12 +101,9 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
         "spark.driver.extraJavaOptions": " ".join(
             [*java_options, *collector, *_COMPILER, settings.spark.java_options]
         ).strip(),
-        "spark.executor.extraJavaOptions": " ".join(java_options[1:]),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(work_folder),
-        "spark.hadoop.fs.file.impl": _LOCAL_FILE_SYSTEM,
-        "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
         "spark.sql.warehouse.dir": str(work_folder / "warehouse"),
         # A large batch of rejects must not keep the cores from a small batch of windows.
         "spark.scheduler.mode": "FAIR",
@@ -118,14 +119,14 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         "spark.sql.adaptive.enabled": "false",
-        # No record may end the query: without ANSI mode, out-of-range values become null or wrap, and are rejected.
-        "spark.sql.ansi.enabled": "false",
         # More batches than can pass between two reads of the progress: the driver may wait for Kafka in between.
         "spark.sql.streaming.numRecentProgressUpdates": "500",
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.cleaner.periodicGC.interval": "10min",
-        **settings.spark.properties,
+        **given,
+        **promised_properties.FIXED,
         _DRIVER_CLASS_PATH: os.pathsep.join(filter(None, class_path)),
+        _EXECUTOR_OPTIONS: " ".join([*java_options[1:], given.get(_EXECUTOR_OPTIONS, "")]).strip(),
     }
 
 
