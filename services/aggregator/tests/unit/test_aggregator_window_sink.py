@@ -15,7 +15,7 @@ from aggregator_spark import small_spark
 from confluent_kafka import Producer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from isotherm.aggregator.checkpoint.folder import CheckpointFolder
 from isotherm.aggregator.checkpoint.offset_log import PlannedBatch
@@ -202,11 +202,15 @@ def test_driver_and_spark_write_the_same_bytes(
         assert by_driver.metric(name) == by_spark.metric(name) == by_spark_after_all.metric(name)
 
 
-def test_the_way_follows_the_number_of_open_windows(spark: SparkSession, folder: CheckpointFolder) -> None:
+def test_the_way_follows_the_numbers_of_open_windows_and_of_devices(
+    spark: SparkSession, folder: CheckpointFolder
+) -> None:
     rows = [("d", "m", 0, 10_000, 1, 1.0, 1.0, 1.0, 1.0, 0.0)]
     ways = []
-    for open_windows in (MAX_WINDOWS_IN_DRIVER, MAX_WINDOWS_IN_DRIVER + 1, None):
-        made = sink(folder, Devices(spark), open_windows)
+    few, many = Devices(spark), Devices(spark, are_too_many=True)
+    most = MAX_WINDOWS_IN_DRIVER
+    for open_windows, devices in ((most, few), (most + 1, few), (None, few), (most, many)):
+        made = sink(folder, devices, open_windows)
 
         def by_spark(_finished: DataFrame, _plan: PlannedBatch) -> bool:
             ways.append("spark")
@@ -219,7 +223,26 @@ def test_the_way_follows_the_number_of_open_windows(spark: SparkSession, folder:
         made.sink._write_large = by_spark  # type: ignore[assignment]
         made.sink._write_small = by_driver  # type: ignore[assignment]
         assert made.sink(frame(spark, rows), BATCH)
-    assert ways == ["driver", "spark", "spark"]
+    assert ways == ["driver", "spark", "spark", "spark"]
+
+
+@pytest.mark.parametrize("are_too_many", [False, True])
+def test_a_batch_is_run_once_however_many_devices_there_are(
+    spark: SparkSession, folder: CheckpointFolder, are_too_many: bool
+) -> None:
+    """Spark's counts of what a batch reads, and of its open windows, double when the batch is run twice."""
+    rows = [(f"d{n}", "m", 0, 10_000, 1, 1.0, 1.0, 1.0, 1.0, 0.0) for n in range(3)]
+    made = sink(folder, Devices(spark, are_too_many=are_too_many), len(rows))
+    executed = spark.sparkContext.accumulator(0)
+
+    def counted(row: Row) -> Row:
+        executed.add(1)
+        return row
+
+    plain = frame(spark, rows)
+    assert made.sink(spark.createDataFrame(plain.rdd.map(counted), plain.schema), BATCH)
+    assert executed.value == len(rows)
+    assert sum(topic == "temperatures.aggregated" for topic, _ in made.written) == len(rows)
 
 
 def test_a_batch_without_a_new_watermark_finishes_nothing_and_asks_nothing(

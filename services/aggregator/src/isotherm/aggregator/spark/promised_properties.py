@@ -1,7 +1,7 @@
 """Spark's properties on which a promise of the service rests, so that `spark.properties` cannot change them silently.
 
-Spark takes every value: with another file system or checkpoint file manager a kill can leave half a
-file, or one with an old checksum, and each file of the checkpoint costs a process again (ADR 0096).
+Spark takes every value: with another file system or checkpoint file manager a kill can leave half a file, or one with
+an old checksum, and each file of the checkpoint costs a process again (ADR 0096).
 """
 
 from __future__ import annotations

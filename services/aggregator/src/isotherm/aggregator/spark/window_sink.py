@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from isotherm.aggregator import records
@@ -71,23 +71,34 @@ class WindowSink:
         plan = self._folder.planned_batch(batch_id)
         if plan is None:
             raise RuntimeError(f"Spark's offset log has no batch {batch_id}, which it runs")
-        return self._write_small(finished, plan) if self._is_small(plan) else self._write_large(finished, plan)
+        # Before the batch runs: Spark counts what a batch reads, and its open windows, as often as the batch is run.
+        is_small = self._is_small(plan, finished.sparkSession)
+        return self._write_small(finished, plan) if is_small else self._write_large(finished, plan)
 
-    def _is_small(self, plan: PlannedBatch) -> bool:
-        """Return whether the batch finishes so few windows that the driver can take them."""
-        before = self._folder.planned_batch(plan.batch_id - 1)
-        if plan.watermark_ms == (0 if before is None else before.watermark_ms):
+    def _is_small(self, plan: PlannedBatch, session: SparkSession) -> bool:
+        """Return whether the batch finishes so few windows, of so few devices, that the driver can take them."""
+        if not self._has_new_watermark(plan):
             return True  # only a new watermark finishes windows
         most = self._open_windows_before(plan.batch_id)
-        return most is not None and most <= MAX_WINDOWS_IN_DRIVER
+        if most is None or most > MAX_WINDOWS_IN_DRIVER:
+            return False
+        return not self._settings.group_attributes or self._attributes(plan, session) is not None
+
+    def _has_new_watermark(self, plan: PlannedBatch) -> bool:
+        before = self._folder.planned_batch(plan.batch_id - 1)
+        return plan.watermark_ms != (0 if before is None else before.watermark_ms)
+
+    def _attributes(self, plan: PlannedBatch, session: SparkSession) -> Attributes | None:
+        return self._devices.attributes_as_of(session, plan.batch_id)
 
     def _write_small(self, finished: DataFrame, plan: PlannedBatch) -> bool:
         rows: list[Row] = [{**row.asDict(), "revision": plan.timestamp_ms} for row in finished.collect()]
         devices: Attributes | None = {}
         if rows and self._settings.group_attributes:
-            devices = self._devices.attributes_as_of(finished.sparkSession, plan.batch_id)
+            devices = self._attributes(plan, finished.sparkSession)
         if devices is None:
-            return self._write_large(finished, plan)  # which runs the batch once more
+            # Unreachable while only a new watermark finishes windows. Here it would cost wrong counts, and no window.
+            return self._write_large(finished, plan)
         if rows and self._complete_after_ms is not None:
             rows = self._complete_rows(rows, self._complete_after_ms)
         if not rows:
