@@ -103,3 +103,20 @@ def test_a_task_has_read_everything_at_the_ends_of_all_partitions_that_it_knows(
     assert buffers.are_read(1.0)
     second.end_of_partition = 8
     assert buffers.are_read(0.0), "the client has reported the end, behind which there is only a marker"
+
+
+def test_a_paused_partition_has_more_to_read_but_a_read_brings_none_of_it() -> None:
+    buffers = PartitionBuffers(LIMITS, Backoff)
+    for partition in range(2):
+        buffers.assign((TOPIC, partition), 0, Counts())
+    full, other = buffers.by_partition.values()
+    buffers.append([record(offset) for offset in range(6)], 0.0)
+    full.high_watermark, other.high_watermark = 100, 0
+    assert not buffers.are_open_read(0.0)
+    assert buffers.pause_full() == [full]
+    assert buffers.are_open_read(0.0), "only the partition that is full has more"
+    assert not buffers.are_read(0.0)
+    other.high_watermark = 1
+    assert not buffers.are_open_read(0.0)
+    other.high_watermark = None
+    assert not buffers.are_open_read(1_000.0), "its end is not known yet"

@@ -14,6 +14,7 @@ from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.record import ProjectedRecord, Record
 from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import Unavailable
+from isotherm.persisters.buffers.limits import BufferLimits
 from isotherm.persisters.task.loop import Loop
 from isotherm.persisters.task.loop_settings import LoopSettings
 from isotherm.servicekit.health import Health
@@ -31,15 +32,18 @@ def project(one: Record) -> ProjectedRecord:
 
 
 class Fed:
-    """A consumer of one partition that ends at `end`; its first poll assigns the partition, the next give `records`."""
+    """A consumer of a partition that ends at `end`; its first poll assigns the partition, the next give `records`.
 
-    def __init__(self, records: int, end: int) -> None:
+    The `empty` other partitions have no records.
+    """
+
+    def __init__(self, records: int, end: int, empty: int = 0) -> None:
         self.on_poll: Callable[[float], None] = lambda _timeout_s: None
         """Called at each poll after the last record."""
         self._records = [
             Message(topic="t", partition=0, offset=offset, value=b"", timestamp=(1, 1_000)) for offset in range(records)
         ]
-        self._end = end
+        self._end, self._empty = end, empty
         self._assigned: Callable[..., None] | None = None
 
     def subscribe(self, _topics: Any, *, on_assign: Callable[..., None], **_: Any) -> None:
@@ -48,7 +52,7 @@ class Fed:
     def poll(self, timeout_s: float) -> Message | None:
         if self._assigned is not None:
             assigned, self._assigned = self._assigned, None
-            assigned(self, [TopicPartition("t", 0, 0)])
+            assigned(self, [TopicPartition("t", number, 0) for number in range(1 + self._empty)])
         elif self._records:
             return self._records.pop(0)
         else:
@@ -65,10 +69,12 @@ class Fed:
     def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
         return offsets
 
-    def get_watermark_offsets(self, _where: TopicPartition, **_: Any) -> tuple[int, int]:
-        return 0, self._end
+    def get_watermark_offsets(self, where: TopicPartition, **_: Any) -> tuple[int, int]:
+        return 0, 0 if where.partition else self._end
 
     def incremental_assign(self, _partitions: Any) -> None: ...
+
+    def pause(self, _partitions: Any) -> None: ...
 
     def resume(self, _partitions: Any) -> None: ...
 
@@ -108,9 +114,9 @@ class Ending:
     retried = failed = committed = wrote
 
 
-def run(consumer: Fed, sink: Held, stop: Stop) -> None:
+def run(consumer: Fed, sink: Held, stop: Stop, limits: BufferLimits | None = None) -> None:
     Loop(
-        LoopSettings(["t"], writers=1),
+        LoopSettings(["t"], limits=limits or BufferLimits(), writers=1),
         consumer=cast(Consumer, consumer),
         sink=sink,
         project=project,
@@ -122,9 +128,9 @@ def run(consumer: Fed, sink: Held, stop: Stop) -> None:
     ).run(stop)
 
 
-def waits_beside_a_write(end: int) -> list[float]:
-    """How long the task waits for records while its write of the first one is in flight."""
-    consumer, sink, waits = Fed(1, end), Held(), list[float]()
+def waits_beside_a_write(consumer: Fed, limits: BufferLimits | None = None) -> list[float]:
+    """How long the task waits for further records while its first write is in flight."""
+    sink, waits = Held(), list[float]()
 
     def on_poll(timeout_s: float) -> None:
         if sink.entered.is_set():
@@ -132,7 +138,7 @@ def waits_beside_a_write(end: int) -> list[float]:
             sink.go_on.set()
 
     consumer.on_poll = on_poll
-    run(consumer, sink, Stop())
+    run(consumer, sink, Stop(), limits)
     return waits
 
 
@@ -156,11 +162,17 @@ def waits_at_rest(consumer: Fed, sink: Held) -> list[float]:
 
 
 def test_a_task_that_has_read_everything_waits_for_the_answer_to_its_write_and_not_for_records() -> None:
-    assert set(waits_beside_a_write(end=1)) == {0.0}
+    assert set(waits_beside_a_write(Fed(1, 1))) == {0.0}
 
 
 def test_a_task_with_more_to_read_waits_for_records_beside_its_write() -> None:
-    assert min(waits_beside_a_write(end=1_000)) > 0.0
+    assert min(waits_beside_a_write(Fed(1, 1_000))) > 0.0
+
+
+def test_a_task_whose_one_full_partition_has_more_to_read_waits_for_the_answer_to_its_write() -> None:
+    """A batch of four is in flight, the next one is prepared, and seven records wait, where four are too many."""
+    consumer = Fed(15, 1_000, empty=1)
+    assert set(waits_beside_a_write(consumer, BufferLimits(batch_records=4, waiting_records=8))) == {0.0}
 
 
 def test_nothing_is_looked_for_in_short_intervals_at_rest() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
 
@@ -94,8 +94,11 @@ class PartitionBuffers:
 
     def are_read(self, open_offsets: float) -> bool:
         """Whether everything that the partitions hold was read, but for `open_offsets` offsets of all of them."""
-        unread = [buffer.unread for buffer in self.by_partition.values()]
-        return sum(each for each in unread if each is not None) <= open_offsets and None not in unread
+        return _are_read(self.by_partition.values(), open_offsets)
+
+    def are_open_read(self, open_offsets: float) -> bool:
+        """Whether everything was read that a read can bring: what paused partitions hold waits until they drain."""
+        return _are_read((buffer for buffer in self.by_partition.values() if not buffer.paused), open_offsets)
 
     def next_start_ms(self) -> float | None:
         """Return when the next batch becomes due, or its next attempt; None if nothing waits for a time.
@@ -115,3 +118,8 @@ class PartitionBuffers:
     def are_all_paused(self) -> bool:
         """Whether every partition is paused, so that reading brings nothing."""
         return bool(self.by_partition) and all(buffer.paused for buffer in self.by_partition.values())
+
+
+def _are_read(buffers: Iterable[PartitionBuffer], open_offsets: float) -> bool:
+    unread = [buffer.unread for buffer in buffers]
+    return sum(each for each in unread if each is not None) <= open_offsets and None not in unread

@@ -191,7 +191,7 @@ class Loop:
             self._collect(min(longest_s, pause_s))
         elif not self.buffers.in_flight:
             self._read(longest_s)
-        elif not self.buffers.are_read(self._pacing.open_offsets):
+        elif not self.buffers.are_open_read(self._pacing.open_offsets):
             self._read(min(longest_s, _BEHIND_WAIT_S))
         elif not self._read(0.0):
             self._collect(min(longest_s, _WRITING_WAIT_S))
