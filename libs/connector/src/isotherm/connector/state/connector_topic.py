@@ -16,6 +16,7 @@ from isotherm.servicekit.avro import (
     SchemaRegistry,
     WireFormatError,
 )
+from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
@@ -24,7 +25,11 @@ _log = logs.logger(__name__)
 TOPIC = "isotherm.connectors"
 
 _RETRY_S = 5.0
+"""Pause before a record is decoded again, whose schema the registry did not give."""
 _REQUEST_S = 10.0
+_FIRST_PAUSE_MS, _MAX_PAUSE_MS = 500.0, 2_000 * _RETRY_S
+"""Limits of the pauses before Kafka is asked for the topic again. They are short at first: when a whole system starts,
+Kafka, the topic and its leader are there a moment later. Later they are `_RETRY_S` on average."""
 _FETCH_WAIT_MS = 5_000
 """How long Kafka holds a fetch while nothing changes; a new record answers it at once."""
 
@@ -60,6 +65,7 @@ class ConnectorTopic:
         self._end = 0
         """The offset after the last record that was written before the start."""
         self._next_try_s = 0.0
+        self._backoff = Backoff(base_ms=_FIRST_PAUSE_MS, cap_ms=_MAX_PAUSE_MS)
         self._undecoded: Message | None = None
         self.is_current = False
         """Whether `poll` has returned every record that was written before the start."""
@@ -115,7 +121,7 @@ class ConnectorTopic:
             self.is_missing = found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
         except KafkaException as error:
             _log.warning("connectors topic not available yet", reason=str(error))
-        self._next_try_s = time.monotonic() + _RETRY_S
+        self._next_try_s = time.monotonic() + self._backoff.next_ms() / 1000
 
     def _change(self, name: str, message: Message) -> Change | None:
         value = message.value()
