@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from isotherm.aggregator.kafka.broker import Broker
+from isotherm.aggregator.kafka.broker import REQUEST_TIMEOUT_S, Broker
 from isotherm.aggregator.kafka.output_producer import OutputProducer
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
@@ -14,7 +14,7 @@ _DELIVERY_TIMEOUT_MS = 10_000
 """A query that loses Kafka is restarted with its batch unchanged, so waiting long only delays a stop."""
 
 
-def open_broker(settings: KafkaSettings) -> Broker:
+def open_broker(settings: KafkaSettings, request_timeout_s: float = REQUEST_TIMEOUT_S) -> Broker:
     """Return the driver's own view of Kafka, beside Spark's."""
     admin = clients.admin(settings, f"{_CLIENT_ID}-admin")
     # Unread records of open transactions hold the watermark back, too, hence read_uncommitted. It never commits.
@@ -27,7 +27,7 @@ def open_broker(settings: KafkaSettings) -> Broker:
         fetch_message_max_bytes=64 * 1024,
         queued_max_messages_kbytes=1024,
     )
-    return Broker(admin, consumer)
+    return Broker(admin, consumer, request_timeout_s)
 
 
 def open_output_producer(settings: KafkaSettings) -> OutputProducer:

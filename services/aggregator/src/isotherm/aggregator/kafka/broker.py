@@ -30,7 +30,8 @@ from isotherm.connector.errors.dead_letters import ensure_topic
 from isotherm.servicekit.kafka.errors import error_of, reason_of
 from isotherm.servicekit.kafka.offsets import list_offsets
 
-_REQUEST_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
+"""How long the service waits for one answer. It asks again, and goes on with its other work meanwhile."""
 _TIMESTAMP_TYPE = "message.timestamp.type"
 _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Java's client, and so Spark, does not list these topics."""
@@ -43,9 +44,13 @@ class BrokerError(Exception):
 class Broker:
     """One Kafka cluster, as the driver sees it."""
 
-    def __init__(self, admin: AdminClient, consumer: Consumer) -> None:
-        """`consumer` is read_uncommitted and reports partition ends; the broker closes it."""
+    def __init__(self, admin: AdminClient, consumer: Consumer, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        """`consumer` is read_uncommitted and reports partition ends; the broker closes it.
+
+        Every question fails when it has no answer within `request_timeout_s` seconds.
+        """
         self._admin, self._consumer = admin, consumer
+        self._timeout_s = request_timeout_s
 
     def close(self) -> None:
         """Close the connections."""
@@ -54,7 +59,7 @@ class Broker:
     def cluster_id(self) -> str:
         """Return the id that the cluster gave itself. Raises BrokerError."""
         with _answer_expected():
-            return str(self._admin.describe_cluster(request_timeout=_REQUEST_TIMEOUT_S).result().cluster_id)
+            return str(self._admin.describe_cluster(request_timeout=self._timeout_s).result().cluster_id)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the id of each topic. A topic that was deleted and created again has another id.
@@ -62,7 +67,7 @@ class Broker:
         Raises BrokerError naming the topics that do not exist.
         """
         ids, missing = {}, []
-        futures = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT_S)
+        futures = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._timeout_s)
         for name, future in futures.items():
             try:
                 ids[name] = str(future.result().topic_id)
@@ -83,7 +88,7 @@ class Broker:
         if not settings.input_pattern:
             return list(settings.input_topics)
         with _answer_expected():
-            names = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S).topics
+            names = self._admin.list_topics(timeout=self._timeout_s).topics
         matching = sorted(name for name in names if name not in _INTERNAL_TOPICS and settings.reads(name))
         if not matching:
             raise BrokerError(f"no topic matches input_pattern {settings.input_pattern!r}; run `isotherm apply`")
@@ -109,7 +114,7 @@ class Broker:
         """Return those of `topics` whose records carry the producers' times, not the brokers'. Raises BrokerError."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
         with _answer_expected():
-            answers = self._admin.describe_configs(resources, request_timeout=_REQUEST_TIMEOUT_S)
+            answers = self._admin.describe_configs(resources, request_timeout=self._timeout_s)
             kinds = {resource.name: answer.result()[_TIMESTAMP_TYPE].value for resource, answer in answers.items()}
         return sorted(name for name, kind in kinds.items() if kind != "LogAppendTime")
 
@@ -144,7 +149,7 @@ class Broker:
         firsts = self._first_records(offsets) if offsets else {}
         missing = sorted(offsets.keys() - firsts.keys())
         if missing:
-            raise BrokerError(f"Kafka does not answer: no record of {missing[0]} within {_REQUEST_TIMEOUT_S:.0f} s")
+            raise BrokerError(f"Kafka does not answer: no record of {missing[0]} within {self._timeout_s:.0f} s")
         return {partition: None if each is None else each.timestamp()[1] for partition, each in firsts.items()}
 
     def unread_partitions(
@@ -179,11 +184,11 @@ class Broker:
         self, topics: Sequence[str], spec: OffsetSpec, *, committed: bool = False
     ) -> dict[Partition, ListOffsetsResultInfo]:
         with _answer_expected():
-            described = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT_S)
+            described = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._timeout_s)
             partitions = [
                 (name, partition.id) for name, future in described.items() for partition in future.result().partitions
             ]
-            return list_offsets(self._admin, partitions, spec, committed=committed, timeout_s=_REQUEST_TIMEOUT_S)
+            return list_offsets(self._admin, partitions, spec, committed=committed, timeout_s=self._timeout_s)
 
     def _first_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, Message | None]:
         """Return the first record at or after each offset; None where only transaction markers follow.
@@ -195,7 +200,7 @@ class Broker:
         # librdkafka keeps a paused partition paused across unassign and assign.
         self._consumer.resume(partitions)
         firsts: dict[Partition, Message | None] = {}
-        deadline = time.monotonic() + _REQUEST_TIMEOUT_S
+        deadline = time.monotonic() + self._timeout_s
         try:
             while len(firsts) < len(offsets) and (left := deadline - time.monotonic()) > 0:
                 message = self._consumer.poll(left)

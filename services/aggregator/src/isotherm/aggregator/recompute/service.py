@@ -22,6 +22,8 @@ from isotherm.servicekit.lifecycle import Exit
 
 SETTLED_MS = 60_000
 """Default time in ms after which a window counts as written: a batch of the running service has ended by then."""
+_REQUEST_TIMEOUT_S = 30.0
+"""How long the command waits for one answer of Kafka: longer than the service, which asks again by itself."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +65,7 @@ def recompute(settings: AggregatorSettings, span: Span, *, settled_ms: int, dry_
     """
     if span.from_ms >= span.to_ms:
         raise RecomputeError(f"--from ({span.from_ms}) must be before --to ({span.to_ms})")
-    broker, registry = open_broker(settings.kafka), SchemaRegistry(settings.registry)
+    broker, registry = open_broker(settings.kafka, _REQUEST_TIMEOUT_S), SchemaRegistry(settings.registry)
     try:
         topics = broker.input_topics(settings)
         broker.topic_ids([*topics, settings.late_topic, settings.output_topic])
