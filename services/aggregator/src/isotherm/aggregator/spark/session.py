@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shutil
+import subprocess
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import promised_properties
+from isotherm.servicekit import logs
 from isotherm.servicekit.settings import SettingsError
 
 JARS = (
@@ -46,6 +48,10 @@ At full load a loop over readings passes these thresholds within seconds.
 
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 _JVM_END_TIMEOUT_S = 10.0
+_STDERR = 2
+"""The standard error of this process, where the JVM writes its log."""
+
+_log = logs.logger(__name__)
 
 
 def find_jars(folder: Path) -> list[Path]:
@@ -130,6 +136,21 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
     }
 
 
+def end_jvm(process: subprocess.Popen[bytes], timeout_s: float = _JVM_END_TIMEOUT_S) -> None:
+    """End a JVM whose Spark has stopped, by ending its standard input, or by a kill after `timeout_s` seconds.
+
+    Nothing is left to do in it, so a kill loses nothing, but while it lives it holds the lock of the checkpoint.
+    """
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        _log.warning("the JVM does not end, killing it", jvm_pid=process.pid, waited_s=timeout_s)
+        process.kill()
+        process.wait()
+
+
 class Spark:
     """One Spark session in one JVM that ends with this process.
 
@@ -156,6 +177,8 @@ class Spark:
             {
                 "pass_fds": () if lock_descriptor is None else (lock_descriptor,),
                 "cwd": self._work_folder,
+                # The JVM writes warnings of its own to standard output, which belongs to the result of `recompute`.
+                "stdout": _STDERR,
                 # A signal to the process group must not reach the JVM: the service stops the queries first.
                 "start_new_session": True,
             },
@@ -168,11 +191,10 @@ class Spark:
         return int(self._gateway.proc.pid)
 
     def stop(self) -> None:
-        """Stop Spark and return when its JVM has ended."""
+        """Stop Spark and return when its JVM has ended. The JVM is killed if it does not end by itself."""
         self.session.stop()
         self._gateway.shutdown()
-        self._gateway.proc.stdin.close()
-        self._gateway.proc.wait(_JVM_END_TIMEOUT_S)
+        end_jvm(self._gateway.proc)
         # PySpark would otherwise connect the next session of this process to the JVM that has ended.
         SparkContext._gateway = None
         SparkContext._jvm = None
