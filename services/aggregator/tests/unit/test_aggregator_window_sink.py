@@ -202,9 +202,8 @@ def test_driver_and_spark_write_the_same_bytes(
         assert by_driver.metric(name) == by_spark.metric(name) == by_spark_after_all.metric(name)
 
 
-def test_the_way_follows_the_numbers_of_open_windows_and_of_devices(
-    spark: SparkSession, folder: CheckpointFolder
-) -> None:
+def test_the_way_follows_the_number_of_open_windows(spark: SparkSession, folder: CheckpointFolder) -> None:
+    """And the number of devices."""
     rows = [("d", "m", 0, 10_000, 1, 1.0, 1.0, 1.0, 1.0, 0.0)]
     ways = []
     few, many = Devices(spark), Devices(spark, are_too_many=True)
