@@ -241,7 +241,7 @@ def test_a_late_reading_counts_once_in_a_correction(spark: SparkSession) -> None
     gone, undecodable = ENCODE[2]({**reading(ingest_time=98_000), "quality": "good"}), b"?"
     reason = readings.reject_reason(IDS, TIMELINESS)
     in_input, in_late_topic = (
-        corrections.with_reject_reason(records(spark, values), IDS, reason)
+        corrections.with_reject_reason(records(spark, values), IDS, reason).persist()
         for values in ([on_time_one, late, on_time_one, undecodable], [late, gone, gone, on_time_one])
     )
     rows = corrections.aggregated_readings(in_input, in_late_topic).collect()
@@ -257,7 +257,7 @@ def test_a_correction_takes_no_reading_from_a_window(spark: SparkSession) -> Non
     """Although its topic was created again, and the readings of the previous topic are lost."""
     sent = [reading(device_id=device) for device in ("all", "all", "part", "new")]
     decoded = readings.decode(records(spark, [ENCODE[1](one) for one in sent]), IDS)
-    computed = windows.aggregate(on_time(decoded), RULES.window_ms)
+    computed = windows.aggregate(on_time(decoded), RULES.window_ms).persist()  # as the service does
     known = computed.where("device_id != 'new'").withColumn(
         "count", F.when(F.col("device_id") == "part", F.lit(5)).otherwise(F.lit(1))
     )
