@@ -15,15 +15,28 @@ hypothesis.settings.load_profile("untimed")
 pytest_plugins = ["isotherm.stack.pytest_plugin", "isotherm.contracts.pytest_plugin"]
 
 
+_SHARING_SPARK = frozenset(
+    (
+        "services/aggregator/tests/unit/test_aggregator_frames.py",
+        "services/aggregator/tests/unit/test_aggregator_window_sink.py",
+        "services/aggregator/tests/integration/test_aggregator_examples.py",
+    )
+)
+"""The test files with the plugin `aggregator_spark`."""
+
+
 class OneSystemAtATime(LoadScopeScheduling):  # type: ignore[misc]  # for the same reason
     """Distributes test files among pytest-xdist's processes, and gives all e2e tests to one process.
 
-    The tests of a file share the servers that its fixtures start; two processes would start them twice. Two whole
-    systems at a time need more than a small machine has.
+    The tests of a file share the servers that its fixtures start; two processes would start them twice. So it is with
+    the files that share one Spark. Two whole systems at a time need more than a small machine has.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "e2e" if nodeid.startswith("tests/e2e/") else nodeid.partition("::")[0]
+        if nodeid.startswith("tests/e2e/"):
+            return "e2e"
+        file = nodeid.partition("::")[0]
+        return "spark" if file in _SHARING_SPARK else file
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,6 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.settings import KafkaSettings
 
+_CLIENT = "isotherm-reader"
 _REQUEST_TIMEOUT_S = 30.0
 _POLL_S = 0.5
 
@@ -37,8 +38,11 @@ def read(
 
     Raises UnknownTopicError, and KafkaException when Kafka cannot be read.
     """
-    consumer = clients.consumer(
-        settings, "isotherm-reader", "isotherm-reader", enable_partition_eof=True, enable_auto_offset_store=False
+    # Kafka holds a fetch that finds nothing: shortly for a reader whose end that is, longer for one that goes on.
+    consumer = (
+        clients.consumer(settings, _CLIENT, _CLIENT, enable_partition_eof=True, enable_auto_offset_store=False)
+        if follow
+        else clients.consumer_to_the_end(settings, _CLIENT, enable_auto_offset_store=False)
     )
     try:
         partitions = _partitions(consumer, topics, OFFSET_BEGINNING if from_beginning else OFFSET_END)

@@ -39,6 +39,7 @@ CONTROL_TOPICS = {
 }
 UNKNOWN_SCHEMA_ID = 987_654
 DEADLINE_S = 240.0
+_POLL_S = 0.5
 SPAN_MS = 120_000
 READINGS = 20_000
 DEVICES = 40
@@ -265,11 +266,16 @@ class Process:
 def wait_for(condition: Callable[[], bool], what: str, process: Process | None = None) -> None:
     """Poll a condition of another process until it holds."""
     deadline = time.monotonic() + DEADLINE_S
+
+    def tail() -> str:
+        return process.log_text()[-3_000:] if process else ""
+
     while not condition():
-        tail = process.log_text()[-3_000:] if process else ""
-        assert process is None or process.is_running(), f"the aggregator ended while waiting for {what}:\n{tail}"
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}:\n{tail}"
-        time.sleep(0.2)  # between two questions to another process, which has no way to call us
+        assert process is None or process.is_running(), f"the aggregator ended while waiting for {what}:\n{tail()}"
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}:\n{tail()}"
+        # Between two questions to another process, which has no way to call us. Most of them read whole topics: asked
+        # more often, they would take from the aggregator the processor that it needs to get there.
+        time.sleep(_POLL_S)
 
 
 def make_records(

@@ -1,13 +1,11 @@
-"""The jobs of examples/spark-joins on a real Kafka, in one Spark of this process."""
+"""The jobs of examples/spark-joins on a real Kafka, in the Spark of the tests of data frames."""
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,6 @@ import pytest
 from aggregator_world import READING, Topics
 from pyspark.sql import SparkSession
 
-from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.spark import session
 from isotherm.connector.errors.dead_letters import ensure_topic
 from isotherm.schemas import schema
 from isotherm.servicekit.avro import SchemaRegistry
@@ -25,6 +21,7 @@ from isotherm.stack.artifacts import Artifacts
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
+pytest_plugins = ("aggregator_spark",)
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(600),
@@ -107,17 +104,6 @@ def settings(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 def joining(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(JOBS))
     return importlib.import_module("joining")
-
-
-@pytest.fixture(scope="module")
-def spark(settings: dict[str, Any]) -> Iterator[SparkSession]:
-    chosen = AggregatorSettings.model_validate(settings)
-    started = session.Spark(chosen, chosen.checkpoint_dir / "spark")
-    yield started.session
-    started.stop()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -239,27 +240,31 @@ def test_a_checkpoint_of_another_configuration_is_refused(run: Run, free_port: C
     assert difference in last["trace"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "part", "reason"),
-    [
-        ({"kafka.bootstrap_servers": "127.0.0.1:1"}, "kafka", "Kafka does not answer"),
-        ({"registry.url": "http://127.0.0.1:1"}, "registry", "schema registry"),
-        ({"input_pattern": "nowhere"}, "kafka", "no topic matches input_pattern 'nowhere'"),
-        ({"input_topics": "nowhere"}, "kafka", "topic nowhere does not exist"),
-    ],
-)
-def test_it_waits_for_what_is_missing_at_start(
-    topics: Topics,
-    tmp_path: Path,
-    free_port: Callable[[], int],
-    settings: dict[str, str],
-    part: str,
-    reason: str,
-) -> None:
-    process = Process(topics, tmp_path / "checkpoint", free_port(), **settings)
-    try:
-        wait_for(lambda: reason in process.ready().get("problems", {}).get(part, ""), reason, process)
-        assert process.terminate() == 0
-    finally:
-        if process.is_running():
-            process.kill()
+MISSING = {
+    "kafka": ({"kafka.bootstrap_servers": "127.0.0.1:1"}, "kafka", "Kafka does not answer"),
+    "registry": ({"registry.url": "http://127.0.0.1:1"}, "registry", "schema registry"),
+    "pattern": ({"input_pattern": "nowhere"}, "kafka", "no topic matches input_pattern 'nowhere'"),
+    "topic": ({"input_topics": "nowhere"}, "kafka", "topic nowhere does not exist"),
+}
+"""By name, settings with which a process waits, for what, and the reason that it gives."""
+
+
+@pytest.fixture(scope="module")
+def waiting(
+    topics: Topics, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
+) -> Iterator[dict[str, Process]]:
+    """A process for each of MISSING. They wait side by side: without Kafka the reason takes some time."""
+    with ExitStack() as end:
+        yield {
+            name: end.enter_context(
+                Process(topics, tmp_path_factory.mktemp("waiting") / "checkpoint", free_port(), **settings)
+            )
+            for name, (settings, *_) in MISSING.items()
+        }
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_it_waits_for_what_is_missing_at_start(waiting: dict[str, Process], name: str) -> None:
+    process, (_, part, reason) = waiting[name], MISSING[name]
+    wait_for(lambda: reason in process.ready().get("problems", {}).get(part, ""), reason, process)
+    assert process.terminate() == 0

@@ -1,12 +1,20 @@
-"""A small Spark for the tests of data frames."""
+"""A small Spark for the tests of data frames: a pytest plugin of its test files, which share one JVM.
+
+The JVM starts once in a test process, and what it has compiled for one file serves the next one. pytest's scheduler
+(`conftest.py` of the workspace) therefore gives these files to the same process.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from isotherm.aggregator.settings import AggregatorSettings
@@ -14,8 +22,36 @@ from isotherm.aggregator.spark import session
 from isotherm.stack.artifacts import Artifacts
 
 
+@pytest.fixture(scope="session")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file in which commands note that Spark calls them, instead of a library that sets permissions."""
+    folder = tmp_path_factory.mktemp("commands")
+    log = folder / "calls.log"
+    log.touch()
+    for name in ("chmod", "ls", "readlink", "stat"):
+        command = folder / name
+        command.write_text(f'#!/bin/sh\necho "{name} $*" >>{log}\nexec {shutil.which(name)} "$@"\n')
+        command.chmod(0o755)
+    return log
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, calls: Path) -> Iterator[SparkSession]:
+    """The session that all these files share. Spark finds the commands of `calls` before the system's."""
+    with ExitStack() as end:
+        with pytest.MonkeyPatch.context() as patch:
+            # For the JVM alone, which keeps the environment that it was started with.
+            patch.setenv("PATH", str(calls.parent), prepend=os.pathsep)
+            started = end.enter_context(_small_spark(tmp_path_factory.mktemp("spark")))
+        yield started
+    with warnings.catch_warnings():
+        # pyspark leaves the socket of every collect() to the garbage collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
 @contextmanager
-def small_spark(folder: Path) -> Iterator[SparkSession]:
+def _small_spark(folder: Path) -> Iterator[SparkSession]:
     """A session with the service's properties, which is quick to start."""
     chosen = AggregatorSettings.model_validate(
         {

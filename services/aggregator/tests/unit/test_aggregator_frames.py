@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import fastavro
 import pytest
-from aggregator_spark import small_spark
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +30,7 @@ from isotherm.schemas import schema
 from isotherm.servicekit import avro
 from isotherm.simulators import checker
 
+pytest_plugins = ("aggregator_spark",)
 # pyspark leaves the socket of every collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")
 
@@ -46,12 +47,6 @@ RECORDS = (
 )
 APPENDED_MS = 11_000
 """When the broker appended a record, unless a test says otherwise."""
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with small_spark(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 def reading(**changes: Any) -> dict[str, Any]:
@@ -100,54 +95,76 @@ good_readings = st.builds(
 )
 
 
-@given(
-    sent=st.lists(
-        st.tuples(good_readings, st.sampled_from([1, 2]), st.integers(-500, 9_000)), min_size=10, max_size=60
-    ),
-    slide_ms=st.sampled_from([None, 5_000]),
-)
-@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+topics = st.lists(st.tuples(good_readings, st.sampled_from([1, 2]), st.integers(-500, 9_000)), min_size=10, max_size=60)
+"""The readings of a topic: each with the version of its schema, and how long after its ingest time it is appended."""
+
+
+@given(six=st.lists(topics, min_size=6, max_size=6))
+@settings(max_examples=2, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_windows_and_reject_reasons_equal_the_recount(
-    spark: SparkSession, sent: list[tuple[dict[str, Any], int, int]], slide_ms: int | None
+    spark: SparkSession, six: list[list[tuple[dict[str, Any], int, int]]]
 ) -> None:
-    rules = replace(RULES, slide_ms=slide_ms)
+    """Of six topics at once, because a job costs the same for one: a metric's name keeps their windows apart."""
+    sent = [
+        (value | {"metric": f"{value['metric']} {number}"}, version, held_ms)
+        for number, topic in enumerate(six)
+        for value, version, held_ms in topic
+    ]
     values = [ENCODE[version](value | ({"quality": "good"} if version == 2 else {})) for value, version, _ in sent]
     times = [max(0, min(value["ingest_time"] + held_ms, 10**9)) for value, _, held_ms in sent]
     judged = [value | {"appended_time": time_ms} for (value, *_), time_ms in zip(sent, times, strict=True)]
     decoded = readings.decode(records(spark, values, times), IDS)
 
-    expected = {offset: checker.classify(value, rules) for offset, value in enumerate(judged)}
+    expected = {offset: checker.classify(value, RULES) for offset, value in enumerate(judged)}
     # Beyond Spark's own range of times, a reading cannot even be decoded.
     found = {
         offset: "out-of-range" if reason == "corrupt" else reason for offset, reason in reject_reasons(decoded).items()
     }
     assert found == {offset: reason for offset, reason in expected.items() if reason != "on-time"}
 
-    rows = windows.aggregate(on_time(decoded), rules.window_ms, slide_ms).collect()
-    aggregates = {checker.window_key(row.asDict()): row.asDict() for row in rows}
-    assert len(aggregates) == len(rows)
-    assert checker.mismatches(checker.expected_windows(judged, rules), aggregates) == []
+    for slide_ms in (None, 5_000):
+        rules = replace(RULES, slide_ms=slide_ms)
+        rows = windows.aggregate(on_time(decoded), rules.window_ms, slide_ms).collect()
+        aggregates = {checker.window_key(row.asDict()): row.asDict() for row in rows}
+        assert len(aggregates) == len(rows)
+        assert checker.mismatches(checker.expected_windows(judged, rules), aggregates) == []
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        pytest.param(None, "no-value", id="tombstone"),
-        pytest.param(b"", "not-framed", id="empty"),
-        pytest.param(b"\x00\x00\x00", "not-framed", id="short"),
-        pytest.param(b"\x01\x00\x00\x00\x01" + bytes(40), "not-framed", id="wrong magic"),
-        pytest.param(b"\x00\x00\x00\x00\x09" + bytes(40), "unknown-schema", id="unknown id"),
-        pytest.param(ENCODE[1](reading())[:-9], "corrupt", id="cut"),
-        pytest.param(ENCODE[1](reading())[:5], "corrupt", id="no body"),
-        # Refused before anything is allocated.
-        pytest.param(b"\x00\x00\x00\x00\x01\xfe\xff\xff\xff\x0f", "corrupt", id="string of 2 GiB"),
-        pytest.param(b"\x00\x00\x00\x00\x01\xff\xff\xff\xff\x0f", "corrupt", id="string of negative length"),
-    ],
-)
-def test_bytes_that_are_no_reading_get_a_reason(spark: SparkSession, value: bytes | None, reason: str) -> None:
-    decoded = readings.decode(records(spark, [ENCODE[1](reading()), value]), IDS)
-    assert reject_reasons(decoded) == {1: reason}
-    assert on_time(decoded).count() == 1
+NO_READINGS: dict[str, tuple[bytes | None, str]] = {
+    "tombstone": (None, "no-value"),
+    "empty": (b"", "not-framed"),
+    "short": (b"\x00\x00\x00", "not-framed"),
+    "wrong magic": (b"\x01\x00\x00\x00\x01" + bytes(40), "not-framed"),
+    "unknown id": (b"\x00\x00\x00\x00\x09" + bytes(40), "unknown-schema"),
+    "cut": (ENCODE[1](reading())[:-9], "corrupt"),
+    "no body": (ENCODE[1](reading())[:5], "corrupt"),
+    # Refused before anything is allocated.
+    "string of 2 GiB": (b"\x00\x00\x00\x00\x01\xfe\xff\xff\xff\x0f", "corrupt"),
+    "string of negative length": (b"\x00\x00\x00\x00\x01\xff\xff\xff\xff\x0f", "corrupt"),
+}
+"""By name, bytes that are no reading and the reason why."""
+
+
+@pytest.fixture(scope="module")
+def beside_readings(spark: SparkSession) -> tuple[dict[int, str], Counter[str]]:
+    """NO_READINGS, each behind a reading of a device of its name: reasons by offset, and readings on time by device.
+
+    All in one topic, because a job costs the same for one value.
+    """
+    values = [each for name, (value, _) in NO_READINGS.items() for each in (ENCODE[1](reading(device_id=name)), value)]
+    decoded = readings.decode(records(spark, values), IDS)
+    return reject_reasons(decoded), Counter(row["device_id"] for row in on_time(decoded).collect())
+
+
+@pytest.mark.parametrize("name", NO_READINGS)
+def test_bytes_that_are_no_reading_get_a_reason(
+    beside_readings: tuple[dict[int, str], Counter[str]], name: str
+) -> None:
+    reasons, devices_on_time = beside_readings
+    offset = 2 * list(NO_READINGS).index(name)
+    assert (reasons.get(offset), reasons.get(offset + 1)) == (None, NO_READINGS[name][1])
+    assert devices_on_time[name] == 1
+    assert len(reasons) == devices_on_time.total() == len(NO_READINGS)
 
 
 def test_rejects_keep_key_value_and_headers_and_say_why(spark: SparkSession) -> None:
@@ -224,7 +241,7 @@ def test_a_late_reading_counts_once_in_a_correction(spark: SparkSession) -> None
     gone, undecodable = ENCODE[2]({**reading(ingest_time=98_000), "quality": "good"}), b"?"
     reason = readings.reject_reason(IDS, TIMELINESS)
     in_input, in_late_topic = (
-        corrections.with_reject_reason(records(spark, values), IDS, reason)
+        corrections.with_reject_reason(records(spark, values), IDS, reason).persist()
         for values in ([on_time_one, late, on_time_one, undecodable], [late, gone, gone, on_time_one])
     )
     rows = corrections.aggregated_readings(in_input, in_late_topic).collect()
@@ -240,7 +257,7 @@ def test_a_correction_takes_no_reading_from_a_window(spark: SparkSession) -> Non
     """Although its topic was created again, and the readings of the previous topic are lost."""
     sent = [reading(device_id=device) for device in ("all", "all", "part", "new")]
     decoded = readings.decode(records(spark, [ENCODE[1](one) for one in sent]), IDS)
-    computed = windows.aggregate(on_time(decoded), RULES.window_ms)
+    computed = windows.aggregate(on_time(decoded), RULES.window_ms).persist()  # as the service does
     known = computed.where("device_id != 'new'").withColumn(
         "count", F.when(F.col("device_id") == "part", F.lit(5)).otherwise(F.lit(1))
     )

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from aggregator_spark import small_spark
 from confluent_kafka import Producer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,6 +23,7 @@ from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark.devices_table import DevicesTable
 from isotherm.aggregator.spark.window_sink import MAX_WINDOWS_IN_DRIVER, WindowSink
 
+pytest_plugins = ("aggregator_spark",)
 # pyspark leaves the socket of every collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning")
 
@@ -39,28 +37,6 @@ AGGREGATES = (
 )
 PREFIX = "isotherm_aggregator_"
 Records = dict[tuple[str, bytes], bytes]
-
-
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file in which commands note that Spark calls them, instead of a library that sets permissions."""
-    folder = tmp_path_factory.mktemp("commands")
-    log = folder / "calls.log"
-    log.touch()
-    for name in ("chmod", "ls", "readlink", "stat"):
-        command = folder / name
-        command.write_text(f'#!/bin/sh\necho "{name} $*" >>{log}\nexec {shutil.which(name)} "$@"\n')
-        command.chmod(0o755)
-    return log
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory, calls: Path) -> Iterator[SparkSession]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", str(calls.parent), prepend=os.pathsep)
-        with small_spark(tmp_path_factory.mktemp("spark")) as session:
-            calls.write_text("")  # what the shell scripts that start Spark called
-            yield session
 
 
 @dataclass

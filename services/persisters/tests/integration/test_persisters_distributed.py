@@ -15,6 +15,7 @@ from persisters_world import BASE_MS, Broker, Persisters
 
 from isotherm.connector.offsets.replay import parse_position, reset_offsets
 from isotherm.servicekit.kafka import clients
+from isotherm.stack.servers.server import wait_all_ready
 
 pytest_plugins = ("persisters_fixtures",)
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -211,6 +212,13 @@ def test_a_standalone_connector_is_paused_resumed_and_restarted(
     control.delete(task.name)
 
 
+def start_side_by_side(*servers: Any) -> None:
+    """Start servers that do not need one another, and wait until each is ready."""
+    for server in servers:
+        server.start()
+    wait_all_ready(servers)
+
+
 @pytest.mark.faults
 def test_everything_is_killed_and_comes_back_as_it_was(
     control: Control, worker_group: WorkerGroup, broker: Broker, map_store: MapStore, kafka: Any, registry: Any
@@ -231,9 +239,7 @@ def test_everything_is_killed_and_comes_back_as_it_was(
     for server in (kafka, registry):
         server.kill()
     assert worker.tasks()
-    for server in (kafka, registry):
-        server.start()
-        server.wait_ready()
+    start_side_by_side(kafka, registry)
     written += broker.aggregates(20, range(3, 6), revision=BASE_MS)
     worker_group.until("as wanted", is_as_wanted)
     assert len(worker.tasks()) == 1
@@ -241,9 +247,7 @@ def test_everything_is_killed_and_comes_back_as_it_was(
     worker.kill()
     for server in (kafka, registry):
         server.kill()
-    for server in (kafka, registry):
-        server.start()
-        server.wait_ready()
+    start_side_by_side(kafka, registry)
     second = worker_group.worker(QUICK)
     written += broker.aggregates(20, range(6, 9), revision=BASE_MS)
     worker_group.until("as wanted", is_as_wanted)

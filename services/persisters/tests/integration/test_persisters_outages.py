@@ -152,7 +152,8 @@ def test_a_registry_that_is_away_holds_back_only_what_needs_it(
 ) -> None:
     registry.kill()
     written = broker.aggregates(10, range(5), revision=BASE_MS)
-    task = persister(broker, map_store)
+    # By default the waits would grow with the registry's start, and the last one could take as long again.
+    task = persister(broker, map_store, "retry.interval=500")
     task.start()
     task.until("not ready", lambda: "registry" in task.problems())
     assert map_store.problems(written) != []

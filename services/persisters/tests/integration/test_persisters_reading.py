@@ -136,7 +136,7 @@ class Stalling:
         )
         self.stop = Stop()
         self._loop = Loop(
-            LoopSettings([broker.topic], stall_ms=1_000, commit_interval_ms=100),
+            LoopSettings([broker.topic], stall_ms=1_500, commit_interval_ms=100),
             consumer=self.consumer,
             sink=self.store,
             project=project,

@@ -95,9 +95,12 @@ def run_task(settings: PersistersSettings, assignment: TaskAssignment, stop: Sto
             return _Task(settings, assignment, health, metrics, registry, None).run(stop)
         follower = TargetFollower(settings.kafka, settings.registry, config.name)
         follower.start()
+        # Its poll, which nothing can wake, runs out while the task drains.
+        take_back = stop.on_set(follower.end)
         try:
             return _Task(settings, assignment, health, metrics, registry, follower).run(stop)
         finally:
+            take_back()
             follower.close()
     finally:
         monitoring.stop()

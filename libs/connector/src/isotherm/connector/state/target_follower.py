@@ -70,9 +70,13 @@ class TargetFollower:
         """Start the thread."""
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop the thread."""
+    def end(self) -> None:
+        """Let the thread end after its current poll. Safe to call from any thread and from a signal handler."""
         self._ended.set()
+
+    def close(self) -> None:
+        """Stop the thread and wait for its end."""
+        self.end()
         self._thread.join(_JOIN_S)
 
     def is_current(self) -> bool:

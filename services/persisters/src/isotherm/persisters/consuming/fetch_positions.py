@@ -24,7 +24,7 @@ from isotherm.servicekit.health import Health
 _log = logs.logger(__name__)
 
 _TIMEOUT_S = 5.0
-_CHECK_INTERVAL_MS = 5_000.0
+_LONGEST_CHECK_INTERVAL_MS = 5_000.0
 _MAX_REFETCHES = 3
 """How often a stalled partition is fetched anew before the task gives up."""
 START_OFFSETS: Mapping[str, int | None] = {
@@ -88,6 +88,7 @@ class FetchPositions:
         self._start = start
         self._stops_at_gap = stops_at_gap
         self._stall_ms = stall_ms
+        self._check_interval_ms = min(_LONGEST_CHECK_INTERVAL_MS, stall_ms)
         self._next_check_ms = 0.0
         self._refetches: dict[Partition, _Refetch] = {}
         self._out_of_range: set[Partition] = set()
@@ -113,13 +114,15 @@ class FetchPositions:
         self._next_check_ms = 0.0
 
     def check(self, buffers: Mapping[Partition, PartitionBuffer], now_ms: float) -> None:
-        """Move the positions that are out of range, and fetch stalled partitions anew; once in five seconds.
+        """Move the positions that are out of range, and fetch stalled partitions anew.
+
+        Most calls do nothing: it looks once in five seconds, or once in `stall_ms` if that is shorter.
 
         Raises OffsetGapError, NothingReadError.
         """
         if now_ms < self._next_check_ms:
             return
-        self._next_check_ms = now_ms + _CHECK_INTERVAL_MS
+        self._next_check_ms = now_ms + self._check_interval_ms
         self._out_of_range.intersection_update(buffers)
         if self._refetches:
             self._forget_recovered(buffers)
