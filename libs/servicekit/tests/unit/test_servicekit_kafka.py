@@ -30,6 +30,26 @@ def test_consumers_see_committed_records_only_and_commit_when_told() -> None:
     assert clients.CONSUMER_DEFAULTS["enable.auto.commit"] is False
 
 
+@pytest.mark.parametrize(
+    ("properties", "heartbeat_ms"),
+    [
+        ({}, 3_000),
+        ({"session.timeout.ms": "6000"}, 2_000),
+        ({"session.timeout.ms": "1000"}, 333),
+        ({"session.timeout.ms": "6000", "heartbeat.interval.ms": "500"}, "500"),
+    ],
+)
+def test_three_heartbeats_fit_into_a_session(properties: dict[str, str], heartbeat_ms: int | str) -> None:
+    config = clients.consumer_config(KafkaSettings(properties=properties), "c", "g", session_timeout_ms=45_000)
+    assert config["heartbeat.interval.ms"] == heartbeat_ms
+
+
+def test_a_session_that_is_no_number_is_named_when_the_client_is_made() -> None:
+    settings = KafkaSettings(properties={"session.timeout.ms": "soon"})
+    with pytest.raises(KafkaException, match=r"session\.timeout\.ms"):
+        clients.consumer(settings, "c", "g")
+
+
 def test_property_that_librdkafka_does_not_know_is_refused_when_the_client_is_made() -> None:
     with pytest.raises(KafkaException, match=r"no\.such\.property"):
         clients.producer(KafkaSettings(properties={"no.such.property": "1"}), "me")

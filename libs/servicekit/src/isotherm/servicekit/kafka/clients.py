@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -36,6 +37,8 @@ CONSUMER_DEFAULTS: dict[str, Any] = {
     "partition.assignment.strategy": "cooperative-sticky",
 }
 
+_SESSION_MS, _HEARTBEAT_MS = 45_000, 3_000
+"""What librdkafka takes where nothing is said."""
 _EMPTY_FETCH_MS = 50
 """How long Kafka holds a fetch that finds nothing, for a reader that waits for the end of its partitions."""
 
@@ -64,7 +67,16 @@ def producer(settings: KafkaSettings, client_id: str, **overrides: Any) -> Produ
 
 def consumer(settings: KafkaSettings, client_id: str, group: str, **overrides: Any) -> Consumer:
     """A read_committed consumer of `group` that commits only explicitly."""
-    return Consumer({**CONSUMER_DEFAULTS, "group.id": group, **client_config(settings, client_id, **overrides)})
+    return Consumer(consumer_config(settings, client_id, group, **overrides))
+
+
+def consumer_config(settings: KafkaSettings, client_id: str, group: str, **overrides: Any) -> dict[str, Any]:
+    """librdkafka configuration of `consumer`: three heartbeats at least fit into a session, as Kafka asks for."""
+    given = client_config(settings, client_id, **overrides)
+    with contextlib.suppress(ValueError):  # librdkafka names a session that is no number
+        session_ms = int(given.get("session.timeout.ms", _SESSION_MS))
+        given.setdefault("heartbeat.interval.ms", max(1, min(_HEARTBEAT_MS, session_ms // 3)))
+    return {**CONSUMER_DEFAULTS, "group.id": group, **given}
 
 
 def consumer_to_the_end(settings: KafkaSettings, client_id: str, **overrides: Any) -> Consumer:
