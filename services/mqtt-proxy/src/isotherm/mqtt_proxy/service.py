@@ -369,6 +369,7 @@ class Proxy:
             self._health.beat()
             self._producer_health.look()
             self._metrics.producers_replaced = self._producer_health.replaced
+            self._access.refresh()
             await asyncio.sleep(1.0)
 
     async def _sweep(self, server: Server) -> None:
@@ -376,7 +377,6 @@ class Proxy:
             await asyncio.sleep(_SWEEP_S)
             server.sessions.expire()
             server.close_dead_connections()
-            self._access.refresh()
             if server.pipeline.gate.is_congested:
                 self._health.not_ready("kafka", "records wait for Kafka up to the bound; sockets are not read")
             else:
