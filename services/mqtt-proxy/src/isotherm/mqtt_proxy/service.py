@@ -228,6 +228,8 @@ class Proxy:
         port = listener.sockets[0].getsockname()[1]
         _log.info("listening", host=settings.listener.host, port=port, tls=self._tls is not None)
         self._health.ready()
+        if self._process is not None:
+            self._process.report()
         tasks = [beats, asyncio.create_task(self._sweep(server))]
         if self._router.has_dynamic_targets:
             tasks.append(asyncio.create_task(self._encoders.watch(_REFRESH_TOPICS_S)))
