@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from structlog.testing import CapturingLogger
 
 from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.consuming import assign_from_start
 from isotherm.servicekit.kafka.errors import error_of
 from isotherm.servicekit.settings import KafkaSettings
 
@@ -79,3 +82,22 @@ def test_repeated_error_is_said_once_in_its_interval(monkeypatch: pytest.MonkeyP
     assert said(down, down, timeout, down) == 2
     now_s = 31.0
     assert said(down, down) == 1
+
+
+class RecordingConsumer:
+    """A consumer that records what it is asked for, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        self.calls.append(("list", topic, timeout))
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.calls += [("assign", one.topic, one.partition, one.offset) for one in partitions]
+
+
+def test_a_consumer_knows_the_topic_before_its_partitions_are_assigned() -> None:
+    consumer = RecordingConsumer()
+    assign_from_start(cast(Consumer, consumer), "t", {0: 7, 2: 9}, 1.5)
+    assert consumer.calls == [("list", "t", 1.5), ("assign", "t", 0, 0), ("assign", "t", 2, 0)]

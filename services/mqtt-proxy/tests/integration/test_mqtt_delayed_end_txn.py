@@ -91,6 +91,7 @@ def test_nobody_says_that_a_record_was_aborted_which_kafka_has_deleted(topics: T
     with pytest.raises(KafkaException):
         asked((topics.sessions, 0, 1))
     assert asked((topics.sessions, 0, 2))
+    assert topics.visible(topics.sessions) == [b"2"], "a reader begins where the topic begins now"
 
 
 @pytest.mark.parametrize("first", ["commit", "abort"])

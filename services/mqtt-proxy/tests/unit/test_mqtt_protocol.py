@@ -100,6 +100,18 @@ def test_packets_of_a_publisher() -> None:
     assert protocol.take_outgoing() == b"\xd0\x00\x90\x04\x00\x09\x80\x80\xb0\x02\x00\x0a\x62\x02\x00\x05"
 
 
+def test_a_flood_of_pings_is_answered_and_counted() -> None:
+    protocol = connected()
+    before = protocol.packets_received
+    stream = b"\xc0\x00" * 1_000 + publish_packet("a/b", b"x") + b"\xc0\x00" * 2 + b"\xc0"
+    assert events_of(protocol, stream) == [Publish("a/b", b"x", 0)]
+    assert protocol.take_outgoing() == b"\xd0\x00" * 1_002
+    assert protocol.packets_received == before + 1_003
+    assert protocol.buffered == 1
+    assert events_of(protocol, b"\x00") == []
+    assert protocol.take_outgoing() == b"\xd0\x00"
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -225,7 +237,7 @@ CONVERSATIONS = [
     connect_packet()
     + publish_packet("devices/1/temperature", b'{"t": 21.5}', flags=2, packet_id=1)
     + publish_packet("t", b"y" * 200, flags=4, packet_id=2)
-    + b"\x62\x02\x00\x02\xc0\x00\xe0\x00",
+    + b"\x62\x02\x00\x02\xc0\x00\xc0\x00\xc0\x00\xe0\x00",
     connect_packet(version=5)
     + publish_packet("t", b"z", flags=2, packet_id=1, properties=b"\x03\x23\x00\x01")
     + publish_packet("", b"z" * 150, properties=b"\x03\x23\x00\x01")

@@ -228,6 +228,8 @@ class Proxy:
         port = listener.sockets[0].getsockname()[1]
         _log.info("listening", host=settings.listener.host, port=port, tls=self._tls is not None)
         self._health.ready()
+        if self._process is not None:
+            self._process.report()
         tasks = [beats, asyncio.create_task(self._sweep(server))]
         if self._router.has_dynamic_targets:
             tasks.append(asyncio.create_task(self._encoders.watch(_REFRESH_TOPICS_S)))
@@ -369,6 +371,7 @@ class Proxy:
             self._health.beat()
             self._producer_health.look()
             self._metrics.producers_replaced = self._producer_health.replaced
+            self._access.refresh()
             await asyncio.sleep(1.0)
 
     async def _sweep(self, server: Server) -> None:
@@ -376,7 +379,6 @@ class Proxy:
             await asyncio.sleep(_SWEEP_S)
             server.sessions.expire()
             server.close_dead_connections()
-            self._access.refresh()
             if server.pipeline.gate.is_congested:
                 self._health.not_ready("kafka", "records wait for Kafka up to the bound; sockets are not read")
             else:

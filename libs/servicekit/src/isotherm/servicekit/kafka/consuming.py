@@ -1,8 +1,22 @@
-"""Reading what a consumer has fetched."""
+"""Assigning partitions to a consumer that reads them whole, and reading what it has fetched."""
 
 from __future__ import annotations
 
-from confluent_kafka import Consumer, Message
+from collections.abc import Iterable
+
+from confluent_kafka import Consumer, Message, TopicPartition
+
+
+def assign_from_start(consumer: Consumer, topic: str, partitions: Iterable[int], timeout_s: float) -> None:
+    """Assign partitions of `topic` to `consumer` from their first record, so that it fetches at once.
+
+    librdkafka 2.16 looks for the leaders of partitions that it does not know once a second, and for a logical offset
+    (OFFSET_BEGINNING) every half second. So the consumer first asks for the topic, for up to `timeout_s` seconds, and
+    begins at offset 0: where Kafka has deleted that, `auto.offset.reset` leads to the first record. Raises
+    KafkaException.
+    """
+    consumer.list_topics(topic, timeout=timeout_s)
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
 
 
 def consume_available(consumer: Consumer, most: int, timeout_s: float) -> list[Message]:

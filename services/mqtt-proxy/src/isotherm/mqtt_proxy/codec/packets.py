@@ -299,4 +299,4 @@ def encode_disconnect(reason: Reason) -> bytes:
     return bytes((PacketType.DISCONNECT << 4, 1, reason))
 
 
-PINGRESP = bytes((PacketType.PINGRESP << 4, 0))
+PINGREQ, PINGRESP = bytes((PacketType.PINGREQ << 4, 0)), bytes((PacketType.PINGRESP << 4, 0))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
 from isotherm.connector.state.status import (
@@ -25,11 +25,12 @@ from isotherm.connector.state.status import (
 )
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import Decoder, WireFormatError
-from isotherm.servicekit.kafka.consuming import consume_available
+from isotherm.servicekit.kafka.consuming import assign_from_start, consume_available
 
 _log = logs.logger(__name__)
 
-_LOOK_S = 2.5 * INTERVAL_MS / 1000
+_LOOK_INTERVALS = 2.5
+"""How many intervals of heartbeats this process looks for those of others."""
 _TOO_OLD_MS = 120_000
 """A heartbeat of this age is certainly old: no clock differs from Kafka's by so much."""
 _REQUEST_TIMEOUT_S = 10.0
@@ -44,12 +45,22 @@ class NameInUseError(Exception):
 class NameConflicts:
     """Looks for other processes of the server that is called `connector` on the control topics.
 
-    `consumer` returns a new consumer that reports partition ends.
+    `consumer` returns a new consumer that reports partition ends. Every process sends a heartbeat each `interval_s`
+    seconds.
     """
 
-    def __init__(self, admin: AdminClient, consumer: Callable[[], Consumer], decoder: Decoder, connector: str) -> None:
+    def __init__(
+        self,
+        admin: AdminClient,
+        consumer: Callable[[], Consumer],
+        decoder: Decoder,
+        connector: str,
+        *,
+        interval_s: float = INTERVAL_MS / 1000,
+    ) -> None:
         self._admin, self._consumer, self._decoder = admin, consumer, decoder
         self._connector = connector
+        self._look_s = _LOOK_INTERVALS * interval_s
         self._lock: socket.socket | None = None
 
     def hold(self, ordinal: int, is_over: Callable[[], bool]) -> None:
@@ -97,9 +108,9 @@ class NameConflicts:
         found: dict[int, str] = {}
         consumer = self._consumer()
         try:
-            consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in partitions.partitions])
+            assign_from_start(consumer, TOPIC, partitions.partitions, _REQUEST_TIMEOUT_S)
             behind = set(partitions.partitions)
-            until_s = time.monotonic() + _LOOK_S
+            until_s = time.monotonic() + self._look_s
             while not is_over() and (behind or (suspects and time.monotonic() < until_s)):
                 for message in consume_available(consumer, 1_000, _POLL_S):
                     error = message.error()
@@ -108,7 +119,7 @@ class NameConflicts:
                             # Kafka reports an end again after each record. Only the first one begins the wait, or the
                             # heartbeats of others would prolong it forever.
                             if behind == {message.partition()}:
-                                until_s = time.monotonic() + _LOOK_S
+                                until_s = time.monotonic() + self._look_s
                             behind.discard(message.partition())
                         elif error.fatal() or not error.retriable():
                             raise KafkaException(error)

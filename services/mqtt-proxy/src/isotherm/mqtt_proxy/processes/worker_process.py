@@ -61,6 +61,10 @@ class WorkerProcess:
         self._migration = migration
         self._link.send("joined")
 
+    def report(self) -> None:
+        """Report health and metrics now, because others wait for what has changed."""
+        self._send_report()
+
     def leave(self) -> None:
         """Send a last report and close the link, because this process ends."""
         for task in self._tasks:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported there, but not in its __all__
     AdminClient,
     OffsetSpec,
 )
 
 from isotherm.servicekit import logs
-from isotherm.servicekit.kafka.consuming import consume_available
+from isotherm.servicekit.kafka.consuming import assign_from_start, consume_available
 from isotherm.servicekit.kafka.offsets import list_offsets
 from isotherm.servicekit.lifecycle import Stop
 
@@ -48,7 +48,7 @@ def read_to_end(consumer: Consumer, topic: str, ends: dict[int, int], stop: Stop
     A read_committed consumer stops before an open transaction. It reaches the end when that transaction is decided, at
     the latest when Kafka's transaction timeout aborts it. The iteration ends early at `stop`. Raises KafkaException.
     """
-    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
+    assign_from_start(consumer, topic, ends, _REQUEST_TIMEOUT_S)
     behind = {partition for partition, end in ends.items() if end > 0}
     while behind and not stop.is_set():
         messages = consume_available(consumer, _BATCH, _WAIT_S)
