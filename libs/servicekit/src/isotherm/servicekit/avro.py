@@ -18,10 +18,9 @@ from typing import Any, NamedTuple, cast
 import fastavro
 import fastavro._read_py as python_reader  # it raises RecursionError where the compiled reader ends the process
 import httpx2  # what the registry client uses: its errors are not httpx's
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from isotherm.flatavro.writing import flat_encoder
+from isotherm.servicekit.registry_client import Schema, SchemaRegistryClient, SchemaRegistryError
 from isotherm.servicekit.settings import RegistrySettings
 
 JsonSchema = Mapping[str, Any]
