@@ -16,6 +16,7 @@ from consumer_lag import CLIENT
 from isotherm.demo.addresses import Addresses
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.consuming import consume_available
 from isotherm.stack.ports import LOOPBACK
 
 DEVICE = "bench-whole-thermostat"
@@ -89,7 +90,7 @@ class AlertProbe:
         consumer.poll(1.0)
         self._reading.set()
         while not self._is_read.is_set():
-            for message in consumer.consume(100, _POLL_S):
+            for message in consume_available(consumer, 100, _POLL_S):
                 now_ms = time.time_ns() / 1_000_000
                 if message.error() is None:
                     alert = decode(message.value() or b"").record

@@ -70,13 +70,12 @@ def flow(system: System, what: str) -> int:
     return sent(system) - began
 
 
-def kill(system: System, service: Worker) -> tuple[int, int, int]:
-    """SIGKILL a service under load and keep it down under load; its old pid, and the readings before and during."""
-    before = flow(system, f"before {service.name} is killed")
+def kill(system: System, service: Worker) -> tuple[int, int]:
+    """SIGKILL a service under load and keep it down under load; its old pid, and the readings meanwhile."""
     pid = service.pid
     service.kill()
     assert not service.alive()
-    return pid, before, flow(system, f"while {service.name} is down")
+    return pid, flow(system, f"while {service.name} is down")
 
 
 def kill_each_once(system: System, console: Console) -> dict[str, tuple[int, int]]:
@@ -85,8 +84,9 @@ def kill_each_once(system: System, console: Console) -> dict[str, tuple[int, int
     slow = [system.services[kind.name] for kind in (workers.Aggregator, workers.Alerts, workers.SinkWorkers)]
     order = slow + [service for service in system.services.values() if service not in slow]
     pids: dict[str, tuple[int, int]] = {}
+    before = flow(system, "before the first kill")
     for service in order:
-        old_pid, before, during = kill(system, service)
+        old_pid, during = kill(system, service)
         service.start()
         if service not in slow:
             wait_until(service.is_ready, READY_WITHIN_S, f"{service.name} is ready again")
@@ -95,6 +95,8 @@ def kill_each_once(system: System, console: Console) -> dict[str, tuple[int, int
         console.print(
             f"{service.name}: pid {old_pid} killed, {service.pid} started; readings {before}/{during}/{after}"
         )
+        # The load that follows one kill is the load before the next.
+        before = after
     for service in slow:
         wait_until(service.is_ready, READY_WITHIN_S, f"{service.name} is ready again")
     flow(system, "with everything up again")

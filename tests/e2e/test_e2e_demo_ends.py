@@ -24,7 +24,9 @@ GONE_WITHIN_S = 60.0
 
 @contextmanager
 def demo(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """The demo, as far as its first server is ready and the others are on their way."""
+    """The demo, as far as its first server is ready and the others are on their way. At the end it is killed, which
+    takes its servers along.
+    """
     started = subprocess.Popen(
         [str(Path(sys.executable).parent / "isotherm-demo"), "--folder", str(folder), "--free-ports"],
         stdout=subprocess.PIPE,
@@ -38,7 +40,8 @@ def demo(folder: Path) -> Iterator[subprocess.Popen[str]]:
             assert running(folder)
             yield started
         finally:
-            started.terminate()
+            started.kill()
+            until_gone(folder)
 
 
 def read_until(started: subprocess.Popen[str], text: str) -> None:
@@ -54,6 +57,14 @@ def read_until(started: subprocess.Popen[str], text: str) -> None:
 def end(started: subprocess.Popen[str]) -> tuple[int, str]:
     rest, _ = started.communicate(timeout=GONE_WITHIN_S)
     return started.returncode, rest
+
+
+def until_gone(folder: Path) -> None:
+    """Wait until no server of a folder runs."""
+    deadline, pause = time.monotonic() + GONE_WITHIN_S, threading.Event()
+    while left := running(folder):
+        assert time.monotonic() < deadline, f"still running: {left}"
+        pause.wait(0.2)
 
 
 def running(folder: Path) -> list[str]:
@@ -95,10 +106,7 @@ def test_server_that_dies_ends_the_demo_with_its_last_words(tmp_path: Path) -> N
 def test_demo_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     with demo(tmp_path) as started:
         started.kill()
-        deadline, pause = time.monotonic() + GONE_WITHIN_S, threading.Event()
-        while left := running(tmp_path):
-            assert time.monotonic() < deadline, f"still running: {left}"
-            pause.wait(0.2)
+        until_gone(tmp_path)
 
 
 def test_second_demo_in_the_same_folder_leaves_the_first_alone(tmp_path: Path) -> None:

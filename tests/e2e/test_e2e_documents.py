@@ -11,11 +11,11 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from cassandra.cluster import Cluster, Session
@@ -45,7 +45,8 @@ from isotherm.stack.servers.elasticsearch import Elasticsearch
 from isotherm.stack.servers.hazelcast import Hazelcast
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
-from isotherm.stack.servers.server import Runtime, Server
+from isotherm.stack.servers.server import Runtime, Server, wait_all_ready
+from isotherm.stack.stack import stop_all
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -57,11 +58,36 @@ UNITS = {"temperature": "Cel", "brightness": "lx"}
 T = TypeVar("T")
 
 
-class Run(Protocol):
-    """Starts a service with arguments and variables, waits until it is ready, and ends it with the test."""
+class Services:
+    """The services of a test: started side by side, and ended with the test."""
 
-    def __call__(self, kind: type[Worker], *arguments: str | Path, **environment: str) -> Worker:
-        """The running service."""
+    def __init__(self, folder: Path, common: Sequence[str], free_port: Callable[[], int]) -> None:
+        """`common` is what every service is told: `key=value`."""
+        self._folder, self._common, self._free_port = folder, common, free_port
+        self._started: list[Server] = []
+
+    def start(self, kind: type[Worker], *arguments: str | Path, **environment: str) -> None:
+        """Start a service with arguments and variables. Does not wait."""
+        settings = [part for setting in self._common for part in ("--set", setting)]
+        service = kind(
+            self._folder / f"{kind.name}-{len(self._started)}",
+            Runtime(Artifacts()),
+            Configured(["run", *map(str, arguments), *settings], environment),
+            self._free_port(),
+        )
+        self._started.append(service)
+        service.start()
+
+    def wait_ready(self) -> None:
+        """Wait until every service that was started is ready."""
+        wait_all_ready(self._started)
+
+    def end(self) -> None:
+        """Stop them all; the logs of those that had ended by themselves are shown with the failure that it led to."""
+        ended = [service for service in self._started if not service.alive()]
+        stop_all(reversed(self._started))
+        for service in ended:
+            logging.getLogger(__name__).error("%s had ended by itself:\n%s", service.name, service.log_tail(40))
 
 
 def wait_for(read: Callable[[], T], enough: Callable[[T], bool], what: str) -> T:
@@ -85,36 +111,17 @@ def registry_settings(registry: Registry) -> RegistrySettings:
 
 
 @pytest.fixture
-def run(
+def services(
     kafka_settings: KafkaSettings,
     registry_settings: RegistrySettings,
     tmp_path: Path,
     free_port: Callable[[], int],
-) -> Iterator[Run]:
+) -> Iterator[Services]:
     apply(kafka_settings, registry_settings)
     common = [f"kafka.bootstrap_servers={kafka_settings.bootstrap_servers}", f"registry.url={registry_settings.url}"]
-    started: list[Server] = []
-
-    def start(kind: type[Worker], *arguments: str | Path, **environment: str) -> Worker:
-        settings = [part for setting in common for part in ("--set", setting)]
-        service = kind(
-            tmp_path / f"{kind.name}-{len(started)}",
-            Runtime(Artifacts()),
-            Configured(["run", *map(str, arguments), *settings], environment),
-            free_port(),
-        )
-        started.append(service)
-        service.start()
-        service.wait_ready()
-        return service
-
-    yield start
-    for service in reversed(started):
-        was_running = service.alive()
-        service.stop()
-        if not was_running:
-            # Shown with the failure that it leads to.
-            logging.getLogger(__name__).error("%s had ended by itself:\n%s", service.name, service.log_tail(40))
+    made = Services(tmp_path, common, free_port)
+    yield made
+    made.end()
 
 
 @pytest.fixture
@@ -161,7 +168,7 @@ def mosquitto_pub(port: int, qos: int, topic: str, lines: list[str]) -> None:
 
 
 def test_document_a_coap_sensors_end_in_the_hazelcast_queue(
-    run: Run,
+    services: Services,
     queue: Callable[[], list[dict[str, Any]]],
     kafka_settings: KafkaSettings,
     registry_settings: RegistrySettings,
@@ -172,8 +179,9 @@ def test_document_a_coap_sensors_end_in_the_hazelcast_queue(
     sensors = CoapSensors(tmp_path / "sensors", Runtime(Artifacts()), ["--port", str(DOCUMENTED_COAP_PORT)])
     sensors.start()
     try:
-        run(CoapIngest, conf / "coap-hazelcast-source.properties")
-        run(HazelcastPersister, "--sink", "hazelcast", conf / "coap-hazelcast-sink.properties")
+        services.start(CoapIngest, conf / "coap-hazelcast-source.properties")
+        services.start(HazelcastPersister, "--sink", "hazelcast", conf / "coap-hazelcast-sink.properties")
+        services.wait_ready()
         wait_for(sensors.sent, lambda count: count >= 100, "100 notifications")
     finally:
         sensors.stop()
@@ -193,7 +201,7 @@ def test_document_a_coap_sensors_end_in_the_hazelcast_queue(
 
 
 def test_libcoap_s_server_is_observed_like_any_other(
-    run: Run,
+    services: Services,
     queue: Callable[[], list[dict[str, Any]]],
     free_port: Callable[[], int],
     tmp_path: Path,
@@ -210,9 +218,10 @@ def test_libcoap_s_server_is_observed_like_any_other(
     )
     server = subprocess.Popen([program, "-A", "127.0.0.1", "-p", str(port)])
     try:
-        run(CoapIngest, connector)
+        services.start(CoapIngest, connector)
         sink = EXAMPLES / "coap-hazelcast" / "conf" / "coap-hazelcast-sink.properties"
-        run(HazelcastPersister, "--sink", "hazelcast", sink)
+        services.start(HazelcastPersister, "--sink", "hazelcast", sink)
+        services.wait_ready()
 
         def times() -> list[str]:
             return [item["payload"] for item in queue() if item["source"] == f"localhost:{port}"]
@@ -227,17 +236,19 @@ def test_libcoap_s_server_is_observed_like_any_other(
 
 
 def test_document_b_publishes_of_every_qos_end_in_the_tables(
-    run: Run, cql: Session, cassandra: Cassandra, free_port: Callable[[], int]
+    services: Services, cql: Session, cassandra: Cassandra, free_port: Callable[[], int]
 ) -> None:
     folder = EXAMPLES / "mqtt-cassandra"
     for statement in (folder / "schema.cql").read_text().split(";"):
         if statement.strip():
             cql.execute(statement)
     port = free_port()
-    run(MqttProxy, "--config", folder / "mqtt-proxy.toml", "--set", f"listener.port={port}")
+    services.start(MqttProxy, "--config", folder / "mqtt-proxy.toml", "--set", f"listener.port={port}")
     addresses = {"CASSANDRA_HOST": "localhost", "CASSANDRA_PORT": str(cassandra.port)}
     for table in ("temperature", "brightness"):
-        run(CassandraPersister, "--sink", "scylla", folder / "conf" / f"cassandra-sink-{table}.properties", **addresses)
+        sink = folder / "conf" / f"cassandra-sink-{table}.properties"
+        services.start(CassandraPersister, "--sink", "scylla", sink, **addresses)
+    services.wait_ready()
     run_id, now_ms = uuid.uuid4().hex, time.time_ns() // 1_000_000
 
     for qos, metric in itertools.product((0, 1, 2), UNITS):
@@ -259,7 +270,7 @@ def test_document_b_publishes_of_every_qos_end_in_the_tables(
 
 
 def test_document_c_thermostats_end_in_a_daily_index(
-    run: Run,
+    services: Services,
     elasticsearch: Elasticsearch,
     kafka_settings: KafkaSettings,
     registry_settings: RegistrySettings,
@@ -273,14 +284,14 @@ def test_document_c_thermostats_end_in_a_daily_index(
     )
     assert imported.stored == devices
     port = free_port()
-    run(MqttProxy, "--config", EXAMPLES / "demo" / "mqtt-proxy.toml", "--set", f"listener.port={port}")
-    run(
+    services.start(MqttProxy, "--config", EXAMPLES / "demo" / "mqtt-proxy.toml", "--set", f"listener.port={port}")
+    services.start(
         Aggregator,
         *("--config", EXAMPLES / "demo" / "aggregator.toml"),
         *("--set", f"checkpoint_dir={tmp_path / 'checkpoint'}"),
         *("--set", f"jars_dir={Artifacts().folder('spark')}"),
     )
-    run(
+    services.start(
         ElasticsearchPersister,
         *("--sink", "elasticsearch"),
         EXAMPLES / "temperatures-elasticsearch" / "conf" / "temperatures-to-elasticsearch.json",
@@ -290,6 +301,7 @@ def test_document_c_thermostats_end_in_a_daily_index(
         ELASTIC_SEARCH_CLUSTER="isotherm",
         ELASTIC_SEARCH_INDEX_AUTO_CREATE="true",
     )
+    services.wait_ready()
     begin_ms = time.time_ns() // 1_000_000
     for device in ids:
         lines = [json.dumps({"id": device, "t": 20.0 + n, "ts": begin_ms + n, "seq": n}) for n in range(each)]

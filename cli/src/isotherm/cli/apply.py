@@ -23,8 +23,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     NewTopic,
     ResourceType,
 )
-from confluent_kafka.schema_registry import Schema
-from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 import isotherm.schemas
 from isotherm.cli.plan import (
@@ -44,6 +42,7 @@ from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.backoff import Backoff
 from isotherm.servicekit.kafka import clients
 from isotherm.servicekit.kafka.errors import error_of
+from isotherm.servicekit.registry_client import Schema, SchemaRegistryError
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 _REQUEST_TIMEOUT_S = 30.0

@@ -7,11 +7,13 @@ from collections.abc import Callable, Generator
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.consuming import consume_available
 from isotherm.servicekit.settings import KafkaSettings
 
-_CLIENT = "isotherm-reader"
 _REQUEST_TIMEOUT_S = 30.0
 _POLL_S = 0.5
+_BATCH = 500
+_CLIENT = "isotherm-reader"
 
 
 class UnknownTopicError(LookupError):
@@ -39,11 +41,10 @@ def read(
     Raises UnknownTopicError, and KafkaException when Kafka cannot be read.
     """
     # Kafka holds a fetch that finds nothing: shortly for a reader whose end that is, longer for one that goes on.
-    consumer = (
-        clients.consumer(settings, _CLIENT, _CLIENT, enable_partition_eof=True, enable_auto_offset_store=False)
-        if follow
-        else clients.consumer_to_the_end(settings, _CLIENT, enable_auto_offset_store=False)
-    )
+    if follow:
+        consumer = clients.consumer(settings, _CLIENT, _CLIENT, enable_auto_offset_store=False)
+    else:
+        consumer = clients.consumer_to_the_end(settings, _CLIENT, enable_auto_offset_store=False)
     try:
         partitions = _partitions(consumer, topics, OFFSET_BEGINNING if from_beginning else OFFSET_END)
         if since_ms is not None:
@@ -52,7 +53,7 @@ def read(
         consumer.assign(partitions)
         unread = {(partition.topic, partition.partition) for partition in partitions}
         while (unread or follow) and not stopped():
-            for message in consumer.consume(500, timeout=_POLL_S):
+            for message in consume_available(consumer, _BATCH, _POLL_S):
                 error = message.error()
                 if error is None:
                     yield message

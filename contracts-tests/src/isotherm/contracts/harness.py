@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
 from confluent_kafka import Producer
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from pyspark.sql import SparkSession
 
 from isotherm.aggregator.settings import AggregatorSettings
@@ -24,6 +23,7 @@ from isotherm.connector.state.status import Heartbeat, State
 from isotherm.contracts.schema_catalog import JsonSchema, SchemaCatalog
 from isotherm.kcql.dates import epoch_ms
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.registry_client import Schema, SchemaRegistryClient
 from isotherm.servicekit.settings import RegistrySettings
 from isotherm.stack.artifacts import Artifacts
 from isotherm.stack.java import find_java

@@ -24,6 +24,7 @@ from isotherm.connector.state.status import TOPIC as STATUS
 from isotherm.connector.state.target_follower import READER
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.consuming import consume_available
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 PATIENCE_S = 240.0
@@ -92,7 +93,7 @@ class Control:
 
     def look(self) -> None:
         """Read new status records."""
-        while messages := self._consumer.consume(500, 0.2):
+        while messages := consume_available(self._consumer, 500, 0.2):
             for message in messages:
                 assert message.error() is None, message.error()
                 key = message.key()
@@ -110,6 +111,10 @@ class Control:
     def status(self, connector: str, task: int = CONNECTOR_ITSELF) -> Said | None:
         """The newest status of a task; None when it is too old or says that no worker runs the task."""
         self.look()
+        return self._newest(connector, task)
+
+    def _newest(self, connector: str, task: int) -> Said | None:
+        """The same of the status records that were read so far."""
         found = [said for (name, number, _), said in self._said.items() if (name, number) == (connector, task)]
         newest = max(found, key=lambda said: said.updated_at, default=None)
         if newest is None or newest.state == "UNASSIGNED":
@@ -119,12 +124,13 @@ class Control:
     def states(self, connector: str, tasks: int) -> list[str | None]:
         """The states of the connector and of its tasks, in this order; None for one without a status."""
         self.look()
-        told = [self.status(connector, task) for task in range(CONNECTOR_ITSELF, tasks)]
+        told = [self._newest(connector, task) for task in range(CONNECTOR_ITSELF, tasks)]
         return [None if said is None else said.state for said in told]
 
     def workers(self, connector: str, tasks: int) -> set[str]:
         """The workers that run the tasks."""
-        told = [self.status(connector, task) for task in range(tasks)]
+        self.look()
+        told = [self._newest(connector, task) for task in range(tasks)]
         return {said.worker for said in told if said is not None and said.state == "RUNNING"}
 
     def of_workers(self) -> list[Said]:

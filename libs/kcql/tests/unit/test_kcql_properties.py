@@ -75,18 +75,27 @@ CLAUSES = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+# Made once: Hypothesis validates every strategy object anew.
+MODE = st.sampled_from(["INSERT", "UPSERT", "insert", None])
+FIELDS = st.lists(FIELD, min_size=1, max_size=4, unique=True).map(", ".join)
+CLAUSES_IN_ANY_ORDER = CLAUSES.map(lambda given: list(given.values())).flatmap(st.permutations)
+BLANK = st.sampled_from([" ", "\n", " -- c;'\n", "\t"])
+STATEMENTS = st.integers(1, 2)
+END = st.sampled_from(["", ";", " ; "])
+
+
 @st.composite
 def texts(draw: st.DrawFn) -> str:
     """Texts of one or more statements; most are accepted, some name a thing twice."""
     statements = []
-    for _ in range(draw(st.integers(1, 2))):
-        mode = draw(st.sampled_from(["INSERT", "UPSERT", "insert", None]))
-        fields = draw(st.lists(FIELD, min_size=1, max_size=4, unique=True).map(", ".join))
+    for _ in range(draw(STATEMENTS)):
+        mode = draw(MODE)
+        fields = draw(FIELDS)
         into = f"{mode} INTO {draw(TARGET)} " if mode else ""
-        clauses = draw(CLAUSES.map(lambda given: list(given.values())).flatmap(st.permutations))
-        blank = draw(st.sampled_from([" ", "\n", " -- c;'\n", "\t"]))
+        clauses = draw(CLAUSES_IN_ANY_ORDER)
+        blank = draw(BLANK)
         statements.append(f"{into}SELECT {fields} FROM {draw(TOPIC)} {' '.join(clauses)}".replace(" ", blank, 3))
-    return " ;\n".join(statements) + draw(st.sampled_from(["", ";", " ; "]))
+    return " ;\n".join(statements) + draw(END)
 
 
 def accepted(text: str) -> tuple[Statement, ...] | None:
@@ -131,14 +140,18 @@ def test_written_back_it_says_the_same_and_all_of_it(text: str) -> None:
     check(text)
 
 
+CHANGES = st.integers(1, 3)
+CHANGE = st.sampled_from(["insert", "replace", "remove"])
+
+
 @given(texts(), st.data())
 @settings(max_examples=250)
 def test_a_changed_text_is_refused_or_says_all_that_it_holds(text: str, data: st.DataObject) -> None:
     pieces = re.findall(r"\w+|\s+|.", text)
-    for _ in range(data.draw(st.integers(1, 3))):
+    for _ in range(data.draw(CHANGES)):
         at = data.draw(st.integers(0, len(pieces) - 1))
         other = data.draw(st.sampled_from([*pieces, "garbage", "'", "`", "(", ")", "--", ";", ",", "=", "{", "$", "."]))
-        change = data.draw(st.sampled_from(["insert", "replace", "remove"]))
+        change = data.draw(CHANGE)
         pieces[at : at + (change != "insert")] = [] if change == "remove" and len(pieces) > 1 else [other]
     check("".join(pieces))
 

@@ -18,6 +18,7 @@ import fastavro
 from confluent_kafka import TopicPartition
 
 from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.consuming import consume_available
 from isotherm.servicekit.settings import KafkaSettings
 from isotherm.simulators import checker
 from isotherm.simulators.checker import Rules, WindowKey
@@ -87,15 +88,13 @@ def _partition(
     bootstrap: str, topic: str, number: int, schema: str, rules: Rules
 ) -> tuple[int, dict[WindowKey, dict[str, float]]]:
     parsed = fastavro.parse_schema(json.loads(schema))
-    consumer = clients.consumer(
-        KafkaSettings(bootstrap_servers=bootstrap), "recount", "recount", enable_partition_eof=True
-    )
+    consumer = clients.consumer_to_the_end(KafkaSettings(bootstrap_servers=bootstrap), "recount")
     consumer.assign([TopicPartition(topic, number, 0)])
     windows: dict[WindowKey, _Window] = {}
     records = 0
     try:
         while True:
-            messages = consumer.consume(_AT_ONCE, _TIMEOUT_S)
+            messages = consume_available(consumer, _AT_ONCE, _TIMEOUT_S)
             if not messages:
                 raise TimeoutError(f"{topic}-{number} gave nothing for {_TIMEOUT_S:.0f} s")
             for message in messages:

@@ -172,7 +172,7 @@ class Worker:
             "alerts_topic": topics.alerts,
             "latest_topic": topics.latest,
             "dead_letter_topic": topics.dead,
-            "session_timeout_ms": 10_000,
+            "session_timeout_ms": 6_000,
             **{key.replace("__", "."): value for key, value in settings.items()},
         }
         self._process: subprocess.Popen[bytes] | None = None

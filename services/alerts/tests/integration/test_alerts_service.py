@@ -81,8 +81,13 @@ class World:
 
     def alerts(self, device_id: str, states: list[str], rule: str = "above") -> list[dict[str, Any]]:
         """Wait for the alerts of a device, in these states; returns them."""
-        until(f"{device_id} has {states}", lambda: len(self.topics.alerts_of(device_id, rule)) >= len(states))
-        found = self.topics.alerts_of(device_id, rule)
+        found: list[dict[str, Any]] = []
+
+        def are_there() -> bool:
+            found[:] = self.topics.alerts_of(device_id, rule)
+            return len(found) >= len(states)
+
+        until(f"{device_id} has {states}", are_there)
         assert [one["state"] for one in found] == states
         return found
 

@@ -26,6 +26,7 @@ from isotherm.cli.apply import apply
 from isotherm.connector.errors.dead_letters import ensure_topic
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.kafka.consuming import consume_available
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.simulators.ledger import events
 from isotherm.stack.servers.kafka import Kafka
@@ -93,7 +94,7 @@ class Reader:
         return self.seen
 
     def _poll(self, timeout_s: float) -> None:
-        for message in self.consumer.consume(500, timeout_s):
+        for message in consume_available(self.consumer, 500, timeout_s):
             assert message.error() is None
             self.next_offsets[message.topic(), message.partition()] = message.offset() + 1
             headers = {name: value.decode() for name, value in message.headers() or []}

@@ -44,11 +44,13 @@ class Process:
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._command, self._log = command, log
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_asked_to_stop = False
 
     def start(self) -> None:
         """Start it (again)."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stderr=log)
+        self._is_asked_to_stop = False
 
     def kill(self) -> None:
         """End it as `kill -9` does."""
@@ -56,11 +58,17 @@ class Process:
         self._process.kill()
         self._process.wait(WAIT_S)
 
+    def ask_to_stop(self) -> None:
+        """Tell it to end as an operator does, once: a second signal would end it without draining."""
+        assert self._process is not None
+        if self._process.poll() is None and not self._is_asked_to_stop:
+            self._is_asked_to_stop = True
+            self._process.send_signal(signal.SIGTERM)
+
     def stop(self) -> int:
         """End it as an operator does; its exit code."""
+        self.ask_to_stop()
         assert self._process is not None
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
         return self._process.wait(WAIT_S)
 
     def log(self) -> str:
@@ -118,14 +126,14 @@ class World:
         self.admin = clients.admin(self.kafka, "test")
         self.group = f"group-{uuid.uuid4().hex[:8]}"
         self._ends = ExitStack()
+        self._running: list[Process] = []
         apply(self.kafka, self.registry)
 
     def console(self, *settings: str) -> Console:
         """A console that answers; it is stopped at the end."""
         port = self._free_port()
         console = Console(self, port, self.folder / f"console-{port}.log", *settings)
-        console.start()
-        self._ends.callback(console.stop)
+        self.run(console)
         self._ends.callback(console.http.close)
         console.until_ready()
         return console
@@ -142,6 +150,7 @@ class World:
     def run(self, process: Process) -> None:
         """Start a process that is stopped at the end."""
         process.start()
+        self._running.append(process)
         self._ends.callback(process.stop)
 
     def topic(self, name: str) -> str:
@@ -168,7 +177,9 @@ class World:
         until("they are forgotten", lambda: not set(names) & set(console.http.get("/connectors").json()), console.log)
 
     def end(self) -> None:
-        """Stop all that was started."""
+        """Stop all that was started, side by side."""
+        for process in self._running:
+            process.ask_to_stop()
         self._ends.close()
 
 

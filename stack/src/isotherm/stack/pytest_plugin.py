@@ -1,5 +1,7 @@
 """Pytest fixtures: real servers that start on first use, are shared by the session, and stop at its end.
 
+What the later tests of a file use starts during its first one.
+
 Register with ``pytest_plugins = ["isotherm.stack.pytest_plugin"]`` in the root ``conftest.py``. A test may kill, pause
 or stop a shared server; before a later test uses the server, it is started or resumed. ``ISOTHERM_STACK_KEEP=1`` keeps
 the servers' data and logs after the session.
@@ -35,12 +37,14 @@ _SHARED = frozenset(("kafka", "registry", "elasticsearch", "cassandra", "hazelca
 
 _started_stack: pytest.StashKey[Stack] = pytest.StashKey()
 _used_servers: pytest.StashKey[set[str]] = pytest.StashKey()
+_used_by_file: pytest.StashKey[dict[Path, frozenset[str]]] = pytest.StashKey()
 _repairs: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let everything that the tests start (Spark among others) use the Java that the servers use."""
     config.stash[_used_servers] = set()
+    config.stash[_used_by_file] = {}
     config.stash[_repairs] = []
     try:
         os.environ["JAVA_HOME"] = str(find_java().home)
@@ -180,6 +184,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             item.config.stash[_repairs].append(f"{server.name} was started again for {item.nodeid}")
             server.start()
         server.wait_ready()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Start the shared servers that other tests of the file use, so that they become ready while this test runs."""
+    session_stack = item.config.stash.get(_started_stack, None)
+    if session_stack is not None:
+        for name in sorted(_servers_of_file(item) - item.config.stash[_used_servers]):
+            session_stack.servers[name].start()
+
+
+def _servers_of_file(item: pytest.Item) -> frozenset[str]:
+    """The shared servers that the tests of the item's file use."""
+    known = item.config.stash[_used_by_file]
+    if item.path not in known:
+        tests = [one for one in item.session.items if one.path == item.path and isinstance(one, pytest.Function)]
+        known[item.path] = frozenset(
+            name for test in tests if "stack" in test.fixturenames for name in _SHARED.intersection(test.fixturenames)
+        )
+    return known[item.path]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -132,6 +133,12 @@ class _Lost(AssertionError):
 
 def counterexample(reader: JsonSchema, writer: JsonSchema) -> tuple[str, str] | None:
     """A field whose value a `reader` of generated `writer` records loses or changes, and how; None if there is none."""
+    return _counterexample(json.dumps(reader), json.dumps(writer))
+
+
+@cache  # The generated records of a schema are always the same ones (`derandomize`), so a pair's answer is, too.
+def _counterexample(reader_text: str, writer_text: str) -> tuple[str, str] | None:
+    reader, writer = json.loads(reader_text), json.loads(writer_text)
     reading, writing = parse(reader), parse(writer)
     fields = {one["name"]: one for one in reader["fields"]}
 

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple, cast
 import fastavro
 import fastavro._read_py as python_reader  # it raises RecursionError where the compiled reader ends the process
 import httpx2  # what the registry client uses: its errors are not httpx's
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from isotherm.flatavro.writing import flat_encoder
+from isotherm.servicekit.registry_client import Schema, SchemaRegistryClient, SchemaRegistryError
 from isotherm.servicekit.settings import RegistrySettings
 
 JsonSchema = Mapping[str, Any]
@@ -30,6 +29,9 @@ _SCHEMA_NOT_FOUND = 40403
 """Confluent's error code; a 404 without it comes from a proxy, a wrong path or a registry that is starting."""
 _NOT_FOUND = (40401, 40403)
 """Confluent's error codes for a subject, or a schema of a subject, that the registry does not have."""
+_RETRY_WAIT_MS = 100
+"""Base of the client's three waits after a failure, at most 0.7 s together. Callers wait with a backoff of their own,
+until they are told to stop; the client's default base of a second keeps them from it for up to 7 s."""
 _UNKNOWN_FOR_S = 2.0
 """Shortest time between two requests for an id that the registry does not know."""
 _MOST_UNKNOWN = 1_000
@@ -79,6 +81,7 @@ class SchemaRegistry:
         conf: dict[str, Any] = {
             "url": settings.url,
             "timeout": settings.timeout_ms / 1000,
+            "retries.wait.ms": _RETRY_WAIT_MS,
             "basic.auth.user.info": (
                 settings.basic_auth_user_info.get_secret_value() if settings.basic_auth_user_info else None
             ),

@@ -18,12 +18,11 @@ def open_broker(settings: KafkaSettings, request_timeout_s: float = REQUEST_TIME
     """Return the driver's own view of Kafka, beside Spark's."""
     admin = clients.admin(settings, f"{_CLIENT_ID}-admin")
     # Unread records of open transactions hold the watermark back, too, hence read_uncommitted. It never commits.
-    consumer = clients.consumer(
+    # Where only a transaction's marker is unread, the answer is the end of the partition, and the driver waits for it.
+    consumer = clients.consumer_to_the_end(
         settings,
         f"{_CLIENT_ID}-clock",
-        f"{_CLIENT_ID}-clock",
         isolation_level="read_uncommitted",
-        enable_partition_eof=True,
         fetch_message_max_bytes=64 * 1024,
         queued_max_messages_kbytes=1024,
     )

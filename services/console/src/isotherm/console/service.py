@@ -56,6 +56,10 @@ _DEVICES_GROUP_BYTES = 256 * 1024
 """Kafka answers a fetch of devices earlier if it has so many bytes of them."""
 _QUEUED_KBYTES = 16_384
 """How much a consumer fetches ahead. Its default of 64 MiB would be most of a small container's memory."""
+_PAGE_FETCH_WAIT_MS = 20
+"""How long Kafka holds a fetch that finds nothing, while a person waits for a page."""
+_PAGE_QUEUE_BACKOFF_MS = 5
+"""How soon a consumer with a full queue looks again whether it may fetch."""
 
 
 def run(settings: ConsoleSettings, stop: Stop) -> int:
@@ -177,19 +181,24 @@ def _page_consumer(settings: ConsoleSettings) -> Consumer:
         enable_partition_eof=True,
         enable_auto_offset_store=False,
         # The broker must not wait for more records, nor send many unneeded ones.
-        fetch_wait_max_ms=20,
+        fetch_wait_max_ms=_PAGE_FETCH_WAIT_MS,
         queued_max_messages_kbytes=_QUEUED_KBYTES,
-        fetch_queue_backoff_ms=5,
+        fetch_queue_backoff_ms=_PAGE_QUEUE_BACKOFF_MS,
     )
 
 
 def _dead_letter_consumer(settings: ConsoleSettings) -> Consumer:
+    """Return a consumer that reads a queue to its end, for which a person waits."""
     return clients.consumer(
         settings.kafka,
         f"{_NAME}-dead-letters",
         GROUP,
         enable_partition_eof=True,
+        # The end shows only in an empty fetch, which the broker would hold for half a second.
+        fetch_wait_max_ms=_PAGE_FETCH_WAIT_MS,
         queued_max_messages_kbytes=_QUEUED_KBYTES,
+        # Large records fill the queue. The next fetch would wait for a second, whoever empties the queue.
+        fetch_queue_backoff_ms=_PAGE_QUEUE_BACKOFF_MS,
     )
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from isotherm.mqtt_proxy.ingest.translation import Encode
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
+from isotherm.servicekit.registry_client import SchemaRegistryError
 
 _log = logs.logger(__name__)
 
