@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -96,14 +96,15 @@ class Reader:
     def _poll(self, timeout_s: float) -> None:
         for message in consume_available(self.consumer, 500, timeout_s):
             assert message.error() is None
-            self.next_offsets[message.topic(), message.partition()] = message.offset() + 1
-            headers = {name: value.decode() for name, value in message.headers() or []}
+            topic, key, payload = message.topic() or "", message.key() or b"", message.value() or b""
+            self.next_offsets[topic, message.partition() or 0] = (message.offset() or 0) + 1
+            pairs = cast(list[tuple[str, bytes]], message.headers() or [])
+            headers = {name: value.decode() for name, value in pairs}
             if not any(f"//{authority}/" in headers["coap.uri"] for authority in self.authorities):
                 continue
-            is_dead_letter = message.topic().endswith("dead-letters")
-            is_avro = not is_dead_letter and message.value()[:1] == b"\x00"
-            value = self.decode(message.value()).record if is_avro else message.value()
-            self.seen.append(Record(message.topic(), message.key().decode(), value, headers))
+            is_avro = not topic.endswith("dead-letters") and payload[:1] == b"\x00"
+            value = self.decode(payload).record if is_avro else payload
+            self.seen.append(Record(topic, key.decode(), value, headers))
 
 
 @dataclass

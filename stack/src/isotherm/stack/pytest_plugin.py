@@ -191,7 +191,8 @@ def pytest_runtest_call(item: pytest.Item) -> None:
     """Start the shared servers that other tests of the file use, so that they become ready while this test runs."""
     session_stack = item.config.stash.get(_started_stack, None)
     if session_stack is not None:
-        for name in sorted(_servers_of_file(item) - item.config.stash[_used_servers]):
+        used = item.config.stash[_used_servers]
+        for name in sorted(_servers_of_file(item) - used):
             session_stack.servers[name].start()
 
 
