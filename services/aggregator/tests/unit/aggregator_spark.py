@@ -35,19 +35,48 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return log
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, calls: Path) -> Iterator[SparkSession]:
-    """The session that all these files share. Spark finds the commands of `calls` before the system's."""
-    with ExitStack() as end:
-        with pytest.MonkeyPatch.context() as patch:
-            # For the JVM alone, which keeps the environment that it was started with.
-            patch.setenv("PATH", str(calls.parent), prepend=os.pathsep)
-            started = end.enter_context(_small_spark(tmp_path_factory.mktemp("spark")))
-        yield started
-    with warnings.catch_warnings():
-        # pyspark leaves the socket of every collect() to the garbage collector.
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+class _SharedSpark:
+    """The Spark that runs, if one does."""
+
+    def __init__(self) -> None:
+        self._end = ExitStack()
+        self._session: SparkSession | None = None
+
+    def session(self, folder: Path, commands: Path) -> SparkSession:
+        """Start Spark in a folder, unless it runs. It finds the programs in `commands` before the system's."""
+        if self._session is None:
+            with pytest.MonkeyPatch.context() as patch:
+                # For the JVM alone, which keeps the environment that it was started with.
+                patch.setenv("PATH", str(commands), prepend=os.pathsep)
+                self._session = self._end.enter_context(_small_spark(folder))
+        return self._session
+
+    def stop(self) -> None:
+        """Stop Spark if it runs; the next use starts it again."""
+        if self._session is not None:
+            self._session = None
+            self._end.close()
+            with warnings.catch_warnings():
+                # pyspark leaves the socket of every collect() to the garbage collector.
+                warnings.simplefilter("ignore", ResourceWarning)
+                gc.collect()
+
+
+_shared = _SharedSpark()
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory, calls: Path) -> SparkSession:
+    """The session that all these files share."""
+    return _shared.session(tmp_path_factory.mktemp("spark"), calls.parent)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Stop Spark after the last of these files: a process can have only one, and other tests start their own."""
+    following = nextitem.getparent(pytest.Module) if nextitem is not None else None
+    if following is None or "aggregator_spark" not in getattr(following.obj, "pytest_plugins", ()):
+        _shared.stop()
 
 
 @contextmanager
