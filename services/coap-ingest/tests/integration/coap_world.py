@@ -96,14 +96,21 @@ class Reader:
     def _poll(self, timeout_s: float) -> None:
         for message in consume_available(self.consumer, 500, timeout_s):
             assert message.error() is None
-            topic, key, payload = message.topic() or "", message.key() or b"", message.value() or b""
-            self.next_offsets[topic, message.partition() or 0] = (message.offset() or 0) + 1
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            assert topic is not None
+            assert partition is not None
+            assert offset is not None
+            self.next_offsets[topic, partition] = offset + 1
             pairs = cast(list[tuple[str, bytes]], message.headers() or [])
-            headers = {name: value.decode() for name, value in pairs}
+            headers = {name: text.decode() for name, text in pairs}
             if not any(f"//{authority}/" in headers["coap.uri"] for authority in self.authorities):
                 continue
-            is_avro = not topic.endswith("dead-letters") and payload[:1] == b"\x00"
-            value = self.decode(payload).record if is_avro else payload
+            key, payload = message.key(), message.value()
+            assert key is not None
+            value: Any = payload
+            if not topic.endswith("dead-letters"):
+                assert payload is not None
+                value = self.decode(payload).record if payload[:1] == b"\x00" else payload
             self.seen.append(Record(topic, key.decode(), value, headers))
 
 
