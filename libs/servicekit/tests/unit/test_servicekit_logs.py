@@ -18,7 +18,7 @@ for line in sys.stdin:
     child = os.fork()
     if not child:
         for number, file in enumerate(files, 1):
-            os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+            os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         exec(program, {"logs": logs, "LogSettings": LogSettings})
         raise SystemExit
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
