@@ -30,8 +30,9 @@ _SCHEMA_NOT_FOUND = 40403
 _NOT_FOUND = (40401, 40403)
 """Confluent's error codes for a subject, or a schema of a subject, that the registry does not have."""
 _RETRY_WAIT_MS = 100
-"""Base of the client's three waits after a failure, at most 0.7 s together. Callers wait with a backoff of their own,
-until they are told to stop; the client's default base of a second keeps them from it for up to 7 s."""
+"""Base of the client's three waits after a failure, at most 0.7 s together; each of its four attempts may take the
+timeout besides. Services wait with a backoff of their own, until they are told to stop; the client's default base of a
+second keeps them from it for up to 7 s. Commands do not ask again."""
 _UNKNOWN_FOR_S = 2.0
 """Shortest time between two requests for an id that the registry does not know."""
 _MOST_UNKNOWN = 1_000
