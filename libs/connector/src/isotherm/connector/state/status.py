@@ -21,7 +21,7 @@ INTERVAL_MS = 5_000.0
 _SCHEMA_VERSION = 1
 _MAX_TRACE_CHARACTERS = 16_000
 _FINAL_FLUSH_S = 5.0
-_RETRY_MS = 30_000.0
+_RETRY_MS = 10_000.0
 
 _log = logs.logger(__name__)
 
@@ -66,7 +66,7 @@ class Heartbeat:
     ) -> None:
         """`make_producer` is called after the schema was found; `worker` is `this_process()` by default.
 
-        Both are tried again every 30 seconds while they raise SchemaNotRegisteredError or RegistryUnavailableError.
+        Both are tried again every 10 seconds while they raise SchemaNotRegisteredError or RegistryUnavailableError.
         """
         self._make_producer, self._registry = make_producer, registry
         self._connector, self._task, self._group = connector, task, worker_group
