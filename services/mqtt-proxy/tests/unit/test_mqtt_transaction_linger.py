@@ -90,6 +90,45 @@ def test_clients_that_all_wait_for_their_answers_are_answered_soon() -> None:
     assert waits == pytest.approx([SHORTEST_S] * 50)
 
 
+def waits_of(publishes_s: Sequence[float], since_answer_s: float) -> list[float]:
+    """Make a batch of each publish, however soon the next one follows; return how long each waits."""
+    linger, waits = TransactionLinger(SHORTEST_S), []
+    for now_s in publishes_s:
+        linger.note_publish(now_s, since_answer_s)
+        linger.add(now_s)
+        waits.append(linger.left_s(now_s))
+        linger.end(now_s + waits[-1], left=False, is_full=False)
+    return waits
+
+
+def test_devices_that_do_not_wait_for_their_answers_are_gathered_although_their_publishes_come_far_apart() -> None:
+    # Nothing ever arrives during the shortest wait.
+    waits = waits_of([number / 20 for number in range(200)], since_answer_s=2.5)
+    assert waits[:10] == pytest.approx([SHORTEST_S] * 10)
+    assert waits[-100:] == pytest.approx([LONGEST_S] * 100)
+
+
+def test_few_devices_that_publish_now_and_then_wait_no_longer_than_the_shortest_time() -> None:
+    assert waits_of([number / 5 for number in range(100)], since_answer_s=2.5) == pytest.approx([SHORTEST_S] * 100)
+
+
+def test_devices_that_publish_as_soon_as_they_are_answered_wait_no_longer_than_the_shortest_time() -> None:
+    assert waits_of([number / 50 for number in range(500)], since_answer_s=0.001) == pytest.approx([SHORTEST_S] * 500)
+
+
+def test_a_stream_is_gathered_only_while_most_publishes_are_of_it() -> None:
+    linger, waits = TransactionLinger(SHORTEST_S), []
+    for number in range(2_000):
+        now_s = number / 100
+        # After ten seconds two of three publishes follow their answer at once.
+        linger.note_publish(now_s, 0.001 if now_s >= 10 and number % 3 else 2.5)
+        linger.add(now_s)
+        waits.append(linger.left_s(now_s))
+        linger.end(now_s + waits[-1], left=False, is_full=False)
+    assert waits[500:1_000] == pytest.approx([LONGEST_S] * 500)
+    assert waits[-500:] == pytest.approx([SHORTEST_S] * 500)
+
+
 def test_no_wait_is_asked_for_and_none_happens() -> None:
     linger = TransactionLinger(0.0)
     for number in range(100):

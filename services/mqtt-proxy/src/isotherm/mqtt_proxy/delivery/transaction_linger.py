@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import math
+
 _LONGEST_S = 0.04
 _LONGEST_FACTOR = 8
 """The wait grows to so many times the shortest one, at most to _LONGEST_S."""
 _ENOUGH_WRITES = 250
 """So many writes do not wait for more: what each of them still costs hardly shrinks."""
+_RATE_OVER_S = 1.0
+"""The rates of publishes are those of about the last so many seconds."""
+_FEWEST_GATHERED = 0.5
+"""So many publishes must come during the longest wait, on average, for a stream to be gathered."""
 
 
 class TransactionLinger:
     """The wait before a batch of writes becomes a transaction. Times are seconds of one monotonic clock.
 
     A transaction costs the same requests whatever it holds, so a wait that gathers more writes makes each of them
-    cheaper. When the last write of a batch arrived in the second half of the time in which the batch was gathered, the
-    next batch waits twice as long; otherwise half as long; after a pause of all clients the shortest time. So a single
+    cheaper. It costs little where devices publish now and then: one whose last publish was answered longer ago than the
+    longest wait does not wait for that answer. While most publishes come from such devices, and often enough, every
+    batch waits for the longest time.
+
+    Otherwise the next batch waits twice as long when the last write of a batch arrived in the second half of the time
+    in which the batch was gathered, else half as long, and after a pause of all clients the shortest time. So a single
     client, or clients that all wait for their answers, are answered after the shortest wait, and a stream of many
     clients is gathered. A batch that had to wait for the transaction before it waits only for what is left.
     """
@@ -27,6 +37,22 @@ class TransactionLinger:
         """When the oldest write that waits arrived."""
         self._last_s = 0.0
         self._started_s = float("-inf")
+        self._patient_per_s = self._eager_per_s = 0.0
+        self._rates_at_s = 0.0
+
+    def note_publish(self, now_s: float, since_answer_s: float) -> None:
+        """Note that a client publishes so many seconds after the answer to its last write, infinite for the first one.
+
+        Its publish is a write besides, for `add`.
+        """
+        fading = math.exp((self._rates_at_s - now_s) / _RATE_OVER_S)
+        self._rates_at_s = now_s
+        self._patient_per_s *= fading
+        self._eager_per_s *= fading
+        if since_answer_s > self._longest_s:
+            self._patient_per_s += 1 / _RATE_OVER_S
+        else:
+            self._eager_per_s += 1 / _RATE_OVER_S
 
     def add(self, now_s: float) -> None:
         """Note the arrival of a write."""
@@ -42,7 +68,11 @@ class TransactionLinger:
 
     def left_s(self, now_s: float) -> float:
         """Return how much longer the batch waits; 0 for not at all."""
-        return 0.0 if self._first_s is None else max(0.0, self._first_s + self._wait_s - now_s)
+        if self._first_s is None:
+            return 0.0
+        gathered = self._patient_per_s * self._longest_s
+        is_stream = gathered >= _FEWEST_GATHERED and self._patient_per_s >= self._eager_per_s
+        return max(0.0, self._first_s + (self._longest_s if is_stream else self._wait_s) - now_s)
 
     def end(self, now_s: float, *, left: bool, is_full: bool) -> None:
         """Note that a batch starts: `is_full` before the wait was over; `left`, when other writes wait further."""

@@ -12,7 +12,7 @@ from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWrite
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.sessions.store import StoredState
-from isotherm.mqtt_proxy.sessions.writes import Outcome, SessionWrite
+from isotherm.mqtt_proxy.sessions.writes import Outcome, PublishWrite, SessionWrite
 
 
 class Transactions:
@@ -53,6 +53,8 @@ class Transactions:
         """Store `write` with the next batch."""
         self._batcher.add(write)
         now_s = self._loop.time()
+        if isinstance(write, PublishWrite) and write.session is not None:
+            self._linger.note_publish(now_s, now_s - write.session.decided_s)
         self._linger.add(now_s)
         self._idle.clear()
         if self._batcher.has_undecided_batch:
@@ -124,5 +126,9 @@ class Transactions:
         if result is WriteResult.ABORTED_RECORD_AT_FAULT:
             self._batcher.retry_refused(batch, self._writer.fault)
         else:
+            now_s = self._loop.time()
+            for write in batch.writes:
+                if write.session is not None:
+                    write.session.decided_s = now_s
             self._batcher.decide(batch, Outcome.COMMITTED if result is WriteResult.COMMITTED else Outcome.ABORTED)
         self._start_next_batch()

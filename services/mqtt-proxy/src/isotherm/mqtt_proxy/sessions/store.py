@@ -115,6 +115,8 @@ class Session:
     releasing: set[int] = field(default_factory=set)
     undecided: int = 0
     """How many writes are not decided."""
+    decided_s: float = float("-inf")
+    """When a write was last decided, by the event loop's clock."""
     when_settled: list[Callable[[], None]] = field(default_factory=list)
 
     def belongs_to_another(self, username: str | None, now_ms: int) -> bool:
