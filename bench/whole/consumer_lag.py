@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import defaultdict
@@ -47,8 +48,13 @@ class LagMeter:
     def of_groups(self) -> dict[str, Lag]:
         """The lag of every group that has committed an offset, as of its last commit."""
         groups = self._admin.list_consumer_groups(request_timeout=TIMEOUT_S).result().valid
-        positions = {group: self._committed(group) for group in sorted(one.group_id for one in groups)}
-        return {group: self.behind(found) for group, found in positions.items() if found}
+        found: dict[str, Lag] = {}
+        for group in sorted(one.group_id for one in groups):
+            # One after the other: to find out how old a record is takes time, in which the other groups go on.
+            positions = self._committed(group)
+            if positions:
+                found[group] = self.behind(positions)
+        return found
 
     def of_aggregator(self, metrics: Mapping[str, float]) -> dict[str, Lag]:
         """The lag of every query of the aggregator, which commits no offsets, by its `/metrics`.
@@ -64,11 +70,11 @@ class LagMeter:
 
     def behind(self, positions: Positions) -> Lag:
         """The lag of a consumer that is at these positions."""
-        ends = self._ends(positions)
+        now_s, ends = time.time(), self._ends(positions)
         unread = {partition: at for partition, at in positions.items() if at < ends[partition]}
         records = sum(ends[partition] - at for partition, at in unread.items())
         oldest_ms = self._oldest_ms(unread) if unread else None
-        return Lag(records, 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1_000))
+        return Lag(records, 0.0 if oldest_ms is None else max(0.0, now_s - oldest_ms / 1_000))
 
     def _committed(self, group: str) -> Positions:
         request = [ConsumerGroupTopicPartitions(group)]
@@ -81,13 +87,19 @@ class LagMeter:
         asked = [TopicPartition(topic, number) for topic, number in partitions]
         return {partition: end for partition, (_begin, end) in offset_bounds(self._admin, asked).items()}
 
-    def _oldest_ms(self, unread: Positions) -> int | None:
-        """The lowest time of the first unread records; None if only markers of transactions are left."""
-        self._consumer.assign([TopicPartition(topic, number, at) for (topic, number), at in unread.items()])
-        waiting, oldest_ms = set(unread), None
+    def _oldest_ms(self, unread: Positions) -> float | None:
+        """The lowest time of the first unread records; None if only markers of transactions are left.
+
+        A record that does not come in time counts as infinitely old.
+        """
+        partitions = [TopicPartition(topic, number, at) for (topic, number), at in unread.items()]
+        self._consumer.assign(partitions)
+        # librdkafka keeps a paused partition paused across unassign and assign.
+        self._consumer.resume(partitions)
+        waiting, times_ms = set(unread), list[float]()
         deadline = time.monotonic() + _FETCH_S
-        while waiting and time.monotonic() < deadline:
-            message = self._consumer.poll(max(0.0, deadline - time.monotonic()))
+        while waiting and (left_s := deadline - time.monotonic()) > 0:
+            message = self._consumer.poll(left_s)
             if message is None:
                 break
             error, partition = message.error(), (message.topic() or "", message.partition() or 0)
@@ -95,11 +107,10 @@ class LagMeter:
                 continue
             waiting.discard(partition)
             if error is None:
-                at_ms = message.timestamp()[1]
-                oldest_ms = at_ms if oldest_ms is None else min(oldest_ms, at_ms)
+                times_ms.append(message.timestamp()[1])
                 self._consumer.pause([TopicPartition(*partition)])
         self._consumer.unassign()
-        return oldest_ms
+        return -math.inf if waiting else min(times_ms, default=None)
 
 
 def aggregator_unread(metrics: Mapping[str, float]) -> dict[str, Positions]:
