@@ -12,7 +12,7 @@ from faust.types import TP
 from mode.utils.locks import Event
 from mode.utils.queues import FlowControlEvent, ThrowableQueue
 
-from isotherm.alerts.stream.faust_app import FaustApp, _Consumer
+from isotherm.alerts.stream.faust_app import FaustApp, _Consumer, _ConsumerThread, _FlowControl
 
 PARTITION = TP("thermostat.data", 1)
 LIMIT_S = 20.0
@@ -110,3 +110,33 @@ async def test_a_suspended_flow_ends_a_delivery() -> None:
     consumer.suspend_flow.set()
     await asyncio.wait_for(draining, LIMIT_S)
     assert consumer.queue.empty()
+
+
+async def test_an_input_partition_without_a_committed_offset_is_read_again_from_its_first_record() -> None:
+    begun: list[TP] = []
+    changelog, other = TP("alerts-devices-changelog", 1), TP("thermostat.data", 2)
+
+    async def seek_to_committed() -> dict[TP, int | None]:
+        return {PARTITION: 5, other: None, changelog: None}
+
+    async def seek_to_beginning(*partitions: TP) -> None:
+        begun.extend(partitions)
+
+    client = SimpleNamespace(seek_to_committed=seek_to_committed, seek_to_beginning=seek_to_beginning)
+    tables = SimpleNamespace(changelog_topics={changelog.topic})
+    thread: Any = SimpleNamespace(app=SimpleNamespace(tables=tables), _ensure_consumer=lambda: client)
+    assert await _ConsumerThread._seek_to_committed(thread) == {PARTITION: 5, other: None, changelog: None}
+    assert begun == [other]
+
+
+async def test_a_record_that_is_delivered_before_the_flow_resumes_stays_in_the_queue() -> None:
+    flow = _FlowControl(initially_suspended=False)
+    queue: ThrowableQueue[int] = ThrowableQueue(flow_control=flow, clear_on_resume=True)
+    queue.put_nowait(10)
+    flow.resume()
+    assert (flow.is_active(), queue.qsize()) == (True, 1)
+    flow.suspend()
+    flow.clear()
+    assert (flow.is_active(), queue.qsize()) == (False, 0)
+    flow.resume()
+    await asyncio.wait_for(flow.acquire(), LIMIT_S)
