@@ -18,6 +18,8 @@ from faust.tables.table import Table
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import Message
+from mode.utils.objects import cached_property
+from mode.utils.queues import FlowControlEvent
 from yarl import URL
 
 from isotherm.alerts.settings import AlertsSettings
@@ -61,6 +63,23 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         _done, late = await asyncio.wait([leaving], timeout=_LEAVE_GROUP_S)
         for task in late:
             task.cancel()
+
+    async def seek_to_committed(self) -> Any:
+        """Seek to the committed offsets, and to the first record of an input partition that has none.
+
+        Faust drops what was fetched during a rebalance and seeks to read it again, which aiokafka does only where an
+        offset is committed. Elsewhere the consumer would go on behind the records that were dropped.
+        """
+        return await self.call_thread(self._seek_to_committed)
+
+    async def _seek_to_committed(self) -> Any:
+        consumer = self._ensure_consumer()
+        committed = await consumer.seek_to_committed()
+        changelogs = self.app.tables.changelog_topics
+        begun = [tp for tp, offset in committed.items() if not offset and tp.topic not in changelogs]
+        if begun:
+            await consumer.seek_to_beginning(*begun)
+        return committed
 
     async def _fetch_records(self, *arguments: Any, **more: Any) -> Any:
         records = await super()._fetch_records(*arguments, **more)
@@ -119,6 +138,19 @@ class _ChangelogTable(Table[Any, Any]):
         return _ChangelogStore(url, self.app, self, table_name=self.name, loop=self.loop)
 
 
+class _FlowControl(FlowControlEvent):
+    """Clears the queues of the agents when partitions are revoked, and not when the flow resumes.
+
+    After a recovery Faust resumes the input partitions, seeks, and only then resumes the flow, which flows since the
+    recovery. Records that are delivered meanwhile must stay: they would never be applied, and those behind them would
+    be committed.
+    """
+
+    def resume(self) -> None:
+        self._suspend.clear()
+        self._resume.set()
+
+
 class FaustApp(faust.App):
     """The Faust application of one run."""
 
@@ -163,6 +195,10 @@ class FaustApp(faust.App):
         self.tables.add(_ChangelogTable(self, name="devices", changelog_topic=changelog, partitions=partitions))
         self.on_partitions_revoked.connect(self._on_revoked, weak=False)
         self.agent(self.topic(*topics, **_RAW))(self._read)
+
+    @cached_property
+    def flow_control(self) -> FlowControlEvent:
+        return _FlowControl()
 
     def _new_transport(self) -> Any:
         return _Transport(self.conf.broker_consumer, self)
