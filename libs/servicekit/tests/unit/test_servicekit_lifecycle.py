@@ -106,6 +106,7 @@ def test_service_that_hangs_is_ended_at_its_deadline_and_says_so() -> None:
 
     assert code == Exit.DEADLINE
     assert "not drained within the deadline" in error
+    assert "most recent call first" in error, "the stacks of all threads"
     assert "SIGTERM" in error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import os
 import signal
@@ -135,4 +136,6 @@ def run_async(
 
 def _end_overdue(signal_name: str) -> None:
     _log.error("not drained within the deadline, ending now", signal=signal_name)
+    # Nothing else tells afterwards what the service was waiting for.
+    faulthandler.dump_traceback(all_threads=True)
     os._exit(Exit.DEADLINE)
