@@ -85,9 +85,9 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer = self._ensure_consumer()
         committed = await consumer.seek_to_committed()
         changelogs = self.app.tables.changelog_topics
-        begun = [tp for tp, offset in committed.items() if not offset and tp.topic not in changelogs]
-        if begun:
-            await consumer.seek_to_beginning(*begun)
+        uncommitted = [tp for tp, offset in committed.items() if not offset and tp.topic not in changelogs]
+        if uncommitted:
+            await consumer.seek_to_beginning(*uncommitted)
         return committed
 
     async def _fetch_records(self, *arguments: Any, **more: Any) -> Any:
