@@ -6,7 +6,7 @@ import math
 
 FLOW_PER_S = 40.0
 """Records a second from which on they are read in groups. Fewer are stored one by one, each at once."""
-GROUP_MS = 150.0
+GROUP_MS = 300.0
 """Pause between two reads while records flow: as long as the first record of a group waits for the last one."""
 _RATE_WINDOW_MS = 1_000.0
 _OPEN_MS = 250.0
