@@ -18,7 +18,9 @@ from isotherm.connector.standalone.reporting import reported
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
 from isotherm.mqtt_proxy.access.tls import server_context, watch_handshakes
+from isotherm.mqtt_proxy.delivery.gathered_producer import GatheredProducer
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
+from isotherm.mqtt_proxy.delivery.publish_patience import PublishPatience
 from isotherm.mqtt_proxy.delivery.transactional_writer import FatalTransactionError, TransactionalWriter
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
@@ -273,7 +275,7 @@ class Proxy:
             raise SettingsError([f"listener.host, listener.port: {listener.host}:{listener.port}: {error}"]) from None
 
     def _build_server(self, sessions: SessionStore) -> Server:
-        settings, metrics = self._settings, self._metrics
+        settings, metrics, patience = self._settings, self._metrics, PublishPatience()
         transactions = Transactions(
             self._writer,
             executor=self._executor,
@@ -282,6 +284,7 @@ class Proxy:
             witness=ProducerRecord(settings.session.topic, self._name.witness_key(settings.ordinal), None, []),
             max_records=settings.transactions.max_records,
             linger_s=settings.transactions.linger_ms / 1000,
+            patience=patience,
             metrics=metrics,
             on_fatal=self._on_fatal,
         )
@@ -297,7 +300,7 @@ class Proxy:
             )
         pipeline = IngestPipeline(
             translator=Translator(self._router, self._encoders.encoders, build_rules(settings)),
-            producer=self._producer,
+            producer=GatheredProducer(self._producer, patience),
             transactions=transactions,
             gate=InflightGate(settings.limits.outstanding_records, settings.limits.outstanding_bytes, metrics),
             metrics=metrics,
