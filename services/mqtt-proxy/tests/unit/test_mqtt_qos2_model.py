@@ -25,9 +25,7 @@ from mqtt_model import (
 )
 
 from isotherm.mqtt_proxy.access.authentication import AccessControl
-from isotherm.mqtt_proxy.delivery.gathered_producer import GatheredProducer
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
-from isotherm.mqtt_proxy.delivery.publish_patience import PublishPatience
 from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
@@ -68,7 +66,7 @@ class Qos2Machine(RuleBasedStateMachine):
 
     def boot(self) -> None:
         async def build() -> Server:
-            metrics, patience = Metrics(), PublishPatience()
+            metrics = Metrics()
             self.held = HeldTransactions(self.ledger)
             transactions = Transactions(
                 cast(TransactionalWriter, WriterThatTheTestDecides()),
@@ -77,7 +75,6 @@ class Qos2Machine(RuleBasedStateMachine):
                 witness=state_record("\0witness", None),
                 max_records=4,
                 linger_s=0,
-                patience=patience,
                 metrics=metrics,
                 on_fatal=lambda failure: None,
             )
@@ -90,7 +87,7 @@ class Qos2Machine(RuleBasedStateMachine):
             )
             pipeline = IngestPipeline(
                 translator=cast(Translator, OneRecordTranslator()),
-                producer=GatheredProducer(LoopProducer(cast(Any, None)), patience),
+                producer=LoopProducer(cast(Any, None)),
                 transactions=transactions,
                 gate=InflightGate(1_000_000, 10**9, metrics),
                 metrics=metrics,

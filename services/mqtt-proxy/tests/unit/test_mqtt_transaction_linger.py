@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.mqtt_proxy.delivery.publish_patience import PublishPatience
 from isotherm.mqtt_proxy.delivery.transaction_linger import TransactionLinger
 
 SHORTEST_S, LONGEST_S = 0.005, 0.04
@@ -17,7 +16,7 @@ TRANSACTION_S = 0.008
 
 def simulate(arrivals_s: Sequence[float], transaction_s: float = TRANSACTION_S) -> list[tuple[float, list[float]]]:
     """Run transactions of `transaction_s` one after the other; return when each began, with the arrivals it holds."""
-    linger = TransactionLinger(SHORTEST_S, PublishPatience(LONGEST_S))
+    linger = TransactionLinger(SHORTEST_S)
     coming, queue = [*arrivals_s], list[float]()
     begun: list[tuple[float, list[float]]] = []
     free_s = 0.0
@@ -79,7 +78,7 @@ def test_first_write_after_a_pause_is_not_held_up_by_what_was_before() -> None:
 
 def test_clients_that_all_wait_for_their_answers_are_answered_soon() -> None:
     # Twenty clients, each of which publishes again as soon as it is answered.
-    linger, now_s = TransactionLinger(SHORTEST_S, PublishPatience(LONGEST_S)), 0.0
+    linger, now_s = TransactionLinger(SHORTEST_S), 0.0
     waits = []
     for _ in range(50):
         for _ in range(20):
@@ -93,10 +92,9 @@ def test_clients_that_all_wait_for_their_answers_are_answered_soon() -> None:
 
 def waits_of(publishes_s: Sequence[float], since_answer_s: float) -> list[float]:
     """Make a batch of each publish, however soon the next one follows; return how long each waits."""
-    patience = PublishPatience(LONGEST_S)
-    linger, waits = TransactionLinger(SHORTEST_S, patience), []
+    linger, waits = TransactionLinger(SHORTEST_S), []
     for now_s in publishes_s:
-        patience.note(now_s, since_answer_s)
+        linger.note_publish(now_s, since_answer_s)
         linger.add(now_s)
         waits.append(linger.left_s(now_s))
         linger.end(now_s + waits[-1], left=False, is_full=False)
@@ -119,12 +117,11 @@ def test_devices_that_publish_as_soon_as_they_are_answered_wait_no_longer_than_t
 
 
 def test_a_stream_is_gathered_only_while_most_publishes_are_of_it() -> None:
-    patience = PublishPatience(LONGEST_S)
-    linger, waits = TransactionLinger(SHORTEST_S, patience), []
+    linger, waits = TransactionLinger(SHORTEST_S), []
     for number in range(2_000):
         now_s = number / 100
         # After ten seconds two of three publishes follow their answer at once.
-        patience.note(now_s, 0.001 if now_s >= 10 and number % 3 else 2.5)
+        linger.note_publish(now_s, 0.001 if now_s >= 10 and number % 3 else 2.5)
         linger.add(now_s)
         waits.append(linger.left_s(now_s))
         linger.end(now_s + waits[-1], left=False, is_full=False)
@@ -133,7 +130,7 @@ def test_a_stream_is_gathered_only_while_most_publishes_are_of_it() -> None:
 
 
 def test_no_wait_is_asked_for_and_none_happens() -> None:
-    linger = TransactionLinger(0.0, PublishPatience(LONGEST_S))
+    linger = TransactionLinger(0.0)
     for number in range(100):
         linger.add(number / 1_000)
         assert linger.left_s(number / 1_000) == 0.0
@@ -141,7 +138,7 @@ def test_no_wait_is_asked_for_and_none_happens() -> None:
 
 
 def test_a_long_wait_that_is_asked_for_does_not_grow() -> None:
-    linger = TransactionLinger(0.3, PublishPatience(LONGEST_S))
+    linger = TransactionLinger(0.3)
     for turn in range(10):
         linger.add(float(turn))
         assert linger.left_s(float(turn)) == pytest.approx(0.3)

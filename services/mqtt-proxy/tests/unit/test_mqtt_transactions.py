@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from isotherm.mqtt_proxy.delivery.publish_patience import PublishPatience
 from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter, WriteResult
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
@@ -80,7 +79,6 @@ class World:
             witness=WITNESS,
             max_records=max_records,
             linger_s=LINGER_S,
-            patience=PublishPatience(),
             metrics=Metrics(),
             on_fatal=lambda failure: None,
         )

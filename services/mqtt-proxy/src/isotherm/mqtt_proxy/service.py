@@ -18,9 +18,7 @@ from isotherm.connector.standalone.reporting import reported
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
 from isotherm.mqtt_proxy.access.tls import server_context, watch_handshakes
-from isotherm.mqtt_proxy.delivery.gathered_producer import GatheredProducer
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
-from isotherm.mqtt_proxy.delivery.publish_patience import PublishPatience
 from isotherm.mqtt_proxy.delivery.transactional_writer import FatalTransactionError, TransactionalWriter
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
@@ -275,7 +273,7 @@ class Proxy:
             raise SettingsError([f"listener.host, listener.port: {listener.host}:{listener.port}: {error}"]) from None
 
     def _build_server(self, sessions: SessionStore) -> Server:
-        settings, metrics, patience = self._settings, self._metrics, PublishPatience()
+        settings, metrics = self._settings, self._metrics
         transactions = Transactions(
             self._writer,
             executor=self._executor,
@@ -284,7 +282,6 @@ class Proxy:
             witness=ProducerRecord(settings.session.topic, self._name.witness_key(settings.ordinal), None, []),
             max_records=settings.transactions.max_records,
             linger_s=settings.transactions.linger_ms / 1000,
-            patience=patience,
             metrics=metrics,
             on_fatal=self._on_fatal,
         )
@@ -300,7 +297,7 @@ class Proxy:
             )
         pipeline = IngestPipeline(
             translator=Translator(self._router, self._encoders.encoders, build_rules(settings)),
-            producer=GatheredProducer(self._producer, patience),
+            producer=self._producer,
             transactions=transactions,
             gate=InflightGate(settings.limits.outstanding_records, settings.limits.outstanding_bytes, metrics),
             metrics=metrics,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from confluent_kafka import KafkaError
 
 from isotherm.mqtt_proxy.codec.packets import Publish
@@ -19,7 +17,7 @@ from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 class Qos1Receiver:
     """Takes the QoS 0 and 1 publishes of one connection; `acks` sends their PUBACKs in order."""
 
-    __slots__ = ("_port", "_protocol", "acks", "answered_s", "context", "pipeline")
+    __slots__ = ("_port", "_protocol", "acks", "context", "pipeline")
 
     def __init__(
         self,
@@ -33,8 +31,6 @@ class Qos1Receiver:
         self.pipeline = pipeline
         self.context = context
         self.acks = acks
-        self.answered_s = float("-inf")
-        """When Kafka had decided about the last publish of QoS 1, on the pipeline's clock."""
         self._protocol = protocol
         self._port = port
 
@@ -86,8 +82,7 @@ class PendingPublish:
         self._size = translated.bytes + len(self._publish.payload)
         pipeline.gate.acquire(len(records), self._size)
         if records:
-            since_answer_s = math.inf if self._ack is None else self._started_s - self._receiver.answered_s
-            pipeline.producer.produce_all(records, self, now_s=self._started_s, since_answer_s=since_answer_s)
+            pipeline.producer.produce_all(records, self)
         else:
             self(None)
 
@@ -95,11 +90,8 @@ class PendingPublish:
         receiver, publish, translated = self._receiver, self._publish, self._translated
         pipeline = receiver.pipeline
         pipeline.gate.release(len(translated.records), self._size)
-        now_s = pipeline.clock()
-        if self._ack is not None:
-            receiver.answered_s = now_s
         if error is None:
-            pipeline.metrics.count_stored(translated, publish.qos, now_s - self._started_s)
+            pipeline.metrics.count_stored(translated, publish.qos, pipeline.clock() - self._started_s)
             if self._ack is not None:
                 receiver.acks.complete(self._ack)
         elif error.code() in RECORDS_AT_FAULT and not self._is_dead_letter:

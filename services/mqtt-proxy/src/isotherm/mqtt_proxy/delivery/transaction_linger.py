@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from isotherm.mqtt_proxy.delivery.publish_patience import ENOUGH, PublishPatience
+import math
 
+_LONGEST_S = 0.04
 _LONGEST_FACTOR = 8
-"""The wait grows to so many times the shortest one, at most to the longest wait of a publish."""
+"""The wait grows to so many times the shortest one, at most to _LONGEST_S."""
+_ENOUGH_WRITES = 250
+"""So many writes do not wait for more: what each of them still costs hardly shrinks."""
+_RATE_OVER_S = 1.0
+"""The rates of publishes are those of about the last so many seconds."""
+_FEWEST_GATHERED = 0.5
+"""So many publishes must come during the longest wait, on average, for a stream to be gathered."""
 
 
 class TransactionLinger:
@@ -22,16 +29,30 @@ class TransactionLinger:
     clients is gathered. A batch that had to wait for the transaction before it waits only for what is left.
     """
 
-    def __init__(self, shortest_s: float, patience: PublishPatience) -> None:
-        """`patience` is told of every publish, of QoS 0 and 1, too."""
+    def __init__(self, shortest_s: float) -> None:
         self._shortest_s = shortest_s
-        self._longest_s = max(shortest_s, min(_LONGEST_FACTOR * shortest_s, patience.longest_s))
+        self._longest_s = max(shortest_s, min(_LONGEST_FACTOR * shortest_s, _LONGEST_S))
         self._wait_s = shortest_s
         self._first_s: float | None = None
         """When the oldest write that waits arrived."""
         self._last_s = 0.0
         self._started_s = float("-inf")
-        self._patience = patience
+        self._patient_per_s = self._eager_per_s = 0.0
+        self._rates_at_s = 0.0
+
+    def note_publish(self, now_s: float, since_answer_s: float) -> None:
+        """Note that a client publishes so many seconds after the answer to its last write, infinite for the first one.
+
+        Its publish is a write besides, for `add`.
+        """
+        fading = math.exp((self._rates_at_s - now_s) / _RATE_OVER_S)
+        self._rates_at_s = now_s
+        self._patient_per_s *= fading
+        self._eager_per_s *= fading
+        if since_answer_s > self._longest_s:
+            self._patient_per_s += 1 / _RATE_OVER_S
+        else:
+            self._eager_per_s += 1 / _RATE_OVER_S
 
     def add(self, now_s: float) -> None:
         """Note the arrival of a write."""
@@ -43,14 +64,15 @@ class TransactionLinger:
 
     def is_enough(self, writes: int) -> bool:
         """Return whether a batch of so many writes waits no longer."""
-        return writes >= ENOUGH
+        return writes >= _ENOUGH_WRITES
 
     def left_s(self, now_s: float) -> float:
         """Return how much longer the batch waits; 0 for not at all."""
         if self._first_s is None:
             return 0.0
-        wait_s = self._longest_s if self._patience.is_stream else self._wait_s
-        return max(0.0, self._first_s + wait_s - now_s)
+        gathered = self._patient_per_s * self._longest_s
+        is_stream = gathered >= _FEWEST_GATHERED and self._patient_per_s >= self._eager_per_s
+        return max(0.0, self._first_s + (self._longest_s if is_stream else self._wait_s) - now_s)
 
     def end(self, now_s: float, *, left: bool, is_full: bool) -> None:
         """Note that a batch starts: `is_full` before the wait was over; `left`, when other writes wait further."""

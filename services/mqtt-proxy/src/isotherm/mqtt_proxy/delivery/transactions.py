@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from isotherm.mqtt_proxy.delivery.publish_patience import PublishPatience
 from isotherm.mqtt_proxy.delivery.transaction_batcher import TransactionBatch, TransactionBatcher
 from isotherm.mqtt_proxy.delivery.transaction_linger import TransactionLinger
 from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter, WriteResult
@@ -34,7 +33,6 @@ class Transactions:
         witness: ProducerRecord,
         max_records: int,
         linger_s: float,
-        patience: PublishPatience,
         metrics: Metrics,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
@@ -43,8 +41,7 @@ class Transactions:
         self._executor = executor
         self._session_record = session_record
         self._witness = witness
-        self._patience = patience
-        self._linger = TransactionLinger(linger_s, patience)
+        self._linger = TransactionLinger(linger_s)
         self._metrics = metrics
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
@@ -57,7 +54,7 @@ class Transactions:
         self._batcher.add(write)
         now_s = self._loop.time()
         if isinstance(write, PublishWrite) and write.session is not None:
-            self._patience.note(now_s, now_s - write.session.decided_s)
+            self._linger.note_publish(now_s, now_s - write.session.decided_s)
         self._linger.add(now_s)
         self._idle.clear()
         if self._batcher.has_undecided_batch:
