@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -179,7 +180,8 @@ class Loop:
         """
         now_ms = _now_ms()
         due_ms = self.buffers.next_start_ms()
-        longest_s = _LONGEST_WAIT_S if due_ms is None else min(_LONGEST_WAIT_S, max(0.0, due_ms - now_ms) / 1000)
+        due_s = math.inf if due_ms is None else max(0.0, due_ms - now_ms) / 1000
+        longest_s = min(_LONGEST_WAIT_S, due_s)
         pause_s = self._pacing.wait_ms(now_ms) / 1000
         if is_read_paused:
             self._collect(longest_s)
@@ -188,7 +190,7 @@ class Loop:
             self._collect(longest_s)
             self._read(0.0)
         elif pause_s:
-            self._collect(min(longest_s, pause_s))
+            self._collect(min(due_s, pause_s))
         elif not self.buffers.in_flight:
             self._read(longest_s)
         elif not self.buffers.are_open_read(self._pacing.open_offsets):
