@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -151,3 +153,27 @@ def test_an_answered_thread_makes_the_next_attempt() -> None:
         assert answer.fatal is None
     assert len(writers._threads) == 1
     writers.close()
+
+
+def test_a_signal_whose_handler_takes_longer_than_the_wait_does_not_prolong_it() -> None:
+    """SIGTERM finds the main thread waiting for answers; none may ever come, because nothing is in flight."""
+    writers = Writers(1, Together(1), ErrorPolicy(Policy.NOOP), lambda _: None, Told())
+    handled = []
+
+    def on_alarm(_number: int, _frame: object) -> None:
+        time.sleep(0.1)
+        handled.append(True)
+
+    # Only this ends a wait that has no end.
+    rescue = threading.Timer(WAIT_S / 6, lambda: writers.start(*one_record(0)))
+    previous = signal.signal(signal.SIGALRM, on_alarm)
+    rescue.start()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        assert list(writers.answers(0.05)) == []
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+        rescue.cancel()
+        writers.close()
+    assert handled == [True]

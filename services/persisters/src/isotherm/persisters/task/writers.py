@@ -55,7 +55,9 @@ class Writers:
         """There are at most `threads`. `send_dead_letters` returns once the dead-letter topic has all of them."""
         self._sink, self._policy, self._observer = sink, policy, observer
         self._send_dead_letters = send_dead_letters
-        self._answers: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
+        # Not a SimpleQueue: its `get` waits for ever when a signal's handler ends after the time-out (Python 3.11), and
+        # the main thread waits here when SIGTERM comes.
+        self._answers: queue.Queue[Attempt] = queue.Queue()
         self._attempts: queue.SimpleQueue[tuple[PartitionBuffer, InFlightBatch] | None] = queue.SimpleQueue()
         self._most_threads = threads
         self._threads: list[threading.Thread] = []
