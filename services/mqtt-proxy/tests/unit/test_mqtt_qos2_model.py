@@ -25,7 +25,6 @@ from mqtt_model import (
 )
 
 from isotherm.mqtt_proxy.access.authentication import AccessControl
-from isotherm.mqtt_proxy.delivery.gathered_producer import GatheredProducer
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
@@ -88,7 +87,7 @@ class Qos2Machine(RuleBasedStateMachine):
             )
             pipeline = IngestPipeline(
                 translator=cast(Translator, OneRecordTranslator()),
-                producer=GatheredProducer(LoopProducer(cast(Any, None))),
+                producer=LoopProducer(cast(Any, None)),
                 transactions=transactions,
                 gate=InflightGate(1_000_000, 10**9, metrics),
                 metrics=metrics,

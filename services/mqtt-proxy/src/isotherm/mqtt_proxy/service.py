@@ -18,7 +18,6 @@ from isotherm.connector.standalone.reporting import reported
 from isotherm.mqtt_proxy.access.authentication import AccessControl
 from isotherm.mqtt_proxy.access.connection_limits import ConnectionLimits
 from isotherm.mqtt_proxy.access.tls import server_context, watch_handshakes
-from isotherm.mqtt_proxy.delivery.gathered_producer import GatheredProducer
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import FatalTransactionError, TransactionalWriter
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
@@ -110,13 +109,7 @@ def build_server(
     wills = WillScheduler(limits=limits, sessions=sessions, pipeline=pipeline)
     manager = SessionManager(sessions=sessions, writer=pipeline.transactions, wills=wills, max_expiry_s=max_expiry_s)
     if migration is not None:
-
-        def on_yield(client_id: str) -> None:
-            manager.on_yield(client_id)
-            # What the client publishes in the other process must not overtake what it published here.
-            pipeline.producer.flush()
-
-        migration.on_yield = on_yield
+        migration.on_yield = manager.on_yield
     return Server(
         limits=limits,
         listener=settings.listener,
@@ -304,7 +297,7 @@ class Proxy:
             )
         pipeline = IngestPipeline(
             translator=Translator(self._router, self._encoders.encoders, build_rules(settings)),
-            producer=GatheredProducer(self._producer),
+            producer=self._producer,
             transactions=transactions,
             gate=InflightGate(settings.limits.outstanding_records, settings.limits.outstanding_bytes, metrics),
             metrics=metrics,

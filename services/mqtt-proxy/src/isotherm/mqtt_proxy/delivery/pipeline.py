@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from isotherm.mqtt_proxy.codec.packets import V5
 from isotherm.mqtt_proxy.codec.reasons import Reason
-from isotherm.mqtt_proxy.delivery.gathered_producer import GatheredProducer
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.translation import TranslatedPublish, Translator, refusal_reason
 from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.servicekit import logs
+from isotherm.servicekit.producer.delivery import LoopProducer
 from isotherm.servicekit.throttling.sparse_log import SparseLog
 
 _log = logs.logger(__name__)
@@ -39,7 +39,7 @@ class IngestPipeline:
         self,
         *,
         translator: Translator,
-        producer: GatheredProducer,
+        producer: LoopProducer,
         transactions: Transactions,
         gate: InflightGate,
         metrics: Metrics,

@@ -1,8 +1,6 @@
-"""QoS 0 and 1: the records go to the producer, at once or with others; the PUBACK follows when Kafka has all."""
+"""QoS 0 and 1: the records go straight to the producer, the PUBACK follows when Kafka has all of them."""
 
 from __future__ import annotations
-
-import math
 
 from confluent_kafka import KafkaError
 
@@ -19,7 +17,7 @@ from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 class Qos1Receiver:
     """Takes the QoS 0 and 1 publishes of one connection; `acks` sends their PUBACKs in order."""
 
-    __slots__ = ("_port", "_protocol", "acks", "answered_s", "context", "pipeline")
+    __slots__ = ("_port", "_protocol", "acks", "context", "pipeline")
 
     def __init__(
         self,
@@ -33,8 +31,6 @@ class Qos1Receiver:
         self.pipeline = pipeline
         self.context = context
         self.acks = acks
-        self.answered_s = -math.inf
-        """When the last publish of QoS 1 was decided, on the pipeline's clock."""
         self._protocol = protocol
         self._port = port
 
@@ -85,23 +81,18 @@ class PendingPublish:
         records = translated.records
         self._size = translated.bytes + len(self._publish.payload)
         pipeline.gate.acquire(len(records), self._size)
-        if not records:
-            self(None)
-        elif self._is_dead_letter:
+        if records:
             pipeline.producer.produce_all(records, self)
         else:
-            since_answer_s = math.inf if self._ack is None else self._started_s - self._receiver.answered_s
-            pipeline.producer.publish(records, self, now_s=self._started_s, since_answer_s=since_answer_s)
+            self(None)
 
     def __call__(self, error: KafkaError | None) -> None:
         receiver, publish, translated = self._receiver, self._publish, self._translated
         pipeline = receiver.pipeline
         pipeline.gate.release(len(translated.records), self._size)
         if error is None:
-            now_s = pipeline.clock()
-            pipeline.metrics.count_stored(translated, publish.qos, now_s - self._started_s)
+            pipeline.metrics.count_stored(translated, publish.qos, pipeline.clock() - self._started_s)
             if self._ack is not None:
-                receiver.answered_s = now_s
                 receiver.acks.complete(self._ack)
         elif error.code() in RECORDS_AT_FAULT and not self._is_dead_letter:
             self._send_dead_letter(error.str())
