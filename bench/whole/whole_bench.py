@@ -29,7 +29,7 @@ from isotherm.demo.reconciliation import ReconciliationReport
 from isotherm.demo.system import DemoPorts, Load, System
 from isotherm.demo.table import wide_console
 from isotherm.demo.workers import Simulator
-from isotherm.stack.measurement import environment, load_average
+from isotherm.stack.measurement import environment, load_average, reference_ms
 from isotherm.stack.ports import Ports
 from isotherm.stack.servers.server import Launch, Runtime, ServerFailed
 from isotherm.stack.stack import Stack, stop_all
@@ -197,7 +197,8 @@ def main() -> int:
     print("\n".join(environment("pyspark", "faust-streaming", "aiokafka", "confluent-kafka", "uvloop")))
     columns: dict[str, Figures] = {}
     for stage in stages:
-        print(f"\n{stage.name}: {stage.devices} devices, load {load_average()}", flush=True)
+        speed = f"load {load_average()}, {reference_ms():.0f} ms for the reference work"
+        print(f"\n{stage.name}: {stage.devices} devices, {speed}", flush=True)
         try:
             measured, simulators = (measure_attached if arguments.attach else measure_stage)(stage, arguments)
         except (run.CrashedError, ServerFailed) as failure:

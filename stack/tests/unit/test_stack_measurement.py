@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -48,3 +49,4 @@ def test_a_run_says_where_it_took_place() -> None:
     said = "\n".join(measurement.environment("psutil"))
     assert f"{os.cpu_count()} cores" in said
     assert "psutil " in said
+    assert re.search(r"^speed +[1-9][0-9]* ms for the reference work$", said, re.MULTILINE)
