@@ -161,6 +161,7 @@ def test_a_signal_whose_handler_takes_longer_than_the_wait_does_not_prolong_it()
     handled = []
 
     def on_alarm(_number: int, _frame: object) -> None:
+        # The fault itself, not a wait for something: the handler ends after the time-out of `answers`.
         time.sleep(0.1)
         handled.append(True)
 

@@ -30,7 +30,7 @@ _SMALL_CACHES = {
     "commitlog_total_space": "64MiB",
 }
 # Each worker that a request has woken looks for more work for some 10 ms, every 10 to 60 us. With the defaults (32 and
-# 128) that is up to two thirds of what a node takes under the demo's load.
+# 128) that is more than half of what a node takes under the demo's load.
 _FEW_WORKERS = {"concurrent_writes": 4, "native_transport_max_threads": 4}
 _BENCH_CACHES = {
     "memtable_heap_space": "128MiB",

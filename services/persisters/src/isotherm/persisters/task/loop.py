@@ -45,7 +45,9 @@ from isotherm.servicekit.lifecycle import Stop, collect_rarely
 _log = logs.logger(__name__)
 
 _LONGEST_WAIT_S = 0.2
-"""Longest wait of one iteration. The client looks for signals as often, so a longer one would save little."""
+"""Longest wait of one iteration, but for the pause between two groups.
+
+The client looks for signals as often, so a longer one would save little."""
 _WRITING_WAIT_S = 0.05
 """Longest wait for the answer to a write, while other partitions may get records that could be written beside it."""
 _BEHIND_WAIT_S = 0.005
