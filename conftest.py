@@ -17,6 +17,7 @@ pytest_plugins = ["isotherm.stack.pytest_plugin", "isotherm.contracts.pytest_plu
 
 _SHARING_SPARK = frozenset(
     (
+        "services/aggregator/tests/unit/test_aggregator_class_archive.py",
         "services/aggregator/tests/unit/test_aggregator_frames.py",
         "services/aggregator/tests/unit/test_aggregator_window_sink.py",
         "services/aggregator/tests/integration/test_aggregator_examples.py",

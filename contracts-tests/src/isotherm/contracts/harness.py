@@ -26,6 +26,7 @@ from isotherm.servicekit.avro import Decoder, SchemaRegistry
 from isotherm.servicekit.registry_client import Schema, SchemaRegistryClient
 from isotherm.servicekit.settings import RegistrySettings
 from isotherm.stack.artifacts import Artifacts
+from isotherm.stack.class_archives import spark_classes
 from isotherm.stack.java import find_java
 
 
@@ -144,6 +145,7 @@ class Harness:
                     "master": "local[1]",
                     "driver_memory": "512m",
                     "java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+                    "class_archive": spark_classes(),
                 },
             }
         )

@@ -22,6 +22,7 @@ from isotherm.demo.workers import Configured, Simulator, Worker
 from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.simulators.mqtt.devices import make_devices
 from isotherm.stack import ports as stack_ports
+from isotherm.stack.class_archives import spark_classes
 from isotherm.stack.servers.kafka import accepts_connections
 from isotherm.stack.servers.server import (
     READY_TIMEOUT_S,
@@ -287,6 +288,7 @@ class System:
             f"checkpoint_dir={self._folder / workers.Aggregator.name / 'data' / 'checkpoint'}",
             "--set",
             f"jars_dir={self.stack.artifacts.folder('spark')}",
+            *(("--set", f"spark.class_archive={archive}") if (archive := spark_classes()) else ()),
         ]
         coap_ingest = self._common("run", str(self._examples / "coap-source.properties"))
         elasticsearch, cassandra, hazelcast = (

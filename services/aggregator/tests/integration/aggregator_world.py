@@ -28,6 +28,7 @@ from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 from isotherm.simulators import checker
 from isotherm.stack import measurement
 from isotherm.stack.artifacts import Artifacts
+from isotherm.stack.class_archives import spark_classes
 
 READING = schema("SensorReading", 1)
 RULES = checker.Rules(window_ms=10_000, allowed_lateness_ms=5_000, max_skew_ms=2_000)
@@ -169,6 +170,7 @@ def settings_of(topics: Topics, folder: Path, **settings: object) -> list[str]:
         "spark.master": "local[2]",
         # Quick to start, for a process that lives half a minute.
         "spark.java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        **({"spark.class_archive": archive} if (archive := spark_classes()) else {}),
         **settings,
     }
     return [part for key, value in values.items() for part in ("--set", f"{key}={value}")]

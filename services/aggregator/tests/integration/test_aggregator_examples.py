@@ -18,6 +18,7 @@ from isotherm.schemas import schema
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.kafka import clients
 from isotherm.stack.artifacts import Artifacts
+from isotherm.stack.class_archives import spark_classes
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
@@ -96,7 +97,11 @@ def settings(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "trigger_ms": 100,
         "jars_dir": Artifacts().folder("spark"),
         "checkpoint_dir": tmp_path_factory.mktemp("examples"),
-        "spark": {"master": "local[2]", "java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
+        "spark": {
+            "master": "local[2]",
+            "java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "class_archive": spark_classes(),
+        },
     }
 
 

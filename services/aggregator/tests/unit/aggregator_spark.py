@@ -20,6 +20,9 @@ from pyspark.sql import SparkSession
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
 from isotherm.stack.artifacts import Artifacts
+from isotherm.stack.class_archives import spark_classes
+
+_CLASSES_LOADED = "classes.log"
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +74,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory, calls: Path) -> SparkSession
     return _shared.session(tmp_path_factory.mktemp("spark"), calls.parent)
 
 
+@pytest.fixture
+def classes_loaded(spark: SparkSession) -> Path:
+    """A file with each class that the JVM loads, and where from."""
+    return Path(str(spark.conf.get("spark.local.dir"))).parent / _CLASSES_LOADED
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     """Stop Spark after the last of these files: a process can have only one, and other tests start their own."""
@@ -87,7 +96,12 @@ def _small_spark(folder: Path) -> Iterator[SparkSession]:
             "checkpoint_dir": folder,
             "jars_dir": Artifacts().folder("spark"),
             "shuffle_partitions": 1,
-            "spark": {"master": "local[2]", "java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
+            "spark": {
+                "master": "local[2]",
+                "java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
+                f"-Xlog:class+load:file={folder / _CLASSES_LOADED}",
+                "class_archive": spark_classes(),
+            },
         }
     )
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)

@@ -11,17 +11,26 @@ import contextlib
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from isotherm.stack.java import find_java
 
+SPARK_CLASSES = Path(sys.prefix) / "spark-classes.jsa"
+"""The archive of the classes of this Python environment's Spark, which `make setup` writes there."""
+
 _WRITTEN = "classes.jsa"
 _TARGET = "classes.target"
 
 _QUIET = "-Xlog:cds*=error"
 """A JVM that writes an archive would otherwise log each class that it leaves out."""
+
+
+def spark_classes() -> Path | None:
+    """Return :data:`SPARK_CLASSES`, None if there is none. The aggregator takes it as `spark.class_archive`."""
+    return SPARK_CLASSES if SPARK_CLASSES.exists() else None
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.driver.memory": settings.spark.driver_memory,
         "spark.driver.extraJavaOptions": " ".join(
-            [*java_options, *collector, *_COMPILER, settings.spark.java_options]
+            [*java_options, *collector, *_COMPILER, *_shared_classes(settings), settings.spark.java_options]
         ).strip(),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -134,6 +134,17 @@ def configuration(settings: AggregatorSettings, work_folder: Path, log_configura
         _DRIVER_CLASS_PATH: os.pathsep.join(filter(None, class_path)),
         _EXECUTOR_OPTIONS: " ".join([*java_options[1:], given.get(_EXECUTOR_OPTIONS, "")]).strip(),
     }
+
+
+def _shared_classes(settings: AggregatorSettings) -> list[str]:
+    archive = settings.spark.class_archive
+    if archive is None:
+        return []
+    if not archive.exists():
+        _log.warning("there is no archive of classes, Spark starts slower", class_archive=str(archive))
+        return []
+    # Spark starts in a folder of its own. The JVM splits a list of archives at colons.
+    return [f"-XX:SharedArchiveFile={archive.absolute()}"]
 
 
 def end_jvm(process: subprocess.Popen[bytes], timeout_s: float = _JVM_END_TIMEOUT_S) -> None:
@@ -190,11 +201,11 @@ class Spark:
         """The process id of the JVM."""
         return int(self._gateway.proc.pid)
 
-    def stop(self) -> None:
-        """Stop Spark and return when its JVM has ended. The JVM is killed if it does not end by itself."""
+    def stop(self, timeout_s: float = _JVM_END_TIMEOUT_S) -> None:
+        """Stop Spark and return when its JVM has ended. The JVM is killed if it has not ended after `timeout_s`."""
         self.session.stop()
         self._gateway.shutdown()
-        end_jvm(self._gateway.proc)
+        end_jvm(self._gateway.proc, timeout_s)
         # PySpark would otherwise connect the next session of this process to the JVM that has ended.
         SparkContext._gateway = None
         SparkContext._jvm = None
