@@ -52,9 +52,15 @@ types: setup ## Check types, sources and tests in one strict run
 unit: setup ## Run the tests that need no server
 	@$(PYTEST) -q -m "not integration and not e2e and not faults and not long and not charts and not promtool"
 
-# Three even on two processors: tests with servers often wait, for the end of a dead consumer's session for example.
-test: lint types ## Run everything: lint, types, and all tests on real servers except the long ones; PROCESSES=1 for small machines
-	@$(PYTEST) -n $(or $(PROCESSES),3) --no-loadscope-reorder -m "not ($(LEFT_OUT))"
+test: setup ## Run everything: lint, types, and all tests on real servers except the long ones; PROCESSES=1 for small machines
+	@$(MAKE) --no-print-directory -j2 checks tests
+
+.PHONY: checks tests
+checks: lint types
+
+# Four even on two processors: tests with servers often wait, for the end of a dead consumer's session for example.
+tests: setup
+	@$(PYTEST) -n $(or $(PROCESSES),4) --no-loadscope-reorder -m "not ($(LEFT_OUT))"
 
 contracts: setup ## Check every promise between the services; needs no server
 	@$(PYTEST) -q -m "not integration" schemas contracts-tests
