@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import ssl
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from mqtt_devices import PUBACK, PUBREC, Wire, text
-from mqtt_world import Proxy, mosquitto_pub, opened, wait_until
+from mqtt_world import WAIT_S, Proxy, mosquitto_pub, opened, wait_until
 
 from isotherm.stack.servers.kafka import Kafka
 from isotherm.stack.servers.registry import Registry
 
 pytestmark = pytest.mark.integration
+
+EARLY_HANDSHAKES = 50
 
 
 @pytest.fixture
@@ -63,6 +70,49 @@ def test_tls_with_client_certificates_whose_name_is_the_user(proxy: Proxy, tmp_p
     mosquitto_pub(proxy, f"devices/{proxy.device}-other/temperature", '{"t": 8}', 1, "-V", "mqttv5", "-u", "x", *ours)
     assert proxy.metric("messages_unauthorized_total") == 1
     assert proxy.topics.values(proxy.device) == [5.0, 6.0]
+
+
+def test_handshakes_that_begin_before_the_server_looks_do_not_hang(proxy: Proxy, tmp_path: Path) -> None:
+    """The first bytes of a client are there when its socket is accepted, as they are on a busy machine."""
+    certificates(tmp_path, proxy.device)
+    proxy.start(tls__certfile=tmp_path / "server.pem", tls__keyfile=tmp_path / "server.key", limits__tls_handshakes=2)
+    context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    with ExitStack() as sockets:
+        os.kill(proxy.pid, signal.SIGSTOP)
+        try:
+            clients = [TlsClient(proxy, context, sockets) for _ in range(EARLY_HANDSHAKES)]
+        finally:
+            os.kill(proxy.pid, signal.SIGCONT)
+        # A hello that is lost is answered by nothing but the end of the connection, after the connect timeout.
+        for client in clients:
+            client.finish_handshake()
+        wait_until("all are connections", lambda: proxy.metric("connections") == EARLY_HANDSHAKES)
+    wait_until("all are gone", lambda: proxy.metric("connections") == 0)
+
+
+class TlsClient:
+    """A client that has sent the first bytes of its handshake."""
+
+    def __init__(self, proxy: Proxy, context: ssl.SSLContext, sockets: ExitStack) -> None:
+        self._socket = sockets.enter_context(socket.create_connection(("127.0.0.1", proxy.port), timeout=WAIT_S))
+        self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._received, self._to_send, server_hostname="127.0.0.1")
+        with pytest.raises(ssl.SSLWantReadError):
+            self._tls.do_handshake()
+        self._socket.sendall(self._to_send.read())
+
+    def finish_handshake(self) -> None:
+        """Return when the handshake is complete. Raises ConnectionError or ssl.SSLError if the server ends it."""
+        while True:
+            received = self._socket.recv(65_536)
+            assert received, "the server has closed the connection"
+            self._received.write(received)
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            self._socket.sendall(self._to_send.read())
+            return
 
 
 # By mosquitto_passwd 2.0.11: the password of attic is sesame-7 ($7$), of cellar sesame-6 ($6$).

@@ -260,7 +260,7 @@ class Proxy:
         listener = self._settings.listener
         accept: Callable[[], asyncio.BaseProtocol] = partial(Connection, server)
         if self._tls is not None:
-            accept = TlsHandshakes(server, self._tls, partial(Connection, server, is_counted=True)).socket
+            accept = TlsHandshakes(server, self._tls, partial(Connection, server, is_counted=True)).protocol
         try:
             return await asyncio.get_running_loop().create_server(
                 accept,

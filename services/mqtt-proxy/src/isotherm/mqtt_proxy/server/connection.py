@@ -95,6 +95,11 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the CONNECT was answered with success."""
         return self._protocol.was_accepted
 
+    @property
+    def was_made(self) -> bool:
+        """Whether the socket was opened, after its TLS handshake if there is one."""
+        return self._transport is not None
+
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -147,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection, whoever closed its socket."""
         if self._transport is None:
-            # Between its TLS handshake and `connection_made`, which then ends it.
+            # Its TLS handshake has failed.
             self.ended = True
         elif not self.ended:
             self._end("connection lost", with_will=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,41 +27,39 @@ class TlsHandshakes:
         self._slots = asyncio.Semaphore(server.limits.tls_handshakes)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def socket(self) -> asyncio.Protocol:
+    def protocol(self) -> asyncio.Protocol:
         """Return the protocol of a new socket of the listener."""
         return _Socket(self)
 
-    def begin(self, transport: asyncio.Transport, address: str) -> None:
-        """Start the handshake of a socket that the connection limits have counted."""
-        task = asyncio.get_running_loop().create_task(self._shake(transport, address))
+    def begin(self, accepted: socket.socket, address: str) -> None:
+        """Start the handshake of a socket that the connection limits have counted. Nothing was read from it."""
+        task = asyncio.get_running_loop().create_task(self._shake(accepted, address))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _shake(self, transport: asyncio.Transport, address: str) -> None:
-        encrypted: asyncio.Transport | None = None
+    async def _shake(self, accepted: socket.socket, address: str) -> None:
+        connection = self._connection()
         timeout_s = self.server.limits.connect_timeout_ms / 1000
         try:
             # A failure is counted where it happens.
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(timeout_s), self._slots:
-                    connection = self._connection()
-                    encrypted = await asyncio.get_running_loop().start_tls(
-                        transport,
-                        connection,
-                        self._context,
-                        server_side=True,
-                        ssl_handshake_timeout=timeout_s,
+                    await asyncio.get_running_loop().connect_accepted_socket(
+                        lambda: connection, accepted, ssl=self._context, ssl_handshake_timeout=timeout_s
                     )
         finally:
-            if encrypted is None:
-                transport.abort()
+            if not connection.was_made:
+                accepted.close()
                 self.server.connection_limits.leave(address, authenticated=False)
-        if encrypted is not None:
-            connection.connection_made(encrypted)
 
 
 class _Socket(asyncio.Protocol):
-    """A socket whose handshake has not begun. Nothing is read from it."""
+    """A socket of the listener, which is given away before anything is read from it.
+
+    uvloop starts to read after `connection_made`, also when that pauses reading. So the transport of the listener is
+    ended here, and the handshake gets a duplicate of its socket. Else a client's first bytes would be lost when they
+    come before the handshake begins.
+    """
 
     def __init__(self, handshakes: TlsHandshakes) -> None:
         self._handshakes = handshakes
@@ -68,8 +67,10 @@ class _Socket(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         server, accepted = self._handshakes.server, cast(asyncio.Transport, transport)
         address: str = (transport.get_extra_info("peername") or ("",))[0]
-        if server.is_draining or not server.connection_limits.enter(address):
-            accepted.abort()
-            return
-        accepted.pause_reading()
-        self._handshakes.begin(accepted, address)
+        if not server.is_draining and server.connection_limits.enter(address):
+            try:
+                self._handshakes.begin(accepted.get_extra_info("socket").dup(), address)
+            except OSError:
+                # No descriptor is left.
+                server.connection_limits.leave(address, authenticated=False)
+        accepted.abort()
