@@ -90,6 +90,20 @@ def test_handshakes_that_begin_before_the_server_looks_do_not_hang(proxy: Proxy,
     wait_until("all are gone", lambda: proxy.metric("connections") == 0)
 
 
+def test_handshakes_that_do_not_go_on_are_ended_and_counted(proxy: Proxy, tmp_path: Path) -> None:
+    certificates(tmp_path, proxy.device)
+    keys = {"tls__certfile": tmp_path / "server.pem", "tls__keyfile": tmp_path / "server.key"}
+    proxy.start(**keys, limits__connect_timeout_ms=500, limits__tls_handshakes=1)
+    context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    with ExitStack() as sockets:
+        # The first one takes the only place.
+        clients = [TlsClient(proxy, context, sockets) for _ in range(3)]
+        timed_out = 'tls_handshakes_failed_total{reason="HANDSHAKE_TIMEOUT"}'
+        wait_until("all are ended", lambda: proxy.metric(timed_out) == len(clients))
+    assert "HANDSHAKE_TIMEOUT" in proxy.log()
+    assert proxy.metric("connections") == 0
+
+
 class TlsClient:
     """A client that has sent the first bytes of its handshake."""
 

@@ -152,8 +152,6 @@ class Proxy:
         self._stop = stop
         self._metrics = Metrics()
         self._access = AccessControl(settings, self._metrics)
-        if tls is not None:
-            watch_handshakes(tls, self._metrics)
         self._health = Health()
         self._exit = Exit.OK
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="transactions")
@@ -260,7 +258,8 @@ class Proxy:
         listener = self._settings.listener
         accept: Callable[[], asyncio.BaseProtocol] = partial(Connection, server)
         if self._tls is not None:
-            accept = TlsHandshakes(server, self._tls, partial(Connection, server, is_counted=True)).protocol
+            on_failure = watch_handshakes(self._tls, self._metrics)
+            accept = TlsHandshakes(server, self._tls, partial(Connection, server, is_counted=True), on_failure).protocol
         try:
             return await asyncio.get_running_loop().create_server(
                 accept,

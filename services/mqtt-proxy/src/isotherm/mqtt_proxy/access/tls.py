@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 from isotherm.mqtt_proxy.metrics import Metrics
@@ -29,9 +30,16 @@ def server_context(tls: TlsSettings) -> ssl.SSLContext | None:
     return context
 
 
-def watch_handshakes(context: ssl.SSLContext, metrics: Metrics) -> None:
-    """Count and log the handshakes that fail. The event loop alone would close their sockets silently."""
+def watch_handshakes(context: ssl.SSLContext, metrics: Metrics) -> Callable[[str], None]:
+    """Count and log the handshakes that fail. The event loop alone would close their sockets silently.
+
+    Return what counts and logs a failure that the context does not see, by its reason.
+    """
     log_failure = SparseLog(_log, "TLS handshakes failed")
+
+    def count(reason: str) -> None:
+        metrics.tls_failures[reason] += 1
+        log_failure(reason=reason)
 
     class WatchedSslObject(ssl.SSLObject):
         def do_handshake(self) -> None:
@@ -40,12 +48,11 @@ def watch_handshakes(context: ssl.SSLContext, metrics: Metrics) -> None:
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 raise
             except ssl.SSLError as error:
-                reason = error.reason or type(error).__name__
-                metrics.tls_failures[reason] += 1
-                log_failure(reason=reason)
+                count(error.reason or type(error).__name__)
                 raise
 
     context.sslobject_class = WatchedSslObject
+    return count
 
 
 def common_name(certificate: Any) -> str | None:

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 from typing import cast
 
 from isotherm.mqtt_proxy.server.connection import Connection
@@ -17,13 +16,21 @@ class TlsHandshakes:
     """Limits the concurrent TLS handshakes and creates a `connection` for each one.
 
     A socket counts against `limits.connections` from its first moment. At most `limits.tls_handshakes` handshakes run;
-    the others wait. Waiting and handshake together take at most the connect timeout.
+    the others wait. Waiting and handshake together take at most the connect timeout; `on_failure` is called with the
+    reason when that is over.
     """
 
-    def __init__(self, server: Server, context: ssl.SSLContext, connection: Callable[[], Connection]) -> None:
+    def __init__(
+        self,
+        server: Server,
+        context: ssl.SSLContext,
+        connection: Callable[[], Connection],
+        on_failure: Callable[[str], None],
+    ) -> None:
         self.server = server
         self._context = context
         self._connection = connection
+        self._on_failure = on_failure
         self._slots = asyncio.Semaphore(server.limits.tls_handshakes)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -41,12 +48,16 @@ class TlsHandshakes:
         connection = self._connection()
         timeout_s = self.server.limits.connect_timeout_ms / 1000
         try:
-            # A failure is counted where it happens.
-            with suppress(OSError, TimeoutError):
-                async with asyncio.timeout(timeout_s), self._slots:
-                    await asyncio.get_running_loop().connect_accepted_socket(
-                        lambda: connection, accepted, ssl=self._context, ssl_handshake_timeout=timeout_s
-                    )
+            async with asyncio.timeout(timeout_s), self._slots:
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: connection, accepted, ssl=self._context, ssl_handshake_timeout=timeout_s
+                )
+        except (TimeoutError, ConnectionAbortedError):
+            # uvloop raises the second one when its own timer is first.
+            self._on_failure("HANDSHAKE_TIMEOUT")
+        except OSError:
+            # The peer is gone, or the context has counted a failure of TLS.
+            pass
         finally:
             if not connection.was_made:
                 accepted.close()
