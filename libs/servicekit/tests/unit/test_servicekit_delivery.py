@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -23,6 +24,12 @@ class ScriptedProducer:
         if self.refusals:
             raise self.refusals.pop(0)
         self.waiting.append(on_delivery)
+
+    def purge(self) -> None:
+        pass
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.due)
 
     def report(self, error: KafkaError | None = None) -> None:
         self.due.append((self.waiting.pop(0), error))
@@ -196,3 +203,115 @@ async def test_a_first_record_that_cannot_be_produced_is_reported_at_once(script
 
     assert [error.code() for error in reports if error] == [KafkaError.MSG_SIZE_TOO_LARGE]
     assert producer.outstanding == 0
+
+
+class Produced:
+    """The parts of a message that a report comes with."""
+
+    def __init__(self, topic: str, value: bytes) -> None:
+        self._topic, self._value = topic, value
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return 3
+
+    def key(self) -> bytes:
+        return b"k"
+
+    def value(self) -> bytes:
+        return self._value
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return [("h", b"1")]
+
+
+class RefusingProducer:
+    """A producer whose broker refuses each batch with a record `poison`; a batch is what was produced since a poll."""
+
+    def __init__(self, records_in_batch: int = 100) -> None:
+        self._batch_size = records_in_batch
+        self._batch: list[tuple[Produced, Callable[[KafkaError | None, Any], None]]] = []
+        self.stored: list[tuple[bytes, int, object]] = []
+
+    def produce(
+        self,
+        topic: str,
+        *,
+        value: bytes,
+        on_delivery: Callable[[KafkaError | None, Any], None],
+        partition: int = -1,
+        headers: object = (),
+        **_rest: Any,
+    ) -> None:
+        self._batch.append((Produced(topic, value), on_delivery))
+        self._sent = (partition, headers)
+
+    def poll(self, _timeout_s: float) -> int:
+        produced, self._batch = self._batch, []
+        for begin in range(0, len(produced), self._batch_size):
+            batch = produced[begin : begin + self._batch_size]
+            is_refused = any(record.value() == b"poison" for record, _ in batch)
+            for record, report in batch:
+                if not is_refused:
+                    self.stored.append((record.value(), *self._sent))
+                report(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE) if is_refused else None, record)
+        return len(produced)
+
+    def purge(self) -> None:
+        pass
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+
+@pytest.mark.parametrize("is_together", [False, True])
+async def test_only_the_record_at_fault_fails_when_kafka_refuses_its_batch(is_together: bool) -> None:
+    main, single = RefusingProducer(), RefusingProducer(records_in_batch=1)
+    made: list[RefusingProducer] = []
+
+    def make_single() -> Producer:
+        made.append(single)
+        return cast(Producer, single)
+
+    producer = LoopProducer(cast(Producer, main), make_single=make_single)
+    reports: dict[bytes, KafkaError | None] = {}
+    for value in (b"1", b"poison", b"2"):
+        report = partial(reports.__setitem__, value)
+        if is_together:
+            producer.produce_all([("t", b"k", value, [])], report)
+        else:
+            producer.produce("t", key=b"k", value=value, on_delivery=report)
+    await producer.drain()
+    failed = reports.pop(b"poison")
+    assert failed is not None
+    assert failed.code() == KafkaError.MSG_SIZE_TOO_LARGE
+    assert reports == {b"1": None, b"2": None}
+    assert single.stored == [(value, 3, [("h", b"1")]) for value in (b"1", b"2")], "partition and headers as before"
+    assert producer.outstanding == 0
+
+    producer.produce("t", key=b"k", value=b"3", on_delivery=partial(reports.__setitem__, b"3"))
+    await producer.drain()
+    assert reports[b"3"] is None
+    assert made == [single], "it is made once, and only when it is needed"
+    producer.close()
+
+
+async def test_a_fatal_error_of_the_single_producer_fails_what_waits_in_it_and_makes_another() -> None:
+    main, broken, next_one = RefusingProducer(), ScriptedProducer(), RefusingProducer(records_in_batch=1)
+    made = iter((broken, next_one))
+    producer = LoopProducer(cast(Producer, main), make_single=lambda: cast(Producer, next(made)))
+    broken.refusals.append(KafkaException(KafkaError(KafkaError._FATAL, fatal=True)))
+    reports: list[KafkaError | None] = []
+    producer.produce_all([("t", b"k", b"poison", [])], reports.append)
+    await producer.drain()
+    assert [error.code() for error in reports if error is not None] == [KafkaError._FATAL]
+
+    producer.produce_all([("t", b"k", b"poison", [])], reports.append)
+    await producer.drain()
+    assert [error.code() for error in reports if error is not None] == [
+        KafkaError._FATAL,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+    ]
+    producer.close()

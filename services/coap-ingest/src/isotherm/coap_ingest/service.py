@@ -241,12 +241,15 @@ class Pipeline:
     def _make_producer(self, part: str, delivery_timeout_ms: int) -> LoopProducer:
         """Return a producer that is replaced when it breaks; `part` names it in readiness."""
         settings = self._settings
-        make = partial(
-            clients.producer,
-            settings.kafka,
-            SERVICE,
-            delivery_timeout_ms=delivery_timeout_ms,
-            queue_buffering_max_kbytes=max(1, settings.queue_limit_bytes // 1024),
+        make, make_single = (
+            partial(
+                producer,
+                settings.kafka,
+                SERVICE,
+                delivery_timeout_ms=delivery_timeout_ms,
+                queue_buffering_max_kbytes=max(1, settings.queue_limit_bytes // 1024),
+            )
+            for producer in (clients.producer, clients.single_record_producer)
         )
 
         def fail(error: KafkaError) -> None:
@@ -254,7 +257,7 @@ class Pipeline:
                 text = f"{part}: new producers break as well: {error.str()}"
                 self._producer_failed.set_exception(ProducerFailedError(text))
 
-        producer = LoopProducer(make(), max_outstanding=settings.max_outstanding)
+        producer = LoopProducer(make(), max_outstanding=settings.max_outstanding, make_single=make_single)
         self._producers.append(producer)
         self._producer_healths.append(ProducerHealth(producer, make, self._health, on_incurable=fail, part=part))
         return producer

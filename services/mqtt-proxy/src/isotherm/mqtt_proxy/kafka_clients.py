@@ -40,7 +40,9 @@ def check_properties(settings: ProxySettings) -> None:
 def build_loop_producer(settings: ProxySettings, client_id: str) -> LoopProducer:
     """Return the ordered, idempotent producer of everything below QoS 2."""
     return LoopProducer(
-        build_producer(settings, client_id), max_outstanding=settings.limits.outstanding_records + _SPARE_RECORDS
+        build_producer(settings, client_id),
+        max_outstanding=settings.limits.outstanding_records + _SPARE_RECORDS,
+        make_single=partial(clients.single_record_producer, settings.kafka, client_id, **_producer_limits(settings)),
     )
 
 

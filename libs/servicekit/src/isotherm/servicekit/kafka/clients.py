@@ -65,6 +65,12 @@ def producer(settings: KafkaSettings, client_id: str, **overrides: Any) -> Produ
     return Producer({**PRODUCER_DEFAULTS, **client_config(settings, client_id, **overrides)})
 
 
+def single_record_producer(settings: KafkaSettings, client_id: str, **overrides: Any) -> Producer:
+    """A producer like `producer` whose batches hold one record, which Kafka refuses for its own sake only."""
+    config = {**PRODUCER_DEFAULTS, **client_config(settings, f"{client_id}-single", **overrides)}
+    return Producer({**config, "batch.num.messages": 1, "linger.ms": 0})
+
+
 def consumer(settings: KafkaSettings, client_id: str, group: str, **overrides: Any) -> Consumer:
     """A read_committed consumer of `group` that commits only explicitly."""
     return Consumer(consumer_config(settings, client_id, group, **overrides))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -21,6 +22,15 @@ _GUARD_INTERVAL_S = 1.0
 """How often outstanding records are polled although nothing was signalled."""
 _FULL_INTERVAL_S = 0.01
 """Pause before the next attempt to produce a record while librdkafka has no room for it."""
+_REFUSED_BATCH = frozenset(
+    (
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError._INVALID_DIFFERENT_RECORD,
+    )
+)
+"""Errors that each record of a batch gets for one of them: Kafka stores a batch or refuses it."""
 
 
 class DeliveryFailedError(Exception):
@@ -43,12 +53,25 @@ class LoopProducer:
     (`report_signal.is_available`), the loop polls each millisecond while records are outstanding. `max_outstanding`
     bounds the records between `produce` and their report.
 
+    Kafka refuses a whole batch for one record in it. `make_single` returns a producer whose batches hold one record: it
+    produces the records of a refused batch again, so that only the record at fault fails. The others are stored then,
+    maybe behind later records of their keys.
+
     A fatal error (librdkafka's INTRODUCTION.md, "Fatal errors") fails every outstanding record and every later one.
     `on_fatal` is called with it until `replace` sets another producer, as `health.ProducerHealth` does.
     """
 
-    def __init__(self, producer: Producer, *, max_outstanding: int = 50_000) -> None:
+    def __init__(
+        self,
+        producer: Producer,
+        *,
+        max_outstanding: int = 50_000,
+        make_single: Callable[[], Producer] | None = None,
+    ) -> None:
         self.producer = producer
+        self._make_single = make_single
+        self._single: LoopProducer | None = None
+        """Produces the records of refused batches one by one; made when Kafka refuses the first batch."""
         self.outstanding = 0
         self.max_outstanding = max_outstanding
         self.failed_reports = 0
@@ -90,6 +113,8 @@ class LoopProducer:
         if signal is not None:
             asyncio.get_running_loop().remove_reader(signal.descriptor)
             signal.close()
+        if self._single is not None:
+            self._single.close()
 
     def produce(
         self,
@@ -109,9 +134,13 @@ class LoopProducer:
         if self.outstanding >= self.max_outstanding:
             raise QueueFullError
 
-        def report(error: KafkaError | None, _message: Message) -> None:
+        def finish(error: KafkaError | None) -> None:
             self.outstanding -= 1
             on_delivery(error)
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            if error is None or not self._is_tried_again(error, message, finish):
+                finish(error)
 
         try:
             self.producer.produce(
@@ -140,7 +169,11 @@ class LoopProducer:
         left = len(records)
         failed: KafkaError | None = None
 
-        def report(error: KafkaError | None, _message: Message | None) -> None:
+        def report(error: KafkaError | None, message: Message) -> None:
+            if error is None or not self._is_tried_again(error, message, finish):
+                finish(error)
+
+        def finish(error: KafkaError | None) -> None:
             nonlocal left, failed
             if error is not None:
                 failed = error
@@ -161,7 +194,7 @@ class LoopProducer:
         except (BufferError, KafkaException) as failure:
             known = failure.args[0] if isinstance(failure, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
             left -= len(records) - handed_over - 1
-            report(known, None)
+            finish(known)
             self._note(failure)
         if self._guard is None and self._timer is None and handed_over:
             self._expect_reports()
@@ -201,6 +234,40 @@ class LoopProducer:
         """Return when no record is outstanding any more."""
         while self.outstanding:
             await self._next_report()
+
+    def _is_tried_again(self, error: KafkaError, message: Message, on_delivery: OnDelivery) -> bool:
+        """Produce a record of a refused batch in a batch of its own; False if the error was for this record alone."""
+        if self._make_single is None or error.code() not in _REFUSED_BATCH:
+            return False
+        if self._single is None:
+            _log.warning("Kafka refused a batch; records of refused batches are tried one by one", reason=error.str())
+            self._single = LoopProducer(self._make_single(), max_outstanding=self.max_outstanding)
+            self._single.on_fatal = self._replace_single
+        try:
+            self._single.produce(
+                str(message.topic()),
+                key=message.key(),
+                value=message.value(),
+                headers=cast(Headers, message.headers() or ()),
+                on_delivery=lambda last: self._finish_again(last, on_delivery),
+                partition=int(message.partition() or 0),
+            )
+        except QueueFullError:
+            # Not stored, but not at fault either.
+            on_delivery(KafkaError(KafkaError._QUEUE_FULL))
+        except KafkaException as failure:
+            on_delivery(failure.args[0])
+        return True
+
+    def _finish_again(self, error: KafkaError | None, on_delivery: OnDelivery) -> None:
+        on_delivery(error)
+        self._wake()
+
+    def _replace_single(self, error: KafkaError) -> None:
+        _log.error("the producer of single records met a fatal error; making a new one", reason=error.str())
+        assert self._single is not None
+        assert self._make_single is not None
+        self._single.replace(self._make_single())
 
     async def _next_report(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
