@@ -136,8 +136,9 @@ class Rounds:
         self.lost = 0
         self.replaced = 0
         self.outcomes: Counter[WriteResult] = Counter()
-        # The retry of an EndTxn comes after RETRY_BACKOFF_MS: one of them sees it, the other gives up before.
-        self._writers = [self._writer(f"{topics.readings}-{index}", time) for index, time in enumerate((5.0, 0.3))]
+        # The retry of an EndTxn comes after RETRY_BACKOFF_MS: one of them sees it, the other gives up before, so early
+        # that also a busy machine fences the producer before its retry.
+        self._writers = [self._writer(f"{topics.readings}-{index}", time) for index, time in enumerate((5.0, 0.1))]
 
     def _writer(self, transactional_id: str, end_timeout_s: float) -> TransactionalWriter:
         def count() -> None:
