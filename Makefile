@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 STACK := $(BIN)/isotherm-stack
-SOURCES := $(wildcard conftest.py libs schemas services cli stack simulators contracts-tests demo deploy reference examples tests bench)
+SOURCES := $(wildcard conftest.py libs schemas services cli stack simulators contracts-tests demo deploy reference proofs examples tests bench)
 PYTEST := $(BIN)/pytest
 
 # With helm and kubeconform (`make charts-tools`), `make test` renders the charts too.
