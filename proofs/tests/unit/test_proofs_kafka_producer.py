@@ -100,7 +100,7 @@ def test_a_transaction_is_all_or_nothing_and_a_fenced_producer_can_do_nothing_mo
         bench = Bench(seed, loss=0.2)
 
         def main(bench: Bench = bench) -> None:
-            first = bench.producer("first", transactional_id="id")
+            first = bench.producer("first", transactional_id="id", transaction_timeout_ms=600_000)
             bench.until_answered(first.init_transactions)
             for begin, end in ((0, first.commit_transaction), (10, first.abort_transaction)):
                 first.begin_transaction()

@@ -49,7 +49,8 @@ class Producer:
         self._is_open = False
         """Whether a transaction is open."""
         self._added: set[Partition] = set()
-        self._is_adding = False
+        self._after_adding: list[Callable[[], None]] = []
+        """What goes on when the partition that is being added to the transaction is in it."""
         self._abortable: int | None = None
         """Why the open transaction can only be aborted."""
         if self._transactional_id is None:
@@ -186,22 +187,23 @@ class Producer:
     def _add_partition(self, partition: Partition, go_on: Callable[[], None]) -> bool:
         if partition in self._added:
             return True
-        if self._is_adding:
-            self._connection.host.call_later(1.0, go_on)
+        self._after_adding.append(go_on)
+        if len(self._after_adding) > 1:
             return False
-        self._is_adding = True
         cluster, name = self._connection.cluster, str(self._transactional_id)
         producer_id, epoch = self.queue.identity or (-1, -1)
 
         def answered(result: object) -> None:
-            self._is_adding = False
+            waiting, self._after_adding = self._after_adding, []
             if result is None:
                 self._added.add(partition)
-                go_on()
+                for one in waiting:
+                    one()
             elif isinstance(result, RefusedError) and result.code in FENCED:
                 self.queue.fail(KafkaError._FENCED)
             elif isinstance(result, BrokenError) or (isinstance(result, RefusedError) and result.code in RETRIABLE):
-                self._connection.host.call_later(self.queue.settings.retry_backoff_ms, go_on)
+                for one in waiting:
+                    self._connection.host.call_later(self.queue.settings.retry_backoff_ms, one)
             elif isinstance(result, RefusedError):
                 self._abortable = result.code
                 self.queue.purge(result.code)
