@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from confluent_kafka import Consumer as RealConsumer
@@ -167,8 +168,12 @@ def test_a_group_shares_its_partitions_through_a_join_a_freeze_and_a_kill() -> N
     stand_ins.begin(run)
     cluster, network = Cluster(run), Network(run)
     cluster.create_topic("t", 4)
+
+    def produce(number: int) -> None:
+        cluster.produce(("t", number % 4), batch(b"v"))
+
     for number in range(200):
-        run.call_later(number * 300, lambda number=number: cluster.produce(("t", number % 4), batch(b"v")))  # type: ignore[misc]
+        run.call_later(number * 300, partial(produce, number))
     readers = [Reader(run, cluster, network, "a")]
     run.run(5_000)
     readers.append(Reader(run, cluster, network, "b"))

@@ -28,7 +28,7 @@ def racing(seed: int) -> list[int]:
             seen.append(me)
             stand_ins.sleep(0)
 
-    run, _ = start(seed, *(lambda me=me: main(me) for me in range(3)))  # type: ignore[misc]
+    run, _ = start(seed, *(lambda me=me: main(me) for me in range(3)))
     run.run(1_000)
     return seen
 
@@ -41,11 +41,11 @@ def test_a_schedule_is_a_function_of_the_seed_alone() -> None:
 def test_a_lock_excludes_and_an_unlocked_read_and_write_loses_an_update_in_some_schedule() -> None:
     def count(seed: int, *, is_locked: bool) -> int:
         total = 0
-        lock = None
+        run, process = start(seed)
+        lock = stand_ins.Lock()
 
         def main() -> None:
-            nonlocal total, lock
-            lock = lock or stand_ins.Lock()
+            nonlocal total
             for _ in range(3):
                 if is_locked:
                     lock.acquire()
@@ -55,7 +55,8 @@ def test_a_lock_excludes_and_an_unlocked_read_and_write_loses_an_update_in_some_
                 if is_locked:
                     lock.release()
 
-        run, _ = start(seed, main, main)
+        for name in ("first", "second"):
+            process.start_thread(main, name)
         run.run(1_000)
         return total
 
@@ -70,7 +71,13 @@ def test_waits_end_by_what_they_wait_for_or_by_their_time() -> None:
     def main() -> None:
         queue, event = stand_ins.Queue(), stand_ins.Event()
         queues.append(queue)
-        thread = stand_ins.Thread(target=lambda: (stand_ins.sleep(2), queue.put("late"), event.set()))
+
+        def later() -> None:
+            stand_ins.sleep(2)
+            queue.put("late")
+            event.set()
+
+        thread = stand_ins.Thread(target=later)
         thread.start()
         begun = stand_ins.monotonic()
         try:

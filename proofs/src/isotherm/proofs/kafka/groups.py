@@ -85,6 +85,8 @@ class GroupCoordinator:
         self._timers, self._partitions = timers, partitions
         self._groups: dict[str, _Group] = {}
         self._next_member = 0
+        self.on_commit: Callable[[str, Mapping[Partition, CommittedOffset]], None] = lambda _group, _offsets: None
+        """Is told of every commit that is taken, with the group."""
         self.initial_delay_ms = INITIAL_DELAY_MS
         self.away_code: int | None = None
         """What every request is refused with while the coordinator moves: NOT_COORDINATOR and the like."""
@@ -155,6 +157,7 @@ class GroupCoordinator:
         group.offsets.update(offsets)
         for partition, committed in sorted(offsets.items()):
             self._timers.note("committed", group_id, member_id, *partition, *committed)
+        self.on_commit(group_id, offsets)
 
     def fetch(self, group_id: str, partitions: Set[Partition]) -> dict[Partition, CommittedOffset]:
         """Return the committed offsets that exist. Raises RefusedError."""

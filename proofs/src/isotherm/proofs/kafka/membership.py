@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError
 from isotherm.proofs.kafka.assignment import Partition
 from isotherm.proofs.kafka.connection import Connection
 from isotherm.proofs.kafka.groups import GroupCoordinator, Joined, Subscription
+from isotherm.proofs.kafka.network import acknowledged
 from isotherm.proofs.kafka.refusal import RefusedError
 
 _RETRY_MS = 100.0
@@ -82,9 +83,11 @@ class Membership:
     def leave(self) -> None:
         """Leave the group without waiting for the answer."""
         self._has_left = True
-        if self.member:
+        member = self.member
+        if member:
             self._send(
-                lambda groups, answer: answer(groups.leave(self.settings.group, self.member)), lambda _result: None
+                lambda groups, answer: acknowledged(lambda: groups.leave(self.settings.group, member))(answer),
+                lambda _result: None,
             )
 
     def served(self) -> None:
@@ -204,7 +207,10 @@ class Membership:
             return
         if now_ms - self.polled_ms > self.settings.max_poll_interval_ms:
             member = self.member
-            self._send(lambda groups, answer: answer(groups.leave(self.settings.group, member)), lambda _result: None)
+            self._send(
+                lambda groups, answer: acknowledged(lambda: groups.leave(self.settings.group, member))(answer),
+                lambda _result: None,
+            )
             self._lose(is_forgotten=True)
             return
         if now_ms - self._heard_ms > self.settings.session_timeout_ms and not self._is_joining:
@@ -226,7 +232,9 @@ class Membership:
 
         member = self.member
         self._send(
-            lambda groups, answer: answer(groups.heartbeat(self.settings.group, member, generation)),
+            lambda groups, answer: acknowledged(lambda: groups.heartbeat(self.settings.group, member, generation))(
+                answer
+            ),
             beaten,
             self.settings.session_timeout_ms,
         )

@@ -17,6 +17,16 @@ Request = Callable[[Answer], None]
 """Executes the request at the broker. It calls the answer once, now or later, or raises RefusedError."""
 
 
+def acknowledged(call: Callable[[], None]) -> Request:
+    """Return the request that calls `call` and is answered with None."""
+
+    def request(answer: Answer) -> None:
+        call()
+        answer(None)
+
+    return request
+
+
 class BrokenError(Exception):
     """The connection broke, or the broker did not answer in time: nobody knows whether the request was executed."""
 

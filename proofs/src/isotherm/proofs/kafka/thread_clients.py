@@ -8,15 +8,14 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from isotherm.proofs.kafka.assignment import Partition
 from isotherm.proofs.kafka.connection import Connection
 from isotherm.proofs.kafka.fetcher import BEGINNING, END, Delivered, Fetcher, PartitionEvent
 from isotherm.proofs.kafka.groups import CommittedOffset
-from isotherm.proofs.kafka.log import StoredRecord
 from isotherm.proofs.kafka.membership import Membership, MembershipSettings, RebalanceKind
-from isotherm.proofs.kafka.network import BrokenError, Request
+from isotherm.proofs.kafka.network import BrokenError, Request, acknowledged
 from isotherm.proofs.kafka.refusal import RefusedError
 from isotherm.proofs.kernel.simulation import Simulation, Thread
 
@@ -32,37 +31,14 @@ def kafka_error(code: int) -> KafkaError:
     return KafkaError(code, retriable=code in _RETRIABLE)
 
 
-class Message:
-    """confluent_kafka.Message: a record, or an event of a partition."""
-
-    __slots__ = ("_content", "_partition")
-
-    def __init__(self, delivered: Delivered) -> None:
-        self._partition, self._content = delivered
-
-    def topic(self) -> str:
-        return self._partition[0]
-
-    def partition(self) -> int:
-        return self._partition[1]
-
-    def offset(self) -> int:
-        return self._content.offset
-
-    def error(self) -> KafkaError | None:
-        return kafka_error(self._content.code) if isinstance(self._content, PartitionEvent) else None
-
-    def key(self) -> bytes | None:
-        return self._content.payload.key if isinstance(self._content, StoredRecord) else None
-
-    def value(self) -> bytes | None:
-        return self._content.payload.value if isinstance(self._content, StoredRecord) else None
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return list(self._content.payload.headers) or None if isinstance(self._content, StoredRecord) else None
-
-    def timestamp(self) -> tuple[int, int]:
-        return (1, self._content.payload.timestamp_ms) if isinstance(self._content, StoredRecord) else (0, -1)
+def message_of(delivered: Delivered) -> Message:
+    """Return what a client gives its application: a record, or an event of a partition."""
+    (topic, partition), content = delivered
+    if isinstance(content, PartitionEvent):
+        return Message(topic=topic, partition=partition, offset=content.offset, error=kafka_error(content.code))
+    key, value, headers, timestamp_ms = content.payload
+    found = list(headers) or None
+    return Message(topic, partition, content.offset, key, value, found, None, (1, timestamp_ms))
 
 
 class Caller:
@@ -143,7 +119,7 @@ class Consumer:
             self._serve()
             found = self.fetcher.take()
             if found is not None:
-                return Message(found)
+                return message_of(found)
             left_ms = None if deadline_ms is None else deadline_ms - self._run.now_ms
             if left_ms is not None and left_ms <= 0:
                 self._run.yield_turn()
@@ -202,7 +178,7 @@ class Consumer:
         group, member, generation = membership.settings.group, membership.member, membership.generation
         self._caller.call(
             cluster.coordinator_of(group),
-            lambda answer: answer(cluster.groups.commit(group, member, generation, found)),
+            acknowledged(lambda: cluster.groups.commit(group, member, generation, found)),
             60_000.0,
         )
         return [TopicPartition(one.topic, one.partition, one.offset) for one in offsets]

@@ -15,10 +15,10 @@ from isotherm.proofs.kafka.assignment import Partition
 from isotherm.proofs.kafka.connection import Connection
 from isotherm.proofs.kafka.fetcher import Delivered
 from isotherm.proofs.kafka.log import Payload, StoredRecord
-from isotherm.proofs.kafka.network import BrokenError, Request
+from isotherm.proofs.kafka.network import BrokenError, Request, acknowledged
 from isotherm.proofs.kafka.producing import FENCED, RETRIABLE, ProducerQueue, ProducerSettings, Report
 from isotherm.proofs.kafka.refusal import RefusedError
-from isotherm.proofs.kafka.thread_clients import Caller, Message, kafka_error
+from isotherm.proofs.kafka.thread_clients import Caller, kafka_error, message_of
 from isotherm.proofs.kernel.simulation import Simulation, Thread
 
 _MAX_RETRY_MS = 1_000.0
@@ -102,7 +102,7 @@ class Producer:
                 error = None if report.code is None else kafka_error(report.code)
                 offset = report.offset if report.offset >= 0 else -1001
                 stored = StoredRecord(offset, report.payload)
-                callback(error, Message(Delivered(report.partition, stored)))
+                callback(error, message_of(Delivered(report.partition, stored)))
         if not timeout:
             self._run.yield_turn()
         return served
@@ -157,12 +157,8 @@ class Producer:
         if self._added:
             cluster, name = self._connection.cluster, str(self._transactional_id)
             producer_id, epoch = self.queue.identity or (-1, -1)
-
-            def request(answer: Callable[[object], None]) -> None:
-                cluster.transactions.end(name, producer_id, epoch, is_commit=is_commit)
-                answer(None)
-
-            self._retry(request, timeout_s)
+            ends = acknowledged(lambda: cluster.transactions.end(name, producer_id, epoch, is_commit=is_commit))
+            self._retry(ends, timeout_s)
         self._is_open, self._abortable = False, None
 
     def _retry(self, request: Request, timeout_s: float) -> Any:
@@ -210,7 +206,7 @@ class Producer:
 
         self._connection.request(
             cluster.coordinator_of(name),
-            lambda answer: answer(cluster.transactions.add_partitions(name, producer_id, epoch, {partition})),
+            acknowledged(lambda: cluster.transactions.add_partitions(name, producer_id, epoch, {partition})),
             answered,
         )
         return False
