@@ -35,7 +35,7 @@ from isotherm.proofs.kernel.simulation import Process, Simulation
 from isotherm.proofs.kernel.simulation import Thread as SimulatedThread
 from isotherm.proofs.worlds.persister_truth import BAD, DEAD_LETTERS, FILTERED, GOOD, Truth
 from isotherm.proofs.worlds.scenario import Fault, Outcome, Scenario, draw_faults
-from isotherm.proofs.worlds.stores import POISON, Store, StoreSink
+from isotherm.proofs.worlds.stores import POISON, Store, StoreSink, StoreWeather
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.lifecycle import Stop
 
@@ -54,6 +54,7 @@ _KINDS = (
     ("store_frozen", 1, (1_000, 120_000)),
     ("store_loss", 1, (1_000, 120_000)),
     ("store_overload", 1, (1_000, 120_000)),
+    ("store_slow", 1, (1_000, 120_000)),
     ("broker_away", NODES, (500, 90_000)),
     ("broker_loss", NODES, (1_000, 120_000)),
     ("coordinator_away", 1, (500, 60_000)),
@@ -117,7 +118,7 @@ def _draw_terms(chance: random.Random) -> _Terms:
         chance.choice(("newest", "unchanged", "append")),
         policy,
         settings,
-        chance.choice((60_000, 300_000, 1_800_000)),
+        chance.choice((20_000, 60_000, 60_000, 300_000, 1_800_000)),
         chance.choice((10, 100, 1_000)),
         chance.choice((1, 5, 40)),
         chance.choice((1, 3, 8)),
@@ -218,7 +219,7 @@ class _Run:
     def _judge(self, group: str, offsets: Mapping[tuple[str, int], CommittedOffset]) -> None:
         if group == GROUP:
             for partition, committed in offsets.items():
-                self.truth.committed(partition, committed)
+                self.truth.committed(partition, committed, is_late=self.network.is_late)
 
     def _produce(self) -> None:
         """Write the next records of the input, alone or in a transaction, and come again."""
@@ -355,6 +356,10 @@ class _Run:
     def _fault_store_overload(self, fault: Fault) -> None:
         self.store.weather.overload = fault.share
         self._later(fault, lambda: setattr(self.store.weather, "overload", 0.0))
+
+    def _fault_store_slow(self, fault: Fault) -> None:
+        self.store.weather.latency_ms = 100.0, 12_000.0 * fault.share
+        self._later(fault, lambda: setattr(self.store.weather, "latency_ms", StoreWeather().latency_ms))
 
     def _fault_broker_away(self, fault: Fault) -> None:
         weather = self.network.of(fault.target)
