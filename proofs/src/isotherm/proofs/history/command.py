@@ -1,4 +1,4 @@
-"""The commands about histories: `check`."""
+"""The commands about histories: `check` and `record`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,20 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
         "--shards", type=int, help="passes over the file; more need less memory (default: by its size)"
     )
     checking.set_defaults(go=_check)
+    recording = commands.add_parser("record", help="run the demo, write its history, and judge it")
+    recording.add_argument("history", type=Path, help="the file to write")
+    recording.add_argument("--demo", type=Path, required=True, help="folder of the demo's data and logs, emptied first")
+    recording.add_argument("--seconds", type=float, default=90.0, help="how long the simulators send (90)")
+    recording.add_argument("--free-ports", action="store_true", help="any free ports in place of the usual ones")
+    recording.set_defaults(go=_record, shards=None)
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    # Its clients take a second to import.
+    from isotherm.proofs.history.recording.demo_run import record_demo
+
+    record_demo(arguments.demo, arguments.history, arguments.seconds, free_ports=arguments.free_ports)
+    return _check(arguments)
 
 
 def _check(arguments: argparse.Namespace) -> int:

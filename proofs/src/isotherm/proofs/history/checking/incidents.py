@@ -5,6 +5,7 @@ Computed from `docs/explanation/alerts.md` and `docs/reference/alert-rules.md`.
 
 from __future__ import annotations
 
+import itertools
 from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ def turns(readings: Sequence[AlertInput], reorder_ms: int) -> list[Turn] | None:
 
     None when the order depends on what a history does not tell: how far the service's clock was when a reading came.
     """
+    positions = [(one.event_time, one.sequence) for one in readings]
+    if all(before < after for before, after in itertools.pairwise(positions)):
+        return list(_turns(readings, reorder_ms, by_clock=False, first_waits=True))
     orders = [
         list(_turns(readings, reorder_ms, by_clock=by_clock, first_waits=first_waits))
         for by_clock, first_waits in ((False, True), (True, True), (False, False))
@@ -65,7 +69,9 @@ def _turns(readings: Sequence[AlertInput], reorder_ms: int, *, by_clock: bool, f
                 position = waiting[0][:2]
                 yield _turn(waiting.pop(0))
         entry = (reading.event_time, reading.sequence, reading.value, reading.line)
-        if (position is not None and entry[:2] <= position) or any(one[:2] == entry[:2] for one in waiting):
+        is_behind = bool(waiting) and entry[:2] <= waiting[-1][:2]
+        is_repeat = is_behind and any(one[:2] == entry[:2] for one in waiting)
+        if is_repeat or (position is not None and entry[:2] <= position):
             continue
         insort(waiting, entry)
         newest = max(newest, reading.event_time)
