@@ -1,16 +1,14 @@
 """Topics that a `topics.regex` matches: as in Kafka Connect, the whole name must match. Pure.
 
 librdkafka's own patterns are POSIX expressions. They do not know `\\d` and match nothing, without an error. Names are
-therefore matched here, in linear time (`linear_pattern`). Java's syntax (java.util.regex.Pattern) is accepted where
-Python's `re` shares it and an automaton can match it; the rest is an error when the task starts.
+therefore matched here. Everything of Java's syntax (java.util.regex.Pattern) that Python's `re` shares is accepted; the
+rest is an error when the task starts.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-
-from isotherm.connector.config.linear_pattern import LinearPattern
 
 INTERNAL = ("__", "isotherm.")
 """Prefixes of topics that no pattern matches: Kafka's internal topics, the control topics. `topics` may name them."""
@@ -20,13 +18,17 @@ _TOKENS = re.compile(r"\\.|\[\^?|&&|.", re.DOTALL)
 """Parts of an expression: an escaped character, the start of a set, an intersection, any other character."""
 
 
-def compiled(pattern: str) -> LinearPattern:
+def compiled(pattern: str) -> re.Pattern[str]:
     """The compiled pattern, with Java's character classes (`\\d` is 0 to 9).
 
     Raises re.error, also for nested sets and intersections of sets: Python accepts them with another meaning.
     """
     _refuse_nested_sets(pattern)
-    return LinearPattern(pattern, re.ASCII)
+    try:
+        return re.compile(pattern, re.ASCII)
+    except (ValueError, OverflowError, RecursionError) as error:
+        # Python raises these for flags that exclude each other and for numbers that are too large.
+        raise re.error(str(error)) from error
 
 
 def _refuse_nested_sets(pattern: str) -> None:
