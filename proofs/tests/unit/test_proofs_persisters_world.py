@@ -18,7 +18,7 @@ from isotherm.persisters.consuming.fetch_positions import FetchPositions
 from isotherm.persisters.task.dead_letter_sender import DeadLetterSender
 from isotherm.persisters.task.loop import Loop
 from isotherm.proofs.worlds.persisters import PersistersWorld
-from isotherm.proofs.worlds.scenario import Fault, Scenario, shrink
+from isotherm.proofs.worlds.scenario import Scenario
 
 WORLD = PersistersWorld()
 Patch = pytest.MonkeyPatch

@@ -50,6 +50,8 @@ _KINDS = (
     ("kill", _WORKERS, (1, 60_000)),
     ("stop", _WORKERS, (1, 60_000)),
     ("freeze", _WORKERS, (500, 90_000)),
+    ("freeze_in_write", _WORKERS, (5_000, 90_000)),
+    ("kill_in_write", _WORKERS, (1, 10_000)),
     ("store_down", 1, (1_000, 120_000)),
     ("store_frozen", 1, (1_000, 120_000)),
     ("store_loss", 1, (1_000, 120_000)),
@@ -157,6 +159,8 @@ class _Observer:
 class _Worker:
     number: int
     starts: int = 0
+    armed: Fault | None = None
+    """What happens at its next request to the store."""
     process: Process | None = None
     consumer: Consumer | None = None
     stop: Stop | None = None
@@ -295,7 +299,7 @@ class _Run:
         Loop(
             settings,
             consumer=cast(Any, consumer),
-            sink=StoreSink(run, self.store, terms.store),
+            sink=StoreSink(run, self.store, terms.store, lambda: self._before_store_call(worker)),
             project=_project,
             try_project_batch=_project_good if terms.is_fast else lambda _records: None,
             policy=terms.policy,
@@ -335,6 +339,25 @@ class _Run:
         if process is not None:
             process.freeze()
             self._later(fault, process.thaw)
+
+    def _fault_freeze_in_write(self, fault: Fault) -> None:
+        self.workers[fault.target].armed = fault
+
+    _fault_kill_in_write = _fault_freeze_in_write
+
+    def _before_store_call(self, worker: _Worker) -> None:
+        armed, process = worker.armed, worker.process
+        if armed is None or process is None or self.run.random.random() < armed.share:
+            return
+        worker.armed = None
+        self.run.note(armed.kind, process.name)
+        if armed.kind == "freeze_in_write":
+            process.freeze()
+            self._later(armed, process.thaw)
+            self.run.wait(0.0)
+        else:
+            self.run.call_later(self.run.random.uniform(0.0, 30.0), process.kill)
+            self._later(armed, lambda: self._start(worker))
 
     def _fault_stall(self, fault: Fault) -> None:
         consumer = self.workers[fault.target].consumer

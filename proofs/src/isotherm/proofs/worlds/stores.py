@@ -117,8 +117,9 @@ class Store:
 class StoreSink:
     """A sink over a Store. `kind` is "newest", "unchanged" or "append"."""
 
-    def __init__(self, run: Simulation, store: Store, kind: str) -> None:
-        self._run, self._store, self._kind = run, store, kind
+    def __init__(self, run: Simulation, store: Store, kind: str, on_call: Callable[[], None]) -> None:
+        """`on_call` is called before each request, by the thread that sends it."""
+        self._run, self._store, self._kind, self._on_call = run, store, kind, on_call
 
     def open(self) -> None:
         """Connect."""
@@ -176,6 +177,7 @@ class StoreSink:
         answers: list[object] = []
         if thread is None:
             raise RuntimeError("a sink is called by threads only")
+        self._on_call()
         thread.process.check()
 
         def take(result: object) -> None:
