@@ -37,7 +37,7 @@ def message_of(delivered: Delivered) -> Message:
     if isinstance(content, PartitionEvent):
         return Message(topic=topic, partition=partition, offset=content.offset, error=kafka_error(content.code))
     key, value, headers, timestamp_ms = content.payload
-    found = list(headers) or None
+    found: list[tuple[str, str | bytes | None]] | None = list(headers) or None
     return Message(topic, partition, content.offset, key, value, found, None, (1, timestamp_ms))
 
 
