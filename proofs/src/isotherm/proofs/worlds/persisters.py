@@ -51,6 +51,7 @@ _KINDS = (
     ("stop", _WORKERS, (1, 60_000)),
     ("freeze", _WORKERS, (500, 90_000)),
     ("freeze_in_write", _WORKERS, (5_000, 90_000)),
+    ("cut_off", _WORKERS, (1_000, 90_000)),
     ("kill_in_write", _WORKERS, (1, 10_000)),
     ("store_down", 1, (1_000, 120_000)),
     ("store_frozen", 1, (1_000, 120_000)),
@@ -58,6 +59,7 @@ _KINDS = (
     ("store_overload", 1, (1_000, 120_000)),
     ("store_slow", 1, (1_000, 120_000)),
     ("broker_away", NODES, (500, 90_000)),
+    ("broker_frozen", NODES, (500, 90_000)),
     ("broker_loss", NODES, (1_000, 120_000)),
     ("coordinator_away", 1, (500, 60_000)),
     ("leader_moves", 8, (1, 2)),
@@ -368,6 +370,12 @@ class _Run:
             self.run.call_later(self.run.random.uniform(0.0, 30.0), process.kill)
             self._later(armed, lambda: self._start(worker))
 
+    def _fault_cut_off(self, fault: Fault) -> None:
+        process = self.workers[fault.target].process
+        if process is not None:
+            self.network.cut_off.add(process.name)
+            self._later(fault, lambda: self.network.cut_off.discard(process.name))
+
     def _fault_stall(self, fault: Fault) -> None:
         consumer = self.workers[fault.target].consumer
         if consumer is not None:
@@ -397,6 +405,11 @@ class _Run:
         weather = self.network.of(fault.target)
         weather.is_away = True
         self._later(fault, lambda: setattr(weather, "is_away", False))
+
+    def _fault_broker_frozen(self, fault: Fault) -> None:
+        weather = self.network.of(fault.target)
+        weather.is_frozen = True
+        self._later(fault, lambda: setattr(weather, "is_frozen", False))
 
     def _fault_broker_loss(self, fault: Fault) -> None:
         weather = self.network.of(fault.target)
