@@ -130,7 +130,8 @@ class LinearPattern:
             _, added, removed, inner = argument
             return self._sequence(inner, after, _compiler._combine_flags(flags, added, removed))
         if operation in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
-            return self._repetition(*argument, after, flags)
+            least, most, inner = argument
+            return self._repetition(least, most, inner, after, flags)
         if operation is _constants.AT and argument in (*_START, *_END) and not flags & re.MULTILINE:
             step = self._add((after,))
             (self._is_start if argument in _START else self._is_end).add(step)
