@@ -55,6 +55,8 @@ class Network:
 
     timers: Timers
     weather: dict[int, Weather] = field(default_factory=dict)
+    is_late: bool = False
+    """Whether the request that is being executed is one that its client has given up."""
     _arrivals: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def of(self, broker: int) -> Weather:
@@ -99,10 +101,17 @@ class Network:
     def _break(self, weather: Weather, request: Request, finish: Answer) -> None:
         random = self.timers.random
         if not weather.is_away and random.random() < 0.5:
-            self.timers.call_later(random.uniform(*weather.late_ms), lambda: _execute(request, _ignore))
+            self.timers.call_later(random.uniform(*weather.late_ms), lambda: self._execute_late(request))
         delay_ms = random.uniform(*weather.latency_ms)
         if random.random() < 0.5:
             self.timers.call_later(delay_ms, lambda: finish(BrokenError("the connection broke")))
+
+    def _execute_late(self, request: Request) -> None:
+        self.is_late = True
+        try:
+            _execute(request, _ignore)
+        finally:
+            self.is_late = False
 
 
 def _execute(request: Request, answer: Answer) -> None:

@@ -35,7 +35,7 @@ from isotherm.proofs.kernel.simulation import Process, Simulation
 from isotherm.proofs.kernel.simulation import Thread as SimulatedThread
 from isotherm.proofs.worlds.persister_truth import BAD, DEAD_LETTERS, FILTERED, GOOD, Truth
 from isotherm.proofs.worlds.scenario import Fault, Outcome, Scenario, draw_faults
-from isotherm.proofs.worlds.stores import POISON, Store, StoreSink
+from isotherm.proofs.worlds.stores import POISON, Store, StoreSink, StoreWeather
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.lifecycle import Stop
 
@@ -50,10 +50,13 @@ _KINDS = (
     ("kill", _WORKERS, (1, 60_000)),
     ("stop", _WORKERS, (1, 60_000)),
     ("freeze", _WORKERS, (500, 90_000)),
+    ("freeze_in_write", _WORKERS, (5_000, 90_000)),
+    ("kill_in_write", _WORKERS, (1, 10_000)),
     ("store_down", 1, (1_000, 120_000)),
     ("store_frozen", 1, (1_000, 120_000)),
     ("store_loss", 1, (1_000, 120_000)),
     ("store_overload", 1, (1_000, 120_000)),
+    ("store_slow", 1, (1_000, 120_000)),
     ("broker_away", NODES, (500, 90_000)),
     ("broker_loss", NODES, (1_000, 120_000)),
     ("coordinator_away", 1, (500, 60_000)),
@@ -117,7 +120,7 @@ def _draw_terms(chance: random.Random) -> _Terms:
         chance.choice(("newest", "unchanged", "append")),
         policy,
         settings,
-        chance.choice((60_000, 300_000, 1_800_000)),
+        chance.choice((20_000, 60_000, 60_000, 300_000, 1_800_000)),
         chance.choice((10, 100, 1_000)),
         chance.choice((1, 5, 40)),
         chance.choice((1, 3, 8)),
@@ -156,6 +159,8 @@ class _Observer:
 class _Worker:
     number: int
     starts: int = 0
+    armed: Fault | None = None
+    """What happens at its next request to the store."""
     process: Process | None = None
     consumer: Consumer | None = None
     stop: Stop | None = None
@@ -218,7 +223,7 @@ class _Run:
     def _judge(self, group: str, offsets: Mapping[tuple[str, int], CommittedOffset]) -> None:
         if group == GROUP:
             for partition, committed in offsets.items():
-                self.truth.committed(partition, committed)
+                self.truth.committed(partition, committed, is_late=self.network.is_late)
 
     def _produce(self) -> None:
         """Write the next records of the input, alone or in a transaction, and come again."""
@@ -294,7 +299,7 @@ class _Run:
         Loop(
             settings,
             consumer=cast(Any, consumer),
-            sink=StoreSink(run, self.store, terms.store),
+            sink=StoreSink(run, self.store, terms.store, lambda: self._before_store_call(worker)),
             project=_project,
             try_project_batch=_project_good if terms.is_fast else lambda _records: None,
             policy=terms.policy,
@@ -335,6 +340,25 @@ class _Run:
             process.freeze()
             self._later(fault, process.thaw)
 
+    def _fault_freeze_in_write(self, fault: Fault) -> None:
+        self.workers[fault.target].armed = fault
+
+    _fault_kill_in_write = _fault_freeze_in_write
+
+    def _before_store_call(self, worker: _Worker) -> None:
+        armed, process = worker.armed, worker.process
+        if armed is None or process is None or self.run.random.random() < armed.share:
+            return
+        worker.armed = None
+        self.run.note(armed.kind, process.name)
+        if armed.kind == "freeze_in_write":
+            process.freeze()
+            self._later(armed, process.thaw)
+            self.run.wait(0.0)
+        else:
+            self.run.call_later(self.run.random.uniform(0.0, 30.0), process.kill)
+            self._later(armed, lambda: self._start(worker))
+
     def _fault_stall(self, fault: Fault) -> None:
         consumer = self.workers[fault.target].consumer
         if consumer is not None:
@@ -355,6 +379,10 @@ class _Run:
     def _fault_store_overload(self, fault: Fault) -> None:
         self.store.weather.overload = fault.share
         self._later(fault, lambda: setattr(self.store.weather, "overload", 0.0))
+
+    def _fault_store_slow(self, fault: Fault) -> None:
+        self.store.weather.latency_ms = 100.0, 12_000.0 * fault.share
+        self._later(fault, lambda: setattr(self.store.weather, "latency_ms", StoreWeather().latency_ms))
 
     def _fault_broker_away(self, fault: Fault) -> None:
         weather = self.network.of(fault.target)

@@ -54,6 +54,8 @@ class Store:
         self.appended: list[tuple[str, int]] = []
         """Id and offset of the rows of an append-only store, in order."""
         self._identities: set[tuple[int, int]] = set()
+        self.on_regression: Callable[[int, str, int], None] = lambda _partition, _id, _offset: None
+        """Is told that the row of a partition's offset replaces a newer row of its id."""
 
     def thaw(self) -> None:
         """Answer again, and execute what came meanwhile."""
@@ -69,12 +71,15 @@ class Store:
         if before is None or written > before.written:
             self.rows[row.id] = Version(0 if before is None else before.sequence + 1, written)
 
-    def put_if_unchanged(self, row: Row, sequence: int | None) -> bool:
+    def put_if_unchanged(self, partition: int, row: Row, sequence: int | None) -> bool:
         """Store a row if the id is as it was read (Elasticsearch, Hazelcast maps); False if it is not."""
         before = self.rows.get(row.id)
         if (None if before is None else before.sequence) != sequence:
             return False
-        self.rows[row.id] = Version(0 if before is None else before.sequence + 1, (row.event_time_ms, row.offset))
+        written = row.event_time_ms, row.offset
+        if before is not None and written < before.written:
+            self.on_regression(partition, row.id, row.offset)
+        self.rows[row.id] = Version(0 if before is None else before.sequence + 1, written)
         return True
 
     def append_once(self, partition: int, row: Row) -> None:
@@ -112,8 +117,9 @@ class Store:
 class StoreSink:
     """A sink over a Store. `kind` is "newest", "unchanged" or "append"."""
 
-    def __init__(self, run: Simulation, store: Store, kind: str) -> None:
-        self._run, self._store, self._kind = run, store, kind
+    def __init__(self, run: Simulation, store: Store, kind: str, on_call: Callable[[], None]) -> None:
+        """`on_call` is called before each request, by the thread that sends it."""
+        self._run, self._store, self._kind, self._on_call = run, store, kind, on_call
 
     def open(self) -> None:
         """Connect."""
@@ -156,7 +162,10 @@ class StoreSink:
         batch.ownership.check()
         sequences = {id: None if found is None else found.sequence for id, found in read.items()}
         stored = self._call(
-            lambda: {id: self._store.put_if_unchanged(batch.rows[at], sequences[id]) for id, at in newest.items()}
+            lambda: {
+                id: self._store.put_if_unchanged(batch.partition, batch.rows[at], sequences[id])
+                for id, at in newest.items()
+            }
         )
         for index, row in enumerate(batch.rows):
             if index not in failed and not stored[row.id]:
@@ -168,6 +177,7 @@ class StoreSink:
         answers: list[object] = []
         if thread is None:
             raise RuntimeError("a sink is called by threads only")
+        self._on_call()
         thread.process.check()
 
         def take(result: object) -> None:
