@@ -105,8 +105,25 @@ def test_shared_cbor_values_do_not_fan_out() -> None:
     for _ in range(12):
         shared = [shared, shared]
     data = cbor2.dumps({"a": shared}, value_sharing=True)
-    with pytest.raises(PayloadError, match="more than 1000 values"):
+    with pytest.raises(PayloadError, match="only the tags 0, 1"):
         decode(data, 60, limits=Limits(max_items=1000))
+
+
+def test_cbor_does_not_repeat_a_text_by_reference() -> None:
+    # A text of 4 kB and 1,000 references to it, of 3 bytes each.
+    text = "x" * 4_000
+    data = cbor2.dumps([{"a": text} for _ in range(1_000)], string_referencing=True)
+    assert len(data) < 20_000
+    with pytest.raises(PayloadError, match="only the tags 0, 1"):
+        decode(data, 60)
+
+
+def test_cbor_keys_that_are_arrays_are_refused_before_they_are_compared() -> None:
+    # Arrays of -1 and -2, which have the same hash: comparing all with all takes seconds.
+    keys = [bytes([0x8C]) + bytes(0x20 | number >> bit & 1 for bit in range(12)) for number in range(4_096)]
+    data = b"\xb9\x10\x00" + b"".join(key + b"\x00" for key in keys)
+    with pytest.raises(PayloadError):
+        decode(data, 60)
 
 
 _json = st.recursive(

@@ -157,7 +157,6 @@ def _cbor(data: bytes, limits: Limits) -> object:
         raise PayloadError(f"not CBOR: {error.__cause__ or error}") from None
     if stream.tell() != len(data):
         raise PayloadError(f"not CBOR: {len(data) - stream.tell()} bytes are left over")
-    # Check before following references: shared values (tag 28) can be cyclic or fan out without end.
     _check(content, limits)
     return _plain(content)
 
@@ -172,8 +171,11 @@ def _decimal_fraction(parts: tuple[int, int], _immutable: bool) -> float:
 
 
 _TAGS: dict[int, Callable[[Any, bool], object]] = {4: _decimal_fraction}
-# No reading needs these types, and they are costly: big numbers with one hash, regular expressions, addresses, sets.
-_TAGS.update((tag, _refuse) for tag in (2, 3, 5, 30, 35, 36, 37, 52, 54, 100, 258, 260, 261, 1004, 43000))
+# No reading needs these types, and they are costly: big numbers with one hash, regular expressions, addresses, sets,
+# and references, with which a few bytes repeat a long text or a whole array (25, 28, 29, 256).
+_TAGS.update(
+    (tag, _refuse) for tag in (2, 3, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000)
+)
 
 
 def _plain(value: object) -> object:
