@@ -22,7 +22,6 @@ from isotherm.proofs.history.seeding.generator import (
     Line,
 )
 
-
 __all__ = ["FAULTS", "History"]
 
 
@@ -383,13 +382,9 @@ def change_late_reading(history: History) -> None:
 @fault("wrong-dead-letter")
 def dead_letter_written_record(history: History) -> None:
     """Write a record and dead-letter it, too."""
-    record = history.chance.choice([one for one in history.records(READINGS) if _is_row(history, one)])
+    record = next(one for one in history.records(READINGS) if history.all("row", store=TABLE, id=one["id"]))
     origin = [READINGS, record["partition"], record["offset"]]
     history.lines.append({"event": "dead-letter", "topic": SINK_DEAD, "origin": origin, "group": GROUPS[TABLE]})
-
-
-def _is_row(history: History, record: Line) -> bool:
-    return bool(history.all("row", store=TABLE, id=record["id"]))
 
 
 @fault("wrong-dead-letter")
