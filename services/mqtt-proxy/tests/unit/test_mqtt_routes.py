@@ -133,5 +133,5 @@ def test_a_regex_matches_in_linear_time_and_an_impossible_one_is_refused() -> No
     (route,) = regex_routes("a:(x+)+y", device_level=None)
     assert not route.matches("x" * 10_000)
     for pattern in (r"a:(x)\1", "a:x{2000}", "a:(?!x).*", "a:(x"):
-        with pytest.raises(RouteError, match="not a regular expression of RE2: [a-z]"):
+        with pytest.raises(RouteError, match=r"not a regular expression of RE2: [a-z]"):
             regex_routes(pattern, device_level=None)
