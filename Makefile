@@ -17,7 +17,7 @@ LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -
 # Without this, the verifier of the contract tests sends usage statistics.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -95,6 +95,9 @@ compose-proof: setup ## Run docker-compose.yml on an engine of its own, keep the
 
 demo: setup ## Run the whole suite on this machine: make demo, make demo RATE=2000 DEVICES=500; with DEMO_SECONDS=90 it ends and checks the result by itself
 	@JAVA_HOME="$$($(STACK) java-home)" exec $(BIN)/isotherm-demo $(if $(RATE),--rate "$(RATE)") $(if $(DEVICES),--devices "$(DEVICES)")
+
+history: setup ## Run the demo, write its history and judge it by the promises: make history, make history SECONDS=300
+	@JAVA_HOME="$$($(STACK) java-home)" $(BIN)/python -m isotherm.proofs record --demo .stack/history --seconds $(or $(SECONDS),90) .stack/history.jsonl
 
 screenshots: setup ## Take the pictures of docs/screenshots again, during a run of the demo
 	@mkdir -p docs/screenshots

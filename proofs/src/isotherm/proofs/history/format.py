@@ -37,7 +37,7 @@ RUN_EVENTS = frozenset(
 
 _EVENTS = KEYED_EVENTS | RUN_EVENTS
 MQTT, COAP = "mqtt-proxy", "coap-ingest"
-"""The doors by which a reading comes (`via`)."""
+"""The services by which a reading comes (`via`)."""
 
 
 class HistoryError(ValueError):
