@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from isotherm.proofs.fuzzing.minimisation import minimised
 from isotherm.proofs.fuzzing.target import Target
 from isotherm.proofs.fuzzing.worker import has_atheris, timed
 
-_EXECUTIONS = re.compile(r"stat::number_of_executed_units:\s*([0-9]+)|Done ([0-9]+) runs|^#([0-9]+)\s", re.MULTILINE)
 _STARTING_S = 300
 """How much longer than its time the process may live: it imports the suite, instrumented."""
 
@@ -34,6 +32,7 @@ class Outcome(NamedTuple):
     engine: str
     cpu_s: float
     executions: int
+    """0 for a campaign that a finding ended."""
     findings: tuple[Finding, ...]
     inputs: tuple[bytes, ...]
     """All inputs that the engine keeps, the committed ones among them."""
@@ -63,7 +62,7 @@ def fuzz(target: Target, seconds: float, seed: int, *, guided: bool = True) -> O
         if code and not findings:
             findings.append(Finding(b"", text[-4_000:]))
         counted = folder / "executions"
-        executions = int(counted.read_text(encoding="ascii")) if counted.exists() else _executions(text)
+        executions = int(counted.read_text(encoding="ascii")) if counted.exists() else 0
         inputs = tuple(path.read_bytes() for path in sorted((folder / "inputs").iterdir()))
     engine = "atheris" if guided else "random"
     return Outcome(engine, _children_cpu_s() - before, executions, tuple(findings), inputs)
@@ -85,10 +84,6 @@ def keep(target: Target, inputs: tuple[bytes, ...]) -> int:
     kept = minimised(target.make, {*corpus.load(target.name), *inputs})
     corpus.save(target.name, kept)
     return len(corpus.load(target.name))
-
-
-def _executions(text: str) -> int:
-    return max((int(next(filter(None, found))) for found in _EXECUTIONS.findall(text)), default=0)
 
 
 def _children_cpu_s() -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import os
 import resource
 import signal
 import sys
@@ -94,19 +95,26 @@ def _run_guided(name: str, seconds: float, seed: int, folder: Path) -> None:
         encoding="ascii",
     )
 
-    def one_input(data: bytes) -> None:
-        timed(run, data, MAX_CPU_S * _INSTRUMENTED)
+    end, executions = time.process_time() + seconds, 0
 
-    options = {
-        "max_total_time": round(seconds),
+    def one_input(data: bytes) -> None:
+        nonlocal executions
+        executions += 1
+        timed(run, data, MAX_CPU_S * _INSTRUMENTED)
+        if time.process_time() > end:
+            (folder / "executions").write_text(str(executions), encoding="ascii")
+            # libFuzzer has no other end that depends on processor time; it has written its inputs already.
+            os._exit(0)
+
+    options: dict[str, object] = {
         "seed": seed,
         "max_len": target.max_bytes,
         "timeout": _MAX_HANG_S,
         "rss_limit_mb": MAX_MEMORY_MB * 2,
         "artifact_prefix": f"{folder}/crash-",
-        "dict": folder / "words",
-        "print_final_stats": 1,
     }
+    if target.dictionary:
+        options["dict"] = folder / "words"
     atheris.Setup([name, *(f"-{key}={value}" for key, value in options.items()), str(folder / "inputs")], one_input)
     atheris.Fuzz()
 
