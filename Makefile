@@ -115,6 +115,12 @@ faults: setup ## Run the long fault tests, keep the output in docs/results/fault
 soak: setup ## Run the soak tests, keep the output in docs/results/soak.txt
 	@tools/record-results docs/results/soak.txt $(PYTEST) --no-header -v -m "long and not faults"
 
+fuzz: setup ## Fuzz the parsers, SECONDS of processor time each, or T="kcql mqtt-ingest"; adds to docs/results/fuzzing.txt
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || \
+		$(BIN)/pip install -q --no-deps --only-binary :all: --require-hashes -r proofs/atheris.lock || \
+		echo "fuzz: there is no wheel of atheris for this machine: inputs are random changes" >&2
+	@$(BIN)/python -m isotherm.proofs.fuzzing --seconds $(or $(SECONDS),60) $(addprefix --target ,$(T)) $(OPTIONS)
+
 bench-persisters: setup ## Compare the persisters with each sink's own client, all cases or C="cassandra"
 	@for case in $(or $(C),decoding elasticsearch cassandra hazelcast-map hazelcast-map-revisions hazelcast-ring-buffer); do \
 		tools/record-section docs/results/bench-persisters.txt "$$case" \
