@@ -65,8 +65,8 @@ tests: setup
 contracts: setup ## Check every promise between the services; needs no server
 	@$(PYTEST) -q -m "not integration" schemas contracts-tests
 
-contracts-update: setup ## Write pacts, recordings and the AsyncAPI document again
-	@$(BIN)/python -m isotherm.contracts update
+contracts-update: setup ## Write pacts, recordings and the AsyncAPI document again: make contracts-update REASON="why they change"
+	@$(BIN)/python -m isotherm.contracts update --reason "$(REASON)"
 
 contracts-release: setup ## Record the contracts of a release: make contracts-release VERSION=0.9.0
 	@$(BIN)/python -m isotherm.contracts release $(or $(VERSION),$(error say which version: make contracts-release VERSION=0.9.0))
