@@ -80,15 +80,17 @@ def test_values_of_all_stores_have_one_form() -> None:
 def test_ledgers_become_publishes_and_answers(tmp_path: Path) -> None:
     common = {"device_id": "d", "metric": "t", "event_time_ms": 5, "sequence": 1, "time_ms": 6, "qos": 1}
     mqtt, coap = tmp_path / "mqtt", tmp_path / "coap"
-    told = [{"event": "published", "value": 2.5, **common}, {"event": "acknowledged", **common}, {"event": "end"}]
+    told = [{"event": "published", "value": 2.5, **common}, {"event": "acknowledged", **common}]
+    told += [{"event": "connection-lost", "devices": ["d"], "time_ms": 7}, {"event": "end"}]
     mqtt.write_text("".join(json.dumps(line) + "\n" for line in [{"event": "start"}, *told]))
     coap.write_text(json.dumps({"event": "notified", "value": 1.0, **common}) + "\n" + '{"event":"notif')
     with HistoryFile(tmp_path / "history") as history:
         record_mqtt(history, [mqtt])
         record_coap(history, [coap])
-    published, acknowledged, ended, notified = lines(tmp_path / "history")
+    published, acknowledged, lost, ended, notified = lines(tmp_path / "history")
     assert (published["event"], published["id"], published["value"]) == ("published", ["d", "t", 5, 1], {"value": 2.5})
     assert (acknowledged["event"], acknowledged["via"], acknowledged["qos"]) == ("acknowledged", MQTT, 1)
+    assert lost == {"event": "connection-lost", "client": "d", "time": 7}
     assert ended == {"event": "clients-end", "via": MQTT}
     assert (notified["event"], notified["via"], notified["qos"]) == ("published", COAP, 0)
 
