@@ -30,7 +30,7 @@ _ELASTICSEARCH, _CASSANDRA, _HAZELCAST = (
 )
 _DEFAULT_REORDER_MS, _DEFAULT_MAX_SKEW_MS = 5_000, 60_000
 """Defaults of the alerts' settings, as docs/reference/settings.md states them."""
-_RULE_FIELDS = ("kind", "metric", "threshold", "hysteresis", "for_ms")
+_RULE_FIELDS = ("kind", "metric", "threshold", "hysteresis", "for_ms", "window_ms")
 _WINDOW = ("device_id", "metric", "window_start", "window_end")
 _GROUP = ("attribute", "group", "metric", "window_start", "window_end")
 _READING = ("device_id", "metric", "event_time", "sequence")
@@ -167,7 +167,7 @@ class DemoRecorder:
         rules = [
             {"name": rule.get("name", rule["kind"])} | {name: rule[name] for name in _RULE_FIELDS if name in rule}
             for rule in configured["rules"]
-            if rule["kind"] in ("above", "below")
+            if rule["kind"] in ("above", "below", "rate")
         ]
         overridden = [device["device_id"] for device in self._topics.values("devices") if device["thresholds"]]
         topics = {"input": addresses.readings_topic, "output": addresses.alerts_topic, "group": ALERTS_GROUP}
