@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isotherm.schemas
+from isotherm.flatavro.growth import GrowthError, check_growth
 from isotherm.servicekit.avro import WireFormatError, WriterSchema, is_recursive, parse, read_value
-from isotherm.servicekit.avro_growth import GrowthError, check_growth
 
 HEADER = bytes(5)
 EMPTY = {"type": "record", "name": "E", "fields": []}

@@ -21,8 +21,8 @@ import fastavro._read_py as python_reader  # it raises RecursionError where the 
 import httpx2  # what the registry client uses: its errors are not httpx's
 from fastavro.io.binary_decoder import BinaryDecoder
 
+from isotherm.flatavro.growth import GrowthError, check_growth
 from isotherm.flatavro.writing import flat_encoder
-from isotherm.servicekit.avro_growth import GrowthError, check_growth
 from isotherm.servicekit.registry_client import Schema, SchemaRegistryClient, SchemaRegistryError
 from isotherm.servicekit.settings import RegistrySettings
 

@@ -1,7 +1,9 @@
-"""aiocoap's message and token layers with two repairs: unpredictable tokens, and a bounded message id cache.
+"""aiocoap's message and token layers with repairs: tokens, message id cache, unassigned numbers, undecodable texts.
 
 aiocoap counts its tokens up from a random number of 16 bits, so that a notification over UDP can be forged by guessing.
-It also starts a timer for every request before anything can limit the rate of requests (docs/adr/0021).
+It starts a timer for every request before anything can limit the rate of requests (docs/adr/0021). It remembers each
+option number and content format that it ever saw, so that datagrams of unassigned numbers fill the memory. It drops a
+message with a text that is not UTF-8, with a traceback and without an answer.
 """
 
 from __future__ import annotations
@@ -16,19 +18,35 @@ from typing import Any, Protocol
 from aiocoap import ACK, CON, NON, RST, Context, Message  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.message import Direction  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.messagemanager import MessageManager  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap.numbers import OptionNumber  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap.numbers.contentformat import ContentFormat  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap.optiontypes import StringOption  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.tokenmanager import TokenManager  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.transports.udp6 import MessageInterfaceUDP6  # type: ignore[import-untyped]  # aiocoap ships no types
 
-from isotherm.coap_ingest.coap.library_repairs import apply_repairs
 from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache
-
-apply_repairs()
 
 TOKEN_BYTES = 8
 """The maximum length of a token (RFC 7252 section 5.3.1, which asks for at least 32 random bits)."""
 
 _ENDPOINT = struct.Struct("!16sHIH")
 _SESSION = struct.Struct("!QH")
+
+
+def _unassigned(cls: Any, value: int) -> Any:
+    """Return a number without a name that is not remembered."""
+    member = int.__new__(cls, value)
+    member._value_ = value
+    return member
+
+
+def _decode_text(option: Any, data: bytes) -> None:
+    """Keep bytes that are not UTF-8 as lone surrogates, which `check_options` refuses."""
+    option.value = data.decode("utf-8", "surrogateescape")
+
+
+OptionNumber._missing_ = ContentFormat._missing_ = classmethod(_unassigned)
+StringOption.decode = _decode_text
 
 
 class RequestFilter(Protocol):
