@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import isotherm.schemas
-from isotherm.flatavro.reading import FALLBACK_ERRORS
 from isotherm.persisters.records.connect_json import EnvelopeReader
 from isotherm.persisters.records.decoding import BAD_RECORD, AvroDecoder
 from isotherm.persisters.records.documents import NotADocumentError, to_json
@@ -94,7 +93,7 @@ class _Known:
         except WireFormatError:
             try:
                 self._decode(data)
-            except (WireFormatError, *FALLBACK_ERRORS):
+            except WireFormatError:
                 return
             raise
         found = self._decode(data).value
