@@ -27,8 +27,8 @@ def datagram(options: list[tuple[int, bytes]], message_id: int = 1, code: int = 
             nibbles.append(kind)
             extended += b"" if kind < 13 else (size - 13).to_bytes(1) if kind == 13 else (size - 269).to_bytes(2)
         data += bytes([nibbles[0] << 4 | nibbles[1]]) + extended + value
-    number = message_id.to_bytes(2, "big")
-    return b"\x42" + bytes([code]) + number + number + data + b"\xff" + BODY
+    token = message_id.to_bytes(2, "big")
+    return b"\x42" + bytes([code]) + token + token + data + b"\xff" + BODY
 
 
 @pytest.mark.parametrize(

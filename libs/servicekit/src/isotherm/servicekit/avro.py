@@ -19,11 +19,10 @@ from typing import Any, NamedTuple, cast
 import fastavro
 import fastavro._read_py as python_reader  # it raises RecursionError where the compiled reader ends the process
 import httpx2  # what the registry client uses: its errors are not httpx's
-
 from fastavro.io.binary_decoder import BinaryDecoder
 
+from isotherm.flatavro.growth import GrowthError, check_growth
 from isotherm.flatavro.writing import flat_encoder
-from isotherm.servicekit.avro_growth import GrowthError, check_growth
 from isotherm.servicekit.registry_client import Schema, SchemaRegistryClient, SchemaRegistryError
 from isotherm.servicekit.settings import RegistrySettings
 
@@ -61,28 +60,28 @@ def _read_decimal(data: bytes, writer: Mapping[str, Any] | None = None, _reader:
     return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACT)
 
 
-class _BoundedDecoder(BinaryDecoder):  # type: ignore[misc]  # it has no types
+class _BoundedDecoder(BinaryDecoder):
     """fastavro's decoder in Python, with an end to an integer: its time grows with the square of the length."""
 
     def read_long(self) -> int:
-        """Read a varint of at most ten bytes. Raises EOFError, ValueError."""
+        """Read a varint of at most ten bytes and 64 bits. Raises EOFError, ValueError."""
         bits = shift = 0
         for _ in range(_MAX_LONG_BYTES):
-            byte = self.fo.read(1)
+            byte: bytes = self.fo.read(1)
             if not byte:
                 raise EOFError
             bits |= (byte[0] & 127) << shift
-            if byte[0] < 128:
+            if byte[0] < 128 and not bits >> 64:
                 return bits >> 1 ^ -(bits & 1)
             shift += 7
-        raise ValueError("an integer has more than ten bytes")
+        raise ValueError("an integer has more than ten bytes or 64 bits")
 
     read_int = read_long
 
 
-python_reader.BinaryDecoder = _BoundedDecoder
-for _readers in (fastavro.read.LOGICAL_READERS, python_reader.LOGICAL_READERS):
-    _readers["bytes-decimal"] = _readers["fixed-decimal"] = _read_decimal
+python_reader.BinaryDecoder = _BoundedDecoder  # type: ignore[attr-defined]  # it is there, though not exported
+fastavro.read.LOGICAL_READERS["bytes-decimal"] = _read_decimal
+fastavro.read.LOGICAL_READERS["fixed-decimal"] = _read_decimal
 
 
 class WireFormatError(ValueError):

@@ -19,10 +19,10 @@ from aiocoap.messagemanager import MessageManager  # type: ignore[import-untyped
 from aiocoap.tokenmanager import TokenManager  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.transports.udp6 import MessageInterfaceUDP6  # type: ignore[import-untyped]  # aiocoap ships no types
 
-from isotherm.coap_ingest.coap.library_repairs import apply_repairs
 from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache
+from isotherm.coap_ingest.coap.options import repair_options
 
-apply_repairs()
+repair_options()
 
 TOKEN_BYTES = 8
 """The maximum length of a token (RFC 7252 section 5.3.1, which asks for at least 32 random bits)."""

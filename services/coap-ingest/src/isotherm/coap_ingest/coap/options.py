@@ -1,10 +1,17 @@
-"""Options of requests with a value outside of what their definition allows (RFC 7252 sections 5.4.1 to 5.4.5)."""
+"""Options with a value outside of what their definition allows (RFC 7252 sections 5.4.1 to 5.4.5).
+
+aiocoap keeps each option number and content format that it ever saw, so that a datagram of unassigned numbers takes
+memory for ever. It drops a message with a text that is not UTF-8, with a traceback and without an answer. Both are
+repaired here for every message of the process, received and sent.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from aiocoap.numbers import OptionNumber, codes  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap.numbers.contentformat import ContentFormat  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap.optiontypes import StringOption  # type: ignore[import-untyped]  # aiocoap ships no types
 
 _MAX_TEXT_BYTES = 255
 _UINT_BITS = {
@@ -79,3 +86,21 @@ def _bits(option: Any) -> int:
     if option.number in (OptionNumber.BLOCK1, OptionNumber.BLOCK2):
         return (int(value.block_number) << 4).bit_length()
     return int(value).bit_length()
+
+
+def repair_options() -> None:
+    """Replace the library's two methods; a second call changes nothing."""
+    OptionNumber._missing_ = ContentFormat._missing_ = classmethod(_unassigned)
+    StringOption.decode = _decode_text
+
+
+def _unassigned(cls: Any, value: int) -> Any:
+    """Return a member that is not remembered."""
+    member = int.__new__(cls, value)
+    member._value_ = value
+    return member
+
+
+def _decode_text(option: Any, data: bytes) -> None:
+    """Keep bytes that are not UTF-8 as lone surrogates; `check_options` refuses them."""
+    option.value = data.decode("utf-8", "surrogateescape")

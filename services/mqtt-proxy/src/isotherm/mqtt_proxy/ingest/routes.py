@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import re2  # type: ignore[import-untyped]  # it ships no types
+
 from isotherm import kcql
-from isotherm.connector.config.linear_pattern import LinearPattern
 from isotherm.kcql.filters import matches_filter, without_share
 from isotherm.kcql.projection.compiler import compile_projection
 
 CLAUSES = frozenset(("IGNORE", "WITHSTRUCTURE"))
 _CACHED_TOPICS = 10_000
 _KAFKA_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+# Devices choose the topics, and `(x+)+y` keeps a backtracking engine busy for hours: RE2 takes linear time (ADR 111).
+_RE2_OPTIONS = re2.Options()
+_RE2_OPTIONS.log_errors = False
 _REGEX_PAIR = re.compile(r"([A-Za-z0-9._-]{1,249})\s*:\s*(.*)", re.DOTALL)
 
 
@@ -154,19 +158,28 @@ def regex_routes(text: str, *, device_level: int | None) -> list[Route]:
             raise RouteError(f"{entry!r} is not `kafka-topic:regular expression`")
         check_kafka_topic(pair[1], entry)
         try:
-            pattern = LinearPattern(pair[2])
-        except re.error as error:
-            raise RouteError(f"{entry!r}: not a regular expression: {error}") from None
+            pattern = re2.compile(pair[2], _RE2_OPTIONS)
+        except re2.error as error:
+            raise RouteError(f"{entry!r}: not a regular expression of RE2: {_reason(error)}") from None
         routes.append(
             Route(
                 text=entry,
-                matches=pattern.fullmatch,
+                matches=_full_match(pattern),
                 target=pair[1],
                 device_level=device_level,
                 metric=pair[1],
             )
         )
     return routes
+
+
+def _full_match(pattern: Any) -> Callable[[str], bool]:
+    return lambda topic: pattern.fullmatch(topic) is not None
+
+
+def _reason(error: Exception) -> str:
+    reason = error.args[0] if error.args else error
+    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
 
 def _entries(text: str) -> list[str]:
