@@ -19,7 +19,8 @@ from isotherm.persisters.consuming import offsets
 from isotherm.persisters.consuming.fetch_positions import FetchPositions
 from isotherm.persisters.task.dead_letter_sender import DeadLetterSender
 from isotherm.persisters.task.loop import Loop
-from isotherm.proofs.worlds.persisters import PersistersWorld, Terms, draw_terms
+from isotherm.proofs.worlds.persister_terms import Terms, draw_terms
+from isotherm.proofs.worlds.persisters import PersistersWorld
 from isotherm.proofs.worlds.scenario import Fault, Scenario, shrink
 
 WORLD = PersistersWorld()

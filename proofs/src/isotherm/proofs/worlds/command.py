@@ -17,6 +17,7 @@ from isotherm.proofs.worlds.scenario import Scenario, World, shrink
 
 WORLDS = {
     "persisters": "isotherm.proofs.worlds.persisters:PersistersWorld",
+    "connectors": "isotherm.proofs.worlds.connectors:ConnectorsWorld",
 }
 """By name, where each world is; it is imported when it is chosen."""
 

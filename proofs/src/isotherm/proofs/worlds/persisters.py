@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
-from confluent_kafka import KafkaError
-
 from isotherm import kcql
 from isotherm.connector.errors.dead_letters import DeadLetterQueue, DeadLettersUnavailableError
-from isotherm.connector.errors.policies import ErrorPolicy, Policy
 from isotherm.persisters.api.plan import compile_plan
 from isotherm.persisters.api.record import FailedRecord, ProjectedRecord, Record
 from isotherm.persisters.api.row import Row
-from isotherm.persisters.buffers.limits import BufferLimits
 from isotherm.persisters.consuming.fetch_positions import NothingReadError
 from isotherm.persisters.task.dead_letter_sender import DeadLetterSender
 from isotherm.persisters.task.loop import Loop
-from isotherm.persisters.task.loop_settings import LoopSettings
 from isotherm.persisters.task.task_failure import TaskFailedError
-from isotherm.proofs.kafka.cluster import NODES, Cluster
+from isotherm.proofs.kafka.cluster import Cluster
 from isotherm.proofs.kafka.connection import Connection
 from isotherm.proofs.kafka.groups import CommittedOffset
 from isotherm.proofs.kafka.log import Batch, Payload
@@ -32,109 +28,20 @@ from isotherm.proofs.kafka.thread_producer import Producer
 from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.patching import simulated_modules
 from isotherm.proofs.kernel.simulation import Process, Simulation
-from isotherm.proofs.kernel.simulation import Thread as SimulatedThread
+from isotherm.proofs.worlds.persister_terms import KINDS, TOPIC, draw_terms
 from isotherm.proofs.worlds.persister_truth import BAD, DEAD_LETTERS, FILTERED, GOOD, Truth
 from isotherm.proofs.worlds.scenario import Fault, Outcome, Scenario, draw_faults
 from isotherm.proofs.worlds.stores import POISON, Store, StoreSink, StoreWeather
+from isotherm.proofs.worlds.workers import WORKERS, Worker, WorkerFaults
 from isotherm.servicekit.health import Health
 from isotherm.servicekit.lifecycle import Stop
 
-TOPIC, GROUP = "readings", "connect-sink"
-_WORKERS = 3
+GROUP = "connect-sink"
 _CALM_MS = 10 * 60_000.0
 """So long after the last fault and the last record, everything must be settled."""
-_EXPECTED_ENDS = (TaskFailedError, DeadLettersUnavailableError, NothingReadError)
-"""How a task may end: its supervisor starts it again."""
-
-_KINDS = (
-    ("kill", _WORKERS, (1, 60_000)),
-    ("stop", _WORKERS, (1, 60_000)),
-    ("freeze", _WORKERS, (500, 90_000)),
-    ("freeze_in_write", _WORKERS, (5_000, 90_000)),
-    ("cut_off", _WORKERS, (1_000, 90_000)),
-    ("kill_in_write", _WORKERS, (1, 10_000)),
-    ("store_down", 1, (1_000, 120_000)),
-    ("store_frozen", 1, (1_000, 120_000)),
-    ("store_loss", 1, (1_000, 120_000)),
-    ("store_overload", 1, (1_000, 120_000)),
-    ("store_slow", 1, (1_000, 120_000)),
-    ("broker_away", NODES, (500, 90_000)),
-    ("broker_frozen", NODES, (500, 90_000)),
-    ("broker_loss", NODES, (1_000, 120_000)),
-    ("coordinator_away", 1, (500, 60_000)),
-    ("leader_moves", 8, (1, 2)),
-    ("retention", 8, (1, 2)),
-    ("stall", _WORKERS, (1, 2)),
-)
 
 _STATEMENT = kcql.parse("INSERT INTO target SELECT * FROM readings")[0]
 _PLAN = compile_plan(_STATEMENT, None, "-")
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a seed draws beside its faults."""
-
-    store: str
-    policy: ErrorPolicy
-    settings: LoopSettings
-    input_ms: int
-    records: int
-    """About how many records are written in this time."""
-    keys: int
-    partitions: int
-    failing: float
-    """Share of the records that cannot be written."""
-    transactions: float
-    """Share of the records that are written in transactions."""
-    longest_wait_s: float
-    """Longest wait of an iteration of the loop: long runs of three workers would spend their time on looking."""
-    is_fast: bool
-    """Whether batches of good records take the fast path."""
-
-
-def draw_terms(chance: random.Random) -> Terms:
-    """Draw the terms of a seed."""
-    dead_letters = chance.random() < 0.6
-    policy = chance.choice(
-        (
-            ErrorPolicy(Policy.NOOP, dead_letters=dead_letters, retry_interval_ms=5_000),
-            ErrorPolicy(Policy.THROW, tolerate_all=True, dead_letters=dead_letters, retry_interval_ms=10_000),
-            ErrorPolicy(Policy.RETRY, -1, 5_000, dead_letters=True),
-            ErrorPolicy(Policy.RETRY, chance.randrange(1, 8), 5_000, dead_letters=True),
-            ErrorPolicy(Policy.THROW, retry_interval_ms=60_000),
-        )
-    )
-    may_fail = policy.policy is not Policy.THROW or policy.tolerate_all
-    batch = chance.choice((1, 5, 50, 500))
-    settings = LoopSettings(
-        [TOPIC],
-        BufferLimits(
-            batch_records=batch,
-            linger_ms=chance.choice((0, 0, 50, 1_000)),
-            waiting_records=chance.choice((4, 50, 2_000)),
-            writing_records=chance.choice((4, 100, 16_000)),
-        ),
-        writers=chance.choice((1, 2, 8)),
-        commit_interval_ms=chance.choice((50, 1_000, 1_000, 10_000)),
-        drain_timeout_ms=chance.choice((0, 1_000, 15_000)),
-        session_timeout_ms=chance.choice((6_000, 10_000, 45_000)),
-        stall_ms=20_000.0,
-    )
-    input_ms = chance.choice((20_000, 60_000, 60_000, 300_000, 1_800_000, 10_800_000))
-    return Terms(
-        chance.choice(("newest", "unchanged", "append")),
-        policy,
-        settings,
-        input_ms,
-        chance.choice((10, 100, 1_000)),
-        chance.choice((1, 5, 40)),
-        chance.choice((1, 3, 8)),
-        chance.choice((0.0, 0.05, 0.5)) if may_fail else 0.0,
-        chance.choice((0.0, 0.0, 0.3)),
-        2.0 if input_ms > 1_000_000 else chance.choice((0.2, 1.0)),
-        chance.random() < 0.5,
-    )
 
 
 def _project(record: Record) -> ProjectedRecord:
@@ -167,19 +74,16 @@ class _Observer:
 
 
 @dataclass
-class _Worker:
-    number: int
-    starts: int = 0
+class _TaskWorker(Worker):
+    consumer: Consumer | None = None
     armed: Fault | None = None
     """What happens at its next request to the store."""
-    process: Process | None = None
-    consumer: Consumer | None = None
-    stop: Stop | None = None
-    ends: list[str] = field(default_factory=list)
 
 
-class _Run:
+class _Run(WorkerFaults[_TaskWorker]):
     """One run of a scenario."""
+
+    expected_ends = (TaskFailedError, DeadLettersUnavailableError, NothingReadError)
 
     def __init__(self, scenario: Scenario, keeps_trace: bool) -> None:
         chance = random.Random(scenario.seed)
@@ -200,20 +104,24 @@ class _Run:
             note=run.note,
         )
         self.cluster.groups.on_commit = self._judge
-        self.workers = [_Worker(number) for number in range(_WORKERS)]
+        self.workers = [_TaskWorker(number) for number in range(WORKERS)]
         self._written = 0
         self._last_time_ms: dict[bytes, int] = {}
         self._transactions: list[tuple[int, Callable[[bool], None]]] = []
         self._faults = scenario.faults
 
+    def find(self, text: str) -> None:
+        """Add a finding."""
+        self.truth.find(text)
+
     def to_the_end(self) -> Outcome:
         run, terms = self.run, self.terms
         run.note(terms)
         for worker in self.workers:
-            run.call_later(run.random.uniform(0.0, 5_000.0), lambda worker=worker: self._start(worker))  # type: ignore[misc]
+            run.call_later(run.random.uniform(0.0, 5_000.0), partial(self.start, worker))
         run.call_later(0.0, self._produce)
         for fault in self._faults:
-            run.call_later(fault.at_ms, lambda fault=fault: self._apply(fault))  # type: ignore[misc]
+            run.call_later(fault.at_ms, partial(self.apply, fault))
         faults_ms = max((one.at_ms + one.for_ms for one in self._faults), default=0)
         busy_ms = max(terms.input_ms, faults_ms) + 1_000
         run.run(busy_ms, lambda: bool(self.truth.findings))
@@ -267,30 +175,7 @@ class _Run:
         self._last_time_ms[key] = time_ms
         return Payload(key, value, (), time_ms)
 
-    def _start(self, worker: _Worker) -> None:
-        if worker.process is not None and not worker.process.is_dead:
-            return
-        worker.starts += 1
-        process = worker.process = Process(self.run, f"worker-{worker.number}.{worker.starts}")
-        self.run.note("start", process.name)
-        thread = process.start_thread(lambda: self._work(worker, process), "main")
-        self._watch(worker, process, thread)
-
-    def _watch(self, worker: _Worker, process: Process, thread: SimulatedThread) -> None:
-        """Start a task again that has ended by itself, as its supervisor does."""
-        if process.is_dead:
-            return
-        if not thread.is_over:
-            self.run.call_later(1_000.0, lambda: self._watch(worker, process, thread))
-            return
-        process.kill()
-        failure = thread.failure
-        self.run.note("ended", process.name, "" if failure is None else type(failure).__name__)
-        if failure is not None and not isinstance(failure, _EXPECTED_ENDS):
-            self.truth.find(f"a task ended with {type(failure).__name__}: {failure}")
-        self.run.call_later(2_000.0, lambda: self._start(worker))
-
-    def _work(self, worker: _Worker, process: Process) -> None:
+    def work(self, worker: _TaskWorker, process: Process) -> None:
         run, terms = self.run, self.terms
         settings = terms.settings
         connection = Connection(process, self.cluster, self.network, run, f"sink-{worker.number}")
@@ -319,7 +204,7 @@ class _Run:
             observer=_Observer(),
         ).run(worker.stop)
 
-    def _sender(self, connection: Connection, worker: _Worker) -> DeadLetterSender:
+    def _sender(self, connection: Connection, worker: _TaskWorker) -> DeadLetterSender:
         queue = None
         if self.terms.policy.dead_letters:
             producer = Producer(connection, self.run, {"delivery.timeout.ms": 30_000})
@@ -327,36 +212,12 @@ class _Run:
         config = SimpleNamespace(name="sink", definition=SimpleNamespace(klass="model"))
         return DeadLetterSender(queue, cast(Any, config), worker.number, lambda _failed: None)
 
-    def _apply(self, fault: Fault) -> None:
-        self.run.note("fault", *fault)
-        getattr(self, f"_fault_{fault.kind}")(fault)
-
-    def _later(self, fault: Fault, callback: Callable[[], None]) -> None:
-        self.run.call_later(fault.for_ms, callback)
-
-    def _fault_kill(self, fault: Fault) -> None:
-        worker = self.workers[fault.target]
-        if worker.process is not None:
-            worker.process.kill()
-        self._later(fault, lambda: self._start(worker))
-
-    def _fault_stop(self, fault: Fault) -> None:
-        worker = self.workers[fault.target]
-        if worker.stop is not None:
-            worker.stop.set()
-
-    def _fault_freeze(self, fault: Fault) -> None:
-        process = self.workers[fault.target].process
-        if process is not None:
-            process.freeze()
-            self._later(fault, process.thaw)
-
     def _fault_freeze_in_write(self, fault: Fault) -> None:
         self.workers[fault.target].armed = fault
 
     _fault_kill_in_write = _fault_freeze_in_write
 
-    def _before_store_call(self, worker: _Worker) -> None:
+    def _before_store_call(self, worker: _TaskWorker) -> None:
         armed, process = worker.armed, worker.process
         if armed is None or process is None or self.run.random.random() < armed.share:
             return
@@ -364,17 +225,11 @@ class _Run:
         self.run.note(armed.kind, process.name)
         if armed.kind == "freeze_in_write":
             process.freeze()
-            self._later(armed, process.thaw)
+            self.later(armed, process.thaw)
             self.run.wait(0.0)
         else:
             self.run.call_later(self.run.random.uniform(0.0, 30.0), process.kill)
-            self._later(armed, lambda: self._start(worker))
-
-    def _fault_cut_off(self, fault: Fault) -> None:
-        process = self.workers[fault.target].process
-        if process is not None:
-            self.network.cut_off.add(process.name)
-            self._later(fault, lambda: self.network.cut_off.discard(process.name))
+            self.later(armed, lambda: self.start(worker))
 
     def _fault_stall(self, fault: Fault) -> None:
         consumer = self.workers[fault.target].consumer
@@ -383,43 +238,23 @@ class _Run:
 
     def _fault_store_down(self, fault: Fault) -> None:
         self.store.weather.is_down = True
-        self._later(fault, lambda: setattr(self.store.weather, "is_down", False))
+        self.later(fault, lambda: setattr(self.store.weather, "is_down", False))
 
     def _fault_store_frozen(self, fault: Fault) -> None:
         self.store.weather.is_frozen = True
-        self._later(fault, self.store.thaw)
+        self.later(fault, self.store.thaw)
 
     def _fault_store_loss(self, fault: Fault) -> None:
         self.store.weather.loss = fault.share
-        self._later(fault, lambda: setattr(self.store.weather, "loss", 0.0))
+        self.later(fault, lambda: setattr(self.store.weather, "loss", 0.0))
 
     def _fault_store_overload(self, fault: Fault) -> None:
         self.store.weather.overload = fault.share
-        self._later(fault, lambda: setattr(self.store.weather, "overload", 0.0))
+        self.later(fault, lambda: setattr(self.store.weather, "overload", 0.0))
 
     def _fault_store_slow(self, fault: Fault) -> None:
         self.store.weather.latency_ms = 100.0, 12_000.0 * fault.share
-        self._later(fault, lambda: setattr(self.store.weather, "latency_ms", StoreWeather().latency_ms))
-
-    def _fault_broker_away(self, fault: Fault) -> None:
-        weather = self.network.of(fault.target)
-        weather.is_away = True
-        self._later(fault, lambda: setattr(weather, "is_away", False))
-
-    def _fault_broker_frozen(self, fault: Fault) -> None:
-        weather = self.network.of(fault.target)
-        weather.is_frozen = True
-        self._later(fault, lambda: setattr(weather, "is_frozen", False))
-
-    def _fault_broker_loss(self, fault: Fault) -> None:
-        weather = self.network.of(fault.target)
-        weather.loss = fault.share / 2
-        self._later(fault, lambda: setattr(weather, "loss", 0.0))
-
-    def _fault_coordinator_away(self, fault: Fault) -> None:
-        groups = self.cluster.groups
-        groups.away_code = KafkaError.NOT_COORDINATOR
-        self._later(fault, lambda: setattr(groups, "away_code", None))
+        self.later(fault, lambda: setattr(self.store.weather, "latency_ms", StoreWeather().latency_ms))
 
     def _fault_leader_moves(self, fault: Fault) -> None:
         self.cluster.move_leader(self.partitions[fault.target % len(self.partitions)])
@@ -445,7 +280,7 @@ class PersistersWorld:
         chance = random.Random(seed)
         terms = draw_terms(chance)
         most = 30 if terms.input_ms > 1_000_000 else 8
-        return Scenario(seed, draw_faults(chance, _KINDS, terms.input_ms, most))
+        return Scenario(seed, draw_faults(chance, KINDS, terms.input_ms, most))
 
     def run(self, scenario: Scenario, *, keeps_trace: bool = False) -> Outcome:
         """Run a scenario to its end."""

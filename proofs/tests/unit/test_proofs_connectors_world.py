@@ -1,0 +1,101 @@
+"""The world of the connector workers finds nothing in the code as it is, and convicts faults that are put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from isotherm.connector.distributed import controller
+from isotherm.connector.distributed.controller import Controller, DeleteStatus
+from isotherm.connector.distributed.worker import DistributedWorker
+from isotherm.connector.state.desired_state import DesiredState
+from isotherm.proofs.worlds.connectors import ConnectorsWorld
+from isotherm.proofs.worlds.scenario import Fault, Scenario
+
+WORLD = ConnectorsWorld()
+Patch = pytest.MonkeyPatch
+REBALANCES = tuple(Fault("stop", 10_000 + 15_000 * number, 1, number % 3) for number in range(6))
+KILLS = tuple(Fault("kill", 10_000 + 15_000 * number, 2_000, number % 3) for number in range(4))
+DEATHS = tuple(Fault("task_dies", 10_000 + 5_000 * number, 1, number) for number in range(10))
+
+
+def test_the_code_as_it_is_has_no_finding_and_each_seed_has_one_trace() -> None:
+    started = 0
+    for seed in range(12):
+        first = WORLD.run(WORLD.scenario(seed), keeps_trace=True)
+        assert first.findings == []
+        started += sum("task starts" in line for line in first.lines)
+        if seed < 3:
+            again = WORLD.run(WORLD.scenario(seed), keeps_trace=True)
+            assert (again.lines, again.digest) == (first.lines, first.digest)
+    assert started > 100
+
+
+def give_partitions_away_before_their_tasks_have_ended(patch: Patch) -> None:
+    patch.setattr(DistributedWorker, "_until_clear", lambda self, _partitions, status: self._reconcile(status))
+
+
+def ignore_requests_to_restart(patch: Patch) -> None:
+    def configured(self: Controller, name: str, desired: DesiredState | None) -> None:
+        original(self, name, desired and replace(desired, target=replace(desired.target, restarts=0)))
+
+    original = Controller.configured
+    patch.setattr(Controller, "configured", configured)
+
+
+def ignore_new_configurations(patch: Patch) -> None:
+    def is_same(self: Any, other: object) -> bool:
+        return isinstance(other, controller._Spec) and self.restarts == other.restarts
+
+    patch.setattr(controller._Spec, "__eq__", is_same)
+
+
+def keep_deleted_connectors(patch: Patch) -> None:
+    def configured(self: Controller, name: str, desired: DesiredState | None) -> None:
+        if desired is not None:
+            original(self, name, desired)
+
+    original = Controller.configured
+    patch.setattr(Controller, "configured", configured)
+
+
+def leave_statuses_behind(patch: Patch) -> None:
+    def actions(self: Controller, now_ms: float) -> list[Any]:
+        return [one for one in original(self, now_ms) if not isinstance(one, DeleteStatus)]
+
+    original = Controller.actions
+    patch.setattr(Controller, "actions", actions)
+
+
+def forget_revoked_partitions(patch: Patch) -> None:
+    patch.setattr(Controller, "revoked", lambda *_: None)
+
+
+def never_restart_a_failed_task(patch: Patch) -> None:
+    patch.setattr(controller._Task, "may_start", lambda self, _now_ms: self.failure is None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "faults", "words"),
+    [
+        (give_partitions_away_before_their_tasks_have_ended, REBALANCES, "while it ran on"),
+        (ignore_requests_to_restart, (), "was not started again"),
+        (ignore_new_configurations, (), ""),
+        (keep_deleted_connectors, (), ""),
+        (leave_statuses_behind, REBALANCES, "workers report"),
+        (forget_revoked_partitions, REBALANCES, ""),
+        (never_restart_a_failed_task, DEATHS, "desired are"),
+    ],
+)
+def test_a_fault_in_the_code_is_convicted(
+    fault: Callable[[Patch], None], faults: tuple[Fault, ...], words: str, monkeypatch: Patch
+) -> None:
+    """Within twenty seeds; without the fault, the same scenario has no finding."""
+    with monkeypatch.context() as patch:
+        fault(patch)
+        found = next(one for seed in range(20) if WORLD.run(one := Scenario(seed, faults)).findings)
+        assert words in WORLD.run(found).findings[0]
+    assert WORLD.run(found).findings == []
