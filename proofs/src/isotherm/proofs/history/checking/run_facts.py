@@ -70,7 +70,7 @@ class RunFacts:
     last_records: dict[tuple[str, int], int] = field(default_factory=dict)
     """Highest offset of a committed record by topic and partition; behind it are at most transaction markers."""
     stored_via: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
-    """Committed records by topic and door."""
+    """Committed records by topic and service (`via`)."""
     acknowledged: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Acknowledgements that clients got, by QoS."""
     aborted: set[Position] = field(default_factory=set)

@@ -15,7 +15,7 @@ from isotherm.proofs.history.recording.history_file import HistoryFile, owner
 _REQUEST_TIMEOUT_S = 30.0
 _POLL_S = 0.5
 _BATCH = 1_000
-_DOORS = {"mqtt.topic": MQTT, "coap.uri": COAP}
+_SERVICES = {"mqtt.topic": MQTT, "coap.uri": COAP}
 _ERROR = "__connect.errors."
 
 
@@ -60,7 +60,7 @@ class TopicReader:
                 id=decoded.identity if decoded else None,
                 state="committed" if offset in committed[partition] else "aborted",
                 value=decoded.value if decoded else {},
-                via=next((door for header, door in _DOORS.items() if header in headers), None),
+                via=next((service for header, service in _SERVICES.items() if header in headers), None),
             )
         return keys
 

@@ -15,8 +15,8 @@ def judge(collection: Collection, facts: RunFacts, report: Report) -> None:
         return
     for via in {publish.via for publish in collection.publishes.values()} - facts.clients_ended:
         report.cannot(f"the clients of {via} may have been told more than the history has")
-    doors = [letter for letter in facts.dead_letters if letter.origin is None]
-    refused = {letter.id for letter in doors}
+    unsourced = [letter for letter in facts.dead_letters if letter.origin is None]
+    refused = {letter.id for letter in unsourced}
     for identity, (line, _) in due.items():
         publish = collection.publishes.get(identity)
         if publish is None:

@@ -76,9 +76,9 @@ def _judge_groups(facts: RunFacts, report: Report) -> None:
         end = facts.ends[topic, partition]
         if end.first == 0 and counts["read"] != records:
             report.convict(f"{where}: read {counts['read']}, but the partition has {records}", newest.line, end.line)
-        letters = len(dead.get((group, topic, partition), ()))
-        if counts.get("dead_lettered", 0) != letters:
-            what = f"{where}: counted {counts.get('dead_lettered', 0)} dead letters, but there are {letters}"
+        there_are = len(dead.get((group, topic, partition), ()))
+        if counts.get("dead_lettered", 0) != there_are:
+            what = f"{where}: counted {counts.get('dead_lettered', 0)} dead letters, but there are {there_are}"
             report.convict(what, newest.line)
 
 
