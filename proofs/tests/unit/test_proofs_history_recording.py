@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import fastavro
 import pytest
@@ -44,7 +45,7 @@ def registry() -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = json.dumps({"schema": json.dumps(SCHEMA)}).encode()
-            self.send_response(200 if self.path == "/api/schemas/ids/7" else 404)
+            self.send_response({"7": 200, "8": 404}.get(self.path.removeprefix("/api/schemas/ids/"), 500))
             self.end_headers()
             self.wfile.write(body)
 
@@ -68,6 +69,9 @@ def test_values_are_decoded_by_the_writers_schema_with_times_as_epoch_ms(registr
     assert decoded.value == {"device_id": "d", "event_time": 1_700_000_000_123, "value": "nan"}
     assert decoded.identity == ["d", 1_700_000_000_123]
     assert avro.decode(b"{}") is None
+    assert avro.decode(struct.pack(">bI", 0, 8) + body.getvalue()) is None
+    with pytest.raises(HTTPError):
+        avro.decode(struct.pack(">bI", 0, 9) + body.getvalue())
     assert avro.decode(struct.pack(">bI", 0, 7) + b"\x08d") is None
 
 
