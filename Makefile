@@ -17,7 +17,7 @@ LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -
 # Without this, the verifier of the contract tests sends usage statistics.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -65,8 +65,8 @@ tests: setup
 contracts: setup ## Check every promise between the services; needs no server
 	@$(PYTEST) -q -m "not integration" schemas contracts-tests
 
-contracts-update: setup ## Write pacts, recordings and the AsyncAPI document again
-	@$(BIN)/python -m isotherm.contracts update
+contracts-update: setup ## Write pacts, recordings and the AsyncAPI document again: make contracts-update REASON="why they change"
+	@$(BIN)/python -m isotherm.contracts update --reason "$(REASON)"
 
 contracts-release: setup ## Record the contracts of a release: make contracts-release VERSION=0.9.0
 	@$(BIN)/python -m isotherm.contracts release $(or $(VERSION),$(error say which version: make contracts-release VERSION=0.9.0))
@@ -112,8 +112,17 @@ docs-serve: setup ## Show the documentation site at http://127.0.0.1:8000, rebui
 faults: setup ## Run the long fault tests, keep the output in docs/results/faults.txt
 	@tools/record-results docs/results/faults.txt $(PYTEST) --no-header -v -n $(or $(PROCESSES),2) --no-loadscope-reorder --durations=0 --durations-min=20 -m "faults and long"
 
+simulate: setup ## Run worlds from seeds, keep the results: make simulate SEEDS=500, or W=persisters
+	@$(BIN)/python -m isotherm.proofs simulate --record --seeds $(or $(SEEDS),100) --processes $(or $(PROCESSES),2) $(if $(W),--world $(W))
+
 soak: setup ## Run the soak tests, keep the output in docs/results/soak.txt
 	@tools/record-results docs/results/soak.txt $(PYTEST) --no-header -v -m "long and not faults"
+
+fuzz: setup ## Fuzz the parsers, SECONDS of processor time each, or T="kcql mqtt-ingest"; adds to docs/results/fuzzing.txt
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || \
+		$(BIN)/pip install -q --no-deps --only-binary :all: --require-hashes -r proofs/atheris.lock || \
+		echo "fuzz: there is no wheel of atheris for this machine: inputs are random changes" >&2
+	@$(BIN)/python -m isotherm.proofs.fuzzing --seconds $(or $(SECONDS),60) $(addprefix --target ,$(T)) $(OPTIONS)
 
 bench-persisters: setup ## Compare the persisters with each sink's own client, all cases or C="cassandra"
 	@for case in $(or $(C),decoding elasticsearch cassandra hazelcast-map hazelcast-map-revisions hazelcast-ring-buffer); do \

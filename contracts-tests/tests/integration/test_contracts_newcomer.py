@@ -85,7 +85,7 @@ def test_a_field_is_added_by_the_readme_alone(copy: Path) -> None:
     shown["value"]["quality"] = "poor"
     example.write_text(json.dumps(shown, indent=2) + "\n", encoding="utf-8")
 
-    assert str(copy) in _run(copy, "-m", "isotherm.contracts", "update")
+    assert str(copy) in _run(copy, "-m", "isotherm.contracts", "update", "--reason", "A newcomer.")
     # What the mutations, the gate's own known-bad cases and those of can-deploy prove does not depend on the catalog.
     other = (
         "mutation",

@@ -7,16 +7,17 @@ import os
 import sys
 from collections.abc import Sequence
 
-from isotherm.contracts import deploy, generate, releases
+from isotherm.contracts import changes, deploy, generate, releases
 from isotherm.contracts.providers import PROVIDERS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; exit code 1 when a contract is broken, 2 for a version that does not exist or cannot be recorded."""
+    """Entry point; exit code 1 for a broken contract or a missing reason, 2 for a version without contracts."""
     os.environ["PACT_DO_NOT_TRACK"] = "true"
     parser = argparse.ArgumentParser(prog="python -m isotherm.contracts", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("update", help="write pacts, recordings and the AsyncAPI document anew")
+    update = commands.add_parser("update", help="write pacts, recordings and the AsyncAPI document anew")
+    update.add_argument("--reason", default="", help="why pacts or recordings change; kept in recordings/CHANGES.md")
     record = commands.add_parser("release", help="record the contracts and schema versions of this version")
     record.add_argument("version", help="the version of the packages, such as 0.9.0")
     check = commands.add_parser("can-deploy", help="check a service's working tree against a deployed version")
@@ -26,8 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
     if arguments.command == "update":
-        for path in generate.update():
-            sys.stdout.write(f"{path}\n")
+        try:
+            for line in generate.update(arguments.reason):
+                sys.stdout.write(f"{line}\n")
+        except changes.ReasonMissingError as error:
+            sys.stderr.write(
+                f'{error}\nnothing is written: these change; say why: make contracts-update REASON="..."\n'
+            )
+            return 1
         return 0
     try:
         if arguments.command == "release":

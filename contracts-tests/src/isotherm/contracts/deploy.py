@@ -143,7 +143,12 @@ def _as_provider(service: str, folder: Path, harness: Harness, readers: SchemaCa
 def _as_consumer(needs: list[Need], folder: Path, harness: Harness, readers: SchemaCatalog, verdict: Verdict) -> None:
     recorded = recordings.read(folder, harness)
     with tempfile.TemporaryDirectory(prefix="isotherm-pacts-") as written:
-        pacts.write(needs, Path(written))
+        made = {(need.provider, need.scenario) for need in needs}
+        known = {(provider, name) for provider, messages in recorded.items() for name in messages}
+        for provider, name in sorted(made - known):
+            if provider in recorded:
+                verdict.notes.append(f"the deployed {provider} has not recorded {name!r}: not checked")
+        pacts.write([one for one in needs if (one.provider, one.scenario) in known], Path(written))
         for provider in sorted({need.provider for need in needs}):
             if provider not in recorded:
                 verdict.problems.append(f"the deployed {provider} has no recordings: it is not known what it writes")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from isotherm.contracts import asyncapi, schema_catalog
+from isotherm.contracts import asyncapi, changes, schema_catalog
 from isotherm.contracts.consumers import NEEDS
 from isotherm.contracts.harness import Harness
 from isotherm.contracts.pact import pacts, recordings
@@ -13,13 +15,34 @@ from isotherm.contracts.paths import DOCS, PACTS, RECORDINGS
 from isotherm.contracts.providers import PROVIDERS
 
 
-def update() -> Iterator[Path]:
-    """Write all generated files; yields the paths that were written."""
-    pacts.write(NEEDS, PACTS)
-    yield PACTS
-    with Harness(schema_catalog.current()) as harness:
-        for provider in sorted({need.provider for need in NEEDS}):
-            yield recordings.write(RECORDINGS, provider, PROVIDERS[provider](harness), harness)
+def update(reason: str = "") -> Iterator[str]:
+    """Write all generated files; yields what changed, and the paths that were written.
+
+    Raises ReasonMissingError when pacts or recordings would change and there is no `reason`; nothing is written then.
+    """
+    folder = PACTS.parent
+    with tempfile.TemporaryDirectory(prefix="isotherm-contracts-") as made:
+        new = Path(made)
+        with Harness(schema_catalog.current()) as harness:
+            make(new, harness)
+            found = changes.between(changes.of_folder(folder, harness), changes.of_folder(new, harness))
+        if found and not reason.strip():
+            raise changes.ReasonMissingError("\n".join(found))
+        yield from found
+        if found:
+            for part in (PACTS, RECORDINGS):
+                for stale in part.rglob("*.json"):
+                    stale.unlink()
+                shutil.copytree(new / part.name, part, dirs_exist_ok=True)
+                yield str(part)
+            yield str(changes.add_entry(folder, reason.strip(), found))
     for path, text in ((DOCS / "asyncapi.json", asyncapi.text()), (DOCS / "topics.md", asyncapi.page())):
         path.write_text(text, encoding="utf-8")
-        yield path
+        yield str(path)
+
+
+def make(folder: Path, harness: Harness) -> None:
+    """Write the pacts of all needs and the recordings of all providers below `folder`."""
+    pacts.write(NEEDS, folder / PACTS.name)
+    for provider in sorted({need.provider for need in NEEDS}):
+        recordings.write(folder / RECORDINGS.name, provider, PROVIDERS[provider](harness), harness)

@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 
 from isotherm.aggregator.settings import AggregatorSettings
 from isotherm.aggregator.spark import session
-from isotherm.connector.state.status import Heartbeat, State
 from isotherm.contracts.schema_catalog import JsonSchema, SchemaCatalog
 from isotherm.kcql.dates import epoch_ms
 from isotherm.servicekit.avro import Decoder, SchemaRegistry
@@ -29,14 +28,20 @@ from isotherm.stack.artifacts import Artifacts
 from isotherm.stack.class_archives import spark_classes
 from isotherm.stack.java import find_java
 
+PARTITIONER = "murmur2_random"
+"""librdkafka's name of Java's default partitioner, by which every producer must choose partitions."""
+_LIBRDKAFKA_PARTITIONER = "consistent_random"
+"""What librdkafka takes where nothing is said."""
+
 
 class Message(NamedTuple):
-    """A record as a writer passes it to its Kafka producer."""
+    """A record as a writer passes it to its Kafka producer, and the partitioner of this producer."""
 
     topic: str
     key: str
     value: bytes
     headers: Mapping[str, str]
+    partitioner: str = PARTITIONER
 
 
 class OfflineRegistry(SchemaRegistry):
@@ -61,8 +66,10 @@ class OfflineRegistry(SchemaRegistry):
 class RecordingProducer:
     """A fake Kafka producer: keeps every record, and reports its delivery at the next poll."""
 
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
+    def __init__(self, config: Mapping[str, Any] | None = None, messages: list[Message] | None = None) -> None:
+        """`config` is librdkafka's; the records go to `messages`, if given."""
+        self.messages: list[Message] = [] if messages is None else messages
+        self._partitioner = PARTITIONER if config is None else config.get("partitioner", _LIBRDKAFKA_PARTITIONER)
         self._reports: list[Callable[[], object]] = []
 
     def as_producer(self) -> Producer:
@@ -79,7 +86,7 @@ class RecordingProducer:
         **_more: object,
     ) -> None:
         """Take one record, as `confluent_kafka.Producer.produce` does."""
-        self.messages.append(message(topic, key, value, headers))
+        self.messages.append(message(topic, key, value, headers)._replace(partitioner=self._partitioner))
         if on_delivery is not None:
             self._reports.append(lambda: on_delivery(None, self.messages[-1]))
 
@@ -168,18 +175,9 @@ class Harness:
         return decoded
 
 
-def heartbeat(
-    harness: Harness,
-    connector: str,
-    state: State,
-    counts: Callable[[], Mapping[str, int]],
-    lag: Callable[[], Mapping[str, int]] = dict,
-) -> Message:
-    """A task's heartbeat on the status topic."""
-    recorder = RecordingProducer()
-    Heartbeat(recorder.as_producer, harness.registry, connector=connector, task=0).beat(state, counts, lag)
-    (beat,) = recorder.messages
-    return beat
+def text_of(value: bytes) -> str:
+    """A value without a schema, such as a dead letter's, as a text that has one character for each byte."""
+    return value.decode("latin-1")
 
 
 def plain(value: Any) -> Any:

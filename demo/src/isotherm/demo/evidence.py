@@ -22,7 +22,7 @@ from hazelcast.client import HazelcastClient
 from isotherm.cli import records
 from isotherm.demo.addresses import Addresses
 from isotherm.demo.reconciliation import Identity, Published
-from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.avro import Decoded, Decoder, SchemaRegistry
 from isotherm.servicekit.kafka import clients
 from isotherm.simulators.ledger import events
 
@@ -82,24 +82,12 @@ class Reader:
             for message in messages:
                 value = message.value()
                 if value is not None:
-                    self._add(found, message, value)
+                    add_record(found, self._decoder(value), _headers(message))
         return found
 
     def _identity_fields(self, topic: str) -> tuple[str, ...]:
         text = self._registry.client.get_latest_version(f"{topic}-value").schema.schema_str
         return tuple(json.loads(text or "{}")["isotherm.identity"])
-
-    def _add(self, found: Topic, message: Message, value: bytes) -> None:
-        decoded = self._decoder(value)
-        record = cast(Mapping[str, Any], decoded.record)
-        identity = identity_of(record, found.identity_fields)
-        found.records[identity] += 1
-        revision_field = decoded.writer.json.get("isotherm.revision")
-        if revision_field is not None and record[revision_field] >= found.revisions.get(identity, -1):
-            found.revisions[identity] = record[revision_field]
-            found.counts[identity] = record["count"]
-        if "device_id" in record and any(header == "coap.uri" for header, _ in _headers(message)):
-            found.from_coap[(record["device_id"], plain(record["event_time"]))] += 1
 
     def payloads(self, name: str) -> Counter[Identity]:
         """Sensor and time of the payload of each raw CoAP message of a topic."""
@@ -139,7 +127,10 @@ class Reader:
         found: dict[str, list[Hashable]] = {}
         for name in sorted(topic for topic in known if topic.endswith(DEAD_LETTERS)):
             with closing(records.read(self._addresses.kafka, name)) as messages:
-                found[name] = [_origin(message) for message in messages]
+                found[name] = [
+                    origin_of(message.topic(), message.partition(), message.offset(), _headers(message))
+                    for message in messages
+                ]
         return found
 
     def documents(self, index: str, identity_fields: Iterable[str]) -> Counter[Identity]:
@@ -218,6 +209,19 @@ def sensor_identity(payload: Mapping[str, Any]) -> Identity:
     return (payload["sensorId"], payload["timestamp"])
 
 
+def add_record(found: Topic, decoded: Decoded, headers: Iterable[tuple[str, Any]]) -> None:
+    """Add one decoded record of a topic, with the headers that it came with."""
+    record = cast(Mapping[str, Any], decoded.record)
+    identity = identity_of(record, found.identity_fields)
+    found.records[identity] += 1
+    revision_field = decoded.writer.json.get("isotherm.revision")
+    if revision_field is not None and record[revision_field] >= found.revisions.get(identity, -1):
+        found.revisions[identity] = record[revision_field]
+        found.counts[identity] = record["count"]
+    if "device_id" in record and any(header == "coap.uri" for header, _ in headers):
+        found.from_coap[(record["device_id"], plain(record["event_time"]))] += 1
+
+
 def identity_of(record: Mapping[str, Any], fields: Iterable[str]) -> Identity:
     """The values of the fields, in a form in which the values of different stores can be compared."""
     return tuple(plain(record[name]) for name in fields)
@@ -237,11 +241,17 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]]:
     return cast("list[tuple[str, bytes | None]]", message.headers() or [])
 
 
-def _origin(message: Message) -> Hashable:
-    headers = dict(_headers(message))
-    if all(name in headers for name in _ERROR_HEADERS):
-        return tuple((headers[name] or b"").decode() for name in _ERROR_HEADERS)
-    return (message.topic(), message.partition(), message.offset())
+def origin_of(
+    topic: str | None, partition: int | None, offset: int | None, headers: Iterable[tuple[str, bytes | None]]
+) -> Hashable:
+    """Topic, partition and offset of the record that failed, from the headers of its dead-letter record.
+
+    The first three arguments are the dead-letter record's own, which count for a message that never was in a topic.
+    """
+    named = dict(headers)
+    if all(name in named for name in _ERROR_HEADERS):
+        return tuple((named[name] or b"").decode() for name in _ERROR_HEADERS)
+    return (topic, partition, offset)
 
 
 def _document(value: Any) -> Mapping[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from pact import match
 from pyspark.sql import Row
@@ -15,19 +16,22 @@ from isotherm.contracts.consumers.standalone import reconciles
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
+from isotherm.contracts.partitions import murmur2_partition, partition_of
 from isotherm.contracts.providers.aggregator import (
     APPENDED,
     SETTINGS,
     known_ids,
     records,
+    written_ids,
 )
+from isotherm.contracts.providers.alerts import PARTITIONS
 
 _TOPIC = SETTINGS.input_topics[0]
 
 
 def read(harness: Harness, found: Sequence[Message], appended: datetime = APPENDED) -> list[tuple[Row, str | None]]:
     """Return each reading as the windows see it, and its reject reason: None when it is aggregated."""
-    ids = _ids(harness)
+    ids = SchemaIds({**_ids(harness).known, **written_ids(harness, _TOPIC, found).known})
     decoded = readings.decode(records(harness, found, appended), ids)
     reason = readings.reject_reason(ids, SETTINGS.timeliness).alias("reason")
     rows = decoded.select("offset", "reading", reason).orderBy("offset").collect()
@@ -39,25 +43,51 @@ def _ids(harness: Harness) -> SchemaIds:
     return SchemaIds({**known_ids(harness, _TOPIC).known, **known_ids(harness, SETTINGS.late_topic).known})
 
 
-def _aggregates(harness: Harness, found: Message) -> None:
+def _aggregates(harness: Harness, found: Message) -> object:
     ((reading, reason),) = read(harness, [found])
     if reason not in (None, readings.LATE):
         raise UnusableError(f"reject reason {reason}")
     for name in readings.FIELDS:
         if reading[name] is None:
             raise UnusableError(f"no {name}")
+    return reading, reason
+
+
+def _aggregate_all(harness: Harness, found: Sequence[Message]) -> list[object]:
+    return list(read(harness, found))
 
 
 def read_devices(harness: Harness, found: Sequence[Message]) -> list[Row]:
     """Return the devices with which groups are made."""
-    ids = known_ids(harness, SETTINGS.devices_topic)
+    ids = written_ids(harness, SETTINGS.devices_topic, found)
     return devices.decode(devices.newest(records(harness, found)), ids, SETTINGS.group_attributes).collect()
 
 
-def _joins(harness: Harness, found: Message) -> None:
+def _joins(harness: Harness, found: Message) -> object:
     (device,) = read_devices(harness, [found])
     # The join uses the record's key.
     expect("device_id", device["device_id"], found.key)
+    return device
+
+
+def _join_all(harness: Harness, found: Sequence[Message]) -> list[object]:
+    """Join each device alone, after an earlier record of its key that another producer wrote.
+
+    Of a key's records the one with the highest offset counts. In another partition the earlier one may have it.
+    """
+    sent: list[Message] = []
+    for number, one in enumerate(found):
+        key, alone = one.key, f"{number}\0{one.key}"
+        earlier = one._replace(key=alone, value=harness.encode(one.topic, "Device", 1, {**_EARLIER, "device_id": key}))
+        both = [earlier, one._replace(key=alone)]
+        is_on_its_partition = partition_of(one, PARTITIONS) == murmur2_partition(key, PARTITIONS)
+        sent += both if is_on_its_partition else reversed(both)
+    rows = {row["device_id"]: row.asDict() for row in read_devices(harness, sent)}
+    made = [rows.get(f"{number}\0{one.key}") for number, one in enumerate(found)]
+    return [None if row is None else {**row, "device_id": one.key} for row, one in zip(made, found, strict=True)]
+
+
+_EARLIER: Mapping[str, Any] = {"home": "home-00", "room": None, "region": "south", "model": None, "thresholds": {}}
 
 
 def _reading(provider: str, name: str, key: str, event_time_ms: int) -> Need:
@@ -65,12 +95,22 @@ def _reading(provider: str, name: str, key: str, event_time_ms: int) -> Need:
         "device_id": key,
         "metric": "temperature",
         "value": match.number(21.5),
-        # Not read, but needed: the values of one metric are averaged, so they must have one unit.
-        "unit": "Cel",
         "event_time": event_time_ms,
         "ingest_time": scenario.TAKEN_IN_MS,
     }
-    return Need("aggregator", provider, name, _TOPIC, "SensorReading", 1, key, value, _aggregates)
+    return Need(
+        "aggregator",
+        provider,
+        name,
+        _TOPIC,
+        "SensorReading",
+        1,
+        key,
+        value,
+        _aggregates,
+        process_all=_aggregate_all,
+        fields=readings.FIELDS,
+    )
 
 
 NEEDS = (
@@ -83,17 +123,18 @@ NEEDS = (
         SETTINGS.late_topic,
         "SensorReading",
         1,
-        key=scenario.OTHER_DEVICE,
+        key=None,
         # `recompute` adds it to its window.
         value={
             "device_id": scenario.OTHER_DEVICE,
             "metric": "temperature",
             "value": match.number(20.0),
-            "unit": "Cel",
             "event_time": scenario.MEASURED_MS,
             "ingest_time": scenario.MEASURED_MS + SETTINGS.allowed_lateness_ms + 1,
         },
         process=_aggregates,
+        process_all=_aggregate_all,
+        fields=readings.FIELDS,
     ),
     Need(
         "aggregator",
@@ -103,8 +144,11 @@ NEEDS = (
         "Device",
         1,
         key=scenario.DEVICE,
-        value={"device_id": scenario.DEVICE, "home": "home-01", "room": "kitchen", "region": "north", "model": "T1"},
+        value={"home": "home-01", "room": "kitchen", "region": "north", "model": "T1"},
         process=_joins,
+        process_all=_join_all,
+        fields=("device_id", *SETTINGS.group_attributes),
+        needs_partition=True,
     ),
     Need(
         "aggregator",
@@ -114,8 +158,11 @@ NEEDS = (
         "Device",
         1,
         key=scenario.OTHER_DEVICE,
-        value={"device_id": scenario.OTHER_DEVICE, "home": None, "room": None, "region": None, "model": None},
+        value={"home": None, "room": None, "region": None, "model": None},
         process=_joins,
+        process_all=_join_all,
+        fields=("device_id", *SETTINGS.group_attributes),
+        needs_partition=True,
     ),
     Need(
         "aggregator",

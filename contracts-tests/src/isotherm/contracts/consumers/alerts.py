@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 from pact import match
@@ -21,61 +20,63 @@ from isotherm.contracts.consumers.standalone import reconciles
 from isotherm.contracts.harness import Harness, Message, RecordingProducer
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
-from isotherm.contracts.providers.alerts import PARTITION, SETTINGS, processor
+from isotherm.contracts.partitions import murmur2_partition, partition_of
+from isotherm.contracts.providers.alerts import PARTITIONS, SETTINGS, processor, source
 from isotherm.servicekit.avro import Decoder
 from isotherm.servicekit.health import Health
 
 _TOPIC, _AGGREGATED = SETTINGS.input_topics[0], "temperatures.aggregated"
 
 
-def _processes_reading(harness: Harness, found: Message) -> None:
+def _processes_reading(harness: Harness, found: Message) -> object:
     # The key decides the partition, and so the state of the device.
-    _process(harness, found, found.key)
+    others = murmur2_partition(found.key, PARTITIONS)
+    return _process(harness, found, found.key, others, partition_of(found, PARTITIONS))
 
 
-def _processes_window(harness: Harness, found: Message) -> None:
-    reading = _process(harness, found, scenario.DEVICE)
+def _processes_window(harness: Harness, found: Message) -> object:
+    # The service has repartitioned it by the device.
+    reading, made = _process(harness, found, scenario.DEVICE, 0, 0)
     expect("event time", reading.event_time_ms, scenario.START_MS + scenario.WINDOW_MS)
     expect("value", reading.value, harness.decode(found.value)["mean"])
+    return reading, made
 
 
-def _process(harness: Harness, found: Message, device_id: str) -> Reading:
+def _process(
+    harness: Harness, found: Message, device_id: str, others: int, partition: int
+) -> tuple[Reading, list[Message]]:
+    """Process a message of `partition`, after a reading of its device that another producer put into `others`."""
     recorder, metrics = RecordingProducer(), Metrics()
 
     async def process() -> Reading:
         converter = ReadingConverter(harness.registry, recorder.as_producer(), "dead", SETTINGS.name, metrics, Health())
-        record = SimpleNamespace(
-            topic=found.topic,
-            partition=PARTITION,
-            offset=0,
-            timestamp=scenario.TAKEN_IN_MS / 1000,
-            key=found.key.encode(),
-            value=found.value,
-            headers=[],
-        )
-        reading = await converter.convert(record)
+        reading = await converter.convert(source(found.topic, partition, found.key, found.value, []))
         if reading is None:
             raise UnusableError("dead letter")
         expect("device_id", reading.device_id, device_id)
-        service = processor(harness, DeviceTable(SETTINGS.rule_book(), {}), recorder, metrics)
-        await service.process(found.topic, PARTITION, reading)
+        service = processor(harness, DeviceTable(SETTINGS.rule_book(), {}), recorder.as_producer(), metrics)
+        earlier = reading._replace(event_time_ms=reading.event_time_ms - 1_000, value=20.0, sequence=0)
+        await service.process(found.topic, others, earlier)
+        await service.process(found.topic, partition, reading)
         # The state is written with the commit.
         await service.drain()
         return reading
 
     reading = asyncio.run(process())
     changelog = [one for one in recorder.messages if one.topic == SETTINGS.changelog]
+    # Readings of one device in two partitions would have two states.
     expect("states written", len(changelog), 1)
-    return reading
+    return reading, recorder.messages
 
 
-def _knows(harness: Harness, found: Message) -> None:
+def _knows(harness: Harness, found: Message) -> object:
     table = DeviceTable(SETTINGS.rule_book(), {})
     expect("rejected thresholds", table.put(found.key, Decoder(harness.registry, DEVICE)(found.value).record), [])
     device = table.get(found.key)
     if device is None:
         raise UnusableError("the table has no metadata of the device")
     expect("home", device.attributes["home"], harness.decode(found.value)["home"])
+    return found.key, device, device.bounds
 
 
 def _reading(provider: str, name: str, key: str, event_time_ms: int, sequence: int) -> Need:
@@ -89,13 +90,16 @@ def _reading(provider: str, name: str, key: str, event_time_ms: int, sequence: i
         "ingest_time": scenario.TAKEN_IN_MS,
         "sequence": sequence,
     }
-    return Need("alerts", provider, name, _TOPIC, "SensorReading", 1, key, value, _processes_reading)
+    return Need(
+        "alerts", provider, name, _TOPIC, "SensorReading", 1, key, value, _processes_reading, needs_partition=True
+    )
 
 
-def _posts(harness: Harness, found: Message) -> None:
+def _posts(harness: Harness, found: Message) -> object:
     key, body = webhook.post_of(Decoder(harness.registry, webhook.READER)(found.value).record)
     expect("key", key, f"{scenario.DEVICE}/above/temperature/{scenario.MEASURED_MS}/opened")
     expect("opened_at", json.loads(body)["opened_at"], "2026-01-01T00:00:12+00:00")
+    return key, body
 
 
 NEEDS = (
@@ -159,6 +163,17 @@ NEEDS = (
         1,
         key=scenario.OTHER_DEVICE,
         value={"home": None, "region": None, "model": None, "thresholds": {}},
+        process=_knows,
+    ),
+    Need(
+        "alerts",
+        "cli",
+        scenario.DEVICE_BOUND,
+        SETTINGS.devices_topic,
+        "Device",
+        1,
+        key=scenario.DEVICE,
+        value={"home": "home-01", "region": None, "model": None, "thresholds": {"temperature.above": 26.5}},
         process=_knows,
     ),
     Need(

@@ -3,66 +3,120 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from pact import match
 
 from isotherm.connector.distributed.publishing import PLUGIN_SCHEMA
+from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
 from isotherm.connector.distributed.worker_status import SCHEMA as STATUS_SCHEMA
 from isotherm.connector.state.status import State
 from isotherm.connector.state.target_follower import READER as CONNECTOR_READER
 from isotherm.console.cluster.control_topics import CONNECTORS, PLUGINS, STATUS
-from isotherm.console.cluster.plugins import find_plugin, plugin_of
-from isotherm.console.cluster.state import ClusterState
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
+from isotherm.contracts.rest.console import NOW_MS, Console
 from isotherm.servicekit.avro import Decoder
 
-_NOW_MS = scenario.START_MS
+
+@lru_cache(maxsize=1)
+def _console(harness: Harness) -> Console:
+    return Console(harness.registry)
 
 
-def _is_listed(harness: Harness, found: Message) -> None:
-    cluster = ClusterState()
-    cluster.update_connector(found.key, Decoder(harness.registry, CONNECTOR_READER)(found.value).record, _NOW_MS)
-    view = cluster.view(found.key, _NOW_MS)
+def fresh_console(harness: Harness) -> Console:
+    """The real application with nothing in it."""
+    found = _console(harness)
+    found.reset()
+    return found
+
+
+def _shown(console: Console, name: str) -> Mapping[str, Any]:
+    """What the application says of a connector, in every place."""
+    answers = {path: console.http.get(path.format(name)) for path in _PLACES}
+    return {path: (answer.status_code, answer.text) for path, answer in answers.items()}
+
+
+_PLACES = (
+    "/connectors?expand=status&expand=info",
+    "/isotherm/connectors/{}",
+    "/isotherm/workers",
+    "/ui/connectors/{}",
+    "/ui/",
+)
+
+
+def _is_listed(harness: Harness, found: Message) -> object:
+    console = fresh_console(harness)
+    console.cluster.update_connector(found.key, Decoder(harness.registry, CONNECTOR_READER)(found.value).record, NOW_MS)
+    view = console.cluster.view(found.key, NOW_MS)
     if view is None:
         raise UnusableError(f"{found.key} is not listed")
     expect("name", view.connector.name, found.key)
     expect("state", view.state, State.UNASSIGNED)
+    return view, _shown(console, found.key)
 
 
-def _is_shown(harness: Harness, found: Message) -> None:
+def _is_shown(harness: Harness, found: Message) -> object:
     record = Decoder(harness.registry, STATUS_SCHEMA)(found.value).record
-    cluster = ClusterState()
-    cluster.update_status(found.key, record)
+    console = fresh_console(harness)
+    console.cluster.update_status(found.key, record)
     name = found.key.rsplit("/", 2)[0]
-    view = cluster.view(name, _NOW_MS)
-    if view is None:
-        raise UnusableError(f"{name} is not shown")
-    expect("tasks", len(view.tasks), 1)
-    expect("key", found.key, f"{record['connector']}/{record['task']}/{view.tasks[0].worker}")
+    if name != EVERY_CONNECTOR:
+        view = console.cluster.view(name, NOW_MS)
+        if view is None:
+            raise UnusableError(f"{name} is not shown")
+        # A connector's own status has no task.
+        expect("tasks", len(view.tasks), int(record["task"] >= 0))
+    expect("key", found.key, f"{record['connector']}/{record['task']}/{record['worker']}")
+    return _shown(console, name)
 
 
-def _is_found(harness: Harness, found: Message) -> None:
-    record = Decoder(harness.registry, PLUGIN_SCHEMA)(found.value).record
-    plugin = find_plugin([plugin_of(record)], found.key)
-    if plugin is None:
-        raise UnusableError(f"{found.key} is not found by its own name")
-    expect("class", plugin.klass, found.key)
+def _is_found(harness: Harness, found: Message) -> object:
+    console = fresh_console(harness)
+    console.cluster.update_plugin(found.key, Decoder(harness.registry, PLUGIN_SCHEMA)(found.value).record)
+    path = f"/connector-plugins/{found.key}"
+    listed, keys = console.http.get("/connector-plugins").json(), console.http.get(f"{path}/config")
+    expect("found by its own name", keys.status_code, 200)
+    plugin = next(one for one in console.cluster.plugins() if one.klass == found.key)
+    return listed, keys.json(), plugin
 
 
-def _beat(provider: str, connector: str) -> Need:
-    key = match.regex(f"{connector}/0/host:1", regex=rf"^{connector}/0/.+:\d+$")
+_STATES = match.regex("RUNNING", regex="^(UNASSIGNED|RUNNING|PAUSED|STOPPED|FAILED|RESTARTING)$")
+
+
+def _status(provider: str, name: str, connector: str, task: int = 0, **more: Any) -> Need:
+    key = match.regex(f"{connector}/{task}/host:1", regex=rf"^{connector.replace('*', '.')}/{task}/.+:\d+$")
     value: Mapping[str, Any] = {
         "connector": connector,
-        "task": 0,
+        "task": task,
         "worker": match.type("host:1"),
-        "state": match.regex("RUNNING", regex="^(UNASSIGNED|RUNNING|PAUSED|STOPPED|FAILED|RESTARTING)$"),
-        "updated_at": match.integer(_NOW_MS),
+        "worker_group": match.type(""),
+        "state": _STATES,
+        "updated_at": match.integer(NOW_MS),
+        **more,
     }
-    return Need(
-        "console", provider, scenario.HEARTBEAT, STATUS, "TaskStatus", 2, key=key, value=value, process=_is_shown
+    pinned = ("counts", "lag")
+    return Need("console", provider, name, STATUS, "TaskStatus", 2, key, value, _is_shown, pinned=pinned)
+
+
+def _statuses(provider: str, connector: str) -> tuple[Need, ...]:
+    """The heartbeats of a task, whose counts and lag are shown, each by its name."""
+    return (
+        _status(provider, scenario.HEARTBEAT, connector),
+        _status(provider, scenario.TASK_FAILED, connector, state="FAILED", trace=match.type("a trace")),
+    )
+
+
+def _worker(provider: str, connector: str) -> tuple[Need, ...]:
+    """The statuses that a distributed worker sends: for itself, and for a connector that it cannot start."""
+    failed = {"state": "FAILED", "trace": match.type("a trace")}
+    classes = {"classes": match.type(["a.Class"]), "worker_group": "demo"}
+    return (
+        _status(provider, scenario.WORKER, EVERY_CONNECTOR, -1, **classes),
+        _status(provider, scenario.WORKERS_CONNECTOR, connector, -1, **failed),
     )
 
 
@@ -81,12 +135,22 @@ def _owned(provider: str, connector: str) -> Need:
             "config": match.type({"name": connector, "connector.class": "a.Class"}),
             "target_state": "STARTED",
             "mode": "standalone",
+            **_COUNTERS,
         },
         process=_is_listed,
     )
 
 
-def _plugin(provider: str, kind: str) -> Need:
+_COUNTERS: Mapping[str, Any] = {
+    "restart_count": match.integer(0),
+    "task_restarts": {},
+    "worker_group": match.type("demo"),
+    "updated_at": match.integer(NOW_MS),
+}
+"""Kept in the next record, when the console changes the connector."""
+
+
+def _plugin(provider: str, kind: str, klass: str) -> Need:
     return Need(
         "console",
         provider,
@@ -94,24 +158,32 @@ def _plugin(provider: str, kind: str) -> Need:
         PLUGINS,
         "PluginDefinition",
         2,
-        key=match.type("a.Class"),
-        value={"connector_class": match.type("a.Class"), "type": match.regex(kind, regex="^(source|sink)$")},
+        key=klass,
+        value={
+            "connector_class": klass,
+            "type": match.regex(kind, regex="^(source|sink)$"),
+            "version": match.type("0.9.0"),
+        },
         process=_is_found,
+        pinned=("aliases", "keys", "kcql_clauses"),
     )
 
 
 _SINK, _SOURCE = "coap-to-hazelcast", "coap-source"
 NEEDS = (
-    _beat("mqtt-proxy", "mqtt-proxy"),
-    _beat("aggregator", "aggregator"),
-    _beat("persisters", _SINK),
-    _beat("alerts", "isotherm-alerts"),
-    _beat("coap-ingest", _SOURCE),
+    *_statuses("mqtt-proxy", "mqtt-proxy"),
+    *_statuses("aggregator", "aggregator"),
+    *_statuses("persisters", _SINK),
+    *_statuses("alerts", "isotherm-alerts"),
+    *_statuses("coap-ingest", _SOURCE),
+    *_worker("mqtt-proxy", "bridge"),
+    *_worker("persisters", _SINK),
+    *_worker("coap-ingest", _SOURCE),
     _owned("persisters", _SINK),
     _owned("coap-ingest", _SOURCE),
-    _plugin("persisters", "sink"),
-    _plugin("coap-ingest", "source"),
-    _plugin("mqtt-proxy", "source"),
+    _plugin("persisters", "sink", "isotherm.persisters.HazelcastSink"),
+    _plugin("coap-ingest", "source", "isotherm.CoapSource"),
+    _plugin("mqtt-proxy", "source", "isotherm.MqttSource"),
     Need(
         "console",
         "console",
@@ -126,7 +198,7 @@ NEEDS = (
             "config": match.type({"name": _SINK}),
             "target_state": "STARTED",
             "mode": "distributed",
-            "worker_group": match.type("demo"),
+            **_COUNTERS,
         },
         process=_is_listed,
     ),

@@ -15,32 +15,36 @@ from isotherm.servicekit.avro import Decoder
 _END_MS = scenario.START_MS + scenario.WINDOW_MS
 
 
-def _is_device(harness: Harness, found: Message) -> None:
+def _is_device(harness: Harness, found: Message) -> object:
     device = device_states.device_of(Decoder(harness.registry, device_states.SCHEMA)(found.value).record)
     expect("device", device.device_id, found.key)
     expect("metrics", [one.metric for one in device.latest], ["temperature"])
+    return device
 
 
-def _is_provisioned(harness: Harness, found: Message) -> None:
+def _is_provisioned(harness: Harness, found: Message) -> object:
     device = provisioned.provisioned_of(Decoder(harness.registry, provisioned.SCHEMA)(found.value).record)
     known = found.key == scenario.DEVICE
     expect("metadata", sorted(device.given), ["home", "model", "region", "room"] if known else [])
+    return found.key, device
 
 
-def _is_alert(harness: Harness, found: Message) -> None:
+def _is_alert(harness: Harness, found: Message) -> object:
     alert = alerts.alert_of(Decoder(harness.registry, alerts.SCHEMA)(found.value).record)
     known = alerts.Alerts(1)
     known.update(alert)
     expect("alerts", known.of_device(found.key), [alert])
     expect("is open", bool(known.open()), alert.closed_at_ms is None)
+    return alert
 
 
-def _is_window(harness: Harness, found: Message) -> None:
+def _is_window(harness: Harness, found: Message) -> object:
     record = Decoder(harness.registry, windows.SCHEMA)(found.value).record
     if not found.key.encode().startswith(windows.key_prefix(record["device_id"])):
         raise UnusableError(f"{found.key} is not found by its device")
     (window,) = windows.by_metric([windows.window_of(record)])["temperature"]
     expect("span", (window.start_ms, window.end_ms), (scenario.START_MS, _END_MS))
+    return window
 
 
 def _alert(name: str, state: str, at_ms: int, closed_ms: int | None) -> Need:
@@ -72,7 +76,8 @@ def _window(name: str, device_id: str, escaped: str) -> Need:
         **{figure: match.number(1.5) for figure in ("mean", "min", "max", "stddev")},
         "revision": match.integer(1_767_225_675_000),
     }
-    key = f"{escaped}|temperature|{scenario.START_MS}|{_END_MS}"
+    # The windows of a device are found by the beginning of their keys.
+    key = match.regex(f"{escaped}|temperature|0|60000", regex=rf"^{escaped}\|.*$")
     return Need("console", "aggregator", name, windows.TOPIC, "TemperatureAggregate", 1, key, value, _is_window)
 
 

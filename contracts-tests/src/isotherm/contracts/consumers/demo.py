@@ -9,9 +9,10 @@ from pact import match
 
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
-from isotherm.contracts.pact.needs import Need, expect
+from isotherm.contracts.pact.needs import AS_WRITTEN, Need, expect
 from isotherm.demo.evidence import (
     Topic,
+    add_record,
     identity_of,
     latest_of,
     plain,
@@ -24,7 +25,7 @@ _GROUP = ("attribute", "group", "metric", "window_start", "window_end")
 _SPAN = {"window_start": scenario.START_MS, "window_end": scenario.START_MS + scenario.WINDOW_MS}
 
 
-def identifies(harness: Harness, found: Message) -> None:
+def identifies(harness: Harness, found: Message) -> object:
     """Raise UnusableError unless the report can tell this record from others."""
     decoded = Decoder(harness.registry)(found.value)
     fields = tuple(decoded.writer.json["isotherm.identity"])
@@ -32,26 +33,31 @@ def identifies(harness: Harness, found: Message) -> None:
     expect("identity", len(identity), len(Topic(identity_fields=fields).identity_fields))
     for name, part in zip(fields, identity, strict=True):
         expect(name, part, plain(decoded.record[name]))
+    topic = Topic(identity_fields=fields)
+    add_record(topic, decoded, list(found.headers.items()))
+    return topic
 
 
-def tells_the_newest(harness: Harness, found: Message) -> None:
+def tells_the_newest(harness: Harness, found: Message) -> object:
     """Raise UnusableError unless the report finds a device's newest readings in its state."""
     record = Decoder(harness.registry)(found.value).record
     newest = [(device, metric) for device, metric, _time in latest_of(record)]
     expect("readings", newest, [(record["device_id"], metric) for metric in record["latest"]])
+    return list(latest_of(record))
 
 
 def _need(provider: str, name: str, topic: str, record: str, value: Mapping[str, Any], **more: Any) -> Need:
-    key = more.pop("key", value.get("device_id"))
     process = more.pop("process", identifies)
-    return Need("demo", provider, name, topic, record, 1, key=key, value=value, process=process, **more)
+    return Need(
+        "demo", provider, name, topic, record, 1, key=None, value=value, process=process, fields=AS_WRITTEN, **more
+    )
 
 
 def _reading(device_id: str, metric: str, event_time_ms: int, sequence: int) -> Mapping[str, Any]:
     return dict(zip(_READING, (device_id, metric, event_time_ms, sequence), strict=True))
 
 
-_COAP = {"coap.uri": match.type("coap://localhost:5633/sensors")}
+_COAP = {"coap.uri": match.regex("coap://localhost:5633/sensors", regex=".*")}
 """The header by which the report recognizes readings from CoAP."""
 
 _LATEST = {
@@ -82,6 +88,7 @@ NEEDS = (
         "brightness",
         "SensorReading",
         _reading("Sensor4", "brightness", 1_486_997_194_029, 0),
+        headers=_COAP,
     ),
     _need(
         "coap-ingest",
@@ -97,7 +104,6 @@ NEEDS = (
         "coap_sensor_topic",
         "CoapMessage",
         {"payload": match.regex('{"sensorId":"Sensor4","timestamp":1}', regex=r'^\{.*"sensorId".*"timestamp".*\}$')},
-        key=match.type("coap://localhost:5633/sensors"),
     ),
     _need(
         "aggregator",
@@ -105,7 +111,6 @@ NEEDS = (
         "temperatures.aggregated",
         "TemperatureAggregate",
         {"device_id": scenario.DEVICE, "metric": "temperature", **_SPAN, "count": 3, "revision": match.integer(1)},
-        key=match.type("any"),
     ),
     _need(
         "aggregator",
@@ -114,7 +119,6 @@ NEEDS = (
         "TemperatureGroup",
         {"attribute": "region", "group": "north", "metric": "temperature", **_SPAN, "count": 3}
         | {"revision": match.integer(1)},
-        key=match.type("any"),
     ),
     _need(
         "aggregator",
@@ -130,7 +134,6 @@ NEEDS = (
             "alerts",
             "Alert",
             {"alert_id": match.type("dev-1/above/temperature/1"), "state": state},
-            key=scenario.DEVICE,
         )
         for name, state in ((scenario.ALERT_OPENED, "opened"), (scenario.ALERT_CLOSED, "closed"))
     ),

@@ -13,7 +13,7 @@ from isotherm.connector.config import files as config
 from isotherm.connector.config.validation import Validated
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
-from isotherm.contracts.pact.needs import Need, UnusableError, expect
+from isotherm.contracts.pact.needs import AS_WRITTEN, Need, UnusableError, expect
 from isotherm.contracts.paths import EXAMPLES
 from isotherm.persisters.api.record import Record
 from isotherm.persisters.api.row import Row
@@ -22,6 +22,7 @@ from isotherm.persisters.records.decoding import key_decoder, value_decoder
 from isotherm.persisters.records.documents import to_json
 from isotherm.persisters.records.projection import Projector
 from isotherm.persisters.sinks.catalog import KINDS, SinkKind
+from isotherm.schemas import schema
 
 ELASTICSEARCH, CASSANDRA, HAZELCAST = "persisters-elasticsearch", "persisters-cassandra", "persisters-hazelcast"
 CONNECTORS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -83,20 +84,33 @@ def _need(
     record: str,
     value: Mapping[str, Any],
     row: tuple[str, str, int, int | None],
-    key: Any = None,
 ) -> Need:
     """`row` is what the message becomes: target, id, event time and, where it has one, revision."""
     target, identity, event_time_ms, revision = row
 
-    def becomes_a_row(harness: Harness, found: Message) -> None:
+    def becomes_a_row(harness: Harness, found: Message) -> object:
         (made,) = rows(harness, consumer, found)
         expect("target", made.target, target)
         expect("id", made.id, identity)
         expect("event time", made.event_time_ms, event_time_ms)
         expect("has a revision", made.revision is not None, revision is not None)
+        return made.target, made.id, made.event_time_ms, made.revision, made.values
 
-    wanted_key = value["device_id"] if key is None else key
-    return Need(consumer, provider, name, topic, record, 1, wanted_key, value, becomes_a_row)
+    # Every field of the record becomes one of the row.
+    pinned = tuple(one["name"] for one in schema(record, 1)["fields"] if one["name"] not in value)
+    return Need(
+        consumer,
+        provider,
+        name,
+        topic,
+        record,
+        1,
+        None,
+        value,
+        becomes_a_row,
+        fields=AS_WRITTEN,
+        pinned=pinned,
+    )
 
 
 def _reading(device_id: str, metric: str, unit: str, event_time_ms: int, sequence: int) -> Mapping[str, Any]:
@@ -138,7 +152,6 @@ _GROUP = {
     **_NUMBERS,
     "revision": _REVISION,
 }
-_IN_TOPIC = f"|temperature|{scenario.START_MS}|{_END_MS}"
 _IN_STORE = f"-temperature-{scenario.START_MS}-{_END_MS}"
 _AGGREGATED, _DAY = "temperatures.aggregated", "2026.01.01"
 
@@ -148,8 +161,8 @@ def _aggregate(consumer: str, target: str) -> tuple[Need, Need]:
     plain, escaped = ((target, f"{name}{_IN_STORE}", scenario.START_MS, 1) for name in (device, other))
     common = (_AGGREGATED, "TemperatureAggregate")
     return (
-        _need(consumer, "aggregator", scenario.WINDOW, *common, _AGGREGATE, plain, f"{device}{_IN_TOPIC}"),
-        _need(consumer, "aggregator", scenario.WINDOW_ESCAPED, *common, _ESCAPED, escaped, f"dev%7C0002{_IN_TOPIC}"),
+        _need(consumer, "aggregator", scenario.WINDOW, *common, _AGGREGATE, plain),
+        _need(consumer, "aggregator", scenario.WINDOW_ESCAPED, *common, _ESCAPED, escaped),
     )
 
 
@@ -196,8 +209,7 @@ _COAP_FIELDS = {
 def _coap(name: str, value: Mapping[str, Any], observe: str) -> Need:
     row = ("dev", f"localhost:5633-sensors-{observe}-{scenario.TAKEN_IN_MS}", scenario.TAKEN_IN_MS, None)
     fields = {**_COAP_FIELDS, **value}
-    key = match.regex("coap://localhost:5633/sensors", regex=r"^coap(s|\+tcp)?://.+")
-    return _need(HAZELCAST, "coap-ingest", name, "coap_sensor_topic", "CoapMessage", fields, row, key)
+    return _need(HAZELCAST, "coap-ingest", name, "coap_sensor_topic", "CoapMessage", fields, row)
 
 
 _TEMPERATURE = _reading("kitchen", "temperature", "Cel", scenario.TAKEN_IN_MS, 0)
@@ -216,7 +228,6 @@ NEEDS = (
         "TemperatureGroup",
         _GROUP,
         (f"temperatures-{_DAY}", f"region-north{_IN_STORE}", scenario.START_MS, 1),
-        f"region|north{_IN_TOPIC}",
     ),
     _readings(ELASTICSEARCH, "thermostat.data", "mqtt-proxy", scenario.READING, f"readings-{_DAY}", _THERMOSTAT),
     _readings(

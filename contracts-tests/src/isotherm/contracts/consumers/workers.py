@@ -11,6 +11,7 @@ from isotherm.connector.state.target_follower import READER
 from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.pact.needs import Need, UnusableError, expect
+from isotherm.contracts.seam import GROUP
 
 WORKERS = ("persisters", "coap-ingest", "mqtt-proxy")
 
@@ -27,15 +28,17 @@ def _started(harness: Harness, found: Message, group: str) -> list[StartTask]:
     return [action for action in worker.actions(0) if isinstance(action, StartTask)]
 
 
-def _runs(harness: Harness, found: Message) -> None:
-    group = str(harness.decode(found.value, READER)["worker_group"])
-    (start,) = _started(harness, found, group)
+def _runs(harness: Harness, found: Message) -> object:
+    (start,) = _started(harness, found, GROUP)
     expect("name", start.config.name, found.key)
     expect("name in the configuration", start.config.config["name"], found.key)
+    return start
 
 
-def _leaves_alone(harness: Harness, found: Message) -> None:
-    expect("started", _started(harness, found, str(harness.decode(found.value, READER)["worker_group"])), [])
+def _leaves_alone(harness: Harness, found: Message) -> object:
+    started = _started(harness, found, str(harness.decode(found.value, READER)["worker_group"]))
+    expect("started", started, [])
+    return started
 
 
 NEEDS = tuple(
@@ -53,15 +56,16 @@ NEEDS = tuple(
             "config": match.type({"name": key}),
             "target_state": "STARTED",
             "restart_count": match.integer(0),
-            "task_restarts": {},
+            "task_restarts": {"0": match.integer(1)} if name == scenario.RESTARTED else {},
             "mode": mode,
-            "worker_group": match.type("group"),
+            "worker_group": match.type(GROUP),
         },
         process=process,
     )
     for worker in WORKERS
     for provider, name, key, mode, process in (
         ("console", scenario.CREATED, "coap-to-hazelcast", "distributed", _runs),
+        ("console", scenario.RESTARTED, "coap-to-hazelcast", "distributed", _runs),
         ("persisters", scenario.CONNECTOR, "coap-to-hazelcast", "standalone", _leaves_alone),
         ("coap-ingest", scenario.CONNECTOR, "coap-source", "standalone", _leaves_alone),
     )

@@ -11,13 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from isotherm.contracts.harness import Harness, Message
-from isotherm.contracts.pact import scenario
+from isotherm.contracts.harness import PARTITIONER, Harness, Message
 from isotherm.servicekit.avro import split
 
 _HEADER_BYTES = 5
-_OF_THE_MOMENT = frozenset((scenario.HEARTBEAT,))
-"""Messages with host, process and time in them, which differ in every run: they are not recorded."""
 
 
 def recorded(messages: Mapping[str, Message], harness: Harness) -> dict[str, Any]:
@@ -27,16 +24,22 @@ def recorded(messages: Mapping[str, Message], harness: Harness) -> dict[str, Any
             "topic": message.topic,
             "key": message.key,
             "headers": dict(message.headers),
-            "writer": _version(message, harness),
-            "body": base64.b64encode(message.value[_HEADER_BYTES:]).decode("ascii"),
+            "partitioner": message.partitioner,
+            **_value(message, harness),
         }
         for name, message in messages.items()
-        if name not in _OF_THE_MOMENT
     }
 
 
-def _version(message: Message, harness: Harness) -> dict[str, Any]:
-    record = harness.catalog.records[message.topic]
+def _value(message: Message, harness: Harness) -> dict[str, Any]:
+    """The body behind the schema id, and the schema; for a value without a schema all of it, and None."""
+    record = harness.catalog.records.get(message.topic)
+    writer = None if record is None else _version(record, message, harness)
+    body = message.value if writer is None else message.value[_HEADER_BYTES:]
+    return {"writer": writer, "body": base64.b64encode(body).decode("ascii")}
+
+
+def _version(record: str, message: Message, harness: Harness) -> dict[str, Any]:
     # By content: a late reading keeps the id that it got in the topic where it was written.
     written = harness.registry.schema(split(message.value)).json
     (version,) = (version for version, schema in harness.catalog.schemas[record].items() if schema == written)
@@ -64,20 +67,10 @@ def read(folder: Path, harness: Harness) -> dict[str, dict[str, Message]]:
 
 
 def _message(kept: Mapping[str, Any], harness: Harness) -> Message:
-    writer = harness.catalog.schema(kept["writer"]["record"], kept["writer"]["version"])
-    schema_id = harness.registry.schema_id(f"{kept['topic']}-value", writer)
-    value = b"\x00" + schema_id.to_bytes(4, "big") + base64.b64decode(kept["body"])
-    return Message(kept["topic"], kept["key"], value, kept["headers"])
-
-
-def comparable(kept: Mapping[str, Message], harness: Harness) -> dict[str, Any]:
-    """Messages without the times at which they were made."""
-    answer = {}
-    for name, message in kept.items():
-        if name in _OF_THE_MOMENT:
-            continue
-        value = harness.decode(message.value)
-        for time_of_making in ("revision", "updated_at"):
-            value.pop(time_of_making, None)
-        answer[name] = (message.topic, message.key, dict(message.headers), value, _version(message, harness))
-    return answer
+    value = base64.b64decode(kept["body"])
+    if kept["writer"] is not None:
+        writer = harness.catalog.schema(kept["writer"]["record"], kept["writer"]["version"])
+        schema_id = harness.registry.schema_id(f"{kept['topic']}-value", writer)
+        value = b"\x00" + schema_id.to_bytes(4, "big") + value
+    # Recordings up to 0.9.0 do not name the partitioner; every producer had this one.
+    return Message(kept["topic"], kept["key"], value, kept["headers"], kept.get("partitioner", PARTITIONER))

@@ -7,28 +7,26 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 
 from isotherm.aggregator.frames import devices, readings, windows
 from isotherm.aggregator.frames.confluent_avro import SchemaIds
-from isotherm.aggregator.metrics import Metrics
+from isotherm.aggregator.kafka_clients import open_output_producer
+from isotherm.aggregator.service import Aggregator
 from isotherm.aggregator.settings import AggregatorSettings
-from isotherm.aggregator.status import Status
-from isotherm.contracts.harness import (
-    Harness,
-    Message,
-    heartbeat,
-    message,
-)
+from isotherm.aggregator.spark.kafka_options import SINK_OPTIONS, java_options
+from isotherm.contracts import seam
+from isotherm.contracts.harness import PARTITIONER, Harness, Message, message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.providers import cli
-from isotherm.servicekit.health import Health
+from isotherm.servicekit.avro import split
+from isotherm.stack.artifacts import Artifacts
 
 RECORDS = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
 )
-SETTINGS = AggregatorSettings.model_validate({"checkpoint_dir": ".", "jars_dir": "."})
+SETTINGS = AggregatorSettings.model_validate({"checkpoint_dir": ".", "jars_dir": Artifacts().folder("spark")})
 APPENDED = datetime.fromtimestamp(scenario.MEASURED_MS / 1000, UTC)
 """Default time at which the broker appended a record."""
 _VALUES = (20.0, 22.0, 21.0)
@@ -38,6 +36,13 @@ def known_ids(harness: Harness, topic: str) -> SchemaIds:
     """Return every schema id of a topic's subject, as the cache of writer schemas learns them."""
     versions = harness.catalog.schemas[harness.catalog.records[topic]].values()
     return SchemaIds({harness.registry.schema_id(f"{topic}-value", schema): json.dumps(schema) for schema in versions})
+
+
+def written_ids(harness: Harness, topic: str, found: Sequence[Message]) -> SchemaIds:
+    """Return the ids of a topic's subject, and those that messages were written with."""
+    used = {split(one.value) for one in found}
+    new = {schema_id: json.dumps(harness.registry.schema(schema_id).json) for schema_id in used}
+    return SchemaIds({**known_ids(harness, topic).known, **new})
 
 
 def records(harness: Harness, found: Sequence[Message], appended: datetime = APPENDED) -> DataFrame:
@@ -58,7 +63,7 @@ def records(harness: Harness, found: Sequence[Message], appended: datetime = APP
 
 
 def messages(harness: Harness) -> Mapping[str, Message]:
-    """Return windows of two devices, the group of one region, a late reading, and a heartbeat."""
+    """Return windows of two devices, the group of one region, a late reading, a dead letter, and statuses."""
     topic = SETTINGS.input_topics[0]
     on_time = [
         reading(harness, device, value, scenario.MEASURED_MS + index)
@@ -68,33 +73,53 @@ def messages(harness: Harness) -> Mapping[str, Message]:
     late = reading(
         harness, scenario.OTHER_DEVICE, 20.0, scenario.MEASURED_MS, after_ms=SETTINGS.allowed_lateness_ms + 1
     )
+    unreadable = late._replace(key=scenario.DEVICE, value=b"warm")
     ids = known_ids(harness, topic)
-    decoded = readings.decode(records(harness, [*on_time, late]), ids)
+    decoded = readings.decode(records(harness, [*on_time, late, unreadable]), ids)
     reason = readings.reject_reason(ids, SETTINGS.timeliness)
     made = windows.aggregate(readings.on_time(decoded, reason), SETTINGS.window_ms, SETTINGS.slide_ms)
     aggregates = windows.with_revision(made, scenario.MEASURED_MS + SETTINGS.watermark_delay_ms).persist()
-    rejected = readings.to_reject_topics(
-        readings.rejected(decoded, reason),
-        SETTINGS.late_topic,
-        SETTINGS.dead_letter_topic,
-        SETTINGS.timeliness,
-    )
     escaped, plain = _rows(
         windows.to_aggregate_topic(aggregates, _id(harness, SETTINGS.output_topic, windows.AGGREGATE))
     )
     members = windows.with_devices(aggregates, _devices(harness))
     groups = windows.group(members, ["region"], unknown_group="")
     (group,) = _rows(windows.to_group_topic(groups, _id(harness, SETTINGS.grouped_topic, windows.GROUP)))
-    (too_late,) = rejected.collect()
-    status = Status(Health(), Metrics())
-    headers = [(header["key"], bytes(header["value"])) for header in too_late["headers"]]
+    rejected = readings.to_reject_topics(
+        readings.rejected(decoded, reason), SETTINGS.late_topic, SETTINGS.dead_letter_topic, SETTINGS.timeliness
+    )
+    too_late, dead = sorted(map(_rejected, rejected.collect()), key=lambda one: one.topic != SETTINGS.late_topic)
+    outputs = ((SETTINGS.output_topic, plain), (SETTINGS.output_topic, escaped), (SETTINGS.grouped_topic, group))
+    with seam.recorded_kafka(harness) as found:
+        # The windows of a small batch are sent by the driver's own producer.
+        open_output_producer(SETTINGS.kafka).send((topic, key.encode(), value) for topic, (key, value) in outputs)
+        window, window_escaped, window_group = found
+        del found[:]
+        statuses = seam.reported(_running()._reporter(), found)
     return {
-        scenario.WINDOW: message(SETTINGS.output_topic, *plain),
-        scenario.WINDOW_ESCAPED: message(SETTINGS.output_topic, *escaped),
-        scenario.GROUP: message(SETTINGS.grouped_topic, *group),
-        scenario.LATE: message(too_late["topic"], bytes(too_late["key"]), bytes(too_late["value"]), headers),
-        scenario.HEARTBEAT: heartbeat(harness, SETTINGS.name, status.state(), status.counts, status.lag),
+        scenario.WINDOW: window,
+        scenario.WINDOW_ESCAPED: window_escaped,
+        scenario.GROUP: window_group,
+        scenario.LATE: too_late,
+        scenario.DEAD_LETTER: dead,
+        **statuses,
     }
+
+
+def _rejected(row: Row) -> Message:
+    """Return a record for Spark's Kafka sink, whose producer is Java's."""
+    headers = [(header["key"], bytes(header["value"])) for header in row["headers"]]
+    options = {**java_options(SETTINGS.kafka), **SINK_OPTIONS}
+    made = message(row["topic"], bytes(row["key"]), bytes(row["value"]), headers)
+    return made._replace(partitioner=options.get("kafka.partitioner.class", PARTITIONER))
+
+
+def _running() -> Aggregator:
+    """Return the service as it is while its queries run."""
+    aggregator = Aggregator(SETTINGS)
+    aggregator._health.ready()
+    aggregator._metrics.lags = {"windows": {(SETTINGS.input_topics[0], 0): 12}}
+    return aggregator
 
 
 def reading(harness: Harness, device_id: str, value: float, measured_ms: int, after_ms: int = 350) -> Message:
@@ -119,7 +144,9 @@ def _id(harness: Harness, topic: str, writer: Mapping[str, Any]) -> int:
 
 
 def _devices(harness: Harness) -> DataFrame:
-    newest = devices.newest(records(harness, list(cli.messages(harness).values())))
+    imported = cli.messages(harness)
+    known = [imported[name] for name in (scenario.DEVICE_KNOWN, scenario.DEVICE_UNKNOWN)]
+    newest = devices.newest(records(harness, known))
     return devices.decode(newest, known_ids(harness, SETTINGS.devices_topic), SETTINGS.group_attributes)
 
 

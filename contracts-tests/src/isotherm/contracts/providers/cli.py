@@ -6,20 +6,22 @@ import json
 from collections.abc import Mapping
 
 from isotherm.cli import devices
-from isotherm.contracts.harness import Harness, Message, RecordingProducer
+from isotherm.contracts import seam
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
+from isotherm.servicekit.settings import KafkaSettings, RegistrySettings
 
 _LINES = (
     {"device_id": scenario.DEVICE, "home": "home-01", "room": "kitchen", "region": "north", "model": "T1"},
     {"device_id": scenario.OTHER_DEVICE},
+    {"device_id": scenario.DEVICE, "home": "home-01", "thresholds": {"temperature.above": 26.5}},
 )
 
 
 def messages(harness: Harness) -> Mapping[str, Message]:
-    """A device of which everything is known, and one of which nothing is."""
-    recorder = RecordingProducer()
-    encode = harness.registry.encoder(devices.TOPIC, devices.DEVICE)
-    imported = devices.import_with(map(json.dumps, _LINES), encode, recorder.as_producer())
+    """A device of which everything is known, one of which nothing is, and one with a threshold."""
+    with seam.recorded_kafka(harness) as found:
+        imported = devices.import_lines(map(json.dumps, _LINES), KafkaSettings(), RegistrySettings())
     assert not imported.problems
-    known, unknown = recorder.messages
-    return {scenario.DEVICE_KNOWN: known, scenario.DEVICE_UNKNOWN: unknown}
+    known, unknown, bound = found
+    return {scenario.DEVICE_KNOWN: known, scenario.DEVICE_UNKNOWN: unknown, scenario.DEVICE_BOUND: bound}

@@ -9,14 +9,18 @@ from isotherm.connector.config import files
 from isotherm.connector.distributed.publishing import plugin_record
 from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
 from isotherm.connector.state.desired_state import CONNECTOR_ITSELF
-from isotherm.connector.state.target_follower import TargetState
+from isotherm.connector.state.target_follower import READER, TargetState
 from isotherm.console.cluster.control_topics import ControlTopicWriter, PendingWrites
 from isotherm.console.cluster.state import ClusterState
 from isotherm.console.connectors.control import ConnectorControl
-from isotherm.contracts.harness import Harness, Message, RecordingProducer
+from isotherm.contracts import seam
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
 from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.servicekit.avro import Decoder
+from isotherm.servicekit.kafka import clients
+from isotherm.servicekit.settings import KafkaSettings
 
 _SERVICE = "aggregator"
 
@@ -32,9 +36,13 @@ class _ReadBack(PendingWrites):
 
 def messages(harness: Harness) -> Mapping[str, Message]:
     """The records of a new connector and of a paused service."""
-    recorder, cluster = RecordingProducer(), ClusterState()
+    cluster = ClusterState()
     writer = ControlTopicWriter(
-        recorder.as_producer, harness.registry, _ReadBack(), timeout_ms=1_000, new_id=lambda: "write-1"
+        lambda: clients.producer(KafkaSettings(), "console"),
+        harness.registry,
+        _ReadBack(),
+        timeout_ms=1_000,
+        new_id=lambda: "write-1",
     )
     control = ConnectorControl(cluster, writer, lambda: scenario.START_MS)
     definition = KINDS["hazelcast"].definition
@@ -43,10 +51,21 @@ def messages(harness: Harness) -> Mapping[str, Message]:
         cluster.update_status(f"{name}/{task}/host:1", _status(name, task, classes))
     given = files.read(EXAMPLES / "demo" / "coap-to-hazelcast.properties")
     # No follower updates the cluster's state here, so it cannot show the created connector.
-    control.write_new(given.name, given.config, TargetState.STARTED)
-    control.change_target(_SERVICE, TargetState.PAUSED)
-    created, paused = recorder.messages
-    return {scenario.CREATED: created, scenario.SERVICE_PAUSED: paused}
+    with seam.recorded_kafka(harness) as found:
+        control.write_new(given.name, given.config, TargetState.STARTED)
+        control.change_target(_SERVICE, TargetState.PAUSED)
+        cluster.update_connector(given.name, _decoded(harness, found[0]), scenario.START_MS)
+        cluster.update_status(f"{given.name}/0/host:1", _status(given.name, 0, []))
+        control.restart(given.name, include_tasks=True, only_failed=False)
+        cluster.update_connector(given.name, _decoded(harness, found[-1]), scenario.START_MS)
+        control.restart_task(given.name, 0)
+    created, paused, _, restarted = found
+    return {scenario.CREATED: created, scenario.SERVICE_PAUSED: paused, scenario.RESTARTED: restarted}
+
+
+def _decoded(harness: Harness, found: Message) -> Mapping[str, object]:
+    record: Mapping[str, object] = Decoder(harness.registry, READER)(found.value).record
+    return record
 
 
 def _status(connector: str, task: int, classes: list[str]) -> Mapping[str, object]:

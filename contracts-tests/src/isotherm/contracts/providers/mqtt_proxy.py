@@ -4,49 +4,79 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 
-from isotherm.connector.distributed.publishing import plugin_messages
-from isotherm.connector.standalone.reporting import counts_of
-from isotherm.connector.state.status import State
-from isotherm.contracts.harness import (
-    Harness,
-    Message,
-    heartbeat,
-    message,
-)
+from isotherm.contracts import seam
+from isotherm.contracts.harness import Harness, Message
 from isotherm.contracts.pact import scenario
 from isotherm.contracts.paths import EXAMPLES
-from isotherm.mqtt_proxy.bridge.connector_class import DEFINITION
+from isotherm.mqtt_proxy import kafka_clients
+from isotherm.mqtt_proxy.bridge.connector_class import MqttClasses
 from isotherm.mqtt_proxy.codec.packets import Publish
+from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules
+from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.translation import IngestContext, Translator
-from isotherm.mqtt_proxy.metrics import PREFIX, Metrics
+from isotherm.mqtt_proxy.metrics import Metrics
 from isotherm.mqtt_proxy.service import READING, SESSION
 from isotherm.mqtt_proxy.sessions.records import to_record
+from isotherm.mqtt_proxy.sessions.server_name import ServerName
 from isotherm.mqtt_proxy.sessions.store import StoredState
 from isotherm.mqtt_proxy.settings import SERVICE, ProxySettings
+from isotherm.servicekit.health import Health
 from isotherm.servicekit.settings import load
 
+IN_FLIGHT = StoredState(
+    epoch=3, expiry_s=86_400, expires_at_ms=scenario.START_MS, committed={7: 2_771_284_651}, owner=0
+)
+WITH_WILL = StoredState(
+    epoch=4,
+    expiry_s=3_600,
+    expires_at_ms=None,
+    owner=0,
+    username="kitchen",
+    will=Publish("devices/dev-0001/gone", b"bye", qos=1, retain=True, properties={Property.CONTENT_TYPE: "text/plain"}),
+    will_due_ms=scenario.START_MS,
+)
 _REGEX_LIST = "temperature:.*temperature, brightness:.*brightness"
 
 
 def messages(harness: Harness) -> Mapping[str, Message]:
-    """Readings over the demo's routes and the documents' regex list, and the state of a session."""
+    """Readings over the demo's routes and the documents' regex list, a dead letter, a session, and statuses."""
     at = {"ts": scenario.MEASURED_MS, "seq": 17}
-    demo = _translator(harness, _settings(EXAMPLES / "demo" / "mqtt-proxy.toml"))
+    settings = _settings(EXAMPLES / "demo" / "mqtt-proxy.toml")
+    demo = _translator(harness, settings)
     document = _translator(harness, _settings(overrides=["allow_anonymous=true", f"topic_regex_list={_REGEX_LIST}"]))
     device = scenario.DEVICE
+    name = ServerName(settings.name)
+    with seam.recorded_kafka(harness) as found:
+        producer = kafka_clients.build_producer(settings, name.transactional_id(0))
+        _produce(producer, _published(demo, f"devices/{device}/temperature", {"id": device, "t": 21.5, **at}))
+        _produce(producer, _published(demo, f"devices/{device}/brightness", {"id": device, "b": 310, **at}))
+        _produce(producer, _published(document, "home/kitchen/temperature", {"value": 19.25}))
+        _produce(producer, _published(demo, f"devices/{device}/temperature", {"id": device, "t": "warm", **at}))
+        transactional = kafka_clients.build_transactional_producer(settings, name.transactional_id(0))
+        _produce(transactional, [_session(harness, settings, name, state) for state in (IN_FLIGHT, WITH_WILL)])
+        reading, brightness, temperature, dead, session, will = found
+        reports = [seam.connector_report("bridge")]
+        plugin, worker, reported = seam.announced(SERVICE, MqttClasses(settings), reports, found)
+        del found[:]
+        statuses = _statuses(settings, name, found)
     return {
-        scenario.READING: _published(demo, f"devices/{device}/temperature", {"id": device, "t": 21.5, **at}),
-        scenario.BRIGHTNESS: _published(demo, f"devices/{device}/brightness", {"id": device, "b": 310, **at}),
-        scenario.TEMPERATURE_BY_REGEX: _published(document, "home/kitchen/temperature", {"value": 19.25}),
-        scenario.SESSION: _session(harness),
-        scenario.HEARTBEAT: _heartbeat(harness),
-        scenario.PLUGIN: _plugin(harness),
+        scenario.READING: reading,
+        scenario.BRIGHTNESS: brightness,
+        scenario.TEMPERATURE_BY_REGEX: temperature,
+        scenario.DEAD_LETTER: dead,
+        scenario.SESSION: session,
+        scenario.SESSION_WITH_WILL: will,
+        scenario.PLUGIN: plugin,
+        scenario.WORKER: worker,
+        scenario.WORKERS_CONNECTOR: reported,
+        **statuses,
     }
 
 
@@ -60,26 +90,26 @@ def _translator(harness: Harness, settings: ProxySettings) -> Translator:
     return Translator(router, encoders, build_rules(settings))
 
 
-def _published(translator: Translator, topic: str, payload: Mapping[str, object]) -> Message:
+def _published(translator: Translator, topic: str, payload: Mapping[str, object]) -> Iterable[ProducerRecord]:
     publish = Publish(topic, json.dumps(payload).encode(), qos=2)
-    (record,) = translator.translate(publish, IngestContext("kitchen", scenario.TAKEN_IN_MS)).records
-    return message(record.topic, record.key, record.value, record.headers)
+    return translator.translate(publish, IngestContext("kitchen", scenario.TAKEN_IN_MS)).records
 
 
-def _session(harness: Harness) -> Message:
-    topic = _settings(EXAMPLES / "demo" / "mqtt-proxy.toml").session.topic
-    state = StoredState(epoch=3, expiry_s=86_400, expires_at_ms=scenario.START_MS, committed={7: 2_771_284_651})
+def _produce(producer: Producer, records: Iterable[ProducerRecord]) -> None:
+    for record in records:
+        producer.produce(record.topic, value=record.value, key=record.key, headers=list(record.headers))
+
+
+def _session(harness: Harness, settings: ProxySettings, name: ServerName, state: StoredState) -> ProducerRecord:
+    topic = settings.session.topic
     record = to_record("simulator-1", state, owner=0, now_ms=scenario.TAKEN_IN_MS)
-    return message(topic, "simulator-1", harness.registry.encoder(topic, SESSION)(record))
+    return ProducerRecord(topic, name.session_key("simulator-1"), harness.registry.encoder(topic, SESSION)(record), [])
 
 
-def _plugin(harness: Harness) -> Message:
-    """What a worker says of its class."""
-    ((topic, key, value),) = plugin_messages(harness.registry, [DEFINITION], "0.9.0")
-    return message(topic, key, value)
-
-
-def _heartbeat(harness: Harness) -> Message:
-    counted = CollectorRegistry()
-    counted.register(Metrics())
-    return heartbeat(harness, SERVICE, State.RUNNING, lambda: counts_of(counted, f"{PREFIX}_"))
+def _statuses(settings: ProxySettings, name: ServerName, found: list[Message]) -> Mapping[str, Message]:
+    health, metrics, registry = Health(), Metrics(), CollectorRegistry()
+    registry.register(metrics)
+    health.ready()
+    target = kafka_clients.build_target_state(settings, name.connector, health, metrics)
+    target._follower._current.set()
+    return seam.reported(target.reporter(registry), found)

@@ -22,6 +22,7 @@ import cbor2
 import orjson
 
 from isotherm.payloads import senml
+from isotherm.payloads.cbor_keys import problem_of_keys
 from isotherm.payloads.errors import PayloadError
 
 _NUMBERS = {
@@ -34,6 +35,8 @@ _NUMBERS = {
 }
 _DECIMAL = re.compile(rb"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*")
 _MAX_NUMBER_BYTES = 64
+_MAX_UNCHECKED_BYTES = 4_096
+"""So short a payload has too few keys to take much time, whatever their hashes are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,21 +147,38 @@ def _reader(content_format: str | int) -> _Reader:
 def _cbor(data: bytes, limits: Limits) -> object:
     stream = io.BytesIO(data)
     try:
-        decoder = cbor2.CBORDecoder(
-            stream,
-            allow_duplicate_keys=False,
-            semantic_decoders=_TAGS,
-            tag_hook=_refuse,
-            max_depth=limits.max_depth * 2,
-        )
-        content = decoder.decode()
-    except (cbor2.CBORError, ValueError, TypeError, ArithmeticError) as error:
-        # The error of cbor2 names only the tag that failed; its cause explains why.
-        raise PayloadError(f"not CBOR: {error.__cause__ or error}") from None
+        content = _decoded(stream, limits, only_texts_as_keys=True)
+    except (cbor2.CBORError, ValueError, TypeError, ArithmeticError):
+        # SenML's keys are numbers.
+        content = _with_any_keys(stream, data, limits)
     if stream.tell() != len(data):
         raise PayloadError(f"not CBOR: {len(data) - stream.tell()} bytes are left over")
     _check(content, limits)
     return _plain(content)
+
+
+def _decoded(stream: io.BytesIO, limits: Limits, *, only_texts_as_keys: bool) -> object:
+    decoder = cbor2.CBORDecoder(
+        stream,
+        allow_duplicate_keys=False,
+        semantic_decoders=_TAGS,
+        tag_hook=_refuse,
+        max_depth=limits.max_depth * 2,
+        strict_hashable_types=only_texts_as_keys,
+    )
+    return decoder.decode()
+
+
+def _with_any_keys(stream: io.BytesIO, data: bytes, limits: Limits) -> object:
+    problem = problem_of_keys(data, limits.max_items) if len(data) > _MAX_UNCHECKED_BYTES else None
+    if problem is not None:
+        raise PayloadError(problem)
+    stream.seek(0)
+    try:
+        return _decoded(stream, limits, only_texts_as_keys=False)
+    except (cbor2.CBORError, ValueError, TypeError, ArithmeticError) as error:
+        # The error of cbor2 names only the tag that failed; its cause explains why.
+        raise PayloadError(f"not CBOR: {error.__cause__ or error}") from None
 
 
 def _refuse(*_arguments: object) -> object:

@@ -39,7 +39,9 @@ class Truth:
         self._cluster, self._store, self._topic = cluster, store, topic
         self._is_append, self._dead_letters, self._note = is_append, dead_letters, note
         self.findings: list[str] = []
+        store.on_regression = self.replaced
         self._committed: dict[Partition, CommittedOffset] = {}
+        self._highest: dict[Partition, int] = {}
         self._expected: dict[Partition, Counter[str]] = {}
         """Outcomes of the records before the committed offset."""
         self._dead_lettered: set[tuple[int, int]] = set()
@@ -52,6 +54,11 @@ class Truth:
         text = " ".join(map(str, words))
         self._note("FINDING", text)
         self.findings.append(text)
+
+    def replaced(self, partition: int, id: str, offset: int) -> None:
+        """Judge an older row that replaces a newer one: an owner reads again only from its committed offset."""
+        if offset < self._committed.get((self._topic, partition), CommittedOffset(0)).offset:
+            self.find(f"{self._topic}-{partition}: a late write of {offset} replaced a newer row of {id}")
 
     def delete_before(self, partition: Partition, offset: int) -> None:
         """Delete records by retention, but remember them.
@@ -69,11 +76,18 @@ class Truth:
         """Return all records of a partition that a reader of committed records could ever see."""
         return self._records_from(partition, 0)
 
-    def committed(self, partition: Partition, now: CommittedOffset) -> None:
-        """Judge a commit at the moment in which Kafka takes it."""
+    def committed(self, partition: Partition, now: CommittedOffset, *, is_late: bool) -> None:
+        """Judge a commit at the moment in which Kafka takes it.
+
+        `is_late`: its client has given it up and has committed again since. Then the position may go back: records are
+        read again.
+        """
         before = self._committed.get(partition, CommittedOffset(0))
         if now.offset < before.offset:
-            self.find(f"{partition}: the position went back from {before.offset} to {now.offset}")
+            if not is_late:
+                self.find(f"{partition}: the position went back from {before.offset} to {now.offset}")
+            before = CommittedOffset(0)
+            self._expected.pop(partition, None)
         counts = json.loads(now.metadata) if now.metadata else {}
         deleted = {one.offset for one in self._deleted.get(partition, [])}
         records = [one for one in self._records_from(partition, before.offset) if one.offset < now.offset]
@@ -87,6 +101,7 @@ class Truth:
                 self.find(f"{partition}: {now.offset} is committed without the effect of {record.offset} ({value})")
                 break
         self._committed[partition] = now
+        self._highest[partition] = max(now.offset, self._highest.get(partition, 0))
 
     def _records_from(self, partition: Partition, offset: int) -> list[StoredRecord]:
         log = self._cluster.log_of(partition)
@@ -137,8 +152,7 @@ class Truth:
     def is_everything_committed(self, partitions: Sequence[Partition]) -> bool:
         """Whether no record is left for the persisters."""
         return all(
-            not (records := self.records(partition))
-            or self._committed.get(partition, CommittedOffset(0)).offset > records[-1].offset
+            not (records := self.records(partition)) or self._highest.get(partition, 0) > records[-1].offset
             for partition in partitions
         )
 

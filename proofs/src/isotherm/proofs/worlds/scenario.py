@@ -66,13 +66,15 @@ def draw_faults(
     chance: random.Random, kinds: Sequence[tuple[str, int, tuple[int, int]]], until_ms: int, most: int
 ) -> tuple[Fault, ...]:
     """Draw faults before `until_ms`; each kind has a name, a number of targets, and limits of its duration."""
-    faults = []
+    faults: list[Fault] = []
     for _ in range(chance.randrange(most + 1)):
         kind, targets, (shortest, longest) = chance.choice(kinds)
+        # Half of them follow another fault closely: what goes wrong together finds more than what goes wrong alone.
+        near_ms = faults[-1].at_ms + chance.randrange(10_000) if faults and chance.random() < 0.5 else until_ms
         faults.append(
             Fault(
                 kind,
-                chance.randrange(until_ms),
+                near_ms if near_ms < until_ms else chance.randrange(until_ms),
                 round(shortest * (longest / shortest) ** chance.random()),
                 chance.randrange(targets),
                 round(chance.uniform(0.02, 0.5), 2),

@@ -1,0 +1,167 @@
+"""The console's real application over a cluster in memory: no Kafka, a clock that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
+
+from fastapi.testclient import TestClient
+
+from isotherm.connector.distributed.publishing import plugin_record
+from isotherm.connector.distributed.worker_status import EVERY_CONNECTOR
+from isotherm.connector.offsets import replay
+from isotherm.connector.state.desired_state import CONNECTOR_ITSELF
+from isotherm.console.app import Components, application
+from isotherm.console.cluster.state import ClusterState
+from isotherm.console.connectors.control import ConnectorControl
+from isotherm.console.connectors.offsets import CommittedOffset, TargetOffset, translate_kafka_errors
+from isotherm.console.dead_letters.queue import HandledRecords, QueueOverview, RecordPosition
+from isotherm.console.dead_letters.record import OpenRecords, QueuedRecord, take_first
+from isotherm.console.errors import NotFoundError
+from isotherm.console.records.decoding import value_decoder
+from isotherm.console.settings import ConsoleSettings
+from isotherm.contracts.pact import scenario
+from isotherm.persisters.sinks.catalog import KINDS
+from isotherm.servicekit.avro import Decoder, SchemaRegistry
+from isotherm.servicekit.health import Health
+
+NOW_MS = scenario.TAKEN_IN_MS + 1_000
+URL = "http://127.0.0.1:8083"
+
+
+class MemoryStore:
+    """Configurations and offsets in memory; what is written is read back at once."""
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
+        self.written: list[tuple[str, Mapping[str, Any] | None]] = []
+        self.committed: list[CommittedOffset] = []
+        self.moves: list[replay.Move] = []
+
+    def write(self, name: str, record: Mapping[str, Any] | None) -> None:
+        """Write a connector's record."""
+        self.written.append((name, record))
+        self._cluster.update_connector(name, record, NOW_MS)
+
+    def read(self, _group: str) -> list[CommittedOffset]:
+        """Return the committed offsets."""
+        return self.committed
+
+    def alter(self, _group: str, targets: Sequence[TargetOffset]) -> list[replay.Move]:
+        """Set offsets of a topic with two partitions."""
+        there = [replay.PartitionState("coap_sensor_topic", number, 7, "", 2, 10) for number in (0, 1)]
+        with translate_kafka_errors():
+            self.moves = replay.plan_offsets(there, {(topic, number): offset for topic, number, offset in targets})
+        return self.moves
+
+    def delete(self, _group: str) -> None:
+        """Delete the offsets."""
+        self.committed = []
+
+    def replay(
+        self, _group: str, topics: Sequence[str], position: replay.Position, *, partition: int | None, dry_run: bool
+    ) -> list[replay.Move]:
+        """Move the group to a position."""
+        moves = [replay.Move(topic, partition or 0, 7, position.value, 10, "") for topic in topics]
+        self.moves = [] if dry_run else moves
+        return moves
+
+
+class MemoryQueues:
+    """Dead-letter queues in memory."""
+
+    def __init__(self) -> None:
+        self.records: list[QueuedRecord] = []
+        self.handled: list[Any] = []
+
+    def queues(self, configured: Collection[str]) -> list[QueueOverview]:
+        """Return the queues of all records."""
+        names = sorted({one.topic for one in self.records} | set(configured))
+        return [QueueOverview(name, sum(one.topic == name for one in self.records)) for name in names]
+
+    def open_records(self, topic: str, after: RecordPosition | None, limit: int) -> OpenRecords:
+        """Return records after a position, one at a time, so that a reader of two has to follow the link."""
+        found = (one for one in self.records if one.topic == topic and (after is None or one.offset > after.offset))
+        return take_first(found, min(limit, 1))
+
+    def record(self, topic: str, position: RecordPosition) -> QueuedRecord:
+        """Return one record. Raises NotFoundError."""
+        for one in self.records:
+            if (one.topic, one.partition, one.offset) == (topic, *position):
+                return one
+        raise NotFoundError(f"{topic} has no record {position.partition}/{position.offset}")
+
+    def replay(self, topic: str, chosen: Collection[RecordPosition] | None) -> HandledRecords:
+        """Count the records that have an origin, and those that have none."""
+        found = self._chosen(topic, chosen)
+        self.handled.append(("replay", found))
+        done = sum(one.origin is not None for one in found)
+        return HandledRecords(done, len(found) - done)
+
+    def discard(self, topic: str, chosen: Collection[RecordPosition] | None) -> HandledRecords:
+        """Count the records."""
+        self.handled.append(("discard", self._chosen(topic, chosen)))
+        return HandledRecords(len(self.handled[-1][1]), 0)
+
+    def _chosen(self, topic: str, chosen: Collection[RecordPosition] | None) -> list[QueuedRecord]:
+        return [
+            one
+            for one in self.records
+            if one.topic == topic and (chosen is None or RecordPosition(one.partition, one.offset) in chosen)
+        ]
+
+
+class Console:
+    """The application with everything that it serves; `http` sends it requests."""
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self.cluster, self.queues = ClusterState(), MemoryQueues()
+        self.store = MemoryStore(self.cluster)
+        control = ConnectorControl(self.cluster, self.store, lambda: NOW_MS)
+        health = Health()
+        health.ready()
+        health.ready("topics")
+        application_ = application(
+            Components(
+                settings=ConsoleSettings(),
+                cluster=self.cluster,
+                control=control,
+                offsets=self.store,
+                queues=self.queues,
+                # Neither the command line nor the pages of connectors ask for topics or devices.
+                browser=cast(Any, None),
+                devices=cast(Any, None),
+                decode=value_decoder(Decoder(registry)),
+                cluster_id=lambda: "cluster-1",
+                now_ms=lambda: NOW_MS,
+                health=health,
+            )
+        )
+        self.http = TestClient(application_, base_url=URL, follow_redirects=False)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything but one connector class and a worker that can run it."""
+        vars(self.cluster).update(vars(ClusterState()))
+        vars(self.queues).update(vars(MemoryQueues()))
+        vars(self.store).update(vars(MemoryStore(self.cluster)))
+        definition = KINDS["hazelcast"].definition
+        self.cluster.update_plugin(definition.klass, plugin_record(definition, "0.9.0"))
+        self.say(EVERY_CONNECTOR, CONNECTOR_ITSELF, classes=[definition.klass])
+
+    def say(self, connector: str, task: int, state: str = "RUNNING", **more: Any) -> None:
+        """Store a heartbeat."""
+        record = {
+            "connector": connector,
+            "task": task,
+            "worker": "host:1",
+            "worker_group": "demo",
+            "state": state,
+            "trace": None,
+            "counts": {},
+            "lag": {},
+            "classes": [],
+            "updated_at": scenario.TAKEN_IN_MS,
+            **more,
+        }
+        self.cluster.update_status(f"{connector}/{task}/host:1", record)
