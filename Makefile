@@ -17,7 +17,7 @@ LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -
 # Without this, the verifier of the contract tests sends usage statistics.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -111,6 +111,9 @@ docs-serve: setup ## Show the documentation site at http://127.0.0.1:8000, rebui
 
 faults: setup ## Run the long fault tests, keep the output in docs/results/faults.txt
 	@tools/record-results docs/results/faults.txt $(PYTEST) --no-header -v -n $(or $(PROCESSES),2) --no-loadscope-reorder --durations=0 --durations-min=20 -m "faults and long"
+
+simulate: setup ## Run worlds from seeds, keep the results: make simulate SEEDS=500, or W=persisters
+	@$(BIN)/python -m isotherm.proofs simulate --record --seeds $(or $(SEEDS),100) --processes $(or $(PROCESSES),2) $(if $(W),--world $(W))
 
 soak: setup ## Run the soak tests, keep the output in docs/results/soak.txt
 	@tools/record-results docs/results/soak.txt $(PYTEST) --no-header -v -m "long and not faults"

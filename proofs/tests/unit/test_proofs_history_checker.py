@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from isotherm.proofs.history.seeding.generator import Line, generate
 from isotherm.proofs.history.seeding.seeded_faults import FAULTS, History
 
 SEEDS = range(8)
+generated = cache(generate)
+"""Histories that several tests read; `History` copies before it changes one."""
 
 
 def written(lines: list[Line], path: Path) -> Path:
@@ -38,7 +41,7 @@ def told(verdict: Verdict) -> str:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_correct_history_is_clean(seed: int, tmp_path: Path) -> None:
-    verdict = judged(generate(seed), tmp_path)
+    verdict = judged(generated(seed), tmp_path)
     assert verdict.clean, told(verdict)
     assert {anomaly.name for anomaly in ANOMALIES} == set(verdict.judged), "every anomaly has something to compare"
 
@@ -47,7 +50,7 @@ def test_a_correct_history_is_clean(seed: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(FAULTS))
 def test_a_seeded_fault_is_convicted(name: str, seed: int, tmp_path: Path) -> None:
     anomaly, plant = FAULTS[name]
-    history = History(generate(seed), seed)
+    history = History(generated(seed), seed)
     plant(history)
     verdict = judged(history.lines, tmp_path)
     assert anomaly in verdict.counts, told(verdict)
@@ -96,7 +99,7 @@ def test_passes_over_shards_of_keys_find_the_same(name: str, seed: int, shards: 
 
 @pytest.mark.parametrize("event", ["topic-end", "store-end", "clients-end", "drained"])
 def test_an_incomplete_history_is_not_clean(event: str, tmp_path: Path) -> None:
-    lines = [line for line in generate(1) if line["event"] != event]
+    lines = [line for line in generated(1) if line["event"] != event]
     verdict = judged(lines, tmp_path)
     assert not verdict.counts, told(verdict)
     assert verdict.unjudged
@@ -104,7 +107,7 @@ def test_an_incomplete_history_is_not_clean(event: str, tmp_path: Path) -> None:
 
 
 def test_windows_that_were_not_final_are_not_judged(tmp_path: Path) -> None:
-    lines = [line for line in generate(1) if line["event"] != "watermark"]
+    lines = [line for line in generated(1) if line["event"] != "watermark"]
     newest = max(
         line["value"]["window_end"]
         for line in lines
@@ -118,7 +121,7 @@ def test_windows_that_were_not_final_are_not_judged(tmp_path: Path) -> None:
 
 
 def test_an_empty_history_is_not_clean(tmp_path: Path) -> None:
-    assert not judged(generate(1)[:1], tmp_path).clean
+    assert not judged(generated(1)[:1], tmp_path).clean
 
 
 @pytest.mark.parametrize(
@@ -139,7 +142,7 @@ def test_what_is_no_history_is_refused_with_its_line(text: str, message: str, tm
 
 
 def test_the_report_shows_promise_and_events(tmp_path: Path) -> None:
-    history = History(generate(3), 3)
+    history = History(generated(3), 3)
     FAULTS["lose-at-qos-1"][1](history)
     path = written(history.lines, tmp_path / "history.jsonl")
     report = "\n".join(lines_of(check(path), path))
@@ -155,7 +158,7 @@ def test_the_report_shows_promise_and_events(tmp_path: Path) -> None:
 def test_the_exit_code_tells_clean_from_convicted_and_from_not_judged(
     dropped: str | None, fault_name: str | None, code: int, tmp_path: Path
 ) -> None:
-    history = History([line for line in generate(3) if line["event"] != dropped], 3)
+    history = History([line for line in generated(3) if line["event"] != dropped], 3)
     if fault_name is not None:
         FAULTS[fault_name][1](history)
     assert main(["check", str(written(history.lines, tmp_path / "history.jsonl"))]) == code

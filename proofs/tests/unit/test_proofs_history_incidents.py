@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from isotherm.alerts.engine.device_state import DeviceRuleState
 from isotherm.alerts.engine.reading import Reading
 from isotherm.alerts.engine.rule_engine import RuleEngine
-from isotherm.alerts.rules.kinds import ThresholdRule as ConfiguredRule
+from isotherm.alerts.rules.kinds import RateRule, ThresholdRule
 from isotherm.alerts.rules.rule_book import RuleBook
 from isotherm.proofs.history.checking.collection import AlertInput
 from isotherm.proofs.history.checking.incidents import incidents, turns
-from isotherm.proofs.history.format import ThresholdRule
+from isotherm.proofs.history.format import AlertRule
 
 REORDER_MS = 50
 START_MS = 1_000_000
-CONFIGURED = {"threshold": 30.0, "hysteresis": 2.0, "for_ms": 30}
+RULES: dict[str, dict[str, Any]] = {
+    "above": {"threshold": 30.0, "hysteresis": 2.0, "for_ms": 30},
+    "below": {"threshold": 28.0, "hysteresis": 2.0, "for_ms": 30},
+    "rate": {"threshold": 4.0, "hysteresis": 2.0, "window_ms": 1_000},
+}
 
 Step = tuple[int, int, int, int, int]
 """Time to the append of the next reading, delay of its event time, value, gap in the numbering, lag of the clock."""
@@ -45,8 +51,8 @@ def readings(script: list[Step], *, numbered: bool) -> list[AlertInput]:
 
 def by_engine(script: list[Step], inputs: list[AlertInput], kind: str) -> dict[tuple[int, str], int]:
     """Time of each state of an alert, by `opened_at` and state."""
-    rule = ConfiguredRule.model_validate({"kind": kind, "metric": "t", **CONFIGURED})
-    book = RuleBook([rule])
+    model = RateRule if kind == "rate" else ThresholdRule
+    book = RuleBook([model.model_validate({"kind": kind, "metric": "t", **RULES[kind]})])
     engine = RuleEngine(book, book.overridden([]), REORDER_MS)
     state, found, clock_ms = DeviceRuleState(), [], 0
     for (*_, lag), one in zip(script, inputs, strict=True):
@@ -60,22 +66,31 @@ def by_engine(script: list[Step], inputs: list[AlertInput], kind: str) -> dict[t
 
 
 @settings(max_examples=150, deadline=None)
-@given(script=steps, numbered=st.booleans(), kind=st.sampled_from(["above", "below"]))
+@given(script=steps, numbered=st.booleans(), kind=st.sampled_from(sorted(RULES)))
 @example(script=[(10, 0, 31, 1, 1_000)] * 5, numbered=True, kind="above")
 def test_incidents_are_those_of_the_engine(script: list[Step], numbered: bool, kind: str) -> None:
     inputs = readings(script, numbered=numbered)
     order = turns(inputs, REORDER_MS)
-    if order is None:
-        return  # the clock decides
+    expected = incidents(order, AlertRule("t", kind, "t", **RULES[kind])) if order is not None else None  # type: ignore[arg-type]  # one of the kinds
+    if expected is None:
+        return  # the clock decides, or the tolerance of a rate's window
     got = by_engine(script, inputs, kind)
     certain, possible = {}, {}
-    for incident in incidents(order, ThresholdRule("t", "above" if kind == "above" else "below", "t", 30.0, 2.0, 30)):
+    for incident in expected:
         for state, turn in (("opened", incident.decided), ("closed", incident.closed)):
             if turn is not None:
                 possible[incident.opened_at, state] = turn.event_time
                 if turn.certain:
                     certain[incident.opened_at, state] = turn.event_time
     assert certain.items() <= got.items() <= possible.items()
+
+
+def test_a_change_that_took_a_little_longer_than_the_window_is_not_compared() -> None:
+    rule = AlertRule("t", "rate", "t", 4.0, window_ms=1_000)
+    for pause, is_compared in ((1_000, True), (1_050, False), (1_100, True)):
+        order = turns(readings([(20, 0, 20, 1, 1_000), (pause, 0, 25, 1, 1_000)], numbered=True), REORDER_MS)
+        assert order is not None
+        assert (incidents(order, rule) is not None) is is_compared
 
 
 def test_readings_in_order_are_always_compared() -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import fastavro
 import pytest
@@ -44,7 +45,7 @@ def registry() -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = json.dumps({"schema": json.dumps(SCHEMA)}).encode()
-            self.send_response(200 if self.path == "/api/schemas/ids/7" else 404)
+            self.send_response({"7": 200, "8": 404}.get(self.path.removeprefix("/api/schemas/ids/"), 500))
             self.end_headers()
             self.wfile.write(body)
 
@@ -68,6 +69,9 @@ def test_values_are_decoded_by_the_writers_schema_with_times_as_epoch_ms(registr
     assert decoded.value == {"device_id": "d", "event_time": 1_700_000_000_123, "value": "nan"}
     assert decoded.identity == ["d", 1_700_000_000_123]
     assert avro.decode(b"{}") is None
+    assert avro.decode(struct.pack(">bI", 0, 8) + body.getvalue()) is None
+    with pytest.raises(HTTPError):
+        avro.decode(struct.pack(">bI", 0, 9) + body.getvalue())
     assert avro.decode(struct.pack(">bI", 0, 7) + b"\x08d") is None
 
 
@@ -80,15 +84,17 @@ def test_values_of_all_stores_have_one_form() -> None:
 def test_ledgers_become_publishes_and_answers(tmp_path: Path) -> None:
     common = {"device_id": "d", "metric": "t", "event_time_ms": 5, "sequence": 1, "time_ms": 6, "qos": 1}
     mqtt, coap = tmp_path / "mqtt", tmp_path / "coap"
-    told = [{"event": "published", "value": 2.5, **common}, {"event": "acknowledged", **common}, {"event": "end"}]
+    told = [{"event": "published", "value": 2.5, **common}, {"event": "acknowledged", **common}]
+    told += [{"event": "connection-lost", "devices": ["d"], "time_ms": 7}, {"event": "end"}]
     mqtt.write_text("".join(json.dumps(line) + "\n" for line in [{"event": "start"}, *told]))
     coap.write_text(json.dumps({"event": "notified", "value": 1.0, **common}) + "\n" + '{"event":"notif')
     with HistoryFile(tmp_path / "history") as history:
         record_mqtt(history, [mqtt])
         record_coap(history, [coap])
-    published, acknowledged, ended, notified = lines(tmp_path / "history")
+    published, acknowledged, lost, ended, notified = lines(tmp_path / "history")
     assert (published["event"], published["id"], published["value"]) == ("published", ["d", "t", 5, 1], {"value": 2.5})
     assert (acknowledged["event"], acknowledged["via"], acknowledged["qos"]) == ("acknowledged", MQTT, 1)
+    assert lost == {"event": "connection-lost", "client": "d", "time": 7}
     assert ended == {"event": "clients-end", "via": MQTT}
     assert (notified["event"], notified["via"], notified["qos"]) == ("published", COAP, 0)
 

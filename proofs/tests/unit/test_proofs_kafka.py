@@ -157,8 +157,9 @@ class Reader:
         while True:
             message = self.consumer.poll(0.2)
             if message is not None and message.error() is None:
-                self.seen.append((message.partition(), message.offset()))
-                where = TopicPartition("t", message.partition(), message.offset() + 1, metadata="m")
+                partition, offset = message.partition() or 0, message.offset() or 0
+                self.seen.append((partition, offset))
+                where = TopicPartition("t", partition, offset + 1, metadata="m")
                 with suppress(KafkaException):
                     self.consumer.commit(offsets=[where], asynchronous=False)
 

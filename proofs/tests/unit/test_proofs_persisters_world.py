@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -17,15 +19,15 @@ from isotherm.persisters.consuming import offsets
 from isotherm.persisters.consuming.fetch_positions import FetchPositions
 from isotherm.persisters.task.dead_letter_sender import DeadLetterSender
 from isotherm.persisters.task.loop import Loop
-from isotherm.proofs.worlds.persisters import PersistersWorld
-from isotherm.proofs.worlds.scenario import Scenario
+from isotherm.proofs.worlds.persisters import PersistersWorld, Terms, draw_terms
+from isotherm.proofs.worlds.scenario import Fault, Scenario, shrink
 
 WORLD = PersistersWorld()
 Patch = pytest.MonkeyPatch
 
 
 def test_the_code_as_it_is_has_no_finding_and_each_seed_has_one_trace() -> None:
-    for seed in range(12):
+    for seed in range(8):
         first = WORLD.run(WORLD.scenario(seed), keeps_trace=True)
         assert first.findings == []
         if seed < 3:
@@ -92,27 +94,77 @@ def never_resume(patch: Patch) -> None:
     patch.setattr(PartitionBuffers, "resume_drained", lambda _self: [])
 
 
-FAULTS: list[tuple[Callable[[Patch], None], int, str]] = [
-    (commit_what_is_read, 0, "without the effect"),
-    (write_without_ownership, 0, "not the newest row"),
-    (trust_a_lease_for_ever, 0, "not the newest row"),
-    (drop_rows_that_failed_for_now, 0, "without the effect"),
-    (retry_rows_without_those_behind_them, 0, "not the newest row"),
-    (take_an_unavailable_sink_for_success, 0, "without the effect"),
-    (send_no_dead_letters, 0, "without the effect"),
-    (forget_the_counts, 0, "counted"),
-    (keep_the_buffers_of_lost_partitions, 0, ""),
-    (keep_the_ownership_of_removed_buffers, 0, ""),
-    (never_look_for_gaps, 0, "not everything is settled"),
-    (never_resume, 0, "not everything is settled"),
-]
+ZOMBIES = tuple(Fault("freeze_in_write", 1_000 + 4_000 * number, 25_000, number % 3, 0.05) for number in range(4))
+KILLS = tuple(Fault("kill", 9_000 + 1_000 * number, 500, number) for number in range(3))
+STALLS = tuple(Fault("stall", 5_000 * number, 1, number % 3) for number in range(1, 8))
+OVERLOAD = (Fault("store_overload", 0, 20_000, 0, 0.3),)
+DOWN = (Fault("store_down", 8_000, 10_000),)
+
+Suits = Callable[[Terms], bool]
 
 
-@pytest.mark.parametrize(("fault", "seed", "words"), FAULTS)
+def brief(terms: Terms) -> bool:
+    return terms.input_ms == 20_000 and terms.records >= 100
+
+
+def contended(terms: Terms) -> bool:
+    is_quick = terms.input_ms == 60_000 and terms.settings.session_timeout_ms <= 10_000
+    return is_quick and terms.store == "unchanged" and terms.records >= 100 and terms.keys <= 5
+
+
+def overloaded(terms: Terms) -> bool:
+    return brief(terms) and terms.records == 1_000 and terms.keys == 1 and terms.store == "unchanged"
+
+
+def failing(terms: Terms) -> bool:
+    return brief(terms) and terms.policy.dead_letters and terms.failing == 0.5
+
+
+def narrow(terms: Terms) -> bool:
+    return terms.settings.limits.waiting_records == 4 and terms.input_ms == 60_000 and terms.records == 1_000
+
+
+def quiet(terms: Terms) -> bool:
+    return terms.input_ms == 60_000 and terms.records <= 100
+
+
+@pytest.mark.parametrize(
+    ("fault", "first", "suits", "faults", "words"),
+    [
+        (commit_what_is_read, 4, brief, (), "counted"),
+        (write_without_ownership, 14, contended, ZOMBIES, "a late write"),
+        (trust_a_lease_for_ever, 14, contended, ZOMBIES, "a late write"),
+        (drop_rows_that_failed_for_now, 7, brief, OVERLOAD, "without the effect"),
+        (retry_rows_without_those_behind_them, 2096, overloaded, OVERLOAD, ""),
+        (take_an_unavailable_sink_for_success, 0, brief, DOWN, ""),
+        (send_no_dead_letters, 183, failing, (), "without the effect"),
+        (forget_the_counts, 7, brief, KILLS, "counted"),
+        (keep_the_buffers_of_lost_partitions, 14, contended, ZOMBIES, ""),
+        (keep_the_ownership_of_removed_buffers, 14, contended, ZOMBIES, "a late write"),
+        (never_look_for_gaps, 2, quiet, STALLS, "not everything is settled"),
+        (never_resume, 17, narrow, (), "not everything is settled"),
+    ],
+)
 def test_a_fault_in_the_code_is_convicted(
-    fault: Callable[[Patch], None], seed: int, words: str, monkeypatch: Patch
+    fault: Callable[[Patch], None], first: int, suits: Suits, faults: tuple[Fault, ...], words: str, monkeypatch: Patch
 ) -> None:
-    fault(monkeypatch)
-    findings = WORLD.run(WORLD.scenario(seed)).findings
-    assert findings
-    assert words in findings[0]
+    """Within eight seeds from `first` whose terms suit the fault; without it, the same scenarios have no finding."""
+    seeds = list(islice((seed for seed in count(first) if suits(draw_terms(random.Random(seed)))), 8))
+
+    def convicting() -> Scenario | None:
+        return next((one for seed in seeds if WORLD.run(one := Scenario(seed, faults)).findings), None)
+
+    with monkeypatch.context() as patch:
+        fault(patch)
+        found = convicting()
+        assert found is not None
+        assert words in WORLD.run(found).findings[0]
+    assert WORLD.run(found).findings == []
+
+
+def test_a_finding_is_shrunk_to_the_faults_that_it_needs(monkeypatch: Patch) -> None:
+    take_an_unavailable_sink_for_success(monkeypatch)
+    seed = next(seed for seed in count() if brief(draw_terms(random.Random(seed))))
+    others = Fault("leader_moves", 1_000, 1), Fault("stop", 12_000, 700, 1), Fault("broker_loss", 9_000, 900, 1, 0.1)
+    small = shrink(Scenario(seed, (*others, *DOWN)), lambda one: bool(WORLD.run(one).findings))
+    assert [one.kind for one in small.faults] == ["store_down"]

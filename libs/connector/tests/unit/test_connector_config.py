@@ -114,6 +114,7 @@ def test_toml_is_the_native_form(tmp_path: Path) -> None:
         ("a" * 300_000, "300000 characters; allowed: 262144"),
         ('{"name": "\\ud800"}', "half of a surrogate pair"),
         ('{"batch": NaN}', "NaN is not JSON"),
+        ('{"": "n"}', "a key is empty"),
         ('{"batch": 1' + "0" * 5_000 + "}", "4300"),
         ('{"a": ' * 2_000 + "1" + "}" * 2_000, "nested too deeply"),
     ],

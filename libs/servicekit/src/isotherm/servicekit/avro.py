@@ -64,17 +64,17 @@ class _BoundedDecoder(BinaryDecoder):
     """fastavro's decoder in Python, with an end to an integer: its time grows with the square of the length."""
 
     def read_long(self) -> int:
-        """Read a varint of at most ten bytes. Raises EOFError, ValueError."""
+        """Read a varint of at most ten bytes and 64 bits. Raises EOFError, ValueError."""
         bits = shift = 0
         for _ in range(_MAX_LONG_BYTES):
             byte: bytes = self.fo.read(1)
             if not byte:
                 raise EOFError
             bits |= (byte[0] & 127) << shift
-            if byte[0] < 128:
+            if byte[0] < 128 and not bits >> 64:
                 return bits >> 1 ^ -(bits & 1)
             shift += 7
-        raise ValueError("an integer has more than ten bytes")
+        raise ValueError("an integer has more than ten bytes or 64 bits")
 
     read_int = read_long
 

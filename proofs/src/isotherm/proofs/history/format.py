@@ -80,15 +80,16 @@ class WindowSettings:
 
 
 @dataclass(frozen=True)
-class ThresholdRule:
-    """An alert rule of kind `above` or `below`."""
+class AlertRule:
+    """An alert rule of kind `above`, `below` or `rate`."""
 
     name: str
-    kind: Literal["above", "below"]
+    kind: Literal["above", "below", "rate"]
     metric: str
     threshold: float
     hysteresis: float = 0.0
     for_ms: int = 0
+    window_ms: int = 600_000
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class AlertSettings:
     group: str
     reorder_ms: int
     max_skew_ms: int
-    rules: tuple[ThresholdRule, ...] = ()
+    rules: tuple[AlertRule, ...] = ()
     overridden_devices: frozenset[str] = frozenset()
     """Devices with thresholds of their own, whose incidents are not recomputed."""
 
@@ -126,7 +127,7 @@ def settings_of(event: Event) -> Settings:
     try:
         windows, alerts = event.get("windows"), event.get("alerts")
         if alerts is not None:
-            rules = tuple(ThresholdRule(**rule) for rule in alerts.get("rules", ()))
+            rules = tuple(AlertRule(**rule) for rule in alerts.get("rules", ()))
             devices = frozenset(alerts.get("overridden_devices", ()))
             alerts = AlertSettings(**{**alerts, "rules": rules, "overridden_devices": devices})
         return Settings(

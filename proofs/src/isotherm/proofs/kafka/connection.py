@@ -37,10 +37,19 @@ class Connection:
     client_id: str
 
     def request(
-        self, broker: int, request: Request, on_answer: Callable[[object], None], timeout_ms: float = REQUEST_TIMEOUT_MS
+        self,
+        broker: int,
+        request: Request,
+        on_answer: Callable[[object], None],
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+        *,
+        to_coordinator: bool = False,
     ) -> None:
-        """Send a request; `on_answer` gets the broker's answer, a RefusedError or a BrokenError."""
-        name = f"{self.host.name}/{self.client_id}"
+        """Send a request; `on_answer` gets the broker's answer, a RefusedError or a BrokenError.
+
+        `to_coordinator`: over the connection that is for the group's coordinator alone, as librdkafka has one.
+        """
+        name = f"{self.host.name}/{self.client_id}/{'coordinator' if to_coordinator else 'broker'}"
         self.network.send(
             name, broker, request, lambda result: self.host.deliver(lambda: on_answer(result)), timeout_ms
         )

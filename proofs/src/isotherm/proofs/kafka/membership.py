@@ -247,4 +247,6 @@ class Membership:
     ) -> None:
         cluster = self._connection.cluster
         broker = cluster.coordinator_of(self.settings.group)
-        self._connection.request(broker, lambda answer: request(cluster.groups, answer), on_answer, timeout_ms)
+        self._connection.request(
+            broker, lambda answer: request(cluster.groups, answer), on_answer, timeout_ms, to_coordinator=True
+        )

@@ -37,7 +37,7 @@ def message_of(delivered: Delivered) -> Message:
     if isinstance(content, PartitionEvent):
         return Message(topic=topic, partition=partition, offset=content.offset, error=kafka_error(content.code))
     key, value, headers, timestamp_ms = content.payload
-    found = list(headers) or None
+    found: list[tuple[str, str | bytes | None]] | None = list(headers) or None
     return Message(topic, partition, content.offset, key, value, found, None, (1, timestamp_ms))
 
 
@@ -52,7 +52,7 @@ class Caller:
         if self.run.current is not None:
             self.run.current.process.check()
 
-    def call(self, broker: int, request: Request, timeout_ms: float) -> Any:
+    def call(self, broker: int, request: Request, timeout_ms: float, *, to_coordinator: bool = False) -> Any:
         """Return the broker's answer. Raises KafkaException."""
         self.check()
         answers: list[object] = []
@@ -63,7 +63,7 @@ class Caller:
             if thread is not None:
                 self.run.wake(thread)
 
-        self.connection.request(broker, request, take, timeout_ms)
+        self.connection.request(broker, request, take, timeout_ms, to_coordinator=to_coordinator)
         while not answers:
             self.run.wait()
         (answer,) = answers
@@ -180,6 +180,7 @@ class Consumer:
             cluster.coordinator_of(group),
             acknowledged(lambda: cluster.groups.commit(group, member, generation, found)),
             60_000.0,
+            to_coordinator=True,
         )
         return [TopicPartition(one.topic, one.partition, one.offset) for one in offsets]
 
@@ -191,6 +192,7 @@ class Consumer:
             cluster.coordinator_of(group),
             lambda answer: answer(cluster.groups.fetch(group, wanted)),
             timeout * 1000,
+            to_coordinator=True,
         )
         none = CommittedOffset(_NO_OFFSET)
         answer = []

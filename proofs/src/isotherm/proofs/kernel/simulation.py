@@ -12,6 +12,8 @@ from greenlet import getcurrent, greenlet
 
 _STEP_MS = 0.001
 """How much time a turn of a thread takes, so that a thread that polls without waiting lets time pass."""
+_MOST_TURNS = 100_000
+"""So many turns of threads without a wait are an endless loop."""
 _EPOCH_MS = 1_750_000_000_000.0
 """The wall clock at the beginning of a run, in milliseconds since 1970."""
 
@@ -181,7 +183,7 @@ class Simulation:
         while not is_over():
             if self._ready:
                 turns_here += 1
-                if turns_here > 1_000_000:
+                if turns_here > _MOST_TURNS:
                     raise NoProgressError
                 self._run_one()
                 self.now_ms += _STEP_MS

@@ -54,7 +54,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     names: Sequence[str] = arguments.world or list(WORLDS)
     if arguments.replay:
         return _replay(world_of(names[0]), Scenario.decoded(arguments.replay))
-    findings = 0
+    findings, commit = 0, _commit()
     for name in names:
         recorded = RESULTS.read_text() if RESULTS.exists() else _HEADER
         first = arguments.first
@@ -64,7 +64,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         found = _run_all(name, seeds, arguments.processes)
         findings += len(found.findings)
         line = (
-            f"{datetime.now(UTC):%Y-%m-%d} {name} commit={_commit()} seeds={seeds[0]}-{seeds[-1]} "
+            f"{datetime.now(UTC):%Y-%m-%d} {name} commit={commit} seeds={seeds[0]}-{seeds[-1]} "
             f"hours={found.simulated_ms / _HOUR_MS:.1f} findings={len(found.findings)}\n"
         )
         print(line, end="")

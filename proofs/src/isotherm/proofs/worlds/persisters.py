@@ -41,7 +41,7 @@ from isotherm.servicekit.lifecycle import Stop
 
 TOPIC, GROUP = "readings", "connect-sink"
 _WORKERS = 3
-_CALM_MS = 30 * 60_000.0
+_CALM_MS = 10 * 60_000.0
 """So long after the last fault and the last record, everything must be settled."""
 _EXPECTED_ENDS = (TaskFailedError, DeadLettersUnavailableError, NothingReadError)
 """How a task may end: its supervisor starts it again."""
@@ -51,6 +51,7 @@ _KINDS = (
     ("stop", _WORKERS, (1, 60_000)),
     ("freeze", _WORKERS, (500, 90_000)),
     ("freeze_in_write", _WORKERS, (5_000, 90_000)),
+    ("cut_off", _WORKERS, (1_000, 90_000)),
     ("kill_in_write", _WORKERS, (1, 10_000)),
     ("store_down", 1, (1_000, 120_000)),
     ("store_frozen", 1, (1_000, 120_000)),
@@ -58,6 +59,7 @@ _KINDS = (
     ("store_overload", 1, (1_000, 120_000)),
     ("store_slow", 1, (1_000, 120_000)),
     ("broker_away", NODES, (500, 90_000)),
+    ("broker_frozen", NODES, (500, 90_000)),
     ("broker_loss", NODES, (1_000, 120_000)),
     ("coordinator_away", 1, (500, 60_000)),
     ("leader_moves", 8, (1, 2)),
@@ -70,7 +72,7 @@ _PLAN = compile_plan(_STATEMENT, None, "-")
 
 
 @dataclass(frozen=True)
-class _Terms:
+class Terms:
     """What a seed draws beside its faults."""
 
     store: str
@@ -85,11 +87,14 @@ class _Terms:
     """Share of the records that cannot be written."""
     transactions: float
     """Share of the records that are written in transactions."""
+    longest_wait_s: float
+    """Longest wait of an iteration of the loop: long runs of three workers would spend their time on looking."""
     is_fast: bool
     """Whether batches of good records take the fast path."""
 
 
-def _draw_terms(chance: random.Random) -> _Terms:
+def draw_terms(chance: random.Random) -> Terms:
+    """Draw the terms of a seed."""
     dead_letters = chance.random() < 0.6
     policy = chance.choice(
         (
@@ -116,16 +121,18 @@ def _draw_terms(chance: random.Random) -> _Terms:
         session_timeout_ms=chance.choice((6_000, 10_000, 45_000)),
         stall_ms=20_000.0,
     )
-    return _Terms(
+    input_ms = chance.choice((20_000, 60_000, 60_000, 300_000, 1_800_000, 10_800_000))
+    return Terms(
         chance.choice(("newest", "unchanged", "append")),
         policy,
         settings,
-        chance.choice((20_000, 60_000, 60_000, 300_000, 1_800_000)),
+        input_ms,
         chance.choice((10, 100, 1_000)),
         chance.choice((1, 5, 40)),
         chance.choice((1, 3, 8)),
         chance.choice((0.0, 0.05, 0.5)) if may_fail else 0.0,
         chance.choice((0.0, 0.0, 0.3)),
+        2.0 if input_ms > 1_000_000 else chance.choice((0.2, 1.0)),
         chance.random() < 0.5,
     )
 
@@ -145,6 +152,10 @@ def _row(record: Record) -> Row:
 
 def _project_good(records: Sequence[Record]) -> list[Row] | None:
     return None if any(one.value in (BAD, FILTERED) for one in records) else [_row(one) for one in records]
+
+
+def _nothing() -> None:
+    """Stands for what only costs time here: a collection of all garbage."""
 
 
 class _Observer:
@@ -172,7 +183,7 @@ class _Run:
 
     def __init__(self, scenario: Scenario, keeps_trace: bool) -> None:
         chance = random.Random(scenario.seed)
-        self.terms = terms = _draw_terms(chance)
+        self.terms = terms = draw_terms(chance)
         self.run = run = Simulation(chance.getrandbits(64), keeps_trace=keeps_trace)
         stand_ins.begin(run)
         self.cluster, self.network = Cluster(run), Network(run)
@@ -359,6 +370,12 @@ class _Run:
             self.run.call_later(self.run.random.uniform(0.0, 30.0), process.kill)
             self._later(armed, lambda: self._start(worker))
 
+    def _fault_cut_off(self, fault: Fault) -> None:
+        process = self.workers[fault.target].process
+        if process is not None:
+            self.network.cut_off.add(process.name)
+            self._later(fault, lambda: self.network.cut_off.discard(process.name))
+
     def _fault_stall(self, fault: Fault) -> None:
         consumer = self.workers[fault.target].consumer
         if consumer is not None:
@@ -388,6 +405,11 @@ class _Run:
         weather = self.network.of(fault.target)
         weather.is_away = True
         self._later(fault, lambda: setattr(weather, "is_away", False))
+
+    def _fault_broker_frozen(self, fault: Fault) -> None:
+        weather = self.network.of(fault.target)
+        weather.is_frozen = True
+        self._later(fault, lambda: setattr(weather, "is_frozen", False))
 
     def _fault_broker_loss(self, fault: Fault) -> None:
         weather = self.network.of(fault.target)
@@ -421,10 +443,13 @@ class PersistersWorld:
     def scenario(self, seed: int) -> Scenario:
         """Draw the faults of a seed."""
         chance = random.Random(seed)
-        terms = _draw_terms(chance)
-        return Scenario(seed, draw_faults(chance, _KINDS, terms.input_ms, 8))
+        terms = draw_terms(chance)
+        most = 30 if terms.input_ms > 1_000_000 else 8
+        return Scenario(seed, draw_faults(chance, _KINDS, terms.input_ms, most))
 
     def run(self, scenario: Scenario, *, keeps_trace: bool = False) -> Outcome:
         """Run a scenario to its end."""
-        with simulated_modules("isotherm.", {"isotherm.persisters.task.loop:collect_rarely": lambda: None}):
+        loop = "isotherm.persisters.task.loop"
+        wait_s = draw_terms(random.Random(scenario.seed)).longest_wait_s
+        with simulated_modules("isotherm.", {f"{loop}:collect_rarely": _nothing, f"{loop}:_LONGEST_WAIT_S": wait_s}):
             return _Run(scenario, keeps_trace).to_the_end()

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 from isotherm.persisters.api.row import Batch, FailedRow, Row
 from isotherm.persisters.api.sink import Unavailable
 from isotherm.proofs.kernel.simulation import Simulation
+
+T = TypeVar("T")
 
 POISON = "poison"
 """The value of a row that every store refuses for good."""
@@ -64,12 +66,13 @@ class Store:
         for one in held:
             one()
 
-    def put_newest(self, row: Row) -> None:
-        """Store a row unless a newer one is there, by write time (Cassandra)."""
-        before = self.rows.get(row.id)
-        written = row.event_time_ms, row.offset
-        if before is None or written > before.written:
-            self.rows[row.id] = Version(0 if before is None else before.sequence + 1, written)
+    def put_newest(self, rows: Sequence[Row]) -> None:
+        """Store each row unless a newer one is there, by write time (Cassandra)."""
+        for row in rows:
+            before = self.rows.get(row.id)
+            written = row.event_time_ms, row.offset
+            if before is None or written > before.written:
+                self.rows[row.id] = Version(0 if before is None else before.sequence + 1, written)
 
     def put_if_unchanged(self, partition: int, row: Row, sequence: int | None) -> bool:
         """Store a row if the id is as it was read (Elasticsearch, Hazelcast maps); False if it is not."""
@@ -82,11 +85,12 @@ class Store:
         self.rows[row.id] = Version(0 if before is None else before.sequence + 1, written)
         return True
 
-    def append_once(self, partition: int, row: Row) -> None:
-        """Append a row unless its identity is there (markers of append-only structures)."""
-        if (partition, row.offset) not in self._identities:
-            self._identities.add((partition, row.offset))
-            self.appended.append((row.id, row.offset))
+    def append_once(self, partition: int, rows: Sequence[Row]) -> None:
+        """Append each row unless its identity is there (markers of append-only structures)."""
+        for row in rows:
+            if (partition, row.offset) not in self._identities:
+                self._identities.add((partition, row.offset))
+                self.appended.append((row.id, row.offset))
 
     def has(self, partition: int, id: str, written: tuple[int, int]) -> bool:
         """Whether the row, or a newer one of its id, is stored."""
@@ -102,7 +106,7 @@ class Store:
         elif random.random() < weather.loss:
             if random.random() < 0.5:
                 late_ms = random.choice((delay_ms, random.uniform(0.0, 3 * _REQUEST_TIMEOUT_MS)))
-                self._run.call_later(late_ms, request)
+                self._run.call_later(late_ms, lambda: _discard(request()))
         else:
             self._run.call_later(delay_ms, lambda: self._arrive(request, answer))
 
@@ -112,6 +116,10 @@ class Store:
             return
         result = request()
         self._run.call_later(self._run.random.uniform(*self.weather.latency_ms), lambda: answer(result))
+
+
+def _discard(_result: object) -> None:
+    """Nobody waits for it."""
 
 
 class StoreSink:
@@ -141,7 +149,7 @@ class StoreSink:
         if self._kind == "newest":
             good = [row for index, row in enumerate(batch.rows) if index not in failed]
             batch.ownership.check()
-            self._call(lambda: [self._store.put_newest(row) for row in good])
+            self._call(lambda: self._store.put_newest(good))
             return list(failed.values())
         return self._put_if_unchanged(batch, failed)
 
@@ -150,7 +158,7 @@ class StoreSink:
         first = next((index for index, one in sorted(failed.items()) if one.transient), len(batch.rows))
         good = [row for index, row in enumerate(batch.rows[:first]) if index not in failed]
         batch.ownership.check()
-        self._call(lambda: [self._store.append_once(batch.partition, row) for row in good])
+        self._call(lambda: self._store.append_once(batch.partition, good))
         rest = range(first, len(batch.rows))
         later = [FailedRow(index, "overloaded", ValueError("behind a row that failed"), True) for index in rest]
         return [one for index, one in failed.items() if index < first] + later
@@ -172,7 +180,7 @@ class StoreSink:
                 failed[index] = FailedRow(index, "conflict", ValueError("changed meanwhile"), True)
         return list(failed.values())
 
-    def _call(self, request: Callable[[], object]) -> object:
+    def _call(self, request: Callable[[], T]) -> T:
         run, thread = self._run, self._run.current
         answers: list[object] = []
         if thread is None:
@@ -192,4 +200,4 @@ class StoreSink:
             raise Unavailable("no answer in time")
         if isinstance(answers[0], Exception):
             raise answers[0]
-        return answers[0]
+        return cast(T, answers[0])

@@ -115,6 +115,8 @@ def entries(text: str, *, form: str | None = None, origin: str = "<stdin>") -> d
         for where, key, value in read_entries(text, problems):
             if key in values:
                 problems.append(f"{where}{key}: given twice")
+            if not key:
+                problems.append(f"{where}a key is empty")
             problems += [f"{where}{key!r}: {why}" for why in _text_problems(key + value)]
             values[key] = value
     except RecursionError:

@@ -6,13 +6,16 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import orjson
+
 import isotherm.schemas
-from isotherm.flatavro.reading import FALLBACK_ERRORS
+from isotherm.console.records.decoding import value_decoder
 from isotherm.persisters.records.connect_json import EnvelopeReader
 from isotherm.persisters.records.decoding import BAD_RECORD, AvroDecoder
 from isotherm.persisters.records.documents import NotADocumentError, to_json
 from isotherm.proofs.fuzzing.target import Target, expect, split
 from isotherm.servicekit.avro import (
+    Decoder,
     SchemaRegistry,
     WireFormatError,
     WriterSchema,
@@ -43,9 +46,7 @@ def schema_target() -> Callable[[bytes], None]:
     def run(data: bytes) -> None:
         text, body = split(data, 2)
         client.text = text.decode("utf-8", "replace")
-        registry = SchemaRegistry.__new__(SchemaRegistry)
-        registry.__dict__.update(_EMPTY_REGISTRY.__dict__, client=client, _by_id={})
-        decode = AvroDecoder(registry)
+        decode = AvroDecoder(_registry(client))
         try:
             value = decode(_HEADER + body).value
         except BAD_RECORD:
@@ -62,6 +63,26 @@ def schema_target() -> Callable[[bytes], None]:
 
 
 _EMPTY_REGISTRY = SchemaRegistry(RegistrySettings())
+
+
+def display_target() -> Callable[[bytes], None]:
+    """Return the check that the console shows any value of a topic as JSON, whatever its schema."""
+    client = _OneSchema()
+
+    def run(data: bytes) -> None:
+        text, body = split(data, 2)
+        client.text = text.decode("utf-8", "replace")
+        show = value_decoder(Decoder(_registry(client)))
+        for value in (_HEADER + body, data):
+            orjson.dumps(show(value).value)
+
+    return run
+
+
+def _registry(client: _OneSchema) -> SchemaRegistry:
+    registry = SchemaRegistry.__new__(SchemaRegistry)
+    registry.__dict__.update(_EMPTY_REGISTRY.__dict__, client=client, _by_id={})
+    return registry
 
 
 def reading_target() -> Callable[[bytes], None]:
@@ -94,7 +115,7 @@ class _Known:
         except WireFormatError:
             try:
                 self._decode(data)
-            except (WireFormatError, *FALLBACK_ERRORS):
+            except WireFormatError:
                 return
             raise
         found = self._decode(data).value
@@ -136,6 +157,12 @@ TARGETS = (
         name="avro-schema",
         make=schema_target,
         dictionary=(*_WORDS, *(f'"{name}"'.encode() for name in ("array", "map", "fixed", "enum", "null", "size"))),
+        quick_inputs=60,
+    ),
+    Target(
+        name="console-records",
+        make=display_target,
+        dictionary=(*_WORDS, b'{"type":"array","items":"R"}', b'["null","R"]', b"[[", b'{"a":'),
         quick_inputs=60,
     ),
     Target(name="avro-records", make=reading_target),

@@ -1,4 +1,4 @@
-"""Incidents of the rules `above` and `below`.
+"""Incidents of the rules `above`, `below` and `rate`.
 
 Computed from `docs/explanation/alerts.md` and `docs/reference/alert-rules.md`.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import itertools
 from bisect import insort
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from isotherm.proofs.history.checking.collection import AlertInput
-from isotherm.proofs.history.format import ThresholdRule
+from isotherm.proofs.history.format import AlertRule
 
 MOST_WAITING = 64
 """Readings of one metric that wait for earlier ones."""
+_MAY_COUNT = 1 / 16
+"""A change that took longer than a rate's window by up to this share may count."""
 
 
 @dataclass(frozen=True)
@@ -89,29 +92,46 @@ def _turn(entry: tuple[int, int, float, int]) -> Turn:
     return Turn(entry[0], entry[2], entry[3])
 
 
-def incidents(order: Sequence[Turn], rule: ThresholdRule) -> Iterator[Incident]:
-    """Yield the incidents of a rule; the last one may be open."""
-    sign = 1 if rule.kind == "above" else -1
+def incidents(order: Sequence[Turn], rule: AlertRule) -> list[Incident] | None:
+    """Return the incidents of a rule; the last one may be open. None when the promise allows several outcomes."""
+    conditions = list(_conditions(order, rule, rule.window_ms))
+    if rule.kind == "rate" and conditions != list(_conditions(order, rule, rule.window_ms * (1 + _MAY_COUNT))):
+        return None
+    found: list[Incident] = []
     since: int | None = None
-    incident: Incident | None = None
-    for turn in order:
-        beyond = sign * (turn.value - rule.threshold)
-        if incident is not None:
+    is_open = False
+    for turn, (is_beyond, is_back) in zip(order, conditions, strict=True):
+        if is_open:
             # An alert closes later than it opened.
-            back = (
-                turn.value <= rule.threshold - rule.hysteresis
-                if sign > 0
-                else turn.value >= rule.threshold + rule.hysteresis
-            )
-            if back and turn.event_time > incident.opened_at:
-                incident.closed = turn
-                yield incident
-                incident = since = None
-        elif beyond <= 0:
+            if is_back and turn.event_time > found[-1].opened_at:
+                found[-1].closed = turn
+                is_open, since = False, None
+        elif not is_beyond:
             since = None
         else:
             since = turn.event_time if since is None else since
             if turn.event_time - since >= rule.for_ms:
-                incident = Incident(since, turn)
-    if incident is not None:
-        yield incident
+                found.append(Incident(since, turn))
+                is_open = True
+    return found
+
+
+def _conditions(order: Sequence[Turn], rule: AlertRule, window_ms: float) -> Iterator[tuple[bool, bool]]:
+    """For each reading: whether the rule is broken, and whether an alert can close."""
+    if rule.kind != "rate":
+        sign = 1 if rule.kind == "above" else -1
+        back = sign * rule.threshold - rule.hysteresis
+        for turn in order:
+            yield sign * turn.value > sign * rule.threshold, sign * turn.value <= back
+        return
+    highest: deque[Turn] = deque()
+    lowest: deque[Turn] = deque()
+    for turn in order:
+        for extremes, sign in ((highest, 1), (lowest, -1)):
+            while extremes and sign * extremes[-1].value <= sign * turn.value:
+                extremes.pop()
+            extremes.append(turn)
+            while extremes[0].event_time < turn.event_time - window_ms:
+                extremes.popleft()
+        change = max(highest[0].value - turn.value, turn.value - lowest[0].value)
+        yield change > rule.threshold, change <= rule.threshold - rule.hysteresis

@@ -11,15 +11,17 @@ import orjson
 from isotherm.proofs.history.format import COAP, MQTT
 from isotherm.proofs.history.recording.history_file import HistoryFile
 
-_TOLD = {"published": "published", "acknowledged": "acknowledged", "refused": "refused"}
+_TOLD = ("published", "acknowledged", "refused")
 
 
 def record_mqtt(history: HistoryFile, ledgers: Iterable[Path]) -> None:
     """Write what MQTT devices published, and the answers."""
     for event in _events(history, ledgers, MQTT):
-        told = _TOLD.get(event["event"])
-        if told is not None:
-            _write(history, told, event, MQTT, event["qos"])
+        if event["event"] in _TOLD:
+            _write(history, event["event"], event, MQTT, event["qos"])
+        elif event["event"] == "connection-lost":
+            for device in event["devices"]:
+                history.write("connection-lost", client=device, time=event["time_ms"])
 
 
 def record_coap(history: HistoryFile, ledgers: Iterable[Path]) -> None:

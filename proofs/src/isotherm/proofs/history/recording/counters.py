@@ -20,6 +20,8 @@ COUNTERS = {
 }
 """Name in a history and label, by service and metric."""
 _WATERMARK = "isotherm_aggregator_watermark_seconds"
+_MISSED = "isotherm_aggregator_progress_missed_total"
+"""Batches that the aggregator's counters leave out."""
 
 
 def record_counters(history: HistoryFile, service: str, get: Callable[[str], str | None]) -> None:
@@ -28,13 +30,15 @@ def record_counters(history: HistoryFile, service: str, get: Callable[[str], str
     if page is None:
         return
     sums: dict[tuple[str, str], float] = defaultdict(float)
+    missed = 0.0
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             if sample.name == _WATERMARK:
                 history.write("watermark", time=round(sample.value * 1000))
+            missed += sample.value if sample.name == _MISSED else 0
             counter = COUNTERS.get((service, sample.name))
             if counter is not None:
                 name, label = counter
                 sums[name, sample.labels[label] if label else ""] += sample.value
-    for (name, label), value in sums.items():
+    for (name, label), value in sums.items() if not missed else ():
         history.write("counter", service=service, name=name, label=label, value=round(value))

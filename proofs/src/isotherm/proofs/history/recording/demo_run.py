@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import tomllib
-from collections.abc import Callable
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from isotherm.demo import run, table
 from isotherm.demo.addresses import Addresses
@@ -30,7 +30,7 @@ _ELASTICSEARCH, _CASSANDRA, _HAZELCAST = (
 )
 _DEFAULT_REORDER_MS, _DEFAULT_MAX_SKEW_MS = 5_000, 60_000
 """Defaults of the alerts' settings, as docs/reference/settings.md states them."""
-_RULE_FIELDS = ("kind", "metric", "threshold", "hysteresis", "for_ms")
+_RULE_FIELDS = ("kind", "metric", "threshold", "hysteresis", "for_ms", "window_ms")
 _WINDOW = ("device_id", "metric", "window_start", "window_end")
 _GROUP = ("attribute", "group", "metric", "window_start", "window_end")
 _READING = ("device_id", "metric", "event_time", "sequence")
@@ -61,6 +61,14 @@ def record_demo(folder: Path, path: Path, seconds: float, *, free_ports: bool = 
         system.stop()
 
 
+class Fault(NamedTuple):
+    """A fault that was injected into a server or service; the names of Kafka's brokers begin with `kafka`."""
+
+    time_ms: int
+    target: str
+    what: str
+
+
 class DemoRecorder:
     """Records one run of the demo's system: `start` when it is ready, `record` when it has settled."""
 
@@ -75,8 +83,11 @@ class DemoRecorder:
         """Begin to sample offsets."""
         self._offsets.start()
 
-    def record(self, path: Path, *, restarted: Callable[[str], bool] = lambda _service: False) -> None:
-        """Write the history. Nothing may be sent any more, and `restarted` names services that lost their counters."""
+    def record(self, path: Path, faults: Iterable[Fault] = (), restarted: Collection[str] = ()) -> None:
+        """Write the history, when nothing is sent any more and everything has settled.
+
+        `faults` are those that were injected; `restarted` names the services whose counters began at zero again.
+        """
         addresses, partitions = self._addresses, self._topics.partitions()
         # Offsets first, then topics, then stores: an offset must not be newer than the records that it covers.
         self._offsets.stop()
@@ -92,9 +103,11 @@ class DemoRecorder:
             self._record_stores(history, keys)
             self._offsets.write(history)
             for name, service in self._system.services.items():
-                if restarted(name):
+                if name in restarted:
                     history.write("restarted", service=name)
                 record_counters(history, name, service.get)
+            for fault in faults:
+                history.write("fault", time=fault.time_ms, target=fault.target, what=fault.what)
             history.write("drained", service=AGGREGATOR)
 
     def _record_stores(self, history: HistoryFile, keys: dict[str, dict[tuple[Any, ...], str]]) -> None:
@@ -154,7 +167,7 @@ class DemoRecorder:
         rules = [
             {"name": rule.get("name", rule["kind"])} | {name: rule[name] for name in _RULE_FIELDS if name in rule}
             for rule in configured["rules"]
-            if rule["kind"] in ("above", "below")
+            if rule["kind"] in ("above", "below", "rate")
         ]
         overridden = [device["device_id"] for device in self._topics.values("devices") if device["thresholds"]]
         topics = {"input": addresses.readings_topic, "output": addresses.alerts_topic, "group": ALERTS_GROUP}

@@ -81,7 +81,11 @@ def _judge_incidents(
             if rule.metric == metric:
                 named = f"{device}/{rule.name}/{metric}"
                 alerts = by_series.get((rule.name, metric), {})
-                _compare(named, list(incidents(order, rule)), alerts, drained, report)
+                expected = incidents(order, rule)
+                if expected is None:
+                    report.ambiguous(f"incidents {named}")
+                else:
+                    _compare(named, expected, alerts, drained, report)
 
 
 def _compare(named: str, expected: list[Incident], alerts: Alerts, drained: bool, report: Report) -> None:
