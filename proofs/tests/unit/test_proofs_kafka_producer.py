@@ -122,3 +122,22 @@ def test_a_transaction_is_all_or_nothing_and_a_fenced_producer_can_do_nothing_mo
         assert bench.reports == [KafkaError._FENCED], seed
         assert bench.stored() == list(range(10))
         assert bench.stored(committed=False)[:11] == list(range(11))
+
+
+def test_records_that_time_out_make_nothing_be_stored_twice_and_nothing_wait_for_ever() -> None:
+    failed = 0
+    for seed in range(20):
+        bench = Bench(seed, loss=0.6)
+
+        def main(bench: Bench = bench) -> None:
+            producer = bench.producer(delivery_timeout_ms=2_000)
+            for number in range(60):
+                producer.produce("t", value=b"%d" % number, key=b"%d" % (number % 7), on_delivery=bench.reported)
+                producer.poll(0.05)
+            assert producer.flush(120) == 0
+
+        bench.in_thread(main)
+        assert len(bench.reports) == 60
+        failed += sum(code is not None for code in bench.reports)
+        assert len(set(bench.stored())) == len(bench.stored())
+    assert failed

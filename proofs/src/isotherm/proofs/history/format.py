@@ -11,7 +11,7 @@ import orjson
 
 VERSION = 1
 Event = Mapping[str, Any]
-Holds = Literal["readings", "late", "windows", "alerts", "records"]
+Holds = Literal["readings", "late", "windows", "groups", "alerts", "records"]
 
 KEYED_EVENTS = frozenset({"published", "acknowledged", "refused", "record", "row"})
 """Events about one device (or other key). Only these are numerous, so a pass may leave out those of other keys."""
@@ -21,6 +21,7 @@ RUN_EVENTS = frozenset(
         "topic-end",
         "store-end",
         "clients-end",
+        "device",
         "offset",
         "dead-letter",
         "counter",
@@ -80,6 +81,16 @@ class WindowSettings:
 
 
 @dataclass(frozen=True)
+class GroupSettings:
+    """The settings of the groups of windows."""
+
+    output: str
+    attributes: tuple[str, ...]
+    unknown_group: str = "unknown"
+    """The group of devices without the attribute; empty: they are left out."""
+
+
+@dataclass(frozen=True)
 class AlertRule:
     """An alert rule of kind `above`, `below` or `rate`."""
 
@@ -113,6 +124,7 @@ class Settings:
     topics: Mapping[str, TopicSettings] = field(default_factory=dict)
     stores: Mapping[str, StoreSettings] = field(default_factory=dict)
     windows: WindowSettings | None = None
+    groups: GroupSettings | None = None
     alerts: AlertSettings | None = None
 
     def holding(self, holds: Holds) -> list[str]:
@@ -125,7 +137,9 @@ def settings_of(event: Event) -> Settings:
     if event.get("event") != "history" or event.get("version") != VERSION:
         raise HistoryError(f"line 1: not the settings of a history of version {VERSION}")
     try:
-        windows, alerts = event.get("windows"), event.get("alerts")
+        windows, groups, alerts = event.get("windows"), event.get("groups"), event.get("alerts")
+        if groups is not None:
+            groups = GroupSettings(**{**groups, "attributes": tuple(groups["attributes"])})
         if alerts is not None:
             rules = tuple(AlertRule(**rule) for rule in alerts.get("rules", ()))
             devices = frozenset(alerts.get("overridden_devices", ()))
@@ -134,6 +148,7 @@ def settings_of(event: Event) -> Settings:
             {name: TopicSettings(**topic) for name, topic in event["topics"].items()},
             {name: StoreSettings(**store) for name, store in event["stores"].items()},
             None if windows is None else WindowSettings(**windows),
+            groups,
             alerts,
         )
     except (TypeError, KeyError) as error:

@@ -87,6 +87,8 @@ class ProducerQueue:
         self.identity: tuple[int, int] | None = None
         """Producer id and epoch; nothing is sent before they are known."""
         self.is_transactional = False
+        self._has_gap = False
+        """Whether a record failed whose number the broker waits for. No new batch is sent then."""
         self.outstanding = 0
         """Records without a report."""
         self.fatal: int | None = None
@@ -134,12 +136,14 @@ class ProducerQueue:
             queue.version += 1
             for one in dropped:
                 self._report(partition, one, -1, code)
+        if self.fatal is None:
+            self._renew_identity()
 
     def _send(self, partition: Partition, queue: _PartitionQueue) -> None:
         if queue.is_sending or self.identity is None or self.fatal is not None:
             return
         if not queue.in_flight:
-            if not queue.waiting:
+            if not queue.waiting or self._has_gap:
                 return
             while queue.waiting and len(queue.in_flight) < self.settings.most_in_batch:
                 queue.in_flight.append(queue.waiting.popleft())
@@ -189,17 +193,24 @@ class ProducerQueue:
         queue.next_sequence += len(settled)
         if code is not None:
             # The broker may or may not have these records, so the numbers after them would not fit.
-            self.identity = None
-            queue.next_sequence = 0
-            self.on_gap()
+            self._has_gap = True
+        self._renew_identity()
         for index, one in enumerate(settled):
             self._report(partition, one, first + index if first >= 0 else -1, code)
         self._send(partition, queue)
+
+    def _renew_identity(self) -> None:
+        """Ask for another identity after a gap, once nothing is in flight that would be stored twice under it."""
+        if self._has_gap and not any(queue.in_flight for queue in self._queues.values()):
+            self._has_gap, self.identity = False, None
+            self.on_gap()
 
     def _expire(self, partition: Partition, queue: _PartitionQueue) -> None:
         now_ms = self._connection.timers.now_ms
         while queue.waiting and queue.waiting[0].deadline_ms <= now_ms:
             self._report(partition, queue.waiting.popleft(), -1, KafkaError._MSG_TIMED_OUT)
+        if queue.in_flight and not queue.is_sending and queue.in_flight[0].deadline_ms <= now_ms:
+            self._settle(partition, queue, -1, KafkaError._MSG_TIMED_OUT)
 
     def _report(self, partition: Partition, one: _Queued, offset: int, code: int | None) -> None:
         self.outstanding -= 1

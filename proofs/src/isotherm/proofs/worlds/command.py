@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from isotherm.proofs.worlds.scenario import Scenario, World, shrink
 
 WORLDS = {
+    "mqtt": "isotherm.proofs.worlds.mqtt.world:MqttWorld",
     "persisters": "isotherm.proofs.worlds.persisters:PersistersWorld",
     "connectors": "isotherm.proofs.worlds.connectors:ConnectorsWorld",
 }

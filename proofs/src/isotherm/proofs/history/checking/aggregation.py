@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
-from isotherm.proofs.history.checking.identities import Digest, Identity, identity_of
-from isotherm.proofs.history.checking.run_facts import Position
+from isotherm.proofs.history.checking.identities import Digest, Identity, Position, identity_of
 from isotherm.proofs.history.format import WindowSettings
 
 WindowKey = tuple[str, str, int, int]

@@ -7,6 +7,8 @@ from typing import Any
 
 Identity = int
 Digest = int
+Position = tuple[str, int, int]
+"""Topic, partition, offset."""
 
 
 def identity_of(parts: Sequence[Any]) -> Identity:

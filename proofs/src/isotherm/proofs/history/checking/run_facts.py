@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from isotherm.proofs.history.checking.grouping import Groups
+from isotherm.proofs.history.checking.identities import Position
 from isotherm.proofs.history.format import Event, Settings
-
-Position = tuple[str, int, int]
-"""Topic, partition, offset."""
 
 
 class End(NamedTuple):
@@ -45,6 +44,7 @@ class RunFacts:
     """The events about the whole run, and totals over the events of all keys."""
 
     settings: Settings
+    groups: Groups = field(init=False)
     ends: dict[tuple[str, int], End] = field(default_factory=dict)
     store_ends: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Rows and line, by store."""
@@ -92,6 +92,9 @@ class RunFacts:
     late: int = 0
     """Records of the input that the late topic has."""
 
+    def __post_init__(self) -> None:
+        self.groups = Groups(self.settings.groups)
+
     def take(self, line: int, event: Event) -> None:
         """Add an event about the whole run. Raises KeyError for a missing field."""
         match event["event"]:
@@ -101,6 +104,8 @@ class RunFacts:
                 self.store_ends[event["store"]] = (event["rows"], line)
             case "clients-end":
                 self.clients_ended.add(event["via"])
+            case "device":
+                self.groups.devices[event["device"]] = event["attributes"]
             case "offset":
                 committed = Committed(event["time"], event["offset"], event.get("counts"), line)
                 self.offsets[event["group"], event["topic"], event["partition"]].append(committed)
@@ -142,8 +147,12 @@ class RunFacts:
             self.stored_via[topic, event.get("via", "")] += 1
             if event["id"] is None:
                 self.undecodable[topic, partition, event["offset"]] = line
-            elif self.settings.topics[topic].holds == "windows":
+                return
+            holds = self.settings.topics[topic].holds
+            if holds == "windows":
                 self.newest_window_end = max(self.newest_window_end, event["value"]["window_end"])
+            elif holds == "groups":
+                self.groups.publish(line, event["value"])
         else:
             self.aborted.add((topic, partition, event["offset"]))
 

@@ -31,6 +31,8 @@ _ELASTICSEARCH, _CASSANDRA, _HAZELCAST = (
 _DEFAULT_REORDER_MS, _DEFAULT_MAX_SKEW_MS = 5_000, 60_000
 """Defaults of the alerts' settings, as docs/reference/settings.md states them."""
 _RULE_FIELDS = ("kind", "metric", "threshold", "hysteresis", "for_ms", "window_ms")
+_ATTRIBUTES = ("home", "room", "region", "model")
+"""Default of the aggregator's `group_attributes`."""
 _WINDOW = ("device_id", "metric", "window_start", "window_end")
 _GROUP = ("attribute", "group", "metric", "window_start", "window_end")
 _READING = ("device_id", "metric", "event_time", "sequence")
@@ -97,6 +99,9 @@ class DemoRecorder:
             record_mqtt(history, addresses.mqtt_ledgers if self._system.mqtt_devices in self._system.simulators else ())
             record_coap(history, addresses.coap_ledgers)
             keys = {name: self._topics.record(history, name) for name in settings["topics"]}
+            for device in self._topics.values("devices"):
+                attributes = {name: device[name] for name in _ATTRIBUTES}
+                history.write("device", device=device["device_id"], attributes=attributes)
             groups = frozenset({_ELASTICSEARCH, _CASSANDRA, _HAZELCAST})
             for topic in sorted(name for name in partitions if name.endswith(".dead-letters")):
                 self._topics.record_dead_letters(history, topic, groups)
@@ -135,7 +140,7 @@ class DemoRecorder:
             addresses.brightness_topic: "readings",
             addresses.late_topic: "late",
             addresses.aggregates_topic: "windows",
-            addresses.groups_topic: "records",
+            addresses.groups_topic: "groups",
             addresses.coap_topic: "records",
             addresses.alerts_topic: "alerts",
         }
@@ -151,6 +156,7 @@ class DemoRecorder:
             "topics": {name: {"holds": what, "partitions": partitions[name]} for name, what in holds.items()},
             "stores": {name: dict(zip(("topic", "keeps", "group"), of, strict=True)) for name, of in stores.items()},
             "windows": self._windows(),
+            "groups": {"output": addresses.groups_topic, "attributes": _ATTRIBUTES},
             "alerts": self._alerts(),
         }
 

@@ -14,12 +14,13 @@ from isotherm.proofs.history.format import COAP, MQTT, VERSION
 
 Line = dict[str, Any]
 
-READINGS, LATE, WINDOWS, ALERTS, MESSAGES = (
+READINGS, LATE, WINDOWS, ALERTS, MESSAGES, GROUPED = (
     "thermostat.data",
     "thermostat.late",
     "temperatures.aggregated",
     "alerts",
     "coap_sensor_topic",
+    "temperatures.grouped",
 )
 DEAD, SINK_DEAD = "aggregator.dead-letters", "readings.dead-letters"
 TABLE, INDEX, QUEUE = "cassandra/readings", "elasticsearch/windows", "hazelcast/messages"
@@ -89,7 +90,14 @@ class _Run:
         return _Device(f"d{number}", 0 if via == COAP else qos, via, is_numbered, number in (1, 4))
 
     def _settings(self) -> Line:
-        holds = {READINGS: "readings", LATE: "late", WINDOWS: "windows", ALERTS: "alerts", MESSAGES: "records"}
+        holds = {
+            READINGS: "readings",
+            LATE: "late",
+            WINDOWS: "windows",
+            ALERTS: "alerts",
+            MESSAGES: "records",
+            GROUPED: "groups",
+        }
         windows = {"window_ms": WINDOW_MS, "allowed_lateness_ms": LATENESS_MS, "max_skew_ms": SKEW_MS}
         rule = {"name": "heat", "kind": "above", "metric": "temperature", "threshold": THRESHOLD}
         return {
@@ -109,6 +117,7 @@ class _Run:
                 "dead_letters": DEAD,
                 "max_publish_delay_ms": DELAY_MS,
             },
+            "groups": {"output": GROUPED, "attributes": ["home"]},
             "alerts": {"input": READINGS, "output": ALERTS, "group": ALERTS_GROUP, "reorder_ms": REORDER_MS}
             | {"max_skew_ms": SKEW_MS, "rules": [rule | {"hysteresis": HYSTERESIS, "for_ms": FOR_MS}]},
         }
@@ -226,8 +235,26 @@ class _Run:
                 self._windowed += 1
         for (device, start), values in windows.items():
             self._window(device, start, values)
+        self._group(windows)
         self._rest.append({"event": "watermark", "time": START_MS + 10**9})
         self._rest.append({"event": "drained", "service": "aggregator"})
+
+    def _group(self, windows: dict[tuple[str, int], list[float]]) -> None:
+        """Two homes; the last device has no record."""
+        homes = {device.name: f"home-{number % 2}" for number, device in enumerate(self._devices[:-1])}
+        for device, home in homes.items():
+            self._rest.append({"event": "device", "device": device, "attributes": {"home": home}})
+        members: dict[tuple[str, int], list[list[float]]] = defaultdict(list)
+        for (device, start), values in windows.items():
+            members[homes.get(device, "unknown"), start].append(values)
+        for (home, start), inside in members.items():
+            together = [value for values in inside for value in values]
+            identity = ["home", home, "temperature", start, start + WINDOW_MS]
+            names = ("attribute", "group", "metric", "window_start", "window_end")
+            value: Line = dict(zip(names, identity, strict=True)) | {"device_count": len(inside), "revision": start}
+            value |= {"count": len(together), "mean": statistics.fmean(together)}
+            value |= {"min": min(together), "max": max(together)}
+            self._append(GROUPED, "|".join(map(str, identity)), home, identity, value, start + 60_000)
 
     def _window(self, device: str, start: int, values: list[float]) -> None:
         numbers = {"count": len(values), "sum": sum(values), "mean": statistics.fmean(values), "min": min(values)}
@@ -338,7 +365,7 @@ class _Run:
             self._rest.append({"event": "counter", "service": service, "name": name, "label": label, "value": shown})
 
     def _ends(self) -> Iterator[Line]:
-        for topic in (READINGS, LATE, WINDOWS, ALERTS, MESSAGES):
+        for topic in (READINGS, LATE, WINDOWS, ALERTS, MESSAGES, GROUPED):
             for number in range(self._partitions):
                 last = self._topics[topic, number].next
                 yield {"event": "topic-end", "topic": topic, "partition": number, "first": 0, "last": last}

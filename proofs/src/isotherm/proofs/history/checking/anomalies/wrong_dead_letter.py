@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from isotherm.proofs.history.checking.collection import Collection
-from isotherm.proofs.history.checking.run_facts import Position, RunFacts
+from isotherm.proofs.history.checking.identities import Position
+from isotherm.proofs.history.checking.run_facts import RunFacts
 from isotherm.proofs.history.checking.verdict import Anomaly, Report
 
 

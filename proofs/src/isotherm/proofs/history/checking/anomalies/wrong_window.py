@@ -25,6 +25,8 @@ def judge(collection: Collection, facts: RunFacts, report: Report) -> None:
     if report.cannot(*facts.unread(settings.input), *facts.unread(settings.output), *facts.unread(settings.late)):
         return
     for key, window in expected.windows.items():
+        if window.values:
+            facts.groups.expect(key, window.first_line, window.values)
         published = sorted(collection.windows.get(key, ()))
         if published:
             _judge_revisions(key, window, published, facts, report)
@@ -83,8 +85,9 @@ def _judge_late(collection: Collection, expected: ExpectedWindows, facts: RunFac
             report.convict("a reading of the future, or out of range, is no dead letter", line)
 
 
-def judge_undecodable(facts: RunFacts, report: Report) -> None:
-    """Look for the dead letters of records that nobody can decode."""
+def judge_run(facts: RunFacts, report: Report) -> None:
+    """Compare the groups of all devices, and look for the dead letters of records that nobody can decode."""
+    _judge_groups(facts, report)
     settings = facts.settings.windows
     if settings is None:
         return
@@ -92,6 +95,31 @@ def judge_undecodable(facts: RunFacts, report: Report) -> None:
     for position, line in facts.undecodable.items():
         if position[0] == settings.input and position not in dead and not _is_underway(facts, report):
             report.convict("a record that cannot be decoded is no dead letter", line)
+
+
+def _judge_groups(facts: RunFacts, report: Report) -> None:
+    settings, groups = facts.settings.groups, facts.groups
+    windows = facts.settings.windows
+    if settings is None or windows is None or facts.recomputed:
+        return
+    if report.cannot(*facts.unread(settings.output), *facts.unread(windows.input)):
+        return
+    if not groups.devices:
+        report.cannot("the attributes of the devices are not known")
+        return
+    for key, expected in groups.expected.items():
+        published = sorted(groups.published.get(key, ()), key=lambda one: one.revision)
+        named = "|".join(map(str, key))
+        if not published and (key[4] < facts.newest_window_end or key[4] <= facts.watermark_ms):
+            report.convict(f"group {named} is missing", expected.first_line)
+        for one in published:
+            report.compared()
+            wrong = expected.difference(one.numbers)
+            if wrong is not None:
+                report.convict(f"group {named}: {wrong}", one.line, expected.first_line)
+    for key, published in groups.published.items():
+        if key not in groups.expected:
+            report.convict(f"group {'|'.join(map(str, key))} has no reading", published[0].line)
 
 
 def _is_underway(facts: RunFacts, report: Report) -> bool:
@@ -106,5 +134,5 @@ ANOMALY = Anomaly(
     "wrong-window",
     "aggregator: windows + late + dead-letter records = the topic, by identity",
     judge,
-    judge_undecodable,
+    judge_run,
 )
