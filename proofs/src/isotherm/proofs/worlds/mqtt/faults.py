@@ -21,7 +21,10 @@ KINDS: tuple[tuple[str, int, tuple[int, int]], ...] = (
     ("freeze", _PROCESSES, (100, 90_000)),
     ("kill_supervisor", _PROCESSES, (1_000, 120_000)),
     ("kill_at_steps", 1, (1_000, 120_000)),
+    ("zombie_at_step", _PROCESSES, (5_000, 50_000)),
+    ("cut_off", _PROCESSES, (1_000, 120_000)),
     ("broker_away", NODES, (500, 100_000)),
+    ("broker_frozen", NODES, (500, 100_000)),
     ("all_brokers_away", 1, (500, 100_000)),
     ("broker_loss", NODES, (1_000, 120_000)),
     ("all_brokers_loss", 1, (1_000, 120_000)),
@@ -84,30 +87,69 @@ class Faults:
     def _fault_freeze(self, fault: Fault, _chance: Random) -> None:
         if process := self._process(fault):
             process.process.freeze()
-            self._end_later(fault, process.process.thaw)
+            self._end_later(fault, process.thaw)
 
     def _fault_kill_supervisor(self, fault: Fault, chance: Random) -> None:
         """Kill the supervisor, and let another one take over. A frozen process does not notice: it becomes a zombie."""
-        host = self._hosts[-1]
-        if host.supervisor is None or host.loop.is_dead:
-            return
-        for child in host.children:
+        for child in self._hosts[-1].children:
             if child.returncode is None and chance.random() < 0.3:
                 child.process.freeze()
-                self._end_later(fault, child.process.thaw)
+                self._end_later(fault, child.thaw)
+        self._replace_supervisor(fault, chance)
+
+    def _replace_supervisor(self, fault: Fault, chance: Random) -> None:
+        host, processes = self._hosts[-1], 1 + fault.target
+        if host.supervisor is None or host.loop.is_dead:
+            return
         host.kill()
-        processes = 1 + fault.target
         self._run.call_later(
             chance.uniform(200.0, 5_000.0), lambda: self._hosts.append(ServerHost(self._environment, processes))
         )
 
+    def _at_steps(self, fault: Fault, rate: float, strike: Callable[[ProxyProcess], None]) -> Callable[[], None]:
+        """Call `strike` at a share `rate` of the steps of producers; return what ends this."""
+        at_step, name = self._environment.at_step, str(fault)
+
+        def step(process: ProxyProcess) -> None:
+            if self._run.random.random() < rate:
+                strike(process)
+
+        at_step[name] = step
+        return lambda: at_step.pop(name, None) and None
+
     def _fault_kill_at_steps(self, fault: Fault, _chance: Random) -> None:
         """Kill processes at steps of their producers."""
-        environment = self._environment
-        environment.kill_rate = fault.share / 20
-        self._end_later(fault, lambda: setattr(environment, "kill_rate", 0.0))
+
+        def kill(process: ProxyProcess) -> None:
+            self._run.call_later(self._run.random.choice((0.0, 1.0, 5.0)), process.kill)
+
+        self._end_later(fault, self._at_steps(fault, fault.share / 20, kill))
+
+    def _fault_zombie_at_step(self, fault: Fault, chance: Random) -> None:
+        """Freeze a process in the middle of its work while its server is replaced; some time later it goes on."""
+
+        def freeze(process: ProxyProcess) -> None:
+            end()
+            process.process.freeze()
+            self._end_later(fault, process.thaw)
+            self._run.call_later(0.0, lambda: self._replace_supervisor(fault, chance))
+
+        end = self._at_steps(fault, fault.share / 5, freeze)
+        self._ends.append(end)
 
     # -- Kafka
+
+    def _fault_cut_off(self, fault: Fault, _chance: Random) -> None:
+        """Let no packet pass between a process and the brokers."""
+        if process := self._process(fault):
+            cut_off = self._environment.kafka_network.cut_off
+            cut_off.add(process.name)
+            self._end_later(fault, lambda: cut_off.discard(process.name))
+
+    def _fault_broker_frozen(self, fault: Fault, _chance: Random) -> None:
+        weather = self._environment.kafka_network.of(fault.target)
+        weather.is_frozen = True
+        self._end_later(fault, lambda: setattr(weather, "is_frozen", False))
 
     def _fault_broker_away(self, fault: Fault, _chance: Random) -> None:
         weather = self._environment.kafka_network.of(fault.target)

@@ -27,6 +27,7 @@ from isotherm.proofs.worlds.mqtt.producer import ServerProducer
 from isotherm.servicekit.lifecycle import Stop
 
 READINGS, SESSIONS = "readings", "sessions"
+_SLOW_TURN_MS = 50.0
 _LOCAL = Weather(delay_ms=(0.01, 0.5), cut_rate=0.1)
 
 
@@ -53,8 +54,8 @@ class Environment:
     cluster: Cluster
     settings: ProxySettings
     router: Router = field(init=False)
-    kill_rate: float = 0.0
-    """Probability that a process is killed at a step of its producers."""
+    at_step: dict[str, Callable[[ProxyProcess], None]] = field(default_factory=dict)
+    """What is called at each step of a producer that others can see: a process may die just there."""
     processes: list[ProxyProcess] = field(default_factory=list)
     """Those that run, zombies among them."""
     by_process: dict[Process, ProxyProcess] = field(default_factory=dict)
@@ -93,7 +94,8 @@ class ProxyProcess:
         self.returncode: int | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self.process = Process(environment.simulation, self.name)
-        self.loop = VirtualEventLoop(self.process, environment.network, latency_ms=environment.latency_ms)
+        self._slow_until_ms = 0.0
+        self.loop = VirtualEventLoop(self.process, environment.network, latency_ms=self.latency_ms)
         self.stop: Stop | None = None
         self.server: Server | None = None
         """Its MQTT server, once its sessions are restored."""
@@ -156,12 +158,21 @@ class ProxyProcess:
         return self.returncode
 
     def step(self) -> None:
-        """Note a step that other processes can see: the process may die just here."""
-        environment = self.environment
-        random = environment.simulation.random
-        if environment.kill_rate and random.random() < environment.kill_rate:
-            delay_ms = random.choice((0.0, random.uniform(0.0, 5.0)))
-            environment.simulation.call_later(delay_ms, self.kill)
+        """Note a step that other processes can see."""
+        for call in tuple(self.environment.at_step.values()):
+            call(self)
+
+    def latency_ms(self) -> float:
+        """Return how long the process takes to get to what is ready; longer when it is busy or was frozen."""
+        random, now_ms = self.environment.simulation.random, self.environment.simulation.now_ms
+        if now_ms < self._slow_until_ms:
+            return random.uniform(0.0, _SLOW_TURN_MS)
+        return self.environment.latency_ms()
+
+    def thaw(self) -> None:
+        """Let the process go on after a freeze. Its threads do so at different moments."""
+        self._slow_until_ms = self.environment.simulation.now_ms + 4 * _SLOW_TURN_MS
+        self.process.thaw()
 
     def connection(self, config: Mapping[str, Any]) -> Connection:
         """Return a Kafka client's connection from this process."""
