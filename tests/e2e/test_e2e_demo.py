@@ -15,6 +15,9 @@ from rich.console import Console
 from isotherm.demo import run, workers
 from isotherm.demo.system import DemoPorts, Load, System
 from isotherm.demo.workers import Worker
+from isotherm.proofs.history.checking.checker import check
+from isotherm.proofs.history.recording.demo_run import DemoRecorder
+from isotherm.proofs.history.report import lines_of
 from isotherm.stack.ports import Ports
 from isotherm.stack.stack import Stack
 
@@ -116,13 +119,18 @@ def test_a_connector_s_life_in_the_console(system: System) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.long)])
-def test_killing_each_service_loses_nothing_and_doubles_nothing(system: System, rounds: int) -> None:
+def test_killing_each_service_loses_nothing_and_doubles_nothing(system: System, rounds: int, tmp_path: Path) -> None:
     console = Console(width=200)
+    recorder = DemoRecorder(system)
+    recorder.start()
 
     kills = [kill_each_once(system, console) for _ in range(rounds)]
     run.check_alive(system.dead())
     report = run.settle(system, console, threading.Event())
 
+    recorder.record(tmp_path / "history.jsonl", restarted=system.services)
+    verdict = check(tmp_path / "history.jsonl")
+    assert verdict.clean, "\n".join(lines_of(verdict, tmp_path / "history.jsonl"))
     assert report.problems == ()
     for pids in kills:
         assert pids.keys() == system.services.keys()
