@@ -108,11 +108,17 @@ class System:
         ports: DemoPorts | None = None,
         load: Load | None = None,
         examples: Path = EXAMPLES,
+        overrides: Mapping[str, Mapping[str, object]] | None = None,
     ) -> None:
+        """`overrides` are settings by the name of a service, over those of its file in `examples`.
+
+        With a stack of clusters every service is given all brokers, and tables have as many copies as there are nodes.
+        """
         self.stack = stack
         self.ports = ports or DemoPorts()
         self.load = load or Load()
         self.examples = examples
+        self._overrides = overrides or {}
         self._folder = stack.folder / "demo"
         self._created_at = time.time()
         self._runtime = Runtime(stack.artifacts)
@@ -177,7 +183,7 @@ class System:
         waiting = list(self.servers)
         starting: list[Server] = []
         preparations = [
-            Preparation(_TOPICS, {"kafka", "registry"}, self._create_topics),
+            Preparation(_TOPICS, {*self.stack.kafka_cluster.names, "registry"}, self._create_topics),
             Preparation(_DEVICES, {_TOPICS}, self._import_devices),
         ]
         preparing: list[Preparation] = []
@@ -259,9 +265,9 @@ class System:
             # Before the ingest, which is ready when it observes them.
             return {_TOPICS}
         store = {
-            workers.ElasticsearchPersister.name: {"elasticsearch"},
-            workers.CassandraPersister.name: {"cassandra"},
-            workers.HazelcastPersister.name: {"hazelcast"},
+            workers.ElasticsearchPersister.name: set(self.stack.elasticsearch_cluster.names),
+            workers.CassandraPersister.name: set(self.stack.cassandra_cluster.names),
+            workers.HazelcastPersister.name: set(self.stack.hazelcast_cluster.names),
         }
         return {_TOPICS} | store.get(server.name, set()) if isinstance(server, Worker) else set()
 
@@ -325,7 +331,8 @@ class System:
         ]
 
     def _worker(self, kind: type[Worker], arguments: Sequence[str], monitoring_port: int, *listeners: int) -> Worker:
-        configured = Configured(arguments, self._environment())
+        changed = [part for key, of in self._overrides.get(kind.name, {}).items() for part in ("--set", f"{key}={of}")]
+        configured = Configured([*arguments, *changed], self._environment())
         return kind(self._folder / kind.name, self._runtime, configured, monitoring_port, *listeners)
 
     def _environment(self) -> Mapping[str, str]:
@@ -335,7 +342,7 @@ class System:
             "ELASTICSEARCH_URL": self.stack.elasticsearch.url,
             "CASSANDRA_HOST": "localhost",
             "CASSANDRA_PORT": str(self.stack.cassandra.port),
-            "CASSANDRA_REPLICATION": "1",
+            "CASSANDRA_REPLICATION": str(len(self.stack.cassandra_cluster.nodes)),
             "HAZELCAST_MEMBER": self.stack.hazelcast.address,
         }
 

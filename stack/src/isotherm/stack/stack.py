@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from isotherm.stack.artifacts import Artifacts
@@ -32,7 +32,8 @@ class Stack:
     """The servers of one folder. Several stacks run side by side when folders and ports differ.
 
     ``nodes`` says how many servers of a product form a cluster; ``kafka``, ``cassandra`` and so on are their first
-    nodes. The ports of further nodes are chosen by this process, so a cluster cannot be detached.
+    nodes. The ports of further nodes are chosen by this process, so a cluster cannot be detached. With
+    ``advertised_brokers`` clients and brokers find the brokers at these ports, which are those of relays to them.
     ``detached`` servers outlive this process; others end with it, even when it is killed. For benches set
     ``quick_start`` to False (:class:`isotherm.stack.servers.server.Runtime`).
     """
@@ -45,6 +46,7 @@ class Stack:
         artifacts: Artifacts | None = None,
         hazelcast_backups: int = DEFAULT_BACKUPS,
         nodes: Nodes | None = None,
+        advertised_brokers: Sequence[int] = (),
         detached: bool = False,
         quick_start: bool = True,
     ) -> None:
@@ -53,7 +55,7 @@ class Stack:
         self.artifacts = artifacts or Artifacts()
         runtime = Runtime(self.artifacts, detached=detached, quick_start=quick_start)
         nodes = nodes or Nodes()
-        self._make_kafka(runtime, nodes.kafka)
+        self._make_kafka(runtime, nodes.kafka, advertised_brokers)
         self._make_stores(runtime, nodes)
         self._make_hazelcast(runtime, nodes.hazelcast, hazelcast_backups)
         self._standard: list[Server] = [
@@ -66,11 +68,13 @@ class Stack:
         every = [*self._standard, self.hazelcast_second, self.connect]
         self.servers: dict[str, Server] = {server.name: server for server in every}
 
-    def _make_kafka(self, runtime: Runtime, brokers: int) -> None:
+    def _make_kafka(self, runtime: Runtime, brokers: int, advertised: Sequence[int]) -> None:
         """Kafka, the schema registry and Kafka Connect."""
         ports = self.ports
-        cluster = [NodePorts(ports.kafka, ports.kafka_controller)]
-        cluster += [NodePorts(hold_free_port(), hold_free_port()) for _ in range(1, brokers)]
+        pairs = [(ports.kafka, ports.kafka_controller)]
+        pairs += [(hold_free_port(), hold_free_port()) for _ in range(1, brokers)]
+        found_at = advertised or [port for port, _ in pairs]
+        cluster = [NodePorts(*pair, found_at[number]) for number, pair in enumerate(pairs)]
         self.kafka_cluster = KafkaCluster(
             Kafka(
                 self.folder / _numbered("kafka", number),

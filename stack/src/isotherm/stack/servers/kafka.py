@@ -38,7 +38,7 @@ node.id={node_id}
 controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
-advertised.listeners=PLAINTEXT://{host}:{port}
+advertised.listeners=PLAINTEXT://{host}:{advertised_port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=PLAINTEXT
 log.dirs={data}
@@ -57,6 +57,7 @@ share.coordinator.state.topic.min.isr={in_sync}
 group.initial.rebalance.delay.ms=0
 broker.session.timeout.ms={session_timeout_ms}
 broker.heartbeat.interval.ms=500
+replica.lag.time.max.ms={replica_lag_ms}
 metadata.max.idle.interval.ms={idle_interval_ms}
 num.network.threads=2
 num.io.threads=4
@@ -89,12 +90,17 @@ _MAX_COPIES = 3
 _IDLE_INTERVAL_MS = 500
 """Kafka's default, for the nodes of a cluster: followers learn from it that they are not behind."""
 
+_REPLICA_LAG_MS = 10_000
+"""How long a follower that does not fetch holds up the acknowledgements of its leader (Kafka's default: 30 s)."""
+
 
 class NodePorts(NamedTuple):
     """The ports of one node of a cluster."""
 
     port: int
     controller_port: int
+    advertised_port: int
+    """Where clients and the other brokers find the node: `port`, or a relay's."""
 
 
 class Kafka(JavaServer):
@@ -120,7 +126,7 @@ class Kafka(JavaServer):
         self.port = port
         self.controller_port = controller_port
         self.node_id = node_id
-        self.cluster = tuple(cluster) or (NodePorts(port, controller_port),)
+        self.cluster = tuple(cluster) or (NodePorts(port, controller_port, port),)
         if node_id != NODE_ID:
             self.name = f"kafka-{node_id}"
 
@@ -131,7 +137,7 @@ class Kafka(JavaServer):
     @property
     def bootstrap_servers(self) -> str:
         """Value for a client's ``bootstrap.servers``: all nodes."""
-        return ",".join(f"{LOOPBACK}:{node.port}" for node in self.cluster)
+        return ",".join(f"{LOOPBACK}:{node.advertised_port}" for node in self.cluster)
 
     @property
     def address(self) -> str:
@@ -160,6 +166,8 @@ class Kafka(JavaServer):
             idle_interval_ms=_IDLE_INTERVAL_MS if len(self.cluster) > 1 else 0,
             host=LOOPBACK,
             port=self.port,
+            advertised_port=self.cluster[self.node_id - NODE_ID].advertised_port,
+            replica_lag_ms=_REPLICA_LAG_MS,
             controller_port=self.controller_port,
             data=self.data_folder,
             message_max_bytes=MESSAGE_MAX_BYTES,

@@ -1,0 +1,133 @@
+"""The command `faults`: plays the random faults of a seed on the demo's system with three brokers, and judges the history."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from isotherm.proofs.faults.plan import BROKERS, FULL_DISK_BROKER, Fault, make_plan
+from isotherm.proofs.history.checking.checker import check
+from isotherm.proofs.history.report import lines_of
+
+RESULTS = Path("docs/results/fault-runs.txt")
+_NODES = {"kafka": len(BROKERS), "hazelcast": 2}
+_READ_MARGIN_MS = 60_000
+"""Longer than any fault keeps a record that is appended from being readable (docs/explanation/watermarks.md)."""
+_PATIENCE_S = 240.0
+_CLEAN, _CONVICTED, _NOT_JUDGED = 0, 1, 3
+
+
+def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command to those of `python -m isotherm.proofs`; it sets `go`, which returns the exit code."""
+    parser = commands.add_parser(
+        "faults", help="inject the random faults of a seed into real servers and judge the history", description=__doc__
+    )
+    parser.add_argument("--seed", type=int, required=True, help="which plan; the same seed is the same plan")
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long faults are injected (300)")
+    parser.add_argument("--rate", type=float, default=60.0, help="MQTT readings a second (60)")
+    parser.add_argument("--folder", type=Path, default=Path(".stack/faults"), help="data and logs, emptied first")
+    parser.add_argument("--plan", action="store_true", help="print the plan only")
+    parser.add_argument("--record", action="store_true", help=f"add a line to {RESULTS}")
+    parser.set_defaults(go=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    plan = make_plan(arguments.seed, arguments.seconds)
+    print(f"seed {arguments.seed}, {arguments.seconds:g} s, {len(plan)} faults")
+    for fault in plan:
+        print(fault)
+    if arguments.plan:
+        return _CLEAN
+    history = arguments.folder / "history.jsonl"
+    ended = _play(arguments, plan, history)
+    verdict = check(history)
+    for line in lines_of(verdict, history):
+        print(line)
+    outcome = (
+        "clean" if verdict.clean else "findings " + ",".join(sorted(verdict.counts)) if verdict.counts else "not-judged"
+    )
+    line = result_line(arguments.seed, arguments.seconds, plan, ended, outcome, _commit())
+    print(line, end="")
+    if arguments.record:
+        RESULTS.parent.mkdir(parents=True, exist_ok=True)
+        with RESULTS.open("a", encoding="utf-8") as file:
+            file.write(line)
+    if verdict.counts:
+        return _CONVICTED
+    return _CLEAN if verdict.clean else _NOT_JUDGED
+
+
+def result_line(
+    seed: int, seconds: float, plan: Sequence[Fault], ended: Counter[str], outcome: str, commit: str
+) -> str:
+    """Return the line of a run for the results."""
+    kinds = " ".join(f"{kind}={number}" for kind, number in sorted(Counter(one.kind for one in plan).items()))
+    by_itself = ",".join(f"{name}:{number}" for name, number in sorted(ended.items())) or "none"
+    day = f"{datetime.now(UTC):%Y-%m-%d}"
+    return f"{day} commit={commit} seed={seed} seconds={seconds:g} {kinds} ended={by_itself} history={outcome}\n"
+
+
+def _play(arguments: argparse.Namespace, plan: Sequence[Fault], history: Path) -> Counter[str]:
+    """Run the system with its faults and write the history; return how often each part ended by itself."""
+    # Their clients take a second to import.
+    from isotherm.demo import run, table
+    from isotherm.demo.system import DemoPorts, Load, System
+    from isotherm.proofs.faults.injection import Injector, SmallDisk
+    from isotherm.proofs.faults.relay import Relays
+    from isotherm.proofs.history.recording.demo_run import DemoRecorder
+    from isotherm.stack.clusters import Nodes
+    from isotherm.stack.ports import Ports, hold_free_port, release
+    from isotherm.stack.stack import Stack
+
+    relay_ports = [hold_free_port() for _ in BROKERS]
+    stack = Stack(arguments.folder, Ports.free(), nodes=Nodes(**_NODES), advertised_brokers=relay_ports)
+    system = System(
+        stack,
+        ports=DemoPorts.free(),
+        load=Load(rate_per_s=arguments.rate, coap_rate_per_s=10.0),
+        overrides={"aggregator": {"read_margin_ms": _READ_MARGIN_MS}},
+    )
+    system.wipe()
+    disk = SmallDisk(stack.servers[FULL_DISK_BROKER].data_folder)
+    has_disk = disk.mount()
+    links = Relays()
+    console, never = table.wide_console(), threading.Event()
+    try:
+        relays = {}
+        for node, port in zip(stack.kafka_cluster.nodes, relay_ports, strict=True):
+            release(port)
+            relays[node.name] = links.listen(port, node.port)
+        run.start(system, console, never)
+        recorder = DemoRecorder(system)
+        recorder.start()
+        began = time.monotonic()
+        injector = Injector(
+            system,
+            relays,
+            disk if has_disk else None,
+            system.addresses.readings_topic,
+            lambda text: print(f"{time.monotonic() - began:6.1f} s  {text}", flush=True),
+        )
+        injector.run(plan, arguments.seconds)
+        run.settle(system, console, never, _PATIENCE_S)
+        recorder.record(history, injector.injected, injector.restarted)
+        return injector.ended
+    finally:
+        system.stop()
+        links.close()
+        if has_disk:
+            disk.unmount()
+
+
+def _commit() -> str:
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+", "--exclude=*"], capture_output=True, text=True, check=False
+    )
+    return described.stdout.strip() or "unknown"

@@ -1,0 +1,168 @@
+"""Injects the faults of a plan into a running system, and starts again what has ended."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from isotherm.demo.system import System
+from isotherm.proofs.faults import plan
+from isotherm.proofs.faults.plan import Fault
+from isotherm.proofs.faults.relay import Relay
+from isotherm.proofs.history.recording.demo_run import Fault as Injected
+from isotherm.stack.servers.server import Server, ServerFailed
+
+_DISK_SIZE = "512m"
+_POLL_S = 0.2
+_FILLER = "filler"
+
+
+class SmallDisk:
+    """A file system of 512 MiB in memory that holds the data of a server; it needs the right to mount."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def mount(self) -> bool:
+        """Mount it; False where this user may not."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_SIZE}", "tmpfs", str(self._folder)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def fill(self) -> None:
+        """Leave no room."""
+        with (self._folder / _FILLER).open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(65_536))
+            except OSError:
+                return
+
+    def clear(self) -> None:
+        """Give the room back."""
+        (self._folder / _FILLER).unlink(missing_ok=True)
+
+    def unmount(self) -> None:
+        """Unmount it, when nothing uses it any more."""
+        subprocess.run(["umount", str(self._folder)], capture_output=True, check=False)
+
+
+class Injector:
+    """Plays a plan on a system. What ends by itself is started again, as a supervisor would do."""
+
+    def __init__(
+        self,
+        system: System,
+        relays: Mapping[str, Relay],
+        disk: SmallDisk | None,
+        topic: str,
+        note: Callable[[str], None],
+    ) -> None:
+        """`relays` are by the name of the broker behind; `topic` is the one whose leader is lost and moved."""
+        self._system = system
+        self._relays = relays
+        self._disk = disk
+        self._topic = topic
+        self._note = note
+        self._servers: dict[str, Server] = {server.name: server for server in system.servers}
+        self._busy: set[str] = set()
+        self.injected: list[Injected] = []
+        self.restarted: set[str] = set()
+        """Services whose process is not the first one."""
+        self.ended: Counter[str] = Counter()
+        """How often a part ended by itself."""
+
+    def run(self, faults: Sequence[Fault], seconds: float) -> None:
+        """Inject the faults; returns after `seconds`, when all of them have ended and everything runs and is ready.
+
+        Raises ServerFailed when something does not become ready again.
+        """
+        began = time.monotonic()
+        waiting, threads = list(faults), []
+        while time.monotonic() - began < seconds or any(thread.is_alive() for thread in threads):
+            if waiting and time.monotonic() - began >= waiting[0].at_s:
+                thread = threading.Thread(target=self._inject, args=(waiting.pop(0),), daemon=True)
+                thread.start()
+                threads.append(thread)
+            self._start_what_ended()
+            time.sleep(_POLL_S)
+        self._await_recovery()
+
+    def _await_recovery(self) -> None:
+        for relay in self._relays.values():
+            relay.heal()
+        for server in self._servers.values():
+            server.wait_ready()
+        self._system.stack.kafka_cluster.wait_whole()
+        self._system.stack.hazelcast_cluster.wait_whole()
+
+    def _start_what_ended(self) -> None:
+        for server in self._system.dead():
+            if server.name not in self._busy and server not in self._system.simulators:
+                self.ended[server.name] += 1
+                self._note(f"{server.name} ended by itself: {server.log_tail(3)}")
+                self._start(server)
+
+    def _start(self, server: Server) -> None:
+        server.start()
+        self.restarted.add(server.name)
+
+    def _inject(self, fault: Fault) -> None:
+        server = self._target(fault)
+        what = f"{fault.kind} for {fault.lasts_s:.1f} s"
+        self.injected.append(Injected(time.time_ns() // 1_000_000, server.name, what))
+        self._note(f"{fault.kind} {server.name} for {fault.lasts_s:.1f} s")
+        # Without its supervisor, while the fault lasts.
+        self._busy.add(server.name)
+        try:
+            self._play(fault, server)
+        except ServerFailed as error:
+            self._note(f"{fault.kind} {server.name}: {str(error).splitlines()[0]}")
+        finally:
+            self._busy.discard(server.name)
+
+    def _target(self, fault: Fault) -> Server:
+        if fault.target != plan.LEADER:
+            return self._servers[fault.target]
+        cluster = self._system.stack.kafka_cluster
+        return cluster.leader_of(self._topic, 0) or cluster.nodes[0]
+
+    def _play(self, fault: Fault, server: Server) -> None:
+        if fault.kind in (plan.KILL, plan.LOSE_LEADER):
+            server.kill()
+            time.sleep(fault.lasts_s)
+            self._start(server)
+        elif fault.kind in (plan.RESTART, plan.MOVE_LEADER):
+            server.stop()
+            time.sleep(fault.lasts_s)
+            self._start(server)
+        elif fault.kind == plan.FREEZE:
+            server.pause()
+            time.sleep(fault.lasts_s)
+            server.resume()
+        elif fault.kind == plan.FULL_DISK:
+            self._fill_disk(fault)
+        else:
+            self._break_connections(fault, self._relays[server.name])
+
+    def _fill_disk(self, fault: Fault) -> None:
+        if self._disk is None:
+            self._note("full-disk: left out, this user may not mount")
+            return
+        self._disk.fill()
+        time.sleep(fault.lasts_s)
+        self._disk.clear()
+
+    def _break_connections(self, fault: Fault, relay: Relay) -> None:
+        if fault.kind == plan.CUT:
+            relay.cut()
+        elif fault.kind == plan.STALL:
+            relay.stall()
+        else:
+            relay.delay(fault.delay_ms / 1000)
+        time.sleep(fault.lasts_s)
+        relay.heal()

@@ -1,0 +1,108 @@
+"""A TCP relay before a server: it can cut all connections, hold all bytes back, or delay them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+from isotherm.stack.ports import LOOPBACK
+
+_CHUNK_BYTES = 262_144
+
+
+class Relays:
+    """Relays on one thread with an event loop of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="relays", daemon=True)
+        self._thread.start()
+
+    def listen(self, port: int, server_port: int) -> Relay:
+        """Relay connections from one port of 127.0.0.1 to another one. Raises OSError when the port is taken."""
+        relay = Relay(self._loop, server_port)
+        self.call(relay.open(port))
+        return relay
+
+    def call(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something on the loop, and wait for it."""
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """End all connections and the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+class Relay:
+    """The connections to one server. Its methods may be called from any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, server_port: int) -> None:
+        self._loop = loop
+        self._server_port = server_port
+        self._delay_s = 0.0
+        self._is_cut = False
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    async def open(self, port: int) -> None:
+        """Accept connections."""
+        self._listener = await asyncio.start_server(self._serve, LOOPBACK, port)
+
+    def cut(self) -> None:
+        """Reset all connections, and new ones as soon as they are made, until `heal`."""
+        self._loop.call_soon_threadsafe(self._cut)
+
+    def stall(self) -> None:
+        """Hold back all bytes until `heal`: connections stay open, as when every packet is lost."""
+        self._loop.call_soon_threadsafe(self._flows.clear)
+
+    def delay(self, delay_s: float) -> None:
+        """Delay what goes either way by so many seconds, until `heal`."""
+        self._delay_s = delay_s
+
+    def heal(self) -> None:
+        """End all faults."""
+        self._is_cut, self._delay_s = False, 0.0
+        self._loop.call_soon_threadsafe(self._flows.set)
+
+    def _cut(self) -> None:
+        self._is_cut = True
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            writer.transport.abort()
+            return
+        try:
+            server_reader, server_writer = await asyncio.open_connection(LOOPBACK, self._server_port)
+        except OSError:
+            writer.transport.abort()
+            return
+        pair = {writer, server_writer}
+        self._writers |= pair
+        for source, sink in ((reader, server_writer), (server_reader, writer)):
+            pump = self._loop.create_task(self._pump(source, sink))
+            self._pumps.add(pump)
+            pump.add_done_callback(self._pumps.discard)
+            pump.add_done_callback(lambda _: self._end(pair))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(_CHUNK_BYTES):
+                if self._delay_s:
+                    await asyncio.sleep(self._delay_s)
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
+
+    def _end(self, pair: set[asyncio.StreamWriter]) -> None:
+        for writer in pair:
+            writer.close()
+        self._writers -= pair

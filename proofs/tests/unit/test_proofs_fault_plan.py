@@ -1,0 +1,115 @@
+"""Random faults: the plan of a seed, and the relay that breaks connections."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, suppress
+
+import pytest
+
+from isotherm.proofs.faults import plan
+from isotherm.proofs.faults.command import result_line
+from isotherm.proofs.faults.plan import Fault, make_plan
+from isotherm.proofs.faults.relay import Relay, Relays
+from isotherm.stack.ports import LOOPBACK, hold_free_port, release
+
+SECONDS = 300.0
+WITHIN_S = 20.0
+STALLED_S = 0.2
+
+
+def test_a_seed_always_gives_the_same_plan() -> None:
+    assert make_plan(7, SECONDS) == make_plan(7, SECONDS)
+    assert len({tuple(make_plan(seed, SECONDS)) for seed in range(50)}) == 50
+
+
+def test_every_kind_and_every_target_occurs_in_fifty_seeds() -> None:
+    faults = [fault for seed in range(50) for fault in make_plan(seed, SECONDS)]
+    assert {fault.kind for fault in faults} == set(plan.TARGETS)
+    assert {fault.target for fault in faults} == {target for targets in plan.TARGETS.values() for target in targets}
+    assert all(fault.target in plan.TARGETS[fault.kind] for fault in faults)
+
+
+def test_at_most_one_broker_and_one_member_have_a_fault_at_a_time() -> None:
+    for seed in range(50):
+        faults = make_plan(seed, SECONDS)
+        assert len(faults) >= 10
+        assert max(fault.at_s + fault.lasts_s for fault in faults) <= SECONDS
+        for group in ((*plan.BROKERS, plan.LEADER), plan.MEMBERS):
+            hits = [fault for fault in faults if fault.target in group]
+            assert all(one.at_s + one.lasts_s < two.at_s for one, two in zip(hits, hits[1:], strict=False))
+
+
+def test_the_line_of_a_run_has_its_seed_faults_and_verdict() -> None:
+    faults = [Fault(1.0, plan.KILL, "kafka", 2.0), Fault(3.0, plan.KILL, "registry", 2.0)]
+    line = result_line(3, 300.0, faults, Counter({"alerts": 2}), "clean", "abc")
+    assert line.endswith("commit=abc seed=3 seconds=300 kill=2 ended=alerts:2 history=clean\n")
+
+
+@pytest.fixture
+def relay() -> Iterator[tuple[int, Relay]]:
+    """A relay to a server that sends back what it gets; the relay's port."""
+    relays, port = Relays(), hold_free_port()
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        threading.Thread(target=_echo, args=(listener,), daemon=True).start()
+        release(port)
+        yield port, relays.listen(port, listener.getsockname()[1])
+        relays.close()
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def _echo(listener: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=_echo_one, args=(connection,), daemon=True).start()
+
+
+def _echo_one(connection: socket.socket) -> None:
+    with connection, suppress(OSError):
+        while data := connection.recv(1000):
+            connection.sendall(data)
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection((LOOPBACK, port), timeout=WITHIN_S)
+
+
+def test_a_relay_that_stalls_loses_no_byte(relay: tuple[int, Relay]) -> None:
+    port, faulty = relay
+    with closing(connect(port)) as client:
+        client.sendall(b"one")
+        assert client.recv(3) == b"one"
+        faulty.stall()
+        client.settimeout(STALLED_S)
+        client.sendall(b"two")
+        with pytest.raises(TimeoutError):
+            client.recv(3)
+        faulty.heal()
+        client.settimeout(WITHIN_S)
+        assert client.recv(3) == b"two"
+
+
+def test_a_relay_that_is_cut_resets_old_and_new_connections_until_it_heals(relay: tuple[int, Relay]) -> None:
+    port, faulty = relay
+    with closing(connect(port)) as client:
+        client.sendall(b"one")
+        assert client.recv(3) == b"one"
+        faulty.cut()
+        with pytest.raises(ConnectionResetError):
+            _ask(client)
+    with closing(connect(port)) as client, pytest.raises(OSError, match="reset|closed"):
+        _ask(client)
+    faulty.heal()
+    with closing(connect(port)) as client:
+        _ask(client)
+
+
+def _ask(client: socket.socket) -> None:
+    client.sendall(b"two")
+    if client.recv(3) != b"two":
+        raise ConnectionResetError("closed")
