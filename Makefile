@@ -17,7 +17,7 @@ LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -
 # Without this, the verifier of the contract tests sends usage statistics.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -99,6 +99,9 @@ compose-proof: setup ## Run docker-compose.yml on an engine of its own, keep the
 demo: setup ## Run the whole suite on this machine: make demo, make demo RATE=2000 DEVICES=500; with DEMO_SECONDS=90 it ends and checks the result by itself
 	@JAVA_HOME="$$($(STACK) java-home)" exec $(BIN)/isotherm-demo $(if $(RATE),--rate "$(RATE)") $(if $(DEVICES),--devices "$(DEVICES)")
 
+history: setup ## Run the demo, write its history and judge it by the promises: make history, make history SECONDS=300
+	@JAVA_HOME="$$($(STACK) java-home)" $(BIN)/python -m isotherm.proofs record --demo .stack/history --seconds $(or $(SECONDS),90) .stack/history.jsonl
+
 screenshots: setup ## Take the pictures of docs/screenshots again, during a run of the demo
 	@mkdir -p docs/screenshots
 	@ISOTHERM_SCREENSHOTS=docs/screenshots $(PYTEST) -q tests/e2e/test_e2e_demo.py -k console
@@ -112,8 +115,17 @@ docs-serve: setup ## Show the documentation site at http://127.0.0.1:8000, rebui
 faults: setup ## Run the long fault tests, keep the output in docs/results/faults.txt
 	@tools/record-results docs/results/faults.txt $(PYTEST) --no-header -v -n $(or $(PROCESSES),2) --no-loadscope-reorder --durations=0 --durations-min=20 -m "faults and long"
 
+simulate: setup ## Run worlds from seeds, keep the results: make simulate SEEDS=500, or W=persisters
+	@$(BIN)/python -m isotherm.proofs simulate --record --seeds $(or $(SEEDS),100) --processes $(or $(PROCESSES),2) $(if $(W),--world $(W))
+
 soak: setup ## Run the soak tests, keep the output in docs/results/soak.txt
 	@tools/record-results docs/results/soak.txt $(PYTEST) --no-header -v -m "long and not faults"
+
+fuzz: setup ## Fuzz the parsers, SECONDS of processor time each, or T="kcql mqtt-ingest"; adds to docs/results/fuzzing.txt
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || \
+		$(BIN)/pip install -q --no-deps --only-binary :all: --require-hashes -r proofs/atheris.lock || \
+		echo "fuzz: there is no wheel of atheris for this machine: inputs are random changes" >&2
+	@$(BIN)/python -m isotherm.proofs.fuzzing --seconds $(or $(SECONDS),60) $(addprefix --target ,$(T)) $(OPTIONS)
 
 bench-persisters: setup ## Compare the persisters with each sink's own client, all cases or C="cassandra"
 	@for case in $(or $(C),decoding elasticsearch cassandra hazelcast-map hazelcast-map-revisions hazelcast-ring-buffer); do \

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -203,6 +204,9 @@ def main() -> int:
             measured, simulators = (measure_attached if arguments.attach else measure_stage)(stage, arguments)
         except (run.CrashedError, ServerFailed) as failure:
             print(f"failed: {failure}", flush=True)
+            continue
+        except Exception:  # The figures of the stages before are kept, whatever an overloaded store answers.
+            print(f"failed:\n{traceback.format_exc()}", flush=True)
             continue
         columns[stage.name] = figures(measured, simulators, stage.rate_per_s)
         reached = goals(stage.name, measured, simulators, stage.rate_per_s)

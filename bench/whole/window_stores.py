@@ -67,6 +67,8 @@ class CassandraWindows:
             port=addresses.cassandra_port,
             protocol_version=4,
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            connect_timeout=_TIMEOUT_S,
+            control_connection_timeout=_TIMEOUT_S,
         )
         self._session = self._cluster.connect()
         self._query = (

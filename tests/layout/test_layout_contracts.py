@@ -135,7 +135,7 @@ def test_the_lowest_layer_of_a_package_must_not_import_the_highest(lint: Lint) -
     expected: set[str] = set()
     for contract in CONTRACTS:
         for container in contract.get("containers", ()):
-            low, high = (contract["layers"][index].split(" | ")[0] for index in (-1, 0))
+            low, high = (contract["layers"][index].split(" | ")[0].strip("()") for index in (-1, 0))
             additions[f"{container}.{low}"] = TYPE_CHECKING.format(module=f"{container}.{high}")
             expected.add(contract["name"])
     assert expected <= lint(additions)

@@ -12,7 +12,9 @@ from rich.console import Console
 from isotherm.cli.connect import formats
 from isotherm.connector.config import files
 
-CONFIGURATIONS = st.dictionaries(st.text(min_size=1), st.text(), max_size=6)
+_TEXT = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+CONFIGURATIONS = st.dictionaries(st.text(_TEXT, min_size=1), st.text(_TEXT), max_size=6)
+"""Without what no file of a connector may have: NUL, halves of surrogate pairs."""
 TRACE = "org.apache.kafka.connect.errors.ConnectException: no such file\n\tat x.Y.z(Y.java:1)\nCaused by: a = b\n"
 FAILED = {
     "name": "lines",

@@ -24,6 +24,10 @@ def test_fields_that_are_left_out_get_their_defaults() -> None:
         ("{}", "device_id must be a non-empty text, got None"),
         ('{"device_id": ""}', "device_id must be a non-empty text, got ''"),
         ('{"device_id": 7}', "device_id must be a non-empty text, got 7"),
+        ('{"device_id": "\\ud800"}', "device_id has half of a surrogate pair"),
+        ('{"device_id": "d", "thresholds": {"hot.above": NaN}}', "NaN is no JSON number"),
+        ('{"device_id": ' + "[" * 5_000, "nested too deeply"),
+        ('{"device_id": 1' + "0" * 5_000 + "}", "4300 digits"),
         ('{"device_id": "d", "rom": "x"}', "unknown field rom; a device has device_id, home, room"),
     ],
 )

@@ -87,6 +87,7 @@ class Device:
         self.published: list[Reading] = []
         self.acknowledged: list[Reading] = []
         self.refused: list[Reading] = []
+        self.lost = 0
         self.answered = threading.Semaphore(0)
         self._loop = loop or NetworkLoop()
         self.publisher = Publisher(
@@ -99,6 +100,7 @@ class Device:
             on_published=self.published.append,
             on_acknowledged=lambda reading: self._note(self.acknowledged, reading),
             on_refused=lambda reading: self._note(self.refused, reading),
+            on_connection_lost=self._note_lost,
             access=access or Access(),
         )
         self._stopped = threading.Event()
@@ -107,6 +109,9 @@ class Device:
     def _note(self, answered: list[Reading], reading: Reading) -> None:
         answered.append(reading)
         self.answered.release()
+
+    def _note_lost(self) -> None:
+        self.lost += 1
 
     def start(self, *readings: Reading) -> None:
         self.publisher.start()
@@ -164,6 +169,7 @@ def test_unacknowledged_publish_is_sent_again_with_its_packet_id_and_dup(broker:
     again = second.read()
 
     assert again == (PUBLISH, 0b1010, body)
+    assert device.lost == 1
     second.acknowledge(PUBACK, packet_id_of(body))
     second.close()
 
@@ -189,6 +195,7 @@ def test_released_message_is_never_published_again_however_often_connecting_fail
     kind, _, released = last.read()
 
     assert (kind, struct.unpack("!H", released)[0]) == (PUBREL, packet_id_of(body))
+    assert device.lost == 1, "an attempt to connect that fails loses no connection"
     last.acknowledge(PUBCOMP, packet_id_of(body))
     last.close()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, Message, Producer
 
@@ -19,6 +20,7 @@ DEVICE = isotherm.schemas.schema("Device", 1)
 _FIELDS = tuple(schema_field["name"] for schema_field in DEVICE["fields"])
 _DEFAULTS = {f["name"]: f["default"] for f in DEVICE["fields"] if "default" in f}
 _FLUSH_TIMEOUT_S = 60.0
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class BadDeviceError(ValueError):
@@ -39,8 +41,11 @@ def parse(text: str) -> dict[str, Any]:
     Raises BadDeviceError naming the field.
     """
     try:
-        device = json.loads(text)
-    except json.JSONDecodeError as error:
+        device = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise BadDeviceError("not JSON: nested too deeply") from None
+    except ValueError as error:
+        # Also a number of more than 4,300 digits.
         raise BadDeviceError(f"not JSON: {error}") from None
     if not isinstance(device, Mapping):
         raise BadDeviceError(f"expected an object, got {type(device).__name__}")
@@ -50,7 +55,13 @@ def parse(text: str) -> dict[str, Any]:
     device_id = device.get("device_id")
     if not isinstance(device_id, str) or not device_id:
         raise BadDeviceError(f"device_id must be a non-empty text, got {device_id!r}")
+    if _SURROGATE.search(device_id):
+        raise BadDeviceError("device_id has half of a surrogate pair, which is no text")
     return {**_DEFAULTS, **device}
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def import_lines(lines: Iterable[str], kafka: KafkaSettings, registry: RegistrySettings) -> Imported:

@@ -112,7 +112,7 @@ class System:
         self.stack = stack
         self.ports = ports or DemoPorts()
         self.load = load or Load()
-        self._examples = examples
+        self.examples = examples
         self._folder = stack.folder / "demo"
         self._created_at = time.time()
         self._runtime = Runtime(stack.artifacts)
@@ -278,28 +278,28 @@ class System:
 
     def _services(self) -> Sequence[Worker]:
         mqtt_proxy = [
-            *self._common("run", "--config", str(self._examples / "mqtt-proxy.toml")),
+            *self._common("run", "--config", str(self.examples / "mqtt-proxy.toml")),
             "--set",
             f"listener.port={self.ports.mqtt}",
         ]
         aggregator = [
-            *self._common("run", "--config", str(self._examples / "aggregator.toml")),
+            *self._common("run", "--config", str(self.examples / "aggregator.toml")),
             "--set",
             f"checkpoint_dir={self._folder / workers.Aggregator.name / 'data' / 'checkpoint'}",
             "--set",
             f"jars_dir={self.stack.artifacts.folder('spark')}",
             *(("--set", f"spark.class_archive={archive}") if (archive := spark_classes()) else ()),
         ]
-        coap_ingest = self._common("run", str(self._examples / "coap-source.properties"))
+        coap_ingest = self._common("run", str(self.examples / "coap-source.properties"))
         elasticsearch, cassandra, hazelcast = (
-            self._common("run", "--sink", sink, *(str(self._examples / file) for file in files))
+            self._common("run", "--sink", sink, *(str(self.examples / file) for file in files))
             for sink, files in (
                 ("elasticsearch", ["temperatures-to-elasticsearch.properties"]),
                 ("scylla", ["readings-to-cassandra.properties"]),
                 ("hazelcast", ["coap-to-hazelcast.properties"]),
             )
         )
-        alerts = self._common("run", "--config", str(self._examples / "alerts.toml"))
+        alerts = self._common("run", "--config", str(self.examples / "alerts.toml"))
         ports = self.ports
         console = [*self._common("run"), "--set", f"listen.port={ports.pages}"]
         worker_sinks = [*self._common("run"), "--set", f"worker_group={SINK_GROUP}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,14 @@ from hypothesis import strategies as st
 
 from isotherm.connector.config.files import (
     ConfigError,
+    entries,
     from_mapping,
     parse,
     read,
     to_properties,
 )
+
+TEXT = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 
 COAP_SOURCE = """
 name = coap-source
@@ -104,6 +108,15 @@ def test_toml_is_the_native_form(tmp_path: Path) -> None:
             "name: 'x' outside of config and 'y' inside",
         ),
         ("name=x\nconnector.class=y\nkcql=\\u12", "line 3: \\u needs four hexadecimal digits"),
+        ("name=x\nconnector.class=y\nkcql=\\ud800", "line 3: 'kcql': it has half of a surrogate pair"),
+        ("name=x\nconnector.class=y\nkcql=a\\u0000", "line 3: 'kcql': it has a NUL character"),
+        ("a=" + "b\\\n" * 1_000, "a value has more than 500 lines"),
+        ("a" * 300_000, "300000 characters; allowed: 262144"),
+        ('{"name": "\\ud800"}', "half of a surrogate pair"),
+        ('{"batch": NaN}', "NaN is not JSON"),
+        ('{"": "n"}', "a key is empty"),
+        ('{"batch": 1' + "0" * 5_000 + "}", "4300"),
+        ('{"a": ' * 2_000 + "1" + "}" * 2_000, "nested too deeply"),
     ],
 )
 def test_refuses_with_the_place_and_the_reason(text: str, expected: str) -> None:
@@ -139,11 +152,43 @@ def test_secrets_stay_references_until_resolved(tmp_path: Path) -> None:
 
 @given(
     st.dictionaries(
-        st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda key: key not in {"name", "class"}),
-        st.text(st.characters(exclude_categories=["Cs"])),
+        st.text(TEXT, min_size=1).filter(lambda key: key not in {"name", "class"}),
+        st.text(TEXT),
         max_size=5,
     )
 )
 def test_properties_round_trip(extra: dict[str, str]) -> None:
     values = {"name": "n", "connector.class": "c", **extra}
     assert parse(to_properties(values), form="properties").config == values
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a = " + "[" * 2_000 + "]" * 2_000, "nested too deeply"),
+        (".".join("a" * 2_000) + " = 1", "nested too deeply"),
+        ("a = 1" + "0" * 5_000, "4300"),
+        ("a = 0x" + "f" * 5_000, "4300"),
+    ],
+    ids=["arrays", "tables", "decimal", "hexadecimal"],
+)
+def test_toml_that_python_refuses_otherwise_is_refused_like_any_other(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        parse(text, form="toml")
+
+
+@given(st.lists(st.sampled_from(["a=b", " ", "\t", "\\", "\f", "\n", "\r\n", "c"]), max_size=12).map("".join))
+def test_blanks_at_the_end_of_a_line_are_removed_up_to_an_escaped_one(text: str) -> None:
+    removed = re.sub(r"(?<!\\)[ \t\f]+(?=[\r\n]|\Z)", "", text)
+
+    def values(written: str) -> dict[str, str] | None:
+        try:
+            return entries(written, form="properties")
+        except ConfigError:
+            return None
+
+    assert values(text) == values(removed)
+
+
+def test_many_blanks_take_linear_time() -> None:
+    assert parse(f"name=x\nconnector.class=a{' ' * 100_000}b").klass.endswith(" b")

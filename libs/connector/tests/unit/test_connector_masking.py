@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -105,3 +107,30 @@ def test_values_are_shown_without_secrets() -> None:
     assert masked_value("db.password", "ab${env:CD}") == MASK
     assert masked_value("url", "http://u:p@ss@h") == "http://u:******@h"
     assert masked_value("db.password", "") == ""
+
+
+SPECIAL = "p\"w\\x /é'%"
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [SPECIAL, repr(SPECIAL), json.dumps(SPECIAL), ascii(SPECIAL), quote(SPECIAL), quote(SPECIAL, safe="")],
+)
+def test_a_secret_is_masked_however_a_trace_writes_it(shown: str) -> None:
+    mask = mask_written({"db.password": SPECIAL})
+    assert mask(f"refused {shown}!").strip("refusd !\"'") == MASK
+
+
+def test_parts_of_secrets_are_masked() -> None:
+    jaas = 'org.apache.kafka.PlainLoginModule required username="u" password="hunter2";'
+    pem = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\n-----END PRIVATE KEY-----"
+    config = {"sasl.jaas.config": jaas, "basic.auth.user.info": "ann:hunter3", "ssl.key.pem": pem}
+    mask = mask_written(config)
+    assert mask("login of ann with hunter2, hunter3") == "login of ann with ******, ******"
+    assert "MIIEvQ" not in mask(f"bad line MIIEvQIBADANBgkqhkiG9w0B in {pem!r}")
+
+
+@pytest.mark.parametrize("text", ["${env:" * 20_000, "://${env:" * 20_000, "://a:" * 20_000], ids=range(3))
+def test_masking_takes_linear_time(text: str) -> None:
+    assert without_userinfo(text) == text
+    assert masked_value("db.password", text) == MASK

@@ -14,6 +14,14 @@ from isotherm.flatavro.reading import FALLBACK_ERRORS, flat_reader
 READ = flat_reader(FLAT, len(HEADER))
 
 
+def test_unions_in_unions_are_not_flat() -> None:
+    # Avro does not have them. A hundred of them are more indentation than Python allows.
+    nested: Any = ["null", "int"]
+    for _ in range(100):
+        nested = ["null", nested]
+    assert flat_reader({"type": "record", "fields": [{"name": "a", "type": nested}]}, 0) is None
+
+
 def read_flat(data: bytes) -> Any:
     assert READ is not None
     return READ(data)

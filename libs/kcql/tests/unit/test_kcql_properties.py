@@ -311,3 +311,30 @@ def test_ids_are_values_and_never_names(value: Any, first: list[str], second: li
         with pytest.raises(ProjectionError) as caught:
             projection.id(Record(value=value))
         assert caught.value.path in (".".join(first), ".".join(second))
+
+
+@given(
+    st.lists(st.sampled_from(["'a`'", "`a'`", "`.`", "'.`'", "`b.c'.`", "a", "'..'"]), min_size=1, max_size=8).map(
+        ".".join
+    )
+)
+def test_names_with_dots_and_both_quotes_survive_rendering(name: str) -> None:
+    text = f"INSERT INTO t SELECT a AS {name}, {name} FROM s PK {name}"
+    statements = accepted(text)
+    if statements is not None:
+        assert parse(render(statements)) == statements
+
+
+def test_a_name_of_many_dots_and_both_quotes_is_rendered_in_linear_time() -> None:
+    statements = parse(f"SELECT a AS '{'.' * 2_000}`'.{'`b`.' * 1_000}`'` FROM t")
+    assert parse(render(statements))[0].fields == statements[0].fields
+
+
+def test_comments_behind_a_flag_take_linear_time() -> None:
+    with pytest.raises(KcqlError):
+        parse("SELECT * FROM t PK AUTOCREATE " + "-- " * 5_000 + "\n;x")
+
+
+def test_the_length_of_statements_is_bounded() -> None:
+    with pytest.raises(KcqlError, match="at most 65536"):
+        parse("SELECT * FROM " + "a" * 70_000)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.payloads import Limits, PayloadError, decode
+from isotherm.payloads.cbor_keys import problem_of_keys
 
 DOCUMENT = (
     b'{"sensorId":"Sensor4","timestamp":1486997194029,"temperature":23.60440030439427,"message":"Sensor message 98"}'
@@ -105,8 +106,55 @@ def test_shared_cbor_values_do_not_fan_out() -> None:
     for _ in range(12):
         shared = [shared, shared]
     data = cbor2.dumps({"a": shared}, value_sharing=True)
-    with pytest.raises(PayloadError, match="more than 1000 values"):
+    with pytest.raises(PayloadError, match="only the tags 0, 1"):
         decode(data, 60, limits=Limits(max_items=1000))
+
+
+def test_cbor_does_not_repeat_a_text_by_reference() -> None:
+    # A text of 4 kB and 1,000 references to it, of 3 bytes each.
+    text = "x" * 4_000
+    data = cbor2.dumps([{"a": text} for _ in range(1_000)], string_referencing=True)
+    assert len(data) < 20_000
+    with pytest.raises(PayloadError, match="only the tags 0, 1"):
+        decode(data, 60)
+
+
+def test_cbor_keys_that_are_arrays_are_refused_before_they_are_compared() -> None:
+    # Arrays of -1 and -2, which have the same hash: comparing all with all takes seconds.
+    keys = [bytes([0x8C]) + bytes(0x20 | number >> bit & 1 for bit in range(12)) for number in range(4_096)]
+    data = b"\xb9\x10\x00" + b"".join(key + b"\x00" for key in keys)
+    for content_format, pack in ((60, data), (112, b"\x81" + data)):
+        with pytest.raises(PayloadError, match="is the key of a map"):
+            decode(pack, content_format)
+
+
+_keys = st.integers(-3, 3) | st.text(max_size=2)
+_cbor = st.recursive(
+    st.none() | st.integers() | st.floats() | st.text(max_size=30) | st.binary(max_size=30),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_keys | st.tuples(_keys), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(_cbor, st.booleans())
+def test_arrays_among_keys_are_found_without_decoding(value: object, indefinite: bool) -> None:
+    def has(found: object) -> bool:
+        if isinstance(found, dict):
+            return any(isinstance(key, tuple) for key in found) or any(map(has, found.values()))
+        return isinstance(found, list) and any(map(has, found))
+
+    problem = problem_of_keys(cbor2.dumps(value, indefinite_containers=indefinite), 1_000)
+    assert (problem is not None) == has(value)
+
+
+@given(st.binary(max_size=60))
+def test_looking_at_keys_ends_for_any_bytes(data: bytes) -> None:
+    assert problem_of_keys(data, 10) in (None, "more than 10 values", "an array or a map is the key of a map")
+
+
+def test_keys_behind_more_values_than_allowed_are_not_decoded() -> None:
+    with pytest.raises(PayloadError, match="more than 1000 values"):
+        decode(cbor2.dumps([{1: 2}] * 5_000), 112, limits=Limits(max_items=1_000))
 
 
 _json = st.recursive(

@@ -164,3 +164,14 @@ def test_resolving_gives_what_writing_every_record_in_full_gives(
     short = resolve({"bn": "d:", "bt": base_time, "bu": "Cel"}, *({"n": "m", "t": t, "v": v} for t, v in items))
     full = resolve(*({"bn": "d:", "n": "m", "u": "Cel", "bt": base_time + t, "v": v} for t, v in items))
     assert short == full
+
+
+@pytest.mark.parametrize("data", ["é", "\ud7ff==", "a", [], 1, None])
+def test_data_that_is_no_base64_is_refused(data: object) -> None:
+    with pytest.raises(PayloadError, match="vd"):
+        decode(json.dumps([{"n": "a", "vd": data}]).encode(), 110)
+
+
+def test_a_long_unit_is_refused_because_every_record_repeats_it() -> None:
+    with pytest.raises(PayloadError, match="unit"):
+        decode(json.dumps([{"bn": "a", "bu": "x" * 513, "v": 1}]).encode(), 110)

@@ -85,3 +85,30 @@ def test_keys_of_clients_secrets_are_known_under_any_prefix(key: str) -> None:
 )
 def test_other_keys_are_not(key: str) -> None:
     assert not is_secret(key)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(b"\xffhunter2", "not UTF-8 at byte 0"), (b"hunter2" * 200_000, "more than 1048576 bytes")],
+    ids=["binary", "large"],
+)
+def test_a_file_that_cannot_hold_a_secret_is_refused_without_its_content(
+    tmp_path: Path, content: bytes, told: str
+) -> None:
+    path = tmp_path / "binary"
+    path.write_bytes(content)
+    with pytest.raises(SecretError, match=told) as refused:
+        resolve(f"${{file:{path}}}", {})
+    assert refused.value.__cause__ is None
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("reference", ["${file:a\0b}", "${file:/dev/zero}", "${env:BYTES}"])
+def test_a_place_without_a_text_is_refused(reference: str) -> None:
+    with pytest.raises(SecretError):
+        resolve(reference, {"BYTES": "\udcff"})
+
+
+def test_a_text_full_of_beginnings_takes_linear_time() -> None:
+    text = "${env:a" * 20_000
+    assert resolve(text, {}) == text

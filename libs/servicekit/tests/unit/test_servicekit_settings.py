@@ -202,3 +202,26 @@ def test_table_has_every_key_with_its_variable_and_default() -> None:
 
 def test_table_says_what_is_required() -> None:
     assert "| `checkpoint` | `ISOTHERM_S__CHECKPOINT` | required | Folder. |" in table(Demanding, "s")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"mode = '\xff'", "not UTF-8 at byte 8"),
+        (b"names = " + b"[" * 2_000 + b"]" * 2_000, "nested too deeply"),
+        (b"names = " + b"1" * 5_000, "4300"),
+        (b"x = 1", "unknown key"),
+    ],
+    ids=["bytes", "depth", "digits", "key"],
+)
+def test_a_file_that_is_no_toml_is_a_problem_of_the_settings(tmp_path: Path, content: bytes, told: str) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_bytes(content)
+    with pytest.raises(SettingsError, match=told):
+        read(file=path)
+
+
+@pytest.mark.parametrize("text", ["[" * 5_000, "[1" + "0" * 5_000 + "]"], ids=["depth", "digits"])
+def test_a_list_that_is_no_json_is_a_problem_of_the_settings(text: str) -> None:
+    with pytest.raises(SettingsError, match="names"):
+        read(f"names={text}")

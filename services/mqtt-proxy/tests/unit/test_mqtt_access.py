@@ -184,3 +184,13 @@ def test_a_file_that_cannot_be_used_at_the_start_is_named_with_its_line(tmp_path
 def test_settings_that_contradict_each_other(settings: dict[str, object], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         ProxySettings.model_validate({"routes": ROUTES, **settings})
+
+
+def test_only_a_line_feed_ends_a_line_and_a_byte_order_mark_is_no_name(tmp_path: Path) -> None:
+    path = tmp_path / "acl"
+    path.write_text("\ufefftopic write a\x0ctopic write b\u2028topic write c\r\ntopic write d\r\n", encoding="utf-8")
+    acl = access(allow_anonymous=True, acl_file=str(path)).acl
+    assert acl is not None
+    allowed = ["a\x0ctopic write b\u2028topic write c", "d"]
+    for topic in ("a", "b", "c", *allowed):
+        assert acl.may_publish(topic, client_id="c", username=None) == (topic in allowed)

@@ -66,3 +66,10 @@ def test_a_line_that_cannot_be_read_is_named_and_not_shown(line: str, says: str)
 
 def test_hashes_are_in_no_representation() -> None:
     assert "salt" not in repr(parse_passwords([ANNA])._hashes)
+
+
+def test_an_endless_number_of_iterations_is_no_other_error() -> None:
+    with pytest.raises(PasswordLineError, match="iterations"):
+        parse_passwords([f"dora:$7${'9' * 5_000}$YQ==$YQ=="])
+    with pytest.raises(PasswordLineError, match="base64"):
+        parse_passwords(["dora:$7$101$é$YQ=="])

@@ -19,6 +19,7 @@ from mqtt_packets import (
     varint,
 )
 
+from isotherm.mqtt_proxy.codec import properties as props
 from isotherm.mqtt_proxy.codec.packets import Connect, PacketType, Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.codec.reasons import Reason
@@ -292,3 +293,21 @@ def test_no_damage_to_a_conversation_crashes_it(stream: bytes, data: st.DataObje
         damaged[at] = data.draw(st.integers(0, 255))
     events, _sent = play([bytes(damaged)])
     assert all(not isinstance(event, Failure) for event in events[:-1]), "nothing comes after a failure"
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x60\xff\xff\x01", b"\x80\xff\xff\xff\xff\x01", b"\xf0\xff\xff\x01"], ids=["PUBREL", "SUBSCRIBE", "AUTH"]
+)
+def test_the_reason_of_a_refusal_does_not_depend_on_how_bytes_are_cut(data: bytes) -> None:
+    whole, bytewise = (ServerProtocol(max_packet_bytes=MAX_PACKET_BYTES) for _ in range(2))
+    whole.feed(data)
+    events: list[Event | None] = []
+    for byte in data:
+        bytewise.feed(bytes([byte]))
+        events.append(bytewise.next_event())
+    assert whole.next_event() == next(event for event in events if event is not None)
+
+
+def test_every_property_survives_encoding() -> None:
+    found = {Property.SUBSCRIPTION_ID: 200, Property.USER_PROPERTY: [("a", "b")]}
+    assert props.decode_all(props.encode(found), props.SUBSCRIBE) == found

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isotherm import kcql
-from isotherm.mqtt_proxy.ingest.routes import RouteError, Router, kcql_routes, regex_routes
+from isotherm.mqtt_proxy.ingest.routes import RouteError, Router, _entries, kcql_routes, regex_routes
 
 METRICS = frozenset(("temperature", "brightness"))
 
@@ -112,3 +116,22 @@ def test_a_syntax_error_says_where() -> None:
     with pytest.raises(kcql.KcqlError) as refused:
         kcql_router("INSERT INTO a SELECT * FORM b")
     assert refused.value.line == 1
+
+
+@given(st.lists(st.sampled_from(["a", ":", ",", "{", "}", "[", "]", " "]), max_size=12).map("".join))
+def test_a_list_is_split_at_commas_outside_of_brackets(text: str) -> None:
+    assert _entries(text) == [entry.strip() for entry in re.split(r",(?![^{\[]*[}\]])", text)]
+
+
+@pytest.mark.parametrize("text", ["a:" + "," * 50_000, "a:x" + " " * 50_000 + "y,"], ids=["commas", "blanks"])
+def test_a_long_list_is_split_in_linear_time(text: str) -> None:
+    with pytest.raises(RouteError):
+        regex_routes(text, device_level=None)
+
+
+def test_a_regex_matches_in_linear_time_and_an_impossible_one_is_refused() -> None:
+    (route,) = regex_routes("a:(x+)+y", device_level=None)
+    assert not route.matches("x" * 10_000)
+    for pattern in (r"a:(x)\1", "a:x{2000}", "a:(?!x).*", "a:(x"):
+        with pytest.raises(RouteError, match=r"not a regular expression of RE2: [a-z]"):
+            regex_routes(pattern, device_level=None)

@@ -75,6 +75,18 @@ def test_later_publishes_of_a_sender_that_failed_do_not_overtake() -> None:
     assert log.told == [("a1", Outcome.ABORTED), ("a2", Outcome.ABORTED)]
 
 
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_later_publishes_of_a_sender_that_is_told_go_on_unless_its_connection_has_ended(is_connected: bool) -> None:
+    log, batcher, source = Log(), TransactionBatcher(max_records=100), OrderedSource(is_told=True)
+    batcher.add(log.write("a1", source))
+    batch = taken(batcher)
+    batcher.add(log.write("a2", source))
+    source.is_told = is_connected
+    batcher.decide(batch, Outcome.ABORTED)
+    later = batcher.take()
+    assert (later is not None) == is_connected, "the device sends a1 and a2 again, in this order"
+
+
 @pytest.mark.parametrize("instead", [[ProducerRecord("dead letters", "12", b"", [])] * 2, [], None])
 def test_a_record_at_fault_soon_stands_alone_and_harms_nobody(instead: list[ProducerRecord] | None) -> None:
     log, batcher, source = Log(), TransactionBatcher(max_records=1_000), OrderedSource()

@@ -34,7 +34,11 @@ def test_metadata_from_before_read_was_counted_by_itself() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [None, "", "not json", "[]", "3", '{"v":2,"written":1}', '{"v":1}', '{"v":1,"written":1,"skipped":{"a":"b"}}'],
+    [
+        *[None, "", "not json", "[]", "3", '{"v":2,"written":1}', '{"v":1}', '{"v":1,"written":1,"skipped":{"a":"b"}}'],
+        '{"v":1,"written":1e999}',
+        "[" * 4_000,
+    ],
 )
 def test_another_programs_metadata_counts_as_none(text: str | None) -> None:
     assert Counts.from_metadata(text) == Counts()

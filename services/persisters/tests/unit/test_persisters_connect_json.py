@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import date, time
 from decimal import Decimal
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from isotherm.connector.config.files import from_mapping
 from isotherm.persisters.api.record import ProjectedRecord, Record
 from isotherm.persisters.configuration import check, projector
-from isotherm.persisters.records.connect_json import EnvelopeReader
+from isotherm.persisters.records.connect_json import EnvelopeError, EnvelopeReader
 from isotherm.persisters.sinks.catalog import KINDS
 from isotherm.servicekit.avro import SchemaRegistry
 from isotherm.servicekit.settings import RegistrySettings
@@ -146,3 +147,36 @@ def test_connects_converter_expects_envelopes_unless_told_otherwise(config: dict
     assert row.values == ({"a": 1} if unwrapped else orjson.loads(ENVELOPE))
     plain = prepared(b'{"a": 1}', **config)
     assert (plain.failed is not None) == unwrapped
+
+
+@given(st.integers(-(10**60), 10**60), st.integers(0, 60))
+def test_a_decimal_keeps_every_digit(unscaled: int, scale: int) -> None:
+    written = base64.b64encode(unscaled.to_bytes(32, "big", signed=True)).decode()
+    schema = {"type": "bytes", "name": f"{LOGICAL}Decimal", "parameters": {"scale": str(scale)}}
+    assert read(schema, written).as_tuple() == Decimal(f"{unscaled}E-{scale}").as_tuple()
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload"),
+    [
+        ({"type": "bytes", "name": f"{LOGICAL}Decimal", "parameters": {"scale": "2"}}, "AAAA" * 1_000),
+        ({"type": "bytes", "name": f"{LOGICAL}Decimal", "parameters": {"scale": "-99999999"}}, "AQ=="),
+        ({"type": "bytes"}, "é==="),
+        ({"type": "int32", "name": f"{LOGICAL}Time"}, 86_400_000),
+        ({"type": "int32", "name": f"{LOGICAL}Time"}, -1),
+    ],
+    ids=["bytes", "scale", "not base64", "tomorrow", "yesterday"],
+)
+def test_a_value_out_of_bounds_is_a_bad_record(schema: Any, payload: Any) -> None:
+    with pytest.raises(EnvelopeError):
+        read(schema, payload)
+
+
+def test_defaults_of_defaults_do_not_grow_without_bound() -> None:
+    # Each level is an array of ten nulls, whose default is the level below: 10**9 values from a kilobyte.
+    schema: dict[str, Any] = {"type": "string", "default": "x"}
+    for _ in range(9):
+        schema = {"type": "array", "items": schema, "default": [None] * 10}
+    with pytest.raises(EnvelopeError, match="defaults"):
+        read(schema, [None] * 10)
+    assert read({"type": "array", "items": TEXT | {"default": "x"}}, [None]) == ["x"]

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from isotherm.stack.artifacts import Artifacts
-from isotherm.stack.ports import Ports
+from isotherm.stack.clusters import CassandraCluster, ElasticsearchCluster, HazelcastCluster, KafkaCluster, Nodes
+from isotherm.stack.ports import LOOPBACK, Ports, hold_free_port
 from isotherm.stack.servers.cassandra import Cassandra
 from isotherm.stack.servers.connect import Connect
 from isotherm.stack.servers.elasticsearch import Elasticsearch
 from isotherm.stack.servers.hazelcast import DEFAULT_BACKUPS, Hazelcast, SecondHazelcast
-from isotherm.stack.servers.kafka import Kafka
+from isotherm.stack.servers.kafka import Kafka, NodePorts
 from isotherm.stack.servers.registry import Registry
 from isotherm.stack.servers.server import (
     READY_TIMEOUT_S,
@@ -30,6 +31,8 @@ class UnknownServer(ValueError):
 class Stack:
     """The servers of one folder. Several stacks run side by side when folders and ports differ.
 
+    ``nodes`` says how many servers of a product form a cluster; ``kafka``, ``cassandra`` and so on are their first
+    nodes. The ports of further nodes are chosen by this process, so a cluster cannot be detached.
     ``detached`` servers outlive this process; others end with it, even when it is killed. For benches set
     ``quick_start`` to False (:class:`isotherm.stack.servers.server.Runtime`).
     """
@@ -41,6 +44,7 @@ class Stack:
         *,
         artifacts: Artifacts | None = None,
         hazelcast_backups: int = DEFAULT_BACKUPS,
+        nodes: Nodes | None = None,
         detached: bool = False,
         quick_start: bool = True,
     ) -> None:
@@ -48,57 +52,82 @@ class Stack:
         self.ports = ports or Ports()
         self.artifacts = artifacts or Artifacts()
         runtime = Runtime(self.artifacts, detached=detached, quick_start=quick_start)
-        self._make_kafka(runtime)
-        self._make_stores(runtime, hazelcast_backups)
+        nodes = nodes or Nodes()
+        self._make_kafka(runtime, nodes.kafka)
+        self._make_stores(runtime, nodes)
+        self._make_hazelcast(runtime, nodes.hazelcast, hazelcast_backups)
         self._standard: list[Server] = [
-            self.kafka,
+            *self.kafka_cluster.nodes,
             self.registry,
-            self.elasticsearch,
-            self.cassandra,
-            self.hazelcast,
+            *self.elasticsearch_cluster.nodes,
+            *self.cassandra_cluster.nodes,
+            *self.hazelcast_cluster.nodes,
         ]
         every = [*self._standard, self.hazelcast_second, self.connect]
         self.servers: dict[str, Server] = {server.name: server for server in every}
 
-    def _make_kafka(self, runtime: Runtime) -> None:
+    def _make_kafka(self, runtime: Runtime, brokers: int) -> None:
         """Kafka, the schema registry and Kafka Connect."""
         ports = self.ports
-        self.kafka = Kafka(self.folder / "kafka", runtime, port=ports.kafka, controller_port=ports.kafka_controller)
+        cluster = [NodePorts(ports.kafka, ports.kafka_controller)]
+        cluster += [NodePorts(hold_free_port(), hold_free_port()) for _ in range(1, brokers)]
+        self.kafka_cluster = KafkaCluster(
+            Kafka(
+                self.folder / _numbered("kafka", number),
+                runtime,
+                port=node.port,
+                controller_port=node.controller_port,
+                node_id=number,
+                cluster=cluster,
+            )
+            for number, node in enumerate(cluster, 1)
+        )
+        self.kafka = self.kafka_cluster.nodes[0]
         self.registry = Registry(self.folder / "registry", runtime, port=ports.registry)
         bootstrap = self.kafka.bootstrap_servers
         self.connect = Connect(self.folder / "connect", runtime, port=ports.connect, bootstrap_servers=bootstrap)
 
-    def _make_stores(self, runtime: Runtime, hazelcast_backups: int) -> None:
-        """Elasticsearch, Cassandra and the two members of Hazelcast."""
+    def _make_stores(self, runtime: Runtime, nodes: Nodes) -> None:
+        """Elasticsearch and Cassandra."""
         ports = self.ports
-        self.elasticsearch = Elasticsearch(
-            self.folder / "elasticsearch",
-            runtime,
-            port=ports.elasticsearch,
-            transport_port=ports.elasticsearch_transport,
+        pairs = [(ports.elasticsearch, ports.elasticsearch_transport)]
+        pairs += [(hold_free_port(), hold_free_port()) for _ in range(1, nodes.elasticsearch)]
+        self.elasticsearch_cluster = ElasticsearchCluster(
+            Elasticsearch(
+                self.folder / _numbered("elasticsearch", number),
+                runtime,
+                port=port,
+                transport_port=transport_port,
+                transport_ports=[transport for _, transport in pairs],
+            )
+            for number, (port, transport_port) in enumerate(pairs, 1)
         )
-        self.cassandra = Cassandra(
-            self.folder / "cassandra",
-            runtime,
-            port=ports.cassandra,
-            storage_port=ports.cassandra_storage,
-            jmx_port=ports.cassandra_jmx,
+        self.elasticsearch = self.elasticsearch_cluster.nodes[0]
+        hosts = [LOOPBACK, *(f"127.0.0.{number}" for number in range(2, nodes.cassandra + 1))]
+        self.cassandra_cluster = CassandraCluster(
+            Cassandra(
+                self.folder / _numbered("cassandra", number),
+                runtime,
+                port=ports.cassandra,
+                storage_port=ports.cassandra_storage,
+                jmx_port=ports.cassandra_jmx if number == 1 else hold_free_port(),
+                host=host,
+                hosts=hosts,
+            )
+            for number, host in enumerate(hosts, 1)
         )
-        members = (ports.hazelcast, ports.hazelcast_second)
+        self.cassandra = self.cassandra_cluster.nodes[0]
+
+    def _make_hazelcast(self, runtime: Runtime, members: int, backups: int) -> None:
+        """The two members of Hazelcast, of which the second one is optional."""
+        ports = (self.ports.hazelcast, self.ports.hazelcast_second)
         self.hazelcast = Hazelcast(
-            self.folder / "hazelcast",
-            runtime,
-            port=ports.hazelcast,
-            member_ports=members,
-            backups=hazelcast_backups,
+            self.folder / "hazelcast", runtime, port=ports[0], member_ports=ports, backups=backups
         )
         self.hazelcast_second = SecondHazelcast(
-            self.folder / "hazelcast-second",
-            runtime,
-            port=ports.hazelcast_second,
-            member_ports=members,
-            backups=hazelcast_backups,
+            self.folder / "hazelcast-second", runtime, port=ports[1], member_ports=ports, backups=backups
         )
+        self.hazelcast_cluster = HazelcastCluster([self.hazelcast, self.hazelcast_second][:members])
 
     def select(self, names: Iterable[str] | None = None) -> list[Server]:
         """The servers with these names. Raises UnknownServer.
@@ -149,3 +178,8 @@ def stop_all(servers: Iterable[Server]) -> None:
         server.ask_to_stop()
     for server in chosen:
         server.stop()
+
+
+def _numbered(product: str, number: int) -> str:
+    """Return the name of a node and of its folder."""
+    return product if number == 1 else f"{product}-{number}"

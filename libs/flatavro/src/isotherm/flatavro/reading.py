@@ -136,6 +136,8 @@ def _nullable_lines(branches: Sequence[Any], value: str, names: dict[str, Any]) 
     if len(branches) != 2 or branches.count("null") != 1:
         return None
     null = branches.index("null")
+    if isinstance(branches[1 - null], list):
+        return None  # Avro has no unions in unions, and Python no hundred levels of indentation.
     lines = _lines(branches[1 - null], value, names)
     if lines is None:
         return None

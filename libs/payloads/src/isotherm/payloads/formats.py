@@ -22,6 +22,7 @@ import cbor2
 import orjson
 
 from isotherm.payloads import senml
+from isotherm.payloads.cbor_keys import problem_of_keys
 from isotherm.payloads.errors import PayloadError
 
 _NUMBERS = {
@@ -34,6 +35,8 @@ _NUMBERS = {
 }
 _DECIMAL = re.compile(rb"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*")
 _MAX_NUMBER_BYTES = 64
+_MAX_UNCHECKED_BYTES = 4_096
+"""So short a payload has too few keys to take much time, whatever their hashes are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,22 +147,38 @@ def _reader(content_format: str | int) -> _Reader:
 def _cbor(data: bytes, limits: Limits) -> object:
     stream = io.BytesIO(data)
     try:
-        decoder = cbor2.CBORDecoder(
-            stream,
-            allow_duplicate_keys=False,
-            semantic_decoders=_TAGS,
-            tag_hook=_refuse,
-            max_depth=limits.max_depth * 2,
-        )
-        content = decoder.decode()
+        content = _decoded(stream, limits, only_texts_as_keys=True)
+    except (cbor2.CBORError, ValueError, TypeError, ArithmeticError):
+        # SenML's keys are numbers.
+        content = _with_any_keys(stream, data, limits)
+    if stream.tell() != len(data):
+        raise PayloadError(f"not CBOR: {len(data) - stream.tell()} bytes are left over")
+    _check(content, limits)
+    return _plain(content)
+
+
+def _decoded(stream: io.BytesIO, limits: Limits, *, only_texts_as_keys: bool) -> object:
+    decoder = cbor2.CBORDecoder(
+        stream,
+        allow_duplicate_keys=False,
+        semantic_decoders=_TAGS,
+        tag_hook=_refuse,
+        max_depth=limits.max_depth * 2,
+        strict_hashable_types=only_texts_as_keys,
+    )
+    return decoder.decode()
+
+
+def _with_any_keys(stream: io.BytesIO, data: bytes, limits: Limits) -> object:
+    problem = problem_of_keys(data, limits.max_items) if len(data) > _MAX_UNCHECKED_BYTES else None
+    if problem is not None:
+        raise PayloadError(problem)
+    stream.seek(0)
+    try:
+        return _decoded(stream, limits, only_texts_as_keys=False)
     except (cbor2.CBORError, ValueError, TypeError, ArithmeticError) as error:
         # The error of cbor2 names only the tag that failed; its cause explains why.
         raise PayloadError(f"not CBOR: {error.__cause__ or error}") from None
-    if stream.tell() != len(data):
-        raise PayloadError(f"not CBOR: {len(data) - stream.tell()} bytes are left over")
-    # Check before following references: shared values (tag 28) can be cyclic or fan out without end.
-    _check(content, limits)
-    return _plain(content)
 
 
 def _refuse(*_arguments: object) -> object:
@@ -172,8 +191,11 @@ def _decimal_fraction(parts: tuple[int, int], _immutable: bool) -> float:
 
 
 _TAGS: dict[int, Callable[[Any, bool], object]] = {4: _decimal_fraction}
-# No reading needs these types, and they are costly: big numbers with one hash, regular expressions, addresses, sets.
-_TAGS.update((tag, _refuse) for tag in (2, 3, 5, 30, 35, 36, 37, 52, 54, 100, 258, 260, 261, 1004, 43000))
+# No reading needs these types, and they are costly: big numbers with one hash, regular expressions, addresses, sets,
+# and references, with which a few bytes repeat a long text or a whole array (25, 28, 29, 256).
+_TAGS.update(
+    (tag, _refuse) for tag in (2, 3, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000)
+)
 
 
 def _plain(value: object) -> object:

@@ -9,7 +9,6 @@ name after the base name), `unit`, `value`, `event_time` (epoch ms) and, when th
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -40,7 +39,7 @@ _BASE_FIELDS = ("bver", "bn", "bt", "bu", "bv", "bs")
 _VALUE_FIELDS = {"v": "value", "vs": "string_value", "vb": "boolean_value", "vd": "data_value"}
 _RELATIVE_BELOW_S = 2**28
 _VERSION = 10
-# Every row repeats the base name, so a long one would turn a small pack into many bytes.
+# Every row repeats base name and base unit, so a long one would turn a small pack into many bytes.
 _MAX_NAME_CHARS = 512
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9\-:./_]*")
 
@@ -100,6 +99,8 @@ def _resolve(record: dict[str, Any], base: dict[str, Any], now_ms: int, cbor: bo
     row = _named(_text(base, "bn"), _text(record, "n"))
     unit = _text(record, "u") or _text(base, "bu")
     if unit:
+        if len(unit) > _MAX_NAME_CHARS:
+            raise PayloadError(f"the unit has more than {_MAX_NAME_CHARS} characters")
         row["unit"] = unit
     if given:
         row[_VALUE_FIELDS[given[0]]] = _VALUE_READERS[given[0]](record, base, cbor)
@@ -168,7 +169,7 @@ def _data(record: Mapping[str, Any], _base: Mapping[str, Any], cbor: bool) -> by
     try:
         # Section 5: base64url with the padding left out.
         return base64.b64decode(data + "=" * (-len(data) % 4), altchars=b"-_", validate=True)
-    except (TypeError, binascii.Error):
+    except (TypeError, ValueError):
         raise PayloadError("vd: expected base64url") from None
 
 

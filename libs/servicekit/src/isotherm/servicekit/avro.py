@@ -13,12 +13,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any, NamedTuple, cast
 
 import fastavro
 import fastavro._read_py as python_reader  # it raises RecursionError where the compiled reader ends the process
 import httpx2  # what the registry client uses: its errors are not httpx's
+from fastavro.io.binary_decoder import BinaryDecoder
 
+from isotherm.flatavro.growth import GrowthError, check_growth
 from isotherm.flatavro.writing import flat_encoder
 from isotherm.servicekit.registry_client import Schema, SchemaRegistryClient, SchemaRegistryError
 from isotherm.servicekit.settings import RegistrySettings
@@ -41,6 +44,44 @@ _HEADER_BYTES = 5
 _SHALLOW_BYTES = 1_000
 _BAD = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 """What fastavro raises for invalid schemas and bodies, and for those that nest without end."""
+
+
+_MAX_LONG_BYTES = 10
+_MAX_DECIMAL_BYTES, _MAX_SCALE = 1_024, 10_000
+"""Bounds of a decimal. Written without an exponent, a number beyond them takes all memory, or minutes."""
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+
+
+def _read_decimal(data: bytes, writer: Mapping[str, Any] | None = None, _reader: object = None) -> Decimal:
+    """Return a decimal with all its digits; fastavro rounds one with more digits than its schema declares."""
+    scale = (writer or {}).get("scale", 0)
+    if len(data) > _MAX_DECIMAL_BYTES or scale > _MAX_SCALE:
+        raise ValueError(f"a decimal of {len(data)} bytes with the scale {scale}")
+    return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACT)
+
+
+class _BoundedDecoder(BinaryDecoder):
+    """fastavro's decoder in Python, with an end to an integer: its time grows with the square of the length."""
+
+    def read_long(self) -> int:
+        """Read a varint of at most ten bytes and 64 bits. Raises EOFError, ValueError."""
+        bits = shift = 0
+        for _ in range(_MAX_LONG_BYTES):
+            byte: bytes = self.fo.read(1)
+            if not byte:
+                raise EOFError
+            bits |= (byte[0] & 127) << shift
+            if byte[0] < 128 and not bits >> 64:
+                return bits >> 1 ^ -(bits & 1)
+            shift += 7
+        raise ValueError("an integer has more than ten bytes or 64 bits")
+
+    read_int = read_long
+
+
+python_reader.BinaryDecoder = _BoundedDecoder  # type: ignore[attr-defined]  # it is there, though not exported
+fastavro.read.LOGICAL_READERS["bytes-decimal"] = _read_decimal
+fastavro.read.LOGICAL_READERS["fixed-decimal"] = _read_decimal
 
 
 class WireFormatError(ValueError):
@@ -135,7 +176,10 @@ class SchemaRegistry:
             raise UnknownSchemaError(schema_id)
         try:
             schema = json.loads(text)
+            check_growth(schema)
             return WriterSchema(schema_id, schema, parse(schema), is_recursive(schema))
+        except GrowthError as error:
+            raise WireFormatError(f"schema id {schema_id} is refused: {error}") from error
         except (*_BAD, fastavro.schema.SchemaParseException) as error:
             raise WireFormatError(f"schema id {schema_id} is not one of an Avro record: {error!r}") from error
 

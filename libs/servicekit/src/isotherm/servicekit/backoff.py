@@ -17,7 +17,8 @@ class Backoff:
     base_ms: float = 100.0
     cap_ms: float = 30_000.0
     floor_ms: float = 10.0
-    random: random.Random = field(default_factory=random.SystemRandom)
+    # Looked up at each use and not bound here, so that a simulation can put its seeded source in the module's place.
+    random: random.Random = field(default_factory=lambda: random.SystemRandom())
     failures: int = 0
 
     def next_ms(self) -> float:

@@ -10,7 +10,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-_REFERENCE = re.compile(r"\$\{(env|file):([^}:]+)(?::([^}]+))?\}")
+_REFERENCE = re.compile(r"\$\{(env|file):([^{}:]+)(?::([^{}]+))?\}")
+"""Without `{` inside, so that a text full of `${env:` takes linear time."""
+_MAX_FILE_BYTES = 1024 * 1024
+"""Size of the largest file of secrets; `/dev/zero` has no end."""
 
 SECRET_WORDS = (
     "password",
@@ -60,11 +63,10 @@ def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
     if kind == "env":
         if name not in environ:
             raise SecretError(f"{match.group(0)}: the environment has no variable {name}")
+        if not _is_unicode(environ[name]):
+            raise SecretError(f"{match.group(0)}: the variable is not UTF-8")
         return environ[name]
-    try:
-        content = Path(name).read_text(encoding="utf-8")
-    except OSError as error:
-        raise SecretError(f"{match.group(0)}: {error.strerror or error}") from None
+    content = _content(match.group(0), name)
     if key is None:
         return content.rstrip("\r\n")
     for line in content.splitlines():
@@ -72,3 +74,30 @@ def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
         if separator and left.strip() == key:
             return right.strip()
     raise SecretError(f"{match.group(0)}: the file has no key {key}")
+
+
+def _content(reference: str, path: str) -> str:
+    # No error is chained: that of a decoder holds the file's bytes.
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise SecretError(f"{reference}: {error.strerror or error}") from None
+    except ValueError:
+        raise SecretError(f"{reference}: this cannot be the path of a file") from None
+    if len(data) > _MAX_FILE_BYTES:
+        raise SecretError(f"{reference}: the file has more than {_MAX_FILE_BYTES} bytes")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SecretError(f"{reference}: the file is not UTF-8 at byte {error.start}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether UTF-8 can encode the text: Python keeps undecodable bytes of the environment as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -151,7 +151,12 @@ def _entries(
     if file is not None:
         try:
             yield from ((k, v, str(file)) for k, v in _flat(tomllib.loads(file.read_text(encoding="utf-8"))))
-        except (OSError, tomllib.TOMLDecodeError) as error:
+        except UnicodeDecodeError as error:
+            problems.append(f"{file}: not UTF-8 at byte {error.start}")
+        except RecursionError:
+            problems.append(f"{file}: nested too deeply")
+        except (OSError, ValueError) as error:
+            # tomllib lets the ValueError of a number with more than 4,300 digits through.
             problems.append(f"{file}: {error}")
     prefix = f"ISOTHERM_{service.upper().replace('-', '_')}__"
     for name in sorted(environ):
@@ -200,7 +205,7 @@ def _read_collection(text: str, annotation: object) -> object:
     if stripped[:1] in ("[", "{"):
         try:
             return json.loads(stripped)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             return text
     parts = [part.strip() for part in stripped.split(",") if part.strip()]
     if origin is dict:

@@ -73,6 +73,7 @@ class Publisher:
         on_published: Callable[[Reading], None],
         on_acknowledged: Callable[[Reading], None],
         on_refused: Callable[[Reading], None] = lambda _reading: None,
+        on_connection_lost: Callable[[], None] = lambda: None,
         access: Access = Access(),  # noqa: B008  # it is frozen
     ) -> None:
         self.client_id = client_id
@@ -86,6 +87,8 @@ class Publisher:
         self._on_published = on_published
         self._on_acknowledged = on_acknowledged
         self._on_refused = on_refused
+        self._on_connection_lost = on_connection_lost
+        self._is_ending = False
         self._publish_arguments = access.publish_arguments()
         self._logged_refusals: set[str] = set()
         self._client = ResumingClient(CallbackAPIVersion.VERSION2, client_id, **access.client_arguments())
@@ -124,6 +127,7 @@ class Publisher:
 
     def disconnect(self) -> None:
         """Send DISCONNECT; `join` waits for the end of the connection."""
+        self._is_ending = True
         self._loop.release(self._client)
         self._client.disconnect()
 
@@ -172,6 +176,8 @@ class Publisher:
         self._loop.post(self._note_disconnected)
 
     def _note_disconnected(self) -> None:
+        if self.is_connected and not self._is_ending:
+            self._on_connection_lost()
         self.is_connected = False
         # A QoS 0 publish that was not sent over the lost connection is never sent.
         for packet_id in [mid for mid, reading in self._in_flight.items() if reading.qos == 0]:

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from isotherm.simulators.ledger import Ledger
@@ -99,6 +100,7 @@ class _Simulation:
                 on_published=self._published,
                 on_acknowledged=self._acknowledged,
                 on_refused=self._refused,
+                on_connection_lost=partial(self._connection_lost, number),
                 access=access,
             )
             for number in range(min(arguments.connections, len(self._devices)))
@@ -187,6 +189,10 @@ class _Simulation:
     def _refused(self, reading: Reading) -> None:
         self._counts["refused"] += 1
         self._write("refused", reading)
+
+    def _connection_lost(self, number: int) -> None:
+        devices = [name for name, publisher in self._publisher_of.items() if publisher is self._publishers[number]]
+        self._ledger.write("connection-lost", devices=devices, time_ms=time.time_ns() // 1_000_000)
 
     def _write(self, event: str, reading: Reading, **more: object) -> None:
         self._ledger.write(

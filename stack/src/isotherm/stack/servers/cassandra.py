@@ -1,11 +1,12 @@
-"""Apache Cassandra as a single node; it speaks the same CQL as Scylla."""
+"""Apache Cassandra, alone or as a cluster; it speaks the same CQL as Scylla."""
 
 from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from isotherm.stack.ports import LOOPBACK
 from isotherm.stack.servers.java_server import JavaServer
@@ -45,12 +46,17 @@ _OPTIONS_FRAME = bytes([0x04, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x00])
 _HEADER_BYTES = 9
 _OPCODE_INDEX = 4
 _OPCODE_SUPPORTED = 0x06
+_TOKENS, _LOWEST_TOKEN = 2**64, -(2**63)
 
 
 class Cassandra(JavaServer):
-    """One Cassandra node without authentication."""
+    """One Cassandra node without authentication.
 
-    name: ClassVar[str] = "cassandra"
+    ``hosts`` are the addresses of all nodes of its cluster, all of them seeds, ``host`` is its own. The nodes differ in
+    their addresses, and have the same ports but for JMX, which always listens on 127.0.0.1.
+    """
+
+    name: str = "cassandra"
 
     def __init__(
         self,
@@ -60,8 +66,14 @@ class Cassandra(JavaServer):
         port: int,
         storage_port: int,
         jmx_port: int,
+        host: str = LOOPBACK,
+        hosts: Sequence[str] = (LOOPBACK,),
     ) -> None:
         super().__init__(folder, runtime)
+        self.host = host
+        self.hosts = tuple(hosts)
+        if (number := self.hosts.index(host)) > 0:
+            self.name = f"cassandra-{number + 1}"
         self.port = port
         self.storage_port = storage_port
         self.jmx_port = jmx_port
@@ -72,12 +84,12 @@ class Cassandra(JavaServer):
 
     @property
     def address(self) -> str:
-        return f"{LOOPBACK}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def contact_points(self) -> list[str]:
-        """Value for a client's contact points; the port goes separately."""
-        return [LOOPBACK]
+        """Value for a client's contact points, all nodes; the port goes separately."""
+        return list(self.hosts)
 
     def prepare(self) -> Launch:
         jars = self.runtime.artifacts.folder("cassandra")
@@ -110,18 +122,18 @@ class Cassandra(JavaServer):
         return {
             "cluster_name": "isotherm",
             "num_tokens": 1,
-            "allocate_tokens_for_local_replication_factor": 1,
+            **self._token(),
             "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
             "endpoint_snitch": "SimpleSnitch",
             "seed_provider": [
                 {
                     "class_name": "org.apache.cassandra.locator.SimpleSeedProvider",
-                    "parameters": [{"seeds": f"{LOOPBACK}:{self.storage_port}"}],
+                    "parameters": [{"seeds": ",".join(f"{host}:{self.storage_port}" for host in self.hosts)}],
                 }
             ],
-            "listen_address": LOOPBACK,
+            "listen_address": self.host,
             "storage_port": self.storage_port,
-            "rpc_address": LOOPBACK,
+            "rpc_address": self.host,
             "start_native_transport": True,
             "native_transport_port": self.port,
             "authenticator": "AllowAllAuthenticator",
@@ -155,9 +167,16 @@ class Cassandra(JavaServer):
 
     def is_ready(self) -> bool:
         try:
-            with socket.create_connection((LOOPBACK, self.port), timeout=_PROBE_TIMEOUT_S) as connection:
+            with socket.create_connection((self.host, self.port), timeout=_PROBE_TIMEOUT_S) as connection:
                 connection.sendall(_OPTIONS_FRAME)
                 header = connection.recv(_HEADER_BYTES, socket.MSG_WAITALL)
         except OSError:
             return False
         return len(header) == _HEADER_BYTES and header[_OPCODE_INDEX] == _OPCODE_SUPPORTED
+
+    def _token(self) -> dict[str, Any]:
+        """Return the settings that give each node of a cluster an equal share of the ring."""
+        if len(self.hosts) == 1:
+            return {"allocate_tokens_for_local_replication_factor": 1}
+        share = _TOKENS // len(self.hosts)
+        return {"initial_token": str(_LOWEST_TOKEN + share * self.hosts.index(self.host))}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
 
 from isotherm.stack.ports import LOOPBACK
 from isotherm.stack.servers import probes
@@ -39,7 +38,7 @@ _LOGGING = f"{CONSOLE_LOGGING}rootLogger.level=WARN\n"
 class Connect(JavaServer):
     """One distributed worker of Apache Kafka Connect; its state is in Kafka's topics `connect-*`."""
 
-    name: ClassVar[str] = "connect"
+    name: str = "connect"
 
     def __init__(self, folder: Path, runtime: Runtime, *, port: int, bootstrap_servers: str) -> None:
         super().__init__(folder, runtime)

@@ -1,12 +1,13 @@
-"""Elasticsearch as a single node (the distribution without the optional modules), security off."""
+"""Elasticsearch (the distribution without the optional modules), alone or as a cluster, security off."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from isotherm.stack import unprivileged
 from isotherm.stack.java import find_java
@@ -41,13 +42,21 @@ _JVM_OPTIONS = """\
 class Elasticsearch(Server):
     """One Elasticsearch node: a small launcher process and the server as its child.
 
-    It refuses to run as root; :mod:`isotherm.stack.unprivileged` says what is done then.
+    It refuses to run as root; :mod:`isotherm.stack.unprivileged` says what is done then. ``transport_ports`` are those
+    of all nodes of its cluster. The first node alone can be master: of two nodes neither has a majority without the
+    other. So the loss of the first one stops the cluster until it is back, and the loss of another one does not.
     """
 
-    name: ClassVar[str] = "elasticsearch"
+    name: str = "elasticsearch"
 
-    def __init__(self, folder: Path, runtime: Runtime, *, port: int, transport_port: int) -> None:
+    def __init__(
+        self, folder: Path, runtime: Runtime, *, port: int, transport_port: int, transport_ports: Sequence[int] = ()
+    ) -> None:
         super().__init__(folder, runtime)
+        self.transport_ports = tuple(transport_ports) or (transport_port,)
+        self.number = self.transport_ports.index(transport_port) + 1
+        if self.number > 1:
+            self.name = f"elasticsearch-{self.number}"
         self.port = port
         self.transport_port = transport_port
 
@@ -106,13 +115,13 @@ class Elasticsearch(Server):
         """Return the content of ``elasticsearch.yml`` for a node that keeps its files below ``base``."""
         return {
             "cluster.name": "isotherm",
-            "node.name": "elasticsearch-1",
+            "node.name": f"elasticsearch-{self.number}",
             "path.data": str(base / "data"),
             "path.logs": str(base / "tmp"),
             "network.host": LOOPBACK,
             "http.port": self.port,
             "transport.port": self.transport_port,
-            "discovery.type": "single-node",
+            **self._discovery(),
             "xpack.security.enabled": False,
             # A developer's disk is often fuller than the 85 % at which indices become read-only.
             "cluster.routing.allocation.disk.threshold_enabled": False,
@@ -125,6 +134,13 @@ class Elasticsearch(Server):
     def wipe(self) -> None:
         super().wipe()
         shutil.rmtree(self.public_folder, ignore_errors=True)
+
+    def _discovery(self) -> dict[str, Any]:
+        """Return how the node finds the others of its cluster."""
+        if len(self.transport_ports) == 1:
+            return {"discovery.type": "single-node"}
+        role = {"cluster.initial_master_nodes": ["elasticsearch-1"]} if self.number == 1 else {"node.roles": ["data"]}
+        return {"discovery.seed_hosts": [f"{LOOPBACK}:{port}" for port in self.transport_ports], **role}
 
     def _copy_distribution(self, home: Path, base: Path) -> Path:
         copy = base / home.parent.parent.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from isotherm.stack.ports import LOOPBACK
 from isotherm.stack.servers import probes
@@ -34,7 +34,7 @@ class Hazelcast(JavaServer):
     ``backups`` is the number of synchronous copies of every map, queue, list, set, multimap and ring buffer.
     """
 
-    name: ClassVar[str] = "hazelcast"
+    name: str = "hazelcast"
 
     def __init__(
         self,
@@ -120,4 +120,4 @@ class Hazelcast(JavaServer):
 class SecondHazelcast(Hazelcast):
     """The second member, for tests that kill one of two."""
 
-    name: ClassVar[str] = "hazelcast-second"
+    name: str = "hazelcast-second"

@@ -1,4 +1,4 @@
-"""Apache Kafka as a single node in KRaft mode (broker and controller in one process)."""
+"""Apache Kafka in KRaft mode: nodes that are broker and controller in one process, alone or as a cluster."""
 
 from __future__ import annotations
 
@@ -8,22 +8,18 @@ import shutil
 import socket
 import subprocess
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import NamedTuple
 
 from isotherm.stack.java import find_java
 from isotherm.stack.ports import LOOPBACK
+from isotherm.stack.servers import kafka_metadata
 from isotherm.stack.servers.java_server import JavaServer
 from isotherm.stack.servers.server import Launch, Runtime, ServerFailed
 
 NODE_ID = 1
 _CHECKPOINT = "bootstrap.checkpoint"
-_PROBE_TIMEOUT_S = 2.0
-
-# A Metadata request, version 1, without topics (Kafka protocol guide), as in docker-compose.yml. The
-# third word of the answer counts the brokers that take requests: none as long as this one is fenced.
-_METADATA_REQUEST = bytes.fromhex("0000000e 0003 0001 00000001 ffff 00000000")
-_ANSWER_BYTES, _COUNT_AT = 12, 8
 
 # Room for a dead letter: a record of 1 MiB plus the headers that say what was wrong with it.
 MESSAGE_MAX_BYTES = 1_310_720
@@ -39,7 +35,7 @@ _BENCH_HEAP = ("-Xms256m", "-Xmx768m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id={node_id}
-controller.quorum.voters={node_id}@{host}:{controller_port}
+controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
 advertised.listeners=PLAINTEXT://{host}:{port}
@@ -47,21 +43,21 @@ listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=PLAINTEXT
 log.dirs={data}
 auto.create.topics.enable=false
-default.replication.factor=1
-min.insync.replicas=1
+default.replication.factor={copies}
+min.insync.replicas={in_sync}
 message.max.bytes={message_max_bytes}
 offsets.topic.num.partitions=4
-offsets.topic.replication.factor=1
+offsets.topic.replication.factor={copies}
 transaction.state.log.num.partitions=4
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={in_sync}
 share.coordinator.state.topic.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.replication.factor={copies}
+share.coordinator.state.topic.min.isr={in_sync}
 group.initial.rebalance.delay.ms=0
 broker.session.timeout.ms={session_timeout_ms}
 broker.heartbeat.interval.ms=500
-metadata.max.idle.interval.ms=0
+metadata.max.idle.interval.ms={idle_interval_ms}
 num.network.threads=2
 num.io.threads=4
 background.threads=2
@@ -89,15 +85,44 @@ logger.config.level=WARN
 """
 
 
+_MAX_COPIES = 3
+_IDLE_INTERVAL_MS = 500
+"""Kafka's default, for the nodes of a cluster: followers learn from it that they are not behind."""
+
+
+class NodePorts(NamedTuple):
+    """The ports of one node of a cluster."""
+
+    port: int
+    controller_port: int
+
+
 class Kafka(JavaServer):
-    """One Kafka broker; topics have to be created, since it creates none by itself."""
+    """One Kafka broker; topics have to be created, since it creates none by itself.
 
-    name: ClassVar[str] = "kafka"
+    ``cluster`` has the ports of all nodes of its cluster; node 1 is the first of them. With three nodes there are three
+    copies of each record, and a producer with ``acks=all`` is told of success when at least two nodes have it.
+    """
 
-    def __init__(self, folder: Path, runtime: Runtime, *, port: int, controller_port: int) -> None:
+    name: str = "kafka"
+
+    def __init__(
+        self,
+        folder: Path,
+        runtime: Runtime,
+        *,
+        port: int,
+        controller_port: int,
+        node_id: int = NODE_ID,
+        cluster: Sequence[NodePorts] = (),
+    ) -> None:
         super().__init__(folder, runtime)
         self.port = port
         self.controller_port = controller_port
+        self.node_id = node_id
+        self.cluster = tuple(cluster) or (NodePorts(port, controller_port),)
+        if node_id != NODE_ID:
+            self.name = f"kafka-{node_id}"
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -105,12 +130,12 @@ class Kafka(JavaServer):
 
     @property
     def bootstrap_servers(self) -> str:
-        """Value for a client's ``bootstrap.servers``."""
-        return f"{LOOPBACK}:{self.port}"
+        """Value for a client's ``bootstrap.servers``: all nodes."""
+        return ",".join(f"{LOOPBACK}:{node.port}" for node in self.cluster)
 
     @property
     def address(self) -> str:
-        return self.bootstrap_servers
+        return f"{LOOPBACK}:{self.port}"
 
     def prepare(self) -> Launch:
         jars = self.runtime.artifacts.folder("kafka")
@@ -125,8 +150,14 @@ class Kafka(JavaServer):
 
     def render_properties(self) -> str:
         """Return the text of ``server.properties``."""
+        copies = min(_MAX_COPIES, len(self.cluster))
+        voters = (f"{number}@{LOOPBACK}:{node.controller_port}" for number, node in enumerate(self.cluster, NODE_ID))
         return _PROPERTIES.format(
-            node_id=NODE_ID,
+            node_id=self.node_id,
+            voters=",".join(voters),
+            copies=copies,
+            in_sync=max(1, copies - 1),
+            idle_interval_ms=_IDLE_INTERVAL_MS if len(self.cluster) > 1 else 0,
             host=LOOPBACK,
             port=self.port,
             controller_port=self.controller_port,
@@ -136,13 +167,9 @@ class Kafka(JavaServer):
         )
 
     def is_ready(self) -> bool:
-        try:
-            with socket.create_connection((LOOPBACK, self.port), timeout=_PROBE_TIMEOUT_S) as connection:
-                connection.sendall(_METADATA_REQUEST)
-                answer = connection.recv(_ANSWER_BYTES, socket.MSG_WAITALL)
-        except OSError:
-            return False
-        return len(answer) == _ANSWER_BYTES and int.from_bytes(answer[_COUNT_AT:]) > 0
+        """Tell whether the broker takes requests: it knows itself as registered and not fenced."""
+        metadata = kafka_metadata.ask(self.port, ())
+        return metadata is not None and self.node_id in metadata.brokers
 
     def _format_once(self, jars: Path, properties: Path) -> None:
         """Format the data folder as ``kafka-storage format`` does, but start that JVM once per Kafka version.
@@ -157,10 +184,16 @@ class Kafka(JavaServer):
         if not cached.exists():
             self._write_checkpoint(jars, properties, cached)
         shutil.copyfile(cached, self.data_folder / _CHECKPOINT)
-        lines = [f"node.id={NODE_ID}", f"directory.id={_kafka_uuid()}", "version=1", f"cluster.id={_kafka_uuid()}"]
+        lines = [f"node.id={self.node_id}", f"directory.id={_kafka_uuid()}", "version=1"]
+        lines += [f"cluster.id={self._cluster_id()}"]
         partial = meta.with_suffix(".partial")
         partial.write_text("\n".join(lines) + "\n", encoding="ascii")
         partial.replace(meta)
+
+    def _cluster_id(self) -> str:
+        """Return the same identity for each node of a cluster; a node that is alone gets a new one."""
+        shared = uuid.uuid5(uuid.NAMESPACE_URL, str(self.folder.parent))
+        return _kafka_uuid(shared if len(self.cluster) > 1 else uuid.uuid4())
 
     def _write_checkpoint(self, jars: Path, properties: Path, target: Path) -> None:
         command = [find_java().command, "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
@@ -182,5 +215,5 @@ def accepts_connections(port: int) -> bool:
         return False
 
 
-def _kafka_uuid() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
+def _kafka_uuid(number: uuid.UUID | None = None) -> str:
+    return base64.urlsafe_b64encode((number or uuid.uuid4()).bytes).decode("ascii").rstrip("=")

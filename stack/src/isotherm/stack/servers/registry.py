@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from http.client import HTTPException
 from pathlib import Path
-from typing import ClassVar
 
 from isotherm.stack.ports import LOOPBACK
 from isotherm.stack.servers import probes
@@ -25,7 +24,7 @@ _H2_OPTIONS = "DB_CLOSE_ON_EXIT=FALSE;WRITE_DELAY=0"
 class Registry(JavaServer):
     """One schema registry; its global compatibility is FULL_TRANSITIVE from the start."""
 
-    name: ClassVar[str] = "registry"
+    name: str = "registry"
 
     def __init__(self, folder: Path, runtime: Runtime, *, port: int) -> None:
         super().__init__(folder, runtime)

@@ -66,7 +66,7 @@ class Server(ABC):
     ``folder`` holds ``data/``, ``conf/``, ``server.log`` and ``pid``.
     """
 
-    name: ClassVar[str]
+    name: str
     stop_timeout_s: ClassVar[float] = 20.0
 
     def __init__(self, folder: Path, runtime: Runtime) -> None:

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,14 @@ NAME = "name"
 CLASS = "connector.class"
 CLASS_ALIASES = ("class",)
 
-_TRAILING_BLANKS = re.compile(r"(?<!\\)[ \t\f]+(?=[\r\n]|\Z)")
-"""Blanks at the end of a line. Java keeps them. They are removed here: they are invisible, and no value needs them."""
+_MAX_CHARS = 256 * 1024
+"""Maximum size of a configuration. The parsers take time that is quadratic in the length of a key or a line."""
+_MAX_CONTINUATIONS = 500
+"""Maximum number of lines of one value in a properties file."""
+_BLANKS = " \t\f"
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _SEPARATOR = re.compile(r"[=:]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -101,16 +106,33 @@ def entries(text: str, *, form: str | None = None, origin: str = "<stdin>") -> d
     """
     if form is None:
         form = "json" if text.lstrip().startswith("{") else "properties"
+    if len(text) > _MAX_CHARS:
+        raise ConfigError([f"{origin}: {len(text)} characters; allowed: {_MAX_CHARS}"])
     problems: list[str] = []
     read_entries = {"json": _json_entries, "toml": _toml_entries, "properties": _properties_entries}[form]
     values: dict[str, str] = {}
-    for where, key, value in read_entries(text, problems):
-        if key in values:
-            problems.append(f"{where}{key}: given twice")
-        values[key] = value
+    try:
+        for where, key, value in read_entries(text, problems):
+            if key in values:
+                problems.append(f"{where}{key}: given twice")
+            if not key:
+                problems.append(f"{where}a key is empty")
+            problems += [f"{where}{key!r}: {why}" for why in _text_problems(key + value)]
+            values[key] = value
+    except RecursionError:
+        problems.append("nested too deeply")
+    except ValueError as error:
+        # A number with more than 4,300 digits, or a constant that JSON does not have.
+        problems.append(str(error))
     if problems:
         raise ConfigError([f"{origin}: {problem}" for problem in problems])
     return values
+
+
+def _text_problems(text: str) -> list[str]:
+    """Why a key or value cannot be stored and passed on, if so."""
+    found = ["it has a NUL character"] if "\0" in text else []
+    return found if _SURROGATE.search(text) is None else [*found, "it has half of a surrogate pair, which is no text"]
 
 
 def from_mapping(config: Mapping[str, str], *, origin: str = "<config>") -> ConnectorConfig:
@@ -145,7 +167,7 @@ _Entries = Iterator[tuple[str, str, str]]
 
 def _json_entries(text: str, problems: list[str]) -> _Entries:
     try:
-        document = json.loads(text, object_pairs_hook=_refuse_repeats)
+        document = json.loads(text, object_pairs_hook=_refuse_repeats, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         problems.append(f"line {error.lineno}, column {error.colno}: {error.msg}")
         return
@@ -162,6 +184,10 @@ def _json_entries(text: str, problems: list[str]) -> _Entries:
             problems.append(f"name: {document[NAME]!r} outside of config and {inner[NAME]!r} inside")
         document = {**({NAME: document[NAME]} if NAME in document else {}), **inner}
     yield from _scalars(document, problems)
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -203,8 +229,12 @@ def _scalars(document: Mapping[str, Any], problems: list[str]) -> _Entries:
 
 def _properties_entries(text: str, problems: list[str]) -> _Entries:
     number = 1
+    lines = [_without_trailing_blanks(line) for line in _LINE_BREAK.split(text)]
+    if any(len(list(run)) > _MAX_CONTINUATIONS for is_continued, run in groupby(lines, _is_continued) if is_continued):
+        problems.append(f"a value has more than {_MAX_CONTINUATIONS} lines")
+        return
     try:
-        for element in javaproperties.parse(_TRAILING_BLANKS.sub("", text)):
+        for element in javaproperties.parse("\n".join(lines)):
             line = f"line {number}"
             number += len(_LINE_BREAK.findall(element.source))
             if not isinstance(element, javaproperties.KeyValue):
@@ -217,6 +247,16 @@ def _properties_entries(text: str, problems: list[str]) -> _Entries:
                 yield f"{line}: ", element.key, element.value
     except javaproperties.InvalidUEscapeError:
         problems.append(f"line {number}: \\u needs four hexadecimal digits")
+
+
+def _without_trailing_blanks(line: str) -> str:
+    """Remove blanks at the end, which Java keeps: they are invisible, and no value needs them; not an escaped one."""
+    stripped = line.rstrip(_BLANKS)
+    return line[: len(stripped) + 1] if stripped.endswith("\\") else stripped
+
+
+def _is_continued(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _escaped(text: str, *, key: bool) -> str:

@@ -5,9 +5,10 @@ A reference (`${env:X}`, `${file:PATH:KEY}`) is no secret: it only names the pla
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from urllib.parse import unquote
+from urllib.parse import quote, quote_plus, unquote
 
 from isotherm.connector.config.files import ConnectorConfig
 from isotherm.servicekit import secrets
@@ -17,11 +18,16 @@ IsSecret = Callable[[str], bool]
 
 _SHORTEST = 3
 """Shorter values are not masked: they occur in every text."""
+_SHORTEST_LINE = 16
+"""Shorter lines of a longer secret are not masked for themselves."""
 
-_REFERENCE = r"\$\{(?:env|file):[^}\n]*\}"
+# Without `{` inside, so that a text full of `${env:` takes linear time.
+_REFERENCE = r"\$\{(?:env|file):[^{}\n]*\}"
 _OTHER = r"(?!\$\{(?:env|file):)"
 _REFERENCES = re.compile(_REFERENCE)
 _ONLY_REFERENCES = re.compile(f"(?:{_REFERENCE})+")
+_JAAS_PASSWORD = re.compile(r"password\s*=\s*[\"']?([^\"'\s;]+)", re.IGNORECASE)
+"""Matches the password in `sasl.jaas.config`."""
 _USERINFO = re.compile(
     # RFC 3986, 3.2: the authority ends at the first of "/?#", and its last "@" ends the userinfo. A port ends it too
     # where a text goes on behind it.
@@ -64,9 +70,22 @@ def mask_written(config: Mapping[str, str], is_secret: IsSecret = secrets.is_sec
 
 
 def _masking(found: Iterable[str]) -> Callable[[str], str]:
-    longest_first = sorted((one for one in found if len(one) >= _SHORTEST), key=len, reverse=True)
+    forms = {form for one in found for form in _forms(one) if len(form) >= _SHORTEST}
+    longest_first = sorted(forms, key=len, reverse=True)
     pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
     return lambda text: without_userinfo(text if pattern is None else pattern.sub(MASK, text))
+
+
+def _forms(secret: str) -> Iterable[str]:
+    """The texts in which a secret may appear: as it is, as Python or JSON quotes it, as URLs encode it, in lines."""
+    yield secret
+    yield secret.strip()
+    for quoted in (repr(secret), ascii(secret), json.dumps(secret), json.dumps(secret, ensure_ascii=False)):
+        yield quoted[1:-1]
+    encoded = secret.encode("utf-8", "surrogatepass")
+    yield from (quote(encoded, safe=""), quote(encoded), quote_plus(encoded))
+    # Keys in PEM: one line is as secret as all of them.
+    yield from (line for line in map(str.strip, secret.splitlines()) if len(line) >= _SHORTEST_LINE)
 
 
 def _secrets(key: str, text: str, environ: Mapping[str, str]) -> Iterable[str]:
@@ -79,7 +98,13 @@ def _secrets(key: str, text: str, environ: Mapping[str, str]) -> Iterable[str]:
 
 def _written(text: str, is_secret: bool) -> Iterable[str]:
     found = [match["secret"] or match["secret_odd"] or "" for match in _USERINFO.finditer(text)]
-    for one in [text, *found] if is_secret else found:
+    if is_secret:
+        found += [text, *_JAAS_PASSWORD.findall(text)]
+        user, colon, password = text.partition(":")
+        if colon and "${" not in text and user.isprintable():
+            # `user:password`, as in `basic.auth.user.info`: an error names the password alone.
+            found.append(password)
+    for one in found:
         if not _ONLY_REFERENCES.fullmatch(one):
             yield from {one, unquote(one)}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from itertools import chain
 from typing import NamedTuple
 
 from isotherm.kcql.errors import KcqlError, error_at
@@ -205,18 +206,41 @@ def quote(text: str, bare: re.Pattern[str]) -> str:
 
 def quotings(text: str, bare: re.Pattern[str]) -> Iterator[str]:
     """Every way to write a dotted text, the plainest first."""
+    yield from _whole(text, bare)
+    for found in re.finditer(r"[.]", text):
+        head = text[: found.start()]
+        marks = [mark for mark in "`'" if head and mark not in head]
+        rest = next(chain(_whole(text[found.end() :], bare), _in_pieces(text[found.end() :])), None) if marks else None
+        if rest:
+            yield from (f"{mark}{head}{mark}.{rest}" for mark in marks)
+
+
+def _whole(text: str, bare: re.Pattern[str]) -> Iterator[str]:
+    """The ways to write a text without quotes, or with one pair of them."""
     names = text.split(".")
     if is_plain(names[0], bare) and all(map(bare.fullmatch, names)):
         yield text
     for mark in "`'":
         if mark not in text and text:
             yield f"{mark}{text}{mark}"
-    for found in re.finditer(r"[.]", text):
-        head = text[: found.start()]
-        rest = next(quotings(text[found.end() :], bare), None)
+
+
+def _in_pieces(text: str) -> Iterator[str]:
+    """The quoting of a text with both marks, if there is one: the longest pieces between dots that lack one of them."""
+    pieces: list[str] = []
+    at = 0
+    while at < len(text):
+        ends = []
         for mark in "`'":
-            if head and rest and mark not in head:
-                yield f"{mark}{head}{mark}.{rest}"
+            stop = text.find(mark, at)
+            ends.append((len(text) if stop < 0 else text.rfind(".", at + 1, stop), mark))
+        end, mark = max(ends)
+        if end < 0:
+            return
+        pieces.append(f"{mark}{text[at:end]}{mark}")
+        at = end + 1
+    if text:
+        yield ".".join(pieces)
 
 
 def write_path(path: Path, *, wildcard: bool = False) -> str:

@@ -9,9 +9,13 @@ from typing import Any
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedInput
 
+from isotherm.kcql.errors import error_at
 from isotherm.kcql.model import Statement
 from isotherm.kcql.syntax.builder import Node, build_statement
 from isotherm.kcql.syntax.expectations import refuse_unexpected
+
+MAX_CHARS = 64 * 1024
+"""Maximum length of the statements of one text; that many take about a second."""
 
 _cache_file: Path | None = None
 
@@ -49,6 +53,9 @@ def parse(text: str) -> tuple[Statement, ...]:
     Raises:
         KcqlError: the text is not KCQL; its `str()` marks the place with a caret.
     """
+    if len(text) > MAX_CHARS:
+        message = f"the text has {len(text)} characters"
+        raise error_at(text, MAX_CHARS, MAX_CHARS + 1, message, expected=f"at most {MAX_CHARS} characters")
     session: Any = _grammar().parse_interactive(text)
     last: Token | None = None
     try:

@@ -20,6 +20,9 @@ from aiocoap.tokenmanager import TokenManager  # type: ignore[import-untyped]  #
 from aiocoap.transports.udp6 import MessageInterfaceUDP6  # type: ignore[import-untyped]  # aiocoap ships no types
 
 from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache
+from isotherm.coap_ingest.coap.options import repair_options
+
+repair_options()
 
 TOKEN_BYTES = 8
 """The maximum length of a token (RFC 7252 section 5.3.1, which asks for at least 32 random bits)."""

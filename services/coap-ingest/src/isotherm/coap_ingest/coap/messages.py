@@ -8,6 +8,7 @@ from aiocoap.error import AnonymousHost  # type: ignore[import-untyped]  # aioco
 from aiocoap.numbers.types import ACK  # type: ignore[import-untyped]  # aiocoap ships no types
 
 from isotherm.coap_ingest.coap.notification import OBSERVE_MODULUS, Notification, Response
+from isotherm.coap_ingest.coap.options import text_of, uint_or_none
 from isotherm.coap_ingest.coap.resource import Resource
 
 # aiocoap reads datagrams into 4,096 bytes and does not report that a datagram was longer.
@@ -20,7 +21,7 @@ def response_of(message: Any) -> Response:
         is_success=message.code.is_successful(),
         code=message.code.dotted,
         observe=observe_value(message),
-        max_age_s=message.opt.max_age,
+        max_age_s=uint_or_none(message.opt.max_age, 32),
         is_acknowledgement=message.mtype is ACK,
         content=message.payload,
     )
@@ -55,15 +56,15 @@ def notification_of(resource: Resource, message: Any, *, arrived_ms: int, rtt_ms
         destination=_local_address(message),
         payload=bytes(message.payload),
         observe=observe_value(message),
-        max_age_s=opt.max_age,
-        content_format=None if opt.content_format is None else int(opt.content_format),
-        accept=None if opt.accept is None else int(opt.accept),
+        max_age_s=uint_or_none(opt.max_age, 32),
+        content_format=uint_or_none(opt.content_format, 16),
+        accept=uint_or_none(opt.accept, 16),
         etags=() if opt.etag is None else (bytes(opt.etag),),
-        location_path=tuple(opt.location_path),
-        location_query=tuple(opt.location_query),
-        proxy_uri=opt.proxy_uri,
-        size1=opt.size1,
-        size2=opt.size2,
+        location_path=tuple(map(text_of, opt.location_path)),
+        location_query=tuple(map(text_of, opt.location_query)),
+        proxy_uri=None if opt.proxy_uri is None else text_of(opt.proxy_uri),
+        size1=uint_or_none(opt.size1, 31),
+        size2=uint_or_none(opt.size2, 31),
         block1=block_text(opt.block1),
         block2=block_text(opt.block2),
     )

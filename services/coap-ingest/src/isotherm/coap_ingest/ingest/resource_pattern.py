@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -22,8 +21,20 @@ class ResourcePattern:
 
 
 def _segment_matches(pattern: str, segment: str) -> bool:
-    expression = ".*".join(re.escape(unquote(part)) for part in pattern.split("*"))
-    return re.fullmatch(expression, segment, re.DOTALL) is not None
+    # A regular expression takes time that is a power of the number of `*`.
+    first, *others = (unquote(part) for part in pattern.split("*"))
+    if not others:
+        return segment == first
+    *inner, last = others
+    at, end = len(first), len(segment) - len(last)
+    if at > end or not segment.startswith(first) or not segment.endswith(last):
+        return False
+    for part in inner:
+        found = segment.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
 
 
 def is_pattern(source: str) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from aiocoap import CON, POST, PUT, Message  # type: ignore[import-untyped]  # aiocoap ships no types
+from aiocoap.error import BadRequest  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.numbers import OptionNumber, codes  # type: ignore[import-untyped]  # aiocoap ships no types
 
 from isotherm import payloads
@@ -18,6 +19,7 @@ from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache
 from isotherm.coap_ingest.coap.message_layer import ServerContext
 from isotherm.coap_ingest.coap.messages import block_text
 from isotherm.coap_ingest.coap.notification import Notification
+from isotherm.coap_ingest.coap.options import BadOptionError, check_options, uint_or_none
 from isotherm.coap_ingest.coap.resource import Resource
 from isotherm.coap_ingest.ingest.outlets import KafkaRecord, Outlet
 from isotherm.coap_ingest.ingest.routes import Encode, Route
@@ -162,8 +164,10 @@ class Listener:
                 self._idle.set()
 
     async def _answer(self, request: Any) -> Any:
-        block1 = request.opt.block1
+        block1 = None
         try:
+            check_options(request)
+            block1 = request.opt.block1
             path = tuple(request.opt.uri_path)
             if path == _WELL_KNOWN and request.code == codes.GET:
                 return self._answer_discovery(request)
@@ -173,6 +177,8 @@ class Listener:
                 return Message(code=codes.CONTINUE, block1=block1)
             resource = Resource(self._plan.server, path, tuple(request.opt.uri_query))
             await self._store(_notification(request, resource, payload))
+        except BadOptionError as error:
+            answer = self._error_answer(RequestError(error.code, str(error)))
         except RequestError as error:
             answer = self._error_answer(error)
         else:
@@ -190,7 +196,10 @@ class Listener:
         if block2 is None and len(answer.payload) <= most:
             return answer
         number, size = (0, request.remote.maximum_block_size_exp) if block2 is None else (block2[0], block2[2])
-        return answer._extract_block(number, size, most)
+        try:
+            return answer._extract_block(number, size, most)
+        except BadRequest:
+            raise RequestError(codes.BAD_REQUEST, "the list has no such block") from None
 
     def _check(self, request: Any, path: tuple[str, ...]) -> None:
         """Check what is known before the payload is complete. Raises RequestError."""
@@ -201,7 +210,7 @@ class Listener:
             raise RequestError(codes.FORBIDDEN, f"{identity} may not send to this path")
         block1 = request.opt.block1
         size = len(request.payload) + (0 if block1 is None else block1.start)
-        if max(size, request.opt.size1 or 0) > self._limits.max_bytes:
+        if max(size, uint_or_none(request.opt.size1, 31) or 0) > self._limits.max_bytes:
             text = f"over {self._limits.max_bytes} bytes"
             raise RequestError(codes.REQUEST_ENTITY_TOO_LARGE, text, size1=self._limits.max_bytes)
 
@@ -297,8 +306,8 @@ def _notification(request: Any, resource: Resource, payload: bytes) -> Notificat
         token=bytes(request.token),
         destination=resource.server.authority,
         payload=bytes(payload),
-        content_format=None if opt.content_format is None else int(opt.content_format),
-        accept=None if opt.accept is None else int(opt.accept),
-        size1=opt.size1,
+        content_format=uint_or_none(opt.content_format, 16),
+        accept=uint_or_none(opt.accept, 16),
+        size1=uint_or_none(opt.size1, 31),
         block1=block_text(opt.block1),
     )

@@ -70,7 +70,8 @@ class WatchedFile(Generic[T]):
 
     def _read(self) -> T:
         try:
-            return self._parse(self._path.read_text(encoding="utf-8").splitlines())
+            # As mosquitto: only a line feed ends a line. `splitlines` would also split a name at U+2028 or a form feed.
+            return self._parse(self._path.read_text(encoding="utf-8-sig").split("\n"))
         except (PasswordLineError, AclLineError) as error:
             raise SettingsError([f"{self._key}: {self._path}: {error}"]) from None
         except UnicodeDecodeError:

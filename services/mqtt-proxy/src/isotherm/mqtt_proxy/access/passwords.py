@@ -7,13 +7,14 @@ base64. Nothing here reads files.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 _MAX_ITERATIONS = 10_000_000
+_NUMBER = re.compile(r"[0-9]{1,20}")
 _HASH_BYTES = 64
 
 
@@ -79,14 +80,14 @@ def _hash(text: str) -> PasswordHash:
     parts = text.split("$")
     iterations: int | None = None
     if len(parts) == 5 and parts[:2] == ["", "7"]:
-        if not parts[2].isascii() or not parts[2].isdigit() or not 0 < int(parts[2]) <= _MAX_ITERATIONS:
+        if not _NUMBER.fullmatch(parts[2]) or not 0 < int(parts[2]) <= _MAX_ITERATIONS:
             raise ValueError(f"the number of iterations must be from 1 to {_MAX_ITERATIONS}")
         iterations = int(parts[2])
     elif len(parts) != 4 or parts[:2] != ["", "6"]:
         raise ValueError("expected $7$iterations$salt$hash or $6$salt$hash, as mosquitto_passwd writes them")
     try:
         salt, digest = (base64.b64decode(part, validate=True) for part in parts[-2:])
-    except binascii.Error:
+    except ValueError:
         raise ValueError("salt and hash must be base64") from None
     if len(digest) != _HASH_BYTES:
         raise ValueError(f"the hash has {len(digest)} bytes, expected {_HASH_BYTES}")

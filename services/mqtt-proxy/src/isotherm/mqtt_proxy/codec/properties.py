@@ -163,6 +163,8 @@ def encode(properties: Properties) -> bytes:
             body += value.to_bytes(2, "big")
         elif identifier in _FOUR_BYTES:
             body += value.to_bytes(4, "big")
+        elif identifier is P.SUBSCRIPTION_ID:
+            body += encode_varint(value)
         else:
             body += _with_length(value if identifier in _BINARY else value.encode("utf-8"))
     return encode_varint(len(body)) + bytes(body)

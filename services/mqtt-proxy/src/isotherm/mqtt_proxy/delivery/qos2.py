@@ -67,10 +67,13 @@ class Qos2Receiver:
     def attach(self, session: Session) -> None:
         """Use `session`, which this connection owns from now on."""
         self._session = session
+        # An MQTT 5 client is told of each refused publish and does not send it again in its old place.
+        self._source.is_told = self._protocol.version == V5
 
     def close(self) -> None:
         """Send nothing any more: the connection has ended."""
         self._is_closed = True
+        self._source.is_told = False
         self._pubrecs.close()
 
     def publish(self, publish: Publish) -> None:
@@ -144,8 +147,7 @@ class Qos2Receiver:
                 on_decided,
                 session=self._session,
                 records=translated.records,
-                # An MQTT 5 client is told of each refused publish and does not send it again in its old place.
-                source=None if version == V5 else self._source,
+                source=self._source,
                 on_refused=on_refused,
                 packet_id=ack.packet_id,
                 crc32=crc32,

@@ -127,7 +127,7 @@ class TransactionBatcher:
         else:
             for write in batch.writes:
                 if write.source is not None:
-                    write.source.failed = True
+                    write.source.fail()
         self._settle(batch.writes, outcome)
 
     def _settle(self, writes: Sequence[SessionWrite], outcome: Outcome) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import re2  # type: ignore[import-untyped]  # it ships no types
+
 from isotherm import kcql
 from isotherm.kcql.filters import matches_filter, without_share
 from isotherm.kcql.projection.compiler import compile_projection
@@ -15,9 +17,10 @@ from isotherm.kcql.projection.compiler import compile_projection
 CLAUSES = frozenset(("IGNORE", "WITHSTRUCTURE"))
 _CACHED_TOPICS = 10_000
 _KAFKA_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_REGEX_PAIR = re.compile(r"\s*([A-Za-z0-9._-]{1,249})\s*:\s*(.*?)\s*", re.DOTALL)
-# A comma inside braces or brackets belongs to the regular expression.
-_BETWEEN_PAIRS = re.compile(r",(?![^{\[]*[}\]])")
+# Devices choose the topics, and `(x+)+y` keeps a backtracking engine busy for hours: RE2 takes linear time (ADR 111).
+_RE2_OPTIONS = re2.Options()
+_RE2_OPTIONS.log_errors = False
+_REGEX_PAIR = re.compile(r"([A-Za-z0-9._-]{1,249})\s*:\s*(.*)", re.DOTALL)
 
 
 class RouteError(ValueError):
@@ -149,18 +152,18 @@ def regex_routes(text: str, *, device_level: int | None) -> list[Route]:
     Raises RouteError for an entry that is not `kafka-topic:regular expression`.
     """
     routes = []
-    for entry in _BETWEEN_PAIRS.split(text):
+    for entry in _entries(text):
         pair = _REGEX_PAIR.fullmatch(entry)
         if pair is None or not pair[2]:
-            raise RouteError(f"{entry.strip()!r} is not `kafka-topic:regular expression`")
-        check_kafka_topic(pair[1], entry.strip())
+            raise RouteError(f"{entry!r} is not `kafka-topic:regular expression`")
+        check_kafka_topic(pair[1], entry)
         try:
-            pattern = re.compile(pair[2])
-        except re.error as error:
-            raise RouteError(f"{entry.strip()!r}: not a regular expression: {error}") from None
+            pattern = re2.compile(pair[2], _RE2_OPTIONS)
+        except re2.error as error:
+            raise RouteError(f"{entry!r}: not a regular expression of RE2: {_reason(error)}") from None
         routes.append(
             Route(
-                text=entry.strip(),
+                text=entry,
                 matches=_full_match(pattern),
                 target=pair[1],
                 device_level=device_level,
@@ -170,8 +173,27 @@ def regex_routes(text: str, *, device_level: int | None) -> list[Route]:
     return routes
 
 
-def _full_match(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+def _full_match(pattern: Any) -> Callable[[str], bool]:
     return lambda topic: pattern.fullmatch(topic) is not None
+
+
+def _reason(error: Exception) -> str:
+    reason = error.args[0] if error.args else error
+    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+
+
+def _entries(text: str) -> list[str]:
+    """Split a list at its commas. A comma before a closing `}` or `]` belongs to the regular expression."""
+    entries: list[str] = []
+    end, following = len(text), ""
+    # From the end, so that the next brace or bracket behind each comma is known.
+    for at in range(len(text) - 1, -1, -1):
+        if text[at] in "{[}]":
+            following = text[at]
+        if text[at] == "," and following not in ("}", "]"):
+            entries.append(text[at + 1 : end].strip())
+            end = at
+    return [text[:end].strip(), *reversed(entries)]
 
 
 def is_kafka_topic(name: str) -> bool:

@@ -16,13 +16,7 @@ from isotherm.mqtt_proxy.codec.fields import (
     decode_any_topic,
     decode_topic,
 )
-from isotherm.mqtt_proxy.codec.packets import (
-    V5,
-    V311,
-    Connect,
-    PacketType,
-    Publish,
-)
+from isotherm.mqtt_proxy.codec.packets import V5, V311, Connect, PacketType, Publish
 from isotherm.mqtt_proxy.codec.properties import Properties, Property
 from isotherm.mqtt_proxy.codec.reasons import Reason, return_code
 
@@ -166,6 +160,8 @@ class ServerProtocol:
                     length, body = known
                 end = body + length
                 if end - at > self._max_bytes_now:
+                    # First, so that the reason does not depend on how the network cuts the bytes.
+                    self._check_first_byte(data[at])
                     raise PacketError(
                         Reason.PACKET_TOO_LARGE, f"{end - at} bytes, at most {self._max_bytes_now} are allowed"
                     )
@@ -197,6 +193,7 @@ class ServerProtocol:
                 return value, index + 1
             shift += 7
         if len(data) - at >= 5:
+            self._check_first_byte(data[at])
             raise PacketError(Reason.MALFORMED_PACKET, "the remaining length has more than four bytes")
         return None
 

@@ -76,7 +76,7 @@ class Server:
         self._is_open = False
         self._connect_handler = connect_handler
         self._migration = migration
-        self._connections: set[ServedConnection] = set()
+        self._connections: dict[ServedConnection, None] = {}
         self._loop = asyncio.get_running_loop()
         self._to_flush: dict[ServedConnection, None] = {}
         self._to_pump: dict[ServedConnection, None] = {}
@@ -102,7 +102,7 @@ class Server:
         """
         if self.is_draining or not (is_counted or self.connection_limits.enter(connection.address)):
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         return True
 
     def connect(self, connection: ServedConnection, connect: Connect) -> None:
@@ -120,7 +120,7 @@ class Server:
     def connection_ended(self, connection: ServedConnection, *, with_will: bool) -> None:
         """Remove a connection, detach its session, and publish its will or remove it."""
         if connection in self._connections:
-            self._connections.discard(connection)
+            del self._connections[connection]
             self.connection_limits.leave(connection.address, authenticated=connection.is_authenticated)
         self.pipeline.gate.forget(connection)
         session = connection.session

@@ -25,12 +25,21 @@ class Outcome(Enum):
 
 
 class OrderedSource:
-    """A source whose writes must be stored in order: once one failed, its later ones must not overtake it."""
+    """A source whose writes must be stored in order: once one failed, its later ones must not overtake it.
 
-    __slots__ = ("failed",)
+    While its client `is_told` of each failed write, it does not send that one again in its old place, so the later ones
+    are stored.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("failed", "is_told")
+
+    def __init__(self, *, is_told: bool = False) -> None:
         self.failed = False
+        self.is_told = is_told
+
+    def fail(self) -> None:
+        """Note that a write is not stored."""
+        self.failed |= not self.is_told
 
 
 OnDecided = Callable[[Outcome], None]

@@ -1,8 +1,10 @@
 """Whether a task still owns a partition, for the threads that write for it.
 
 A revoked partition has another owner as soon as the revocation is acknowledged. From then on this task must begin
-nothing for it. A process that stood still (SIGSTOP, a paused virtual machine) may have lost its partitions without
-being told; it waits until its consumer has had time to learn that. See docs/adr/0047.
+nothing for it. A task may also lose its partitions without being told: its process stood still (SIGSTOP, a paused
+virtual machine), or Kafka cannot be reached while the client waits for the end of a rebalance, when it sends no
+heartbeats and watches no session timeout. So a task writes only while the coordinator's last word is recent. See
+docs/adr/0047.
 """
 
 from __future__ import annotations
@@ -16,37 +18,37 @@ class OwnershipLostError(Exception):
 
 
 class Lease:
-    """How long a task may rely on what its consumer last told it. The polling thread renews it.
+    """How long a task may write since the group's coordinator last confirmed that it is a member.
 
-    The group's coordinator gives a member's partitions to others if it has not heard from the member for the session
-    timeout. If polling paused for `share` of that time, the member may be out of the group already. Its next heartbeats
-    tell it, so nothing is written before they had the same time again.
+    The coordinator confirms it by accepting a commit, and gives the member's partitions to nobody else for the session
+    timeout from then on. The thread that polls confirms the lease; the writers' threads look at it.
     """
 
     share = 0.6
-    """Less than 1, because the last heartbeat may have been sent 3 s (of a session of 10 s) before the process stopped.
-    """
+    """Share of the session timeout after which nothing is begun any more: the rest is for a write under way."""
 
     def __init__(self, session_timeout_ms: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit_s = session_timeout_ms / 1000 * self.share
         self._clock = clock
-        self._renewed_s: float | None = None
-        """None until the first poll; nothing is owned before it."""
-        self._suspended_until_s = float("-inf")
+        self._confirmed_s = float("-inf")
 
-    def renew(self) -> None:
-        """Note that the consumer was polled just now."""
-        now_s = self._clock()
-        if self._renewed_s is not None and now_s - self._renewed_s > self._limit_s:
-            self._suspended_until_s = now_s + self._limit_s
-        self._renewed_s = now_s
+    def asked(self) -> float:
+        """Return the time at which a commit is sent, for `confirm`."""
+        return self._clock()
+
+    def confirm(self, asked_s: float) -> None:
+        """Note that the coordinator accepted a commit that was sent at `asked_s`."""
+        self._confirmed_s = max(self._confirmed_s, asked_s)
 
     @property
     def is_valid(self) -> bool:
-        """Whether the task may rely on what its consumer last told it."""
-        now_s = self._clock()
-        renewed_s = self._renewed_s
-        return renewed_s is not None and self._suspended_until_s <= now_s <= renewed_s + self._limit_s
+        """Whether the task may rely on being a member."""
+        return self._clock() <= self._confirmed_s + self._limit_s
+
+    @property
+    def is_due(self) -> bool:
+        """Whether half of the lease is over: time to commit, even if there is nothing new."""
+        return self._clock() > self._confirmed_s + self._limit_s / 2
 
 
 class Ownership:

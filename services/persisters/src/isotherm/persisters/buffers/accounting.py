@@ -62,7 +62,7 @@ class Counts:
             counts.read = int(document.get("read", counts.settled))
             counts.lost = int(document.get("lost", 0))
             return counts
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return cls()
 
 

@@ -90,6 +90,14 @@ class PartitionBuffer:
         return not (self.waiting or self.prepared or self.retrying or self.in_flight)
 
     @property
+    def settled_to(self) -> int | None:
+        """The offset before which everything is settled; None if nothing was read or committed yet."""
+        if self.position is not None or self.committed is not None:
+            return self.committed if self.position is None else self.position
+        held = [batch.records[0].offset for batch in self._batches]
+        return min([*held, self.waiting[0].offset] if self.waiting else held, default=None)
+
+    @property
     def next_offset(self) -> int | None:
         """The offset after the last record that was read; None if nothing was read or committed yet."""
         if self.waiting:

@@ -87,6 +87,10 @@ class PartitionBuffers:
             if buffer.position is not None and buffer.position != buffer.committed
         ]
 
+    def known(self) -> list[PartitionBuffer]:
+        """Return a buffer whose position can be committed, though it may not have moved; nothing if there is none."""
+        return [buffer for buffer in self.by_partition.values() if buffer.settled_to is not None][:1]
+
     @property
     def in_flight(self) -> int:
         """How many partitions are being written."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from isotherm.persisters.api.ownership import Lease
 from isotherm.persisters.buffers.partition_buffer import PartitionBuffer
 from isotherm.servicekit import logs
 from isotherm.servicekit.backoff import Backoff
@@ -43,7 +44,7 @@ RETRIABLE = frozenset(
 def position_of(buffer: PartitionBuffer) -> TopicPartition:
     """Return what to commit of a buffer: its position, before which everything is settled, and its counts."""
     topic, partition = buffer.partition
-    return TopicPartition(topic, partition, buffer.position or 0, metadata=buffer.counts.to_metadata())
+    return TopicPartition(topic, partition, buffer.settled_to or 0, metadata=buffer.counts.to_metadata())
 
 
 class CommitObserver(Protocol):
@@ -54,16 +55,17 @@ class CommitObserver(Protocol):
 
 
 def commit(
-    consumer: Consumer, buffers: Sequence[PartitionBuffer], health: Health, observer: CommitObserver
+    consumer: Consumer, buffers: Sequence[PartitionBuffer], health: Health, observer: CommitObserver, lease: Lease
 ) -> KafkaException | None:
-    """Commit the buffers' positions with their counts; return the error if Kafka refuses for good.
+    """Commit the buffers' positions with their counts, which confirms the lease; return the error if Kafka refuses for
+    good.
 
     The next commit, of this task or of the partition's next owner, includes what cannot be committed now.
     """
     if not buffers:
         return None
     refused: KafkaException | None = None
-    started = time.perf_counter()
+    started, asked_s = time.perf_counter(), lease.asked()
     try:
         answers = consumer.commit(offsets=[position_of(buffer) for buffer in buffers], asynchronous=False) or []
     except KafkaException as failure:
@@ -72,6 +74,7 @@ def commit(
     by_partition = {buffer.partition: buffer for buffer in buffers}
     for answer in answers:
         if answer.error is None:
+            lease.confirm(asked_s)
             by_partition[(answer.topic, answer.partition)].committed = answer.offset
         else:
             refused = refused or _refused(answer.error, KafkaException(answer.error), health)

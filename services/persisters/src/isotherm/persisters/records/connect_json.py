@@ -9,10 +9,9 @@ while JsonConverter turns it into 0. Source: `JsonConverter.toConnectData` and `
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, timedelta
-from decimal import Decimal
+from datetime import date, datetime, time, timedelta
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
 
 import orjson
@@ -23,6 +22,16 @@ _EPOCH_DAY = date(1970, 1, 1)
 _MIDNIGHT = datetime(1970, 1, 1)
 _WHOLE = ("int8", "int16", "int32", "int64")
 _MOST_SCHEMAS = 1_000
+_MAX_REMEMBERED_BYTES = 64 * 1024
+"""Size of the largest schema whose function is remembered, so that all of them take a bounded amount of memory."""
+_MAX_DECIMAL_BYTES, _MAX_SCALE = 1_024, 10_000
+"""Bounds of a decimal. Written without an exponent, a number beyond them takes all memory, or minutes."""
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+"""Keeps every digit; the default context rounds to 28."""
+_MAX_DEFAULTS = 1_000_000
+"""Largest size of a value that a schema with defaults makes, in values and characters. A default that is used for each
+item of an array, on several levels, grows exponentially from a few bytes."""
+_MS_PER_DAY = 86_400_000
 _SCALARS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(_WHOLE, (int,)),
     "float": (int, float),
@@ -58,8 +67,45 @@ class EnvelopeReader:
         if convert is None:
             if len(self._known) >= _MOST_SCHEMAS:
                 self._known.clear()
-            convert = self._known[written] = _converter(schema, "the payload")
+            convert = _bounded(schema, _converter(schema, "the payload"))
+            if len(written) <= _MAX_REMEMBERED_BYTES:
+                self._known[written] = convert
         return convert(document["payload"])
+
+
+def _bounded(schema: Any, convert: Convert) -> Convert:
+    """Return `convert`, for a schema with defaults with a check of the result's size."""
+    if not _has_default(schema):
+        return convert
+
+    def checked(value: Any) -> Any:
+        result = convert(value)
+        if _size(result, _MAX_DEFAULTS) > _MAX_DEFAULTS:
+            raise EnvelopeError(f"with the defaults of its schema the payload has more than {_MAX_DEFAULTS} values")
+        return result
+
+    return checked
+
+
+def _has_default(schema: Any) -> bool:
+    if isinstance(schema, list):
+        return any(map(_has_default, schema))
+    return isinstance(schema, dict) and (schema.get("default") is not None or any(map(_has_default, schema.values())))
+
+
+def _size(value: Any, most: int) -> int:
+    """Return the number of values and characters in `value`, or any number above `most` when there are more."""
+    size, left = 0, [value]
+    while left and size <= most:
+        one = left.pop()
+        size += 1
+        if isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+        elif isinstance(one, str | bytes):
+            size += len(one)
+    return size
 
 
 def _converter(schema: Any, where: str) -> Convert:
@@ -129,13 +175,13 @@ def _logical(name: str, schema: Mapping[str, Any], where: str) -> Convert | None
     kind = name.removeprefix(_LOGICAL) if name.startswith(_LOGICAL) else ""
     if kind == "Decimal":
         scale = int((schema.get("parameters") or {}).get("scale", 0))
+        if abs(scale) > _MAX_SCALE:
+            raise EnvelopeError(f"the schema of {where} has the scale {scale}, beyond {_MAX_SCALE}")
         return lambda value: _decimal(value, scale, where)
     if kind == "Date":
         return lambda value: _EPOCH_DAY + timedelta(days=_checked(value, (int,), where, "a number of days"))
     if kind == "Time":
-        return lambda value: (
-            _MIDNIGHT + timedelta(milliseconds=_checked(value, (int,), where, "a number of milliseconds"))
-        ).time()
+        return lambda value: _time_of_day(value, where)
     # A timestamp is written as its number of milliseconds, which is the form used here.
     return None
 
@@ -144,13 +190,23 @@ def _decimal(value: Any, scale: int, where: str) -> Decimal:
     # JsonConverter also takes numbers (`decimal.format=NUMERIC`).
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Decimal(str(value))
-    return Decimal(int.from_bytes(_decoded(value, where), "big", signed=True)).scaleb(-scale)
+    unscaled = _decoded(value, where)
+    if len(unscaled) > _MAX_DECIMAL_BYTES:
+        raise EnvelopeError(f"{where} is a decimal of {len(unscaled)} bytes; allowed: {_MAX_DECIMAL_BYTES}")
+    return Decimal(int.from_bytes(unscaled, "big", signed=True)).scaleb(-scale, _EXACT)
+
+
+def _time_of_day(value: Any, where: str) -> time:
+    number = _checked(value, (int,), where, "a number of milliseconds")
+    if not 0 <= number < _MS_PER_DAY:
+        raise EnvelopeError(f"{where} is {number} ms, which is no time of a day")
+    return (_MIDNIGHT + timedelta(milliseconds=number)).time()
 
 
 def _decoded(value: Any, where: str) -> bytes:
     try:
         return base64.b64decode(_checked(value, (str,), where, "base64 text"), validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise EnvelopeError(f"{where} is no base64 text: {error}") from None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -32,7 +31,7 @@ from isotherm.persisters.consuming.fetch_positions import (
 from isotherm.persisters.consuming.matching_topics import MatchingTopics
 from isotherm.persisters.consuming.subscription import Rebalances, Subscription
 from isotherm.persisters.task.loop_settings import LoopSettings
-from isotherm.persisters.task.opening import open_sink
+from isotherm.persisters.task.opening import close_sink, open_sink
 from isotherm.persisters.task.read_pacing import ReadPacing
 from isotherm.persisters.task.task_failure import TaskFailedError
 from isotherm.persisters.task.writers import Attempt, WriteObserver, Writers
@@ -45,15 +44,13 @@ from isotherm.servicekit.lifecycle import Stop, collect_rarely
 _log = logs.logger(__name__)
 
 _LONGEST_WAIT_S = 0.2
-"""Longest wait of one iteration, but for the pause between two groups.
-
-The client looks for signals as often, so a longer one would save little."""
+"""Longest wait of one iteration, but for the pause between two groups. The client looks for signals as often."""
 _WRITING_WAIT_S = 0.05
 """Longest wait for the answer to a write, while other partitions may get records that could be written beside it."""
 _BEHIND_WAIT_S = 0.005
 """Longest wait for the next records while a write is in flight and Kafka has more of them."""
-_CLOSE_TIMEOUT_S = 2.0
-"""How long the end of the task waits for the sink's client. The end of the process ends a client that hangs."""
+_CONFIRMATION_RETRY_MS = 500.0
+"""Pause after a commit that was to confirm the membership, if Kafka refused it."""
 _READ_PAUSE_MS = 2_000.0
 """How long polling stops after a write while all partition buffers are above their low mark.
 
@@ -118,7 +115,7 @@ class Loop:
         self.is_drained = True
         """False if a write had no answer when the task ended: its records are read again."""
         self._writers = Writers(settings.writers, sink, policy, send_dead_letters, observer)
-        self._next_commit_ms = 0.0
+        self._next_commit_ms = self._next_confirmation_ms = 0.0
         self._read_again_ms = 0.0
         self._pacing = ReadPacing()
         self._failure: BaseException | None = None
@@ -157,12 +154,12 @@ class Loop:
 
     def _iterate(self) -> None:
         self._health.beat()
-        self._lease.renew()
         self._subscription.update()
         # Only a finished write makes room. Reading before that would only take processor time.
         is_read_paused = self.buffers.are_all_above_low_mark and _now_ms() < self._read_again_ms
         self._wait(is_read_paused)
         self._collect()
+        self._confirm_lease()
         self._prepare_and_start()
         if not is_read_paused:
             self._pause_and_resume()
@@ -181,7 +178,7 @@ class Loop:
         client fetches meanwhile; but if there is more to read, it is read, to be prepared beside the write.
         """
         now_ms = _now_ms()
-        due_ms = self.buffers.next_start_ms()
+        due_ms = self.buffers.next_start_ms() if self._lease.is_valid else None
         due_s = math.inf if due_ms is None else max(0.0, due_ms - now_ms) / 1000
         longest_s = min(_LONGEST_WAIT_S, due_s)
         pause_s = self._pacing.wait_ms(now_ms) / 1000
@@ -221,15 +218,13 @@ class Loop:
 
     def _handle_event(self, message: Message) -> None:
         """Handle a message that is an event: the end of a partition, an error."""
-        error = message.error()
+        error, buffer = message.error(), self._buffer_of(message)
         if error is None:
             return
         if error.code() == KafkaError._PARTITION_EOF:
-            buffer = self._buffer_of(message)
             if buffer is not None:
                 buffer.end_of_partition, buffer.read_ms = message.offset(), _now_ms()
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-            buffer = self._buffer_of(message)
             if buffer is not None:
                 self._positions.mark_out_of_range(buffer)
         elif error.fatal() or not error.retriable():
@@ -276,6 +271,8 @@ class Loop:
         return True
 
     def _start(self, buffer: PartitionBuffer, now_ms: float) -> None:
+        if not self._lease.is_valid:
+            return
         batch = buffer.start(now_ms)
         if batch is not None:
             self._writers.start(buffer, batch)
@@ -316,8 +313,16 @@ class Loop:
             self._consumer.resume([TopicPartition(*buffer.partition) for buffer in drained])
 
     def _commit(self, buffers: Sequence[PartitionBuffer]) -> None:
-        refused = offsets.commit(self._consumer, buffers, self._health, self._observer)
+        refused = offsets.commit(self._consumer, buffers, self._health, self._observer, self._lease)
         self._failure = self._failure or refused
+
+    def _confirm_lease(self) -> None:
+        """Commit, though nothing may be new, if the coordinator has not confirmed the membership for some time."""
+        if not self._lease.is_due or _now_ms() < self._next_confirmation_ms:
+            return
+        if buffers := self.buffers.uncommitted() or self.buffers.known():
+            self._commit(buffers)
+            self._next_confirmation_ms = _now_ms() + _CONFIRMATION_RETRY_MS
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         try:
@@ -326,14 +331,14 @@ class Loop:
                 self._fence.check()
             if not partitions:
                 return
-            committed_of_all = offsets.committed(consumer, partitions, self._new_backoff(), self._health, self._stop)
-            if not committed_of_all:
+            found_of_all = offsets.committed(consumer, partitions, self._new_backoff(), self._health, self._stop)
+            if not found_of_all:
                 return
-            self._positions.assign(committed_of_all)
+            self._positions.assign(found_of_all)
         except (NoCommittedOffsetError, StaleConfigurationError) as failure:
             self._failure = self._failure or failure
             return
-        for found in committed_of_all:
+        for found in found_of_all:
             counts = Counts.from_metadata(found.metadata)
             committed = found.offset if found.offset >= 0 else None
             self.buffers.assign((found.topic, found.partition), committed, counts, _now_ms())
@@ -362,7 +367,7 @@ class Loop:
         deadline_ms = self._drain_deadline_ms if self._is_ending else _now_ms() + self._settings.drain_timeout_ms
         while any(buffer.in_flight for buffer in buffers) and _now_ms() < deadline_ms:
             self._health.beat()
-            self._lease.renew()
+            self._confirm_lease()
             self._collect(wait_s=0.05)
         self._commit([buffer for buffer in buffers if buffer in self.buffers.uncommitted()])
 
@@ -380,9 +385,7 @@ class Loop:
             _log.warning("ending with unanswered writes: their records are read again", partitions=unanswered)
         # Before the sink, whose client may wait for a frozen server: other tasks get the partitions at once.
         self._consumer.close()
-        closing = threading.Thread(target=self._sink.close, name="sink-close", daemon=True)
-        closing.start()
-        closing.join(_CLOSE_TIMEOUT_S)
+        close_sink(self._sink)
 
     def _new_backoff(self) -> Backoff:
         return Backoff(base_ms=self._settings.backoff_base_ms, cap_ms=float(self._policy.retry_interval_ms))

@@ -1,7 +1,8 @@
-"""Opening a sink that may not be available yet."""
+"""Opening a sink that may not be available yet, and closing one that may not be available any more."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,8 @@ _log = logs.logger(__name__)
 
 _HEARTBEAT_S = 1.0
 """Longest wait between two heartbeats: a back-off may be longer than a task without a heartbeat counts as alive."""
+_CLOSE_TIMEOUT_S = 2.0
+"""How long the end of the task waits for the sink's client. The end of the process ends a client that hangs."""
 
 
 def open_sink(sink: Sink, stop: Stop, health: Health, backoff: Backoff, on_wait: Callable[[], None]) -> bool:
@@ -38,3 +41,10 @@ def open_sink(sink: Sink, stop: Stop, health: Health, backoff: Backoff, on_wait:
             health.ready("sink")
             return True
     return False
+
+
+def close_sink(sink: Sink) -> None:
+    """Close the sink, or leave that to the end of the process if it takes long."""
+    closing = threading.Thread(target=sink.close, name="sink-close", daemon=True)
+    closing.start()
+    closing.join(_CLOSE_TIMEOUT_S)

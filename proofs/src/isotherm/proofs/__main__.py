@@ -1,0 +1,25 @@
+"""`python -m isotherm.proofs`: one command a part."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from isotherm.proofs.history import command as history
+from isotherm.proofs.worlds import command as worlds
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m isotherm.proofs", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    for part in (history, worlds):
+        part.add_commands(commands)
+    arguments = parser.parse_args(argv)
+    code: int = arguments.go(arguments)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

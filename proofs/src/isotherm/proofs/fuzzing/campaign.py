@@ -1,0 +1,91 @@
+"""One target fuzzed for some time in a process of its own: what was run, and what was found."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from isotherm.proofs.fuzzing import corpus
+from isotherm.proofs.fuzzing.minimisation import minimised
+from isotherm.proofs.fuzzing.target import Target
+from isotherm.proofs.fuzzing.worker import has_atheris, timed
+
+_STARTING_S = 300
+"""How much longer than its time the process may live: it imports the suite, instrumented."""
+
+
+class Finding(NamedTuple):
+    """An input and what went wrong with it."""
+
+    data: bytes
+    report: str
+
+
+class Outcome(NamedTuple):
+    """What a campaign ran and found."""
+
+    engine: str
+    cpu_s: float
+    executions: int
+    """0 for a campaign that a finding ended."""
+    findings: tuple[Finding, ...]
+    inputs: tuple[bytes, ...]
+    """All inputs that the engine keeps, the committed ones among them."""
+
+
+def fuzz(target: Target, seconds: float, seed: int, *, guided: bool = True) -> Outcome:
+    """Run one target for `seconds` of processor time."""
+    guided = guided and has_atheris()
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
+        folder = Path(name)
+        (folder / "inputs").mkdir()
+        for data in {*corpus.load(target.name), *target.dictionary}:
+            (folder / "inputs" / sha256(data).hexdigest()[:16]).write_bytes(data)
+        before = _children_cpu_s()
+        with (folder / "output").open("wb") as output:
+            code = subprocess.run(
+                [sys.executable, "-m", "isotherm.proofs.fuzzing.worker", target.name, str(seconds), str(seed), name]
+                + ([] if guided else ["random"]),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=seconds * 4 + _STARTING_S,
+                check=False,
+            ).returncode
+        text = (folder / "output").read_text(encoding="utf-8", errors="replace")
+        crashes = [folder / "current"] if (folder / "current").exists() else sorted(folder.glob("crash-*"))
+        findings = [Finding(path.read_bytes(), text[-4_000:]) for path in crashes]
+        if code and not findings:
+            findings.append(Finding(b"", text[-4_000:]))
+        counted = folder / "executions"
+        executions = int(counted.read_text(encoding="ascii")) if counted.exists() else 0
+        inputs = tuple(path.read_bytes() for path in sorted((folder / "inputs").iterdir()))
+    engine = "atheris" if guided else "random"
+    return Outcome(engine, _children_cpu_s() - before, executions, tuple(findings), inputs)
+
+
+def replay(target: Target, inputs: tuple[bytes, ...]) -> list[Finding]:
+    """Run inputs in this process, without instruments and with the true limit of time."""
+    run, found = target.make(), []
+    for data in inputs:
+        try:
+            timed(run, data)
+        except Exception as error:
+            found.append(Finding(data, repr(error)))
+    return found
+
+
+def keep(target: Target, inputs: tuple[bytes, ...]) -> int:
+    """Add inputs that run new lines to the committed corpus; return how many inputs it has."""
+    kept = minimised(target.make, {*corpus.load(target.name), *inputs})
+    corpus.save(target.name, kept)
+    return len(corpus.load(target.name))
+
+
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

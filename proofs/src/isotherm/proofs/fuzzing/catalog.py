@@ -1,0 +1,14 @@
+"""All targets by name. Importing this module imports the services; a target's own preparation happens in `make`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from isotherm.proofs.fuzzing.target import Target
+from isotherm.proofs.fuzzing.targets import avro, coap, configuration, kcql, mqtt, payloads, rest
+
+TARGETS: Mapping[str, Target] = {
+    target.name: target
+    for family in (mqtt, coap, avro, payloads, kcql, configuration, rest)
+    for target in family.TARGETS
+}

@@ -1,0 +1,44 @@
+"""What is fuzzed: a function of bytes, and what counts as a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MAX_CPU_S = 0.1
+"""Processor time that one input may take."""
+MAX_MEMORY_MB = 512
+"""Memory that the process may take beyond what it had before the first input."""
+
+
+class FindingError(AssertionError):
+    """An oracle of a target is violated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One entrance of bytes into the suite.
+
+    `make` prepares what all inputs share and returns the function that is fuzzed. The function catches the errors that
+    its parser documents; every other error, and FindingError of its oracles, is a finding.
+    """
+
+    name: str
+    make: Callable[[], Callable[[bytes], None]]
+    dictionary: tuple[bytes, ...] = ()
+    """Parts of the format that random bytes would hardly hit."""
+    max_bytes: int = 4_096
+    quick_inputs: int = 200
+    """Number of mutations that the unit test runs."""
+
+
+def expect(is_met: bool, what: str) -> None:
+    """Raise FindingError with the text `what` if an oracle is violated."""
+    if not is_met:
+        raise FindingError(what)
+
+
+def split(data: bytes, parts: int) -> list[bytes]:
+    """Split an input of several parts at its first `parts - 1` zero bytes; missing parts are empty."""
+    found = data.split(b"\0", parts - 1)
+    return found + [b""] * (parts - len(found))

@@ -1,0 +1,78 @@
+"""Records the offsets that groups commit, over time, with the counts in their metadata."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient
+
+from isotherm.proofs.history.recording.history_file import HistoryFile
+
+_REQUEST_TIMEOUT_S = 10.0
+_COUNTS = ("read", "written", "dead_lettered", "filtered", "skipped")
+
+
+class OffsetSampler:
+    """Asks for the offsets of groups at an interval; `write` gives what it saw."""
+
+    def __init__(self, kafka: Mapping[str, Any], groups: Collection[str], interval_s: float = 2.0) -> None:
+        self._admin = AdminClient(dict(kafka))
+        self._groups = sorted(groups)
+        self._interval_s = interval_s
+        self._seen: dict[tuple[str, str, int], list[tuple[int, int, str]]] = {}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="offsets", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask, on a thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask for the last time."""
+        self._stopped.set()
+        self._thread.join()
+        self.sample()
+
+    def sample(self) -> None:
+        """Ask once. An answer that does not come is left out."""
+        for group in self._groups:
+            request = [ConsumerGroupTopicPartitions(group)]
+            try:
+                answer = self._admin.list_consumer_group_offsets(request, request_timeout=_REQUEST_TIMEOUT_S)[
+                    group
+                ].result()
+            except Exception:  # noqa: S112 - during an outage there is no answer; the next sample has it
+                continue
+            now_ms = time.time_ns() // 1_000_000
+            for position in answer.topic_partitions or []:
+                if position.offset < 0:
+                    continue
+                seen = self._seen.setdefault((group, position.topic, position.partition), [])
+                if not seen or seen[-1][1] != position.offset:
+                    seen.append((now_ms, position.offset, position.metadata or ""))
+
+    def write(self, history: HistoryFile) -> None:
+        """Write every change of an offset."""
+        for (group, topic, partition), commits in self._seen.items():
+            for time_ms, offset, metadata in commits:
+                place = {"group": group, "topic": topic, "partition": partition}
+                history.write("offset", **place, time=time_ms, offset=offset, counts=counts_of(metadata))
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            self.sample()
+
+
+def counts_of(metadata: str) -> dict[str, int] | None:
+    """Return the counts in an offset's metadata (ADR 42); None if it has none."""
+    try:
+        document = json.loads(metadata)
+        counts = {name: document.get(name, 0) for name in _COUNTS}
+    except (ValueError, AttributeError):
+        return None
+    return {name: sum(of.values()) if isinstance(of, dict) else of for name, of in counts.items()}

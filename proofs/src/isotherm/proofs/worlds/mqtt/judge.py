@@ -1,0 +1,62 @@
+"""Judges a run by what the devices were told and what a read_committed reader finds. It knows nothing of the server."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import fastavro
+
+from isotherm.proofs.kafka.cluster import Cluster
+from isotherm.proofs.worlds.mqtt.device import Device, Fate
+
+_HEADER_BYTES = 5
+"""Magic byte and schema id of Confluent's wire format."""
+
+
+def stored_numbers(cluster: Cluster, topic: str, schema: Mapping[str, Any]) -> dict[tuple[str, int], list[int]]:
+    """Return the numbers of the stored messages by device and QoS, in the order of the device's partition."""
+    parsed = fastavro.parse_schema(dict(schema), named_schemas={})
+    stored: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for number in range(cluster.partition_counts()[topic]):
+        log = cluster.log_of((topic, number))
+        for record in log.read(log.start, log.end, committed=True)[0]:
+            reading: Any = fastavro.schemaless_reader(io.BytesIO((record.payload.value or b"")[_HEADER_BYTES:]), parsed)
+            stored[reading["device_id"], int(reading["metric"][-1])].append(int(reading["value"]))
+    return stored
+
+
+def judge(devices: Sequence[Device], stored: Mapping[tuple[str, int], Sequence[int]]) -> list[str]:
+    """Return every broken promise."""
+    findings = [problem for device in devices for problem in device.problems]
+    known = {(device.name, qos) for device in devices for qos in (0, 1, 2)}
+    findings += [f"{name} never sent at QoS {qos}" for name, qos in stored if (name, qos) not in known]
+    for device in devices:
+        for qos in (0, 1, 2):
+            found = stored.get((device.name, qos), ())
+            findings += [f"{device.name}, QoS {qos}: {what}" for what in _judge(device, qos, found)]
+        if not device.is_finished:
+            findings.append(f"{device.name}: publishes are not answered long after all faults ended")
+    return findings
+
+
+def _judge(device: Device, qos: int, stored: Sequence[int]) -> list[str]:
+    findings = []
+    sent = {message.number: message for message in device.messages if message.qos == qos}
+    counts = Counter(stored)
+    findings += [f"message {number} was never sent" for number in counts if number not in sent]
+    if qos != 1:
+        findings += [f"message {number} is stored {count} times" for number, count in counts.items() if count > 1]
+    acknowledged = [number for number, message in sent.items() if message.fate is Fate.ACKNOWLEDGED]
+    findings += [
+        f"message {number} was acknowledged and is not stored" for number in acknowledged if not counts[number]
+    ]
+    # A device that was told of a refusal sends the message again behind later ones.
+    ordered = [number for number in acknowledged if not sent[number].was_refused and counts[number]]
+    left = iter(stored)
+    out_of_order = next((number for number in ordered if number not in left), None)
+    if out_of_order is not None:
+        findings.append(f"message {out_of_order} is stored only before an earlier one")
+    return findings

@@ -1,0 +1,104 @@
+"""What the real modules see instead of Kafka, sockets, threads and processes while a simulation runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+from isotherm.mqtt_proxy import service
+from isotherm.mqtt_proxy.server.server import Server
+from isotherm.proofs.kafka.admin import AdminClient
+from isotherm.proofs.kafka.thread_clients import Consumer
+from isotherm.proofs.kernel.patching import simulated_modules
+from isotherm.proofs.worlds.mqtt import server
+from isotherm.proofs.worlds.mqtt.producer import ServerProducer
+from isotherm.proofs.worlds.mqtt.server import Environment, ServerHost
+from isotherm.servicekit import avro
+from isotherm.servicekit.backoff import Backoff
+
+_SCHEMAS: dict[int, Mapping[str, Any]] = {1: service.READING, 2: service.SESSION, 3: service.STATUS}
+_WRITERS = {
+    number: avro.WriterSchema(number, schema, avro.parse(schema), avro.is_recursive(schema))
+    for number, schema in _SCHEMAS.items()
+}
+_ENCODERS = {number: avro.encoder(schema, number) for number, schema in _SCHEMAS.items()}
+
+
+class Registry:
+    """A schema registry that has the schemas of the server (`servicekit.avro.SchemaRegistry`)."""
+
+    def __init__(self, _settings: object = None) -> None: ...
+
+    def schema(self, schema_id: int) -> avro.WriterSchema:
+        """Return a schema."""
+        return _WRITERS[schema_id]
+
+    def encoder(self, _topic: str, schema: Mapping[str, Any]) -> Any:
+        """Return the encoder of a schema."""
+        (number,) = (number for number, known in _SCHEMAS.items() if known == schema)
+        return _ENCODERS[number]
+
+
+@contextmanager
+def wired(environment: Environment, host: list[ServerHost]) -> Iterator[None]:
+    """Let the real code run in `environment`; `host` holds the machine whose supervisor runs."""
+    run = environment.simulation
+
+    def producer(config: Mapping[str, Any]) -> ServerProducer:
+        process = environment.current()
+        return ServerProducer(process.connection(config), run, config, process.step)
+
+    def consumer(config: Mapping[str, Any]) -> Consumer:
+        return Consumer(environment.current().connection(config), run, config)
+
+    def admin(config: Mapping[str, Any]) -> AdminClient:
+        return AdminClient(environment.current().connection(config), run)
+
+    def build_server(*args: Any, **kwargs: Any) -> Server:
+        built = service_build_server(*args, **kwargs)
+        environment.current().server = built
+        return built
+
+    def exit_orphaned() -> NoReturn:
+        environment.current().exit(1)
+        raise asyncio.CancelledError
+
+    async def create_process(*arguments: str, **_options: object) -> object:
+        return host[-1].create_process(arguments)
+
+    def next_ms(backoff: Backoff) -> float:
+        ceiling = min(backoff.cap_ms, backoff.base_ms * 2 ** min(backoff.failures, 63))
+        backoff.failures += 1
+        return max(backoff.floor_ms, run.random.uniform(0.0, ceiling))
+
+    service_build_server = service.build_server
+    server.ReportSignal.current = staticmethod(environment.current)
+    replaced: dict[str, Any] = {
+        "isotherm.servicekit.kafka.clients:Producer": producer,
+        "isotherm.servicekit.kafka.clients:Consumer": consumer,
+        "isotherm.servicekit.kafka.clients:AdminClient": admin,
+        "isotherm.servicekit.producer.delivery:Producer": ServerProducer,
+        "isotherm.servicekit.producer.delivery:ReportSignal": server.ReportSignal,
+        "isotherm.servicekit.producer.delivery:is_available": lambda: True,
+        "isotherm.mqtt_proxy.service:SchemaRegistry": Registry,
+        "isotherm.mqtt_proxy.service:ThreadPoolExecutor": server.thread_pool(environment),
+        "isotherm.mqtt_proxy.service:NameConflicts": server.NoConflicts,
+        "isotherm.mqtt_proxy.service:build_target_state": server.AlwaysRunning,
+        "isotherm.mqtt_proxy.service:ensure_dead_letter_topic": lambda *_: None,
+        "isotherm.mqtt_proxy.service:build_server": build_server,
+        "isotherm.mqtt_proxy.processes.worker_process:generate_latest": lambda _registry: b"",
+        "isotherm.mqtt_proxy.processes.worker_process:_exit_orphaned": exit_orphaned,
+        "isotherm.mqtt_proxy.processes.worker_process:socket": SimpleNamespace(socket=lambda fileno: fileno),
+        "isotherm.mqtt_proxy.processes.worker_process:Link": server.ModelLink,
+        "isotherm.mqtt_proxy.processes.supervisor:Link": server.ModelLink,
+        "isotherm.mqtt_proxy.processes.supervisor:socket": SimpleNamespace(socketpair=lambda: host[-1].socketpair()),
+        "isotherm.mqtt_proxy.processes.supervisor:asyncio": SimpleNamespace(
+            **{**vars(asyncio), "create_subprocess_exec": create_process}
+        ),
+    }
+    with simulated_modules("isotherm.", replaced), patch.object(Backoff, "next_ms", next_ms):
+        yield

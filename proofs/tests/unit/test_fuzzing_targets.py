@@ -1,0 +1,84 @@
+"""Every target over its corpus and some seeded mutations, and proof that the machine notices what it looks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from isotherm.proofs.fuzzing import corpus, results
+from isotherm.proofs.fuzzing.catalog import TARGETS
+from isotherm.proofs.fuzzing.minimisation import minimised
+from isotherm.proofs.fuzzing.mutation import mutations
+from isotherm.proofs.fuzzing.target import FindingError, expect
+from isotherm.proofs.fuzzing.worker import SlowInputError, timed
+
+SEED = 19
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_has_no_finding(name: str) -> None:
+    target = TARGETS[name]
+    run, known = target.make(), corpus.load(name)
+    assert known, "it has a corpus"
+    for data in [*known, *islice(mutations(known, target.dictionary, target.max_bytes, SEED), target.quick_inputs)]:
+        run(data)
+
+
+def test_every_corpus_belongs_to_a_target_and_is_small() -> None:
+    files = {path.stem: path.stat().st_size for path in corpus.FOLDER.iterdir()}
+    assert files.keys() == TARGETS.keys()
+    assert max(files.values()) <= corpus.MAX_BYTES
+
+
+def planted(data: bytes) -> None:
+    """A parser with faults: an error of its own, a foreign one, a wrong result, and one that takes too long."""
+    if data.startswith(b"{"):
+        expect(data != b"{x", "read otherwise")
+        if data[1:2] == b"}":
+            raise IndexError
+        if data[1:2] == b"+":
+            sum(range(5_000_000))
+
+
+@pytest.mark.parametrize("fault", [IndexError, FindingError, SlowInputError])
+def test_planted_faults_are_found(fault: type[Exception]) -> None:
+    found: set[type[Exception]] = set()
+    for data in islice(mutations([b"{"], [b"{x", b"}", b"+"], 8, SEED), 2_000):
+        try:
+            timed(planted, data, 0.01)
+        except (IndexError, FindingError, SlowInputError) as error:
+            found.add(type(error))
+        if fault in found:
+            return
+    pytest.fail(f"{fault.__name__} is not found")
+
+
+def test_mutations_repeat_with_their_seed_and_keep_the_limit() -> None:
+    def some(seed: int) -> list[bytes]:
+        return list(islice(mutations([b"abc"], [b"word"], 16, seed), 100))
+
+    assert some(1) == some(1) != some(2)
+    assert max(map(len, some(1))) <= 16
+
+
+def test_a_minimised_corpus_runs_the_same_lines() -> None:
+    def make() -> Callable[[bytes], None]:
+        return planted
+
+    kept = minimised(make, [b"", b"a", b"ab", b"{}", b"{x", b"{xyz", b"{+"])
+    assert kept == [b"", b"{+", b"{x", b"{}"]
+    assert minimised(make, kept) == kept
+
+
+def test_results_add_up_by_target_and_commit(tmp_path: Path) -> None:
+    file = tmp_path / "fuzzing.txt"
+    for commit, cpu_s in (("a", 1.5), ("b", 2.0), ("a", 0.5)):
+        results.add(results.Row(commit, "kcql", "random", cpu_s, 10, 0), file)
+    assert results.read(file) == [
+        results.Row("a", "kcql", "random", 2.0, 20, 0),
+        results.Row("b", "kcql", "random", 2.0, 10, 0),
+    ]
+    assert file.read_text(encoding="utf-8").splitlines()[-1].split() == ["all", "4.0"]
