@@ -17,7 +17,7 @@ LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -
 # Without this, the verifier of the contract tests sends usage statistics.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ contracts: setup ## Check every promise between the services; needs no server
 
 contracts-update: setup ## Write pacts, recordings and the AsyncAPI document again: make contracts-update REASON="why they change"
 	@$(BIN)/python -m isotherm.contracts update --reason "$(REASON)"
+
+contracts-mutations: setup ## Mutate every published field, key, header, status and partitioner; what a consumer uses must be caught
+	@$(BIN)/python -m isotherm.contracts mutations
 
 contracts-release: setup ## Record the contracts of a release: make contracts-release VERSION=0.9.0
 	@$(BIN)/python -m isotherm.contracts release $(or $(VERSION),$(error say which version: make contracts-release VERSION=0.9.0))

@@ -51,7 +51,8 @@ def test_a_number_of_a_recording_is_told_by_field(folder: Path, harness: Harness
 def test_nothing_is_written_without_a_reason(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def make(new: Path, _harness: Harness) -> None:
+    def make(new: Path, _harness: Harness, *, derive: bool) -> None:
+        del derive
         for part in (PACTS, RECORDINGS):
             shutil.copytree(part, new / part.name)
         (new / "pacts" / "console-cli.json").unlink()

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from isotherm.contracts import changes, deploy, generate, releases
+import structlog
+
+from isotherm.contracts import changes, deploy, generate, releases, schema_catalog
+from isotherm.contracts.harness import Harness
+from isotherm.contracts.mutations import table
+from isotherm.contracts.paths import RESULTS
 from isotherm.contracts.providers import PROVIDERS
 
 
@@ -20,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     update.add_argument("--reason", default="", help="why pacts or recordings change; kept in recordings/CHANGES.md")
     record = commands.add_parser("release", help="record the contracts and schema versions of this version")
     record.add_argument("version", help="the version of the packages, such as 0.9.0")
+    mutations = commands.add_parser("mutations", help="mutate everything that is published; print and keep a table")
+    mutations.add_argument("--output", type=Path, default=RESULTS / "contracts-mutations.txt", help="file of the table")
     check = commands.add_parser("can-deploy", help="check a service's working tree against a deployed version")
     check.add_argument("service", choices=sorted({*PROVIDERS, *deploy.consumers()}))
     check.add_argument(
@@ -36,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             return 1
         return 0
+    if arguments.command == "mutations":
+        return _mutate(arguments.output)
     try:
         if arguments.command == "release":
             sys.stdout.write(f"{releases.record_release(arguments.version)}\n")
@@ -49,6 +60,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.stdout.write("".join(f"  {line}\n" for line in verdict.lines()))
     sys.stdout.write(f"{arguments.service} {'can' if verdict.allowed else 'can NOT'} be deployed\n")
     return 0 if verdict.allowed else 1
+
+
+def _mutate(output: Path) -> int:
+    """Run every mutation; exit code 1 when one is caught that nobody uses, or used and not caught."""
+    # Consumers log every mutant that they refuse.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    with Harness(schema_catalog.current()) as harness:
+        found = table.all_verdicts(harness, {name: make(harness) for name, make in PROVIDERS.items()})
+    text = "".join(f"{line}\n" for line in table.lines(found))
+    output.write_text(text, encoding="utf-8")
+    sys.stdout.write(text)
+    return 0 if all(one.is_right for one in found) else 1
 
 
 if __name__ == "__main__":

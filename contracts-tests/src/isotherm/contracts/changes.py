@@ -16,6 +16,7 @@ from typing import Any
 from isotherm.contracts.harness import Harness, Message, text_of
 from isotherm.contracts.pact import recordings
 from isotherm.contracts.paths import PACTS, RECORDINGS
+from isotherm.contracts.rest import contract
 
 LOG = "CHANGES.md"
 _MOST_LINES = 40
@@ -56,6 +57,7 @@ def of_folder(folder: Path, harness: Harness) -> dict[str, Any]:
             provider: {name: _message(one, harness) for name, one in messages.items()}
             for provider, messages in recordings.read(folder / RECORDINGS.name, harness).items()
         },
+        "exchanges": {name: one._asdict() for name, one in contract.recorded(folder / RECORDINGS.name).items()},
     }
 
 

@@ -13,17 +13,21 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from isotherm.contracts import schema_catalog
 from isotherm.contracts.compatibility import gate as compatibility
 from isotherm.contracts.consumers import NEEDS
-from isotherm.contracts.harness import Harness
+from isotherm.contracts.harness import Harness, OfflineRegistry
 from isotherm.contracts.pact import pacts, recordings
 from isotherm.contracts.pact.needs import Need
-from isotherm.contracts.paths import ROOT
+from isotherm.contracts.paths import PACTS, RECORDINGS, ROOT
 from isotherm.contracts.providers import PROVIDERS
 from isotherm.contracts.releases import CONTRACTS, newest, release_folder
+from isotherm.contracts.rest import contract
+from isotherm.contracts.rest.console import Console
+from isotherm.contracts.rest.exchanges import exchanges as exchanges_of
 from isotherm.contracts.schema_catalog import SchemaCatalog
 
 
@@ -113,10 +117,18 @@ def can_deploy(service: str, folder: Path, catalog: SchemaCatalog | None = None)
     if needs:
         with Harness(theirs) as harness:
             _as_consumer(needs, there / "recordings", harness, ours, verdict)
-    gate = compatibility.check(ours, compatibility.pinned(), NEEDS)
+    if service in (contract.CONSUMER, contract.PROVIDER):
+        _over_rest(service, there, verdict)
+    gate = _gate() if catalog is None else compatibility.check(ours, compatibility.pinned(), NEEDS)
     verdict.problems += [str(finding) for finding in gate.findings]
     verdict.notes += gate.notes
     return verdict
+
+
+@cache
+def _gate() -> compatibility.Verdict:
+    """What the gate says of the working tree's schemas, whatever is deployed."""
+    return compatibility.check(schema_catalog.current(), compatibility.pinned(), NEEDS)
 
 
 def _changed_schemas(theirs: SchemaCatalog, ours: SchemaCatalog) -> Iterator[str]:
@@ -138,6 +150,22 @@ def _as_provider(service: str, folder: Path, harness: Harness, readers: SchemaCa
     else:
         verdict.checked.append("no deployed consumer has a contract with it")
     verdict.problems += report.problems
+
+
+def _over_rest(service: str, there: Path, verdict: Verdict) -> None:
+    """The command line against the console's recorded answers, or the console against the deployed one's pact."""
+    other = contract.PROVIDER if service == contract.CONSUMER else contract.CONSUMER
+    if service == contract.CONSUMER:
+        pact, exchanges = PACTS, dict(contract.recorded(there / RECORDINGS.name))
+        names = [name for name in contract.names(pact) if name in exchanges]
+    else:
+        pact, names = there / PACTS.name, contract.names(there / PACTS.name)
+        exchanges = dict(exchanges_of(Console(OfflineRegistry(schema_catalog.current())))) if names else {}
+    if not names:
+        verdict.notes.append(f"the deployed {other} has no contract over REST: not checked")
+        return
+    verdict.problems += contract.problems(pact, exchanges, names)
+    verdict.checked.append(f"{len(names)} exchanges over REST with the deployed {other}")
 
 
 def _as_consumer(needs: list[Need], folder: Path, harness: Harness, readers: SchemaCatalog, verdict: Verdict) -> None:

@@ -10,9 +10,13 @@ from pathlib import Path
 from isotherm.contracts import asyncapi, changes, schema_catalog
 from isotherm.contracts.consumers import NEEDS
 from isotherm.contracts.harness import Harness
+from isotherm.contracts.mutations.rest import uses
 from isotherm.contracts.pact import pacts, recordings
 from isotherm.contracts.paths import DOCS, PACTS, RECORDINGS
 from isotherm.contracts.providers import PROVIDERS
+from isotherm.contracts.rest import contract
+from isotherm.contracts.rest.console import Console
+from isotherm.contracts.rest.exchanges import exchanges as exchanges_of
 
 
 def update(reason: str = "") -> Iterator[str]:
@@ -24,7 +28,7 @@ def update(reason: str = "") -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="isotherm-contracts-") as made:
         new = Path(made)
         with Harness(schema_catalog.current()) as harness:
-            make(new, harness)
+            make(new, harness, derive=bool(reason.strip()))
             found = changes.between(changes.of_folder(folder, harness), changes.of_folder(new, harness))
         if found and not reason.strip():
             raise changes.ReasonMissingError("\n".join(found))
@@ -41,8 +45,18 @@ def update(reason: str = "") -> Iterator[str]:
         yield str(path)
 
 
-def make(folder: Path, harness: Harness) -> None:
-    """Write the pacts of all needs and the recordings of all providers below `folder`."""
+def make(folder: Path, harness: Harness, *, derive: bool) -> None:
+    """Write the pacts of all needs and the recordings of all providers below `folder`.
+
+    `derive` finds anew which parts of the REST API's exchanges are used, which takes a minute.
+    """
     pacts.write(NEEDS, folder / PACTS.name)
+    console = Console(harness.registry)
+    exchanges = exchanges_of(console)
+    contract.record(exchanges, folder / RECORDINGS.name)
+    if derive:
+        contract.write(exchanges, uses(console), folder / PACTS.name)
+    elif contract.names(PACTS):
+        shutil.copytree(PACTS / contract.FOLDER, folder / PACTS.name / contract.FOLDER)
     for provider in sorted({need.provider for need in NEEDS}):
         recordings.write(folder / RECORDINGS.name, provider, PROVIDERS[provider](harness), harness)

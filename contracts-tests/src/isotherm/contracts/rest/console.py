@@ -80,9 +80,9 @@ class MemoryQueues:
         return [QueueOverview(name, sum(one.topic == name for one in self.records)) for name in names]
 
     def open_records(self, topic: str, after: RecordPosition | None, limit: int) -> OpenRecords:
-        """Return records after a position, one at a time, so that a reader of two has to follow the link."""
+        """Return records after a position, half of the asked ones, so that a reader has to follow the link."""
         found = (one for one in self.records if one.topic == topic and (after is None or one.offset > after.offset))
-        return take_first(found, min(limit, 1))
+        return take_first(found, max(1, limit // 2))
 
     def record(self, topic: str, position: RecordPosition) -> QueuedRecord:
         """Return one record. Raises NotFoundError."""
