@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 from collections import Counter
@@ -40,7 +41,7 @@ def test_at_most_one_broker_and_one_member_have_a_fault_at_a_time() -> None:
         assert max(fault.at_s + fault.lasts_s for fault in faults) <= SECONDS
         for group in ((*plan.BROKERS, plan.LEADER), plan.MEMBERS):
             hits = [fault for fault in faults if fault.target in group]
-            assert all(one.at_s + one.lasts_s < two.at_s for one, two in zip(hits, hits[1:], strict=False))
+            assert all(one.at_s + one.lasts_s < two.at_s for one, two in itertools.pairwise(hits))
 
 
 def test_the_line_of_a_run_has_its_seed_faults_and_verdict() -> None:
@@ -102,7 +103,7 @@ def test_a_relay_that_is_cut_resets_old_and_new_connections_until_it_heals(relay
         faulty.cut()
         with pytest.raises(ConnectionResetError):
             _ask(client)
-    with closing(connect(port)) as client, pytest.raises(OSError, match="reset|closed"):
+    with closing(connect(port)) as client, pytest.raises(OSError, match=r"reset|closed"):
         _ask(client)
     faulty.heal()
     with closing(connect(port)) as client:

@@ -11,13 +11,13 @@ from confluent_kafka import Consumer as RealConsumer
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from isotherm.proofs.kafka.assignment import assign
+from isotherm.proofs.kafka.clients.connection import Connection
+from isotherm.proofs.kafka.clients.thread_clients import Consumer
 from isotherm.proofs.kafka.cluster import Cluster
-from isotherm.proofs.kafka.connection import Connection
 from isotherm.proofs.kafka.groups import CommittedOffset
 from isotherm.proofs.kafka.log import Batch, PartitionLog, Payload
 from isotherm.proofs.kafka.network import Network
 from isotherm.proofs.kafka.refusal import RefusedError
-from isotherm.proofs.kafka.thread_clients import Consumer
 from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.simulation import Process, Simulation
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException
 
+from isotherm.proofs.kafka.clients.connection import Connection
+from isotherm.proofs.kafka.clients.thread_producer import Producer
 from isotherm.proofs.kafka.cluster import Cluster
-from isotherm.proofs.kafka.connection import Connection
 from isotherm.proofs.kafka.network import Network
-from isotherm.proofs.kafka.thread_producer import Producer
 from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.simulation import Process, Simulation
 

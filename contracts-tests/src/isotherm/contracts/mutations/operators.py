@@ -34,7 +34,7 @@ EACH = "*"
 """Stands in a path for every item of an array."""
 
 
-class _Place(NamedTuple):
+class _Target(NamedTuple):
     """A field, or an entry of a map, in a record: its container and the schema of the container."""
 
     path: Path
@@ -66,7 +66,7 @@ def _value_mutants(message: Message, harness: Harness) -> Iterator[Mutant]:
         return
     schema = harness.registry.schema(split(message.value)).json
     record = harness.decode(message.value)
-    for place in _places(schema, record, ()):
+    for place in _targets(schema, record, ()):
         where = ".".join(place.path)
         for operator, change in _OPERATORS.items():
             changed, written = copy.deepcopy(record), copy.deepcopy(dict(schema))
@@ -83,21 +83,21 @@ def _encoded(topic: str, schema: Mapping[str, Any], record: Mapping[str, Any], h
     return harness.registry.encoder(topic, schema)(record)
 
 
-def _places(kind: Any, value: Any, path: Path) -> Iterator[_Place]:
+def _targets(kind: Any, value: Any, path: Path) -> Iterator[_Target]:
     """Every field and every entry of a map in a record; those of an array's items once."""
     kind = _branch(kind, value)
     if not isinstance(kind, Mapping) or value is None:
         return
     if kind["type"] == "record":
         for field in kind["fields"]:
-            yield _Place((*path, field["name"]), kind)
-            yield from _places(field["type"], value[field["name"]], (*path, field["name"]))
+            yield _Target((*path, field["name"]), kind)
+            yield from _targets(field["type"], value[field["name"]], (*path, field["name"]))
     elif kind["type"] == "map":
         for key in value:
-            yield _Place((*path, key), kind)
-            yield from _places(kind["values"], value[key], (*path, key))
+            yield _Target((*path, key), kind)
+            yield from _targets(kind["values"], value[key], (*path, key))
     elif kind["type"] == "array" and value:
-        yield from _places(kind["items"], value[0], (*path, EACH))
+        yield from _targets(kind["items"], value[0], (*path, EACH))
 
 
 def _branch(kind: Any, value: Any) -> Any:

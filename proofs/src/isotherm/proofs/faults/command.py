@@ -1,4 +1,4 @@
-"""The command `faults`: plays the random faults of a seed on the demo's system with three brokers, and judges the history."""
+"""The command `faults`: random faults of a seed on the demo with three brokers, and a verdict of its history."""
 
 from __future__ import annotations
 

@@ -82,7 +82,8 @@ class Injector:
         Raises ServerFailed when something does not become ready again.
         """
         began = time.monotonic()
-        waiting, threads = list(faults), []
+        waiting = list(faults)
+        threads: list[threading.Thread] = []
         while time.monotonic() - began < seconds or any(thread.is_alive() for thread in threads):
             if waiting and time.monotonic() - began >= waiting[0].at_s:
                 thread = threading.Thread(target=self._inject, args=(waiting.pop(0),), daemon=True)

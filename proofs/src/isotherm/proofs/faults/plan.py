@@ -38,8 +38,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
     STALL: BROKERS,
     FULL_DISK: (FULL_DISK_BROKER,),
 }
-"""Whom each kind of fault can hit. A frozen member of Hazelcast is left out: the other one takes over its data, and two halves of a cluster are no
-loss of a machine."""
+"""Whom each kind of fault can hit. A frozen member of Hazelcast is left out: the other one takes over its data, and two
+halves of a cluster are no loss of a machine."""
 
 _FIRST_S, _CALM_S = 10.0, 20.0
 _PAUSE_S = (4.0, 16.0)
@@ -66,8 +66,8 @@ class Fault:
 def make_plan(seed: int, seconds: float) -> list[Fault]:
     """Return the faults of a run of this length, in their order.
 
-    At most one broker, one member of Hazelcast and one of the other targets at a time has a fault or recovers from one: this is what three
-    brokers and two members promise to survive. Faults of these groups overlap.
+    At most one broker and one member of Hazelcast at a time has a fault or recovers from one: this is what three
+    brokers and two members promise to survive. Each of the other targets has at most one; faults of different targets overlap.
     """
     chance = random.Random(seed)
     free_at: dict[str, float] = {}

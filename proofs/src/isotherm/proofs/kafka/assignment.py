@@ -36,10 +36,10 @@ def _balanced(
     most = -(-len(everything) // max(1, len(targets)))
     free: list[Partition] = []
     for partition in everything:
-        keeper = next((one for one in targets if partition in owned.get(one, ())), None)
-        is_kept = keeper is not None and partition[0] in subscriptions[keeper] and len(targets[keeper]) < most
-        if is_kept and keeper is not None:
-            targets[keeper].add(partition)
+        owner = next((one for one in targets if partition in owned.get(one, ())), None)
+        is_kept = owner is not None and partition[0] in subscriptions[owner] and len(targets[owner]) < most
+        if is_kept and owner is not None:
+            targets[owner].add(partition)
         else:
             free.append(partition)
     for partition in free:

@@ -14,12 +14,12 @@ from isotherm.connector.distributed.controller import RestartPolicy, TaskPlan
 from isotherm.connector.distributed.task_launch import TaskLaunch
 from isotherm.connector.distributed.worker import TASKS, DistributedWorker, WorkerSettings
 from isotherm.connector.state.desired_state import PARTITIONS
+from isotherm.proofs.kafka.clients.connection import Connection
+from isotherm.proofs.kafka.clients.thread_clients import Consumer
+from isotherm.proofs.kafka.clients.thread_producer import Producer
 from isotherm.proofs.kafka.cluster import Cluster
-from isotherm.proofs.kafka.connection import Connection
 from isotherm.proofs.kafka.log import Batch, Payload
 from isotherm.proofs.kafka.network import Network
-from isotherm.proofs.kafka.thread_clients import Consumer
-from isotherm.proofs.kafka.thread_producer import Producer
 from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.patching import simulated_modules
 from isotherm.proofs.kernel.simulation import Process, Simulation
@@ -230,7 +230,7 @@ class _Run(WorkerFaults[Worker]):
     def _suffer(self, fault: Fault) -> None:
         """Let a fault begin; who may be too late to end its tasks is excused."""
         if fault.kind in ("kill", "freeze", "cut_off"):
-            suffering = [self.workers[fault.target]]
+            suffering: Sequence[Worker] = [self.workers[fault.target]]
         else:
             suffering = self.workers if fault.kind.startswith(("broker", "coordinator")) else []
         self.truth.excused.update(one.process.name for one in suffering if one.process is not None)

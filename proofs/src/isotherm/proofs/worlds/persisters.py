@@ -18,13 +18,13 @@ from isotherm.persisters.consuming.fetch_positions import NothingReadError
 from isotherm.persisters.task.dead_letter_sender import DeadLetterSender
 from isotherm.persisters.task.loop import Loop
 from isotherm.persisters.task.task_failure import TaskFailedError
+from isotherm.proofs.kafka.clients.connection import Connection
+from isotherm.proofs.kafka.clients.thread_clients import Consumer
+from isotherm.proofs.kafka.clients.thread_producer import Producer
 from isotherm.proofs.kafka.cluster import Cluster
-from isotherm.proofs.kafka.connection import Connection
 from isotherm.proofs.kafka.groups import CommittedOffset
 from isotherm.proofs.kafka.log import Batch, Payload
 from isotherm.proofs.kafka.network import Network
-from isotherm.proofs.kafka.thread_clients import Consumer
-from isotherm.proofs.kafka.thread_producer import Producer
 from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.patching import simulated_modules
 from isotherm.proofs.kernel.simulation import Process, Simulation

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum, auto
 
 from isotherm.proofs.kernel.network import Cancel, End, Network, Weather
 from isotherm.proofs.kernel.simulation import Simulation
@@ -15,20 +14,13 @@ _MARGIN_S = 2.0
 """A session that was to expire so soon may have expired."""
 
 
-class Fate(Enum):
-    """What the device was told of a message."""
-
-    UNKNOWN = auto()
-    ACKNOWLEDGED = auto()
-
-
 @dataclass
 class Message:
     """A message of the application."""
 
     number: int
     qos: int
-    fate: Fate = Fate.UNKNOWN
+    is_acknowledged: bool = False
     was_refused: bool = False
     """The server told an MQTT 5 device that it does not store it; the device sends it again as another publish."""
     is_received: bool = False
@@ -250,7 +242,7 @@ class Device:
             else:
                 if not message.is_received:
                     self._note("PUBREC", packet_id, message.number)
-                message.is_received, message.fate = True, Fate.ACKNOWLEDGED
+                message.is_received, message.is_acknowledged = True, True
                 self._write(packets.release(packet_id))
                 self._expect_answer()
         elif kind == packets.PUBCOMP and message is not None and message.is_received:
@@ -306,7 +298,7 @@ class Device:
             self._later(1.0, self._send_waiting)
         else:
             self._note("finished", packet_id, message.number)
-            message.fate = Fate.ACKNOWLEDGED
+            message.is_acknowledged = True
         self._expect_answer()
         self._send_waiting()
 

@@ -10,7 +10,7 @@ from typing import Any
 import fastavro
 
 from isotherm.proofs.kafka.cluster import Cluster
-from isotherm.proofs.worlds.mqtt.device import Device, Fate
+from isotherm.proofs.worlds.mqtt.device import Device
 
 _HEADER_BYTES = 5
 """Magic byte and schema id of Confluent's wire format."""
@@ -49,7 +49,7 @@ def _judge(device: Device, qos: int, stored: Sequence[int]) -> list[str]:
     findings += [f"message {number} was never sent" for number in counts if number not in sent]
     if qos != 1:
         findings += [f"message {number} is stored {count} times" for number, count in counts.items() if count > 1]
-    acknowledged = [number for number, message in sent.items() if message.fate is Fate.ACKNOWLEDGED]
+    acknowledged = [number for number, message in sent.items() if message.is_acknowledged]
     findings += [
         f"message {number} was acknowledged and is not stored" for number in acknowledged if not counts[number]
     ]

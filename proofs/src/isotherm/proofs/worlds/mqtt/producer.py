@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from isotherm.proofs.kafka.connection import Connection
-from isotherm.proofs.kafka.producing import Report
-from isotherm.proofs.kafka.thread_clients import listed_topics
-from isotherm.proofs.kafka.thread_producer import OnDelivery, Producer
+from isotherm.proofs.kafka.clients.connection import Connection
+from isotherm.proofs.kafka.clients.producing import Report
+from isotherm.proofs.kafka.clients.thread_clients import listed_topics
+from isotherm.proofs.kafka.clients.thread_producer import OnDelivery, Producer
 from isotherm.proofs.kernel.simulation import Simulation
 
 

@@ -17,8 +17,8 @@ from isotherm.mqtt_proxy.processes.supervisor import Supervisor
 from isotherm.mqtt_proxy.server.server import Server
 from isotherm.mqtt_proxy.sessions.worker_slot import WorkerSlot
 from isotherm.mqtt_proxy.settings import LimitSettings, ProxySettings, SessionSettings, TransactionSettings
+from isotherm.proofs.kafka.clients.connection import Connection
 from isotherm.proofs.kafka.cluster import Cluster
-from isotherm.proofs.kafka.connection import Connection
 from isotherm.proofs.kafka.network import Network as KafkaNetwork
 from isotherm.proofs.kernel.event_loop import ThreadPool, VirtualEventLoop
 from isotherm.proofs.kernel.network import End, Network, Weather

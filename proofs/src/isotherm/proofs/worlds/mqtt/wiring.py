@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 from isotherm.mqtt_proxy import service
 from isotherm.mqtt_proxy.server.server import Server
-from isotherm.proofs.kafka.admin import AdminClient
-from isotherm.proofs.kafka.thread_clients import Consumer
+from isotherm.proofs.kafka.clients.admin import AdminClient
+from isotherm.proofs.kafka.clients.thread_clients import Consumer
 from isotherm.proofs.kernel.patching import simulated_modules
 from isotherm.proofs.worlds.mqtt import server
 from isotherm.proofs.worlds.mqtt.producer import ServerProducer

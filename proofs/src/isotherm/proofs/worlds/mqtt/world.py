@@ -13,7 +13,7 @@ from isotherm.proofs.kafka.network import Network as KafkaNetwork
 from isotherm.proofs.kernel import stand_ins
 from isotherm.proofs.kernel.network import Network, Weather
 from isotherm.proofs.kernel.simulation import Simulation
-from isotherm.proofs.worlds.mqtt.device import Device, Fate, Habits
+from isotherm.proofs.worlds.mqtt.device import Device, Habits
 from isotherm.proofs.worlds.mqtt.faults import KINDS, Faults
 from isotherm.proofs.worlds.mqtt.judge import judge, stored_numbers
 from isotherm.proofs.worlds.mqtt.server import READINGS, SESSIONS, Environment, ServerHost, proxy_settings
@@ -161,7 +161,7 @@ def _counts(environment: Environment, devices: list[Device]) -> Counter[str]:
         takeovers=sum(device.takeovers for device in devices),
         repeats=sum(device.repeats for device in devices),
         messages=len(messages),
-        acknowledged=sum(message.fate is Fate.ACKNOWLEDGED for message in messages),
+        acknowledged=sum(message.is_acknowledged for message in messages),
         refused=sum(message.was_refused for message in messages),
         resent=sum(message.sent > 1 for message in messages),
     )

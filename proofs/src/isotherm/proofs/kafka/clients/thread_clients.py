@@ -11,10 +11,10 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from isotherm.proofs.kafka.assignment import Partition
-from isotherm.proofs.kafka.connection import Connection
-from isotherm.proofs.kafka.fetcher import BEGINNING, END, Delivered, Fetcher, PartitionEvent
+from isotherm.proofs.kafka.clients.connection import Connection
+from isotherm.proofs.kafka.clients.fetcher import BEGINNING, END, Delivered, Fetcher, PartitionEvent
+from isotherm.proofs.kafka.clients.membership import Membership, MembershipSettings, RebalanceKind
 from isotherm.proofs.kafka.groups import CommittedOffset
-from isotherm.proofs.kafka.membership import Membership, MembershipSettings, RebalanceKind
 from isotherm.proofs.kafka.network import BrokenError, Request, acknowledged
 from isotherm.proofs.kafka.refusal import RefusedError
 from isotherm.proofs.kernel.simulation import Simulation, Thread

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from confluent_kafka import KafkaError
 
 from isotherm.proofs.kafka.assignment import Partition
-from isotherm.proofs.kafka.connection import Connection
+from isotherm.proofs.kafka.clients.connection import Connection
 from isotherm.proofs.kafka.groups import GroupCoordinator, Joined, Subscription
 from isotherm.proofs.kafka.network import acknowledged
 from isotherm.proofs.kafka.refusal import RefusedError

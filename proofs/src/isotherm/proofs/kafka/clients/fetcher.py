@@ -10,8 +10,8 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError
 
 from isotherm.proofs.kafka.assignment import Partition
+from isotherm.proofs.kafka.clients.connection import Connection
 from isotherm.proofs.kafka.cluster import Fetched
-from isotherm.proofs.kafka.connection import Connection
 from isotherm.proofs.kafka.log import StoredRecord
 from isotherm.proofs.kafka.refusal import RefusedError
 

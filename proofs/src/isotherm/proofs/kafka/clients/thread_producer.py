@@ -12,13 +12,13 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from isotherm.proofs.kafka.assignment import Partition
-from isotherm.proofs.kafka.connection import Connection
-from isotherm.proofs.kafka.fetcher import Delivered
+from isotherm.proofs.kafka.clients.connection import Connection
+from isotherm.proofs.kafka.clients.fetcher import Delivered
+from isotherm.proofs.kafka.clients.producing import FENCED, RETRIABLE, ProducerQueue, ProducerSettings, Report
+from isotherm.proofs.kafka.clients.thread_clients import Caller, kafka_error, message_of
 from isotherm.proofs.kafka.log import Payload, StoredRecord
 from isotherm.proofs.kafka.network import BrokenError, Request, acknowledged
-from isotherm.proofs.kafka.producing import FENCED, RETRIABLE, ProducerQueue, ProducerSettings, Report
 from isotherm.proofs.kafka.refusal import RefusedError
-from isotherm.proofs.kafka.thread_clients import Caller, kafka_error, message_of
 from isotherm.proofs.kernel.simulation import Simulation, Thread
 
 _MAX_RETRY_MS = 1_000.0

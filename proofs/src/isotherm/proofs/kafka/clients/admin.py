@@ -9,9 +9,9 @@ from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from isotherm.proofs.kafka.connection import Connection
+from isotherm.proofs.kafka.clients.connection import Connection
+from isotherm.proofs.kafka.clients.thread_clients import Caller, kafka_error, listed_topics
 from isotherm.proofs.kafka.refusal import RefusedError
-from isotherm.proofs.kafka.thread_clients import Caller, kafka_error, listed_topics
 from isotherm.proofs.kernel.simulation import Simulation
 
 
