@@ -41,7 +41,8 @@ def produce(producer: Producer, topic: str, number: int, headers: dict[str, str 
 
 def test_records_offsets_and_dead_letters_are_as_kafka_has_them(kafka: Kafka, tmp_path: Path) -> None:
     address: dict[str, Any] = {"bootstrap.servers": kafka.bootstrap_servers}
-    for created in AdminClient(address).create_topics([NewTopic(name, 1, 1) for name in (TOPIC, DEAD)]).values():
+    admin = AdminClient(address)
+    for created in admin.create_topics([NewTopic(name, 1, 1) for name in (TOPIC, DEAD)]).values():
         created.result(TIMEOUT_S)
     producer = Producer(address | {"transactional.id": "history"})
     producer.init_transactions(TIMEOUT_S)

@@ -124,3 +124,12 @@ def test_threads_that_never_wait_are_found() -> None:
     run, _ = start(1, main)
     with pytest.raises(NoProgressError):
         run.run(10_000_000)
+
+
+def test_a_thread_that_has_not_begun_is_killed_with_its_process() -> None:
+    seen: list[str] = []
+    run, process = start(1)
+    process.start_thread(lambda: seen.append("ran"), "late")
+    process.kill()
+    run.run(1_000)
+    assert seen == []

@@ -66,13 +66,14 @@ class VirtualEventLoop(_Loop):
         """
         if self.is_dead:
             return
+        # First, so that nobody ever sees an open connection of a closed loop (asyncio's streams warn of it).
+        self._network.close_all(self)
         self.process.kill()
         self._ready.clear()
         self._timers.clear()
         self._readers.clear()
         if self._turn is not None:
             self._turn[1]()
-        self._network.close_all(self)
         tasks, self._tasks = self._tasks, {}
         for task in tasks:
             # The garbage collector would close the coroutine at a time of its own.

@@ -207,7 +207,8 @@ class Simulation:
         thread.is_blocked = False
         before, self.current = self.current, thread
         try:
-            if not thread.greenlet.dead:
+            # Not for a thread that has not begun: the exception would reach the caller.
+            if thread.greenlet:
                 thread.greenlet.throw(Killed)
         finally:
             self.current = before
