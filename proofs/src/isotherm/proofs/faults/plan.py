@@ -67,7 +67,8 @@ def make_plan(seed: int, seconds: float) -> list[Fault]:
     """Return the faults of a run of this length, in their order.
 
     At most one broker and one member of Hazelcast at a time has a fault or recovers from one: this is what three
-    brokers and two members promise to survive. Each of the other targets has at most one; faults of different targets overlap.
+    brokers and two members promise to survive. Each of the other targets has at most one; those of different targets
+    overlap.
     """
     chance = random.Random(seed)
     free_at: dict[str, float] = {}
