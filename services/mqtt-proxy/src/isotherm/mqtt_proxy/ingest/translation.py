@@ -99,9 +99,9 @@ class IngestContext:
 class TranslatedPublish:
     """The records of a publish, with what the metrics count of it.
 
-    `readings` holds the number of readings and raw payloads by Kafka topic. `dead_letters` holds the reasons of the dead letters among
-    the records; `unstored` the reasons of those that are only counted, because the rate of dead letters is exceeded.
-    `bytes` is the memory that the records take until Kafka has them.
+    `readings` holds the number of readings and raw payloads by Kafka topic. `dead_letters` holds the reasons of the
+    dead letters among the records; `unstored` the reasons of those that are only counted, because the rate of dead
+    letters is exceeded. `bytes` is the memory that the records take until Kafka has them.
     """
 
     records: list[ProducerRecord] = field(default_factory=list)
