@@ -98,7 +98,9 @@ class PlainRequests:
             # The message layer knows how duplicates are answered.
             return False
         now_s = time.monotonic()
-        exchange = _PlainRequest(address, pktinfo, key, request.message_id, request.token, request.is_confirmable, now_s)
+        exchange = _PlainRequest(
+            address, pktinfo, key, request.message_id, request.token, request.is_confirmable, now_s
+        )
         device = host_of(address)
         rejection = self._service.rejection(device)
         if rejection is not None:
