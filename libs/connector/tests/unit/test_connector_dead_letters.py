@@ -88,6 +88,7 @@ class Broker:
         self.topics: list[Any] = []
         self.produced: list[tuple[str, dict[str, Any]]] = []
         self.raises: list[BaseException] = []
+        self.polls = 0
         self._unreported: list[dict[str, Any]] = []
 
     def create_topics(self, topics: list[Any]) -> dict[str, Any]:
@@ -107,6 +108,7 @@ class Broker:
 
     def poll(self, timeout_s: float) -> None:
         assert timeout_s <= 0.1
+        self.polls += 1
         if self._unreported:
             record = self._unreported.pop(0)
             code = self.errors.get(record["value"])
@@ -146,6 +148,7 @@ def test_every_record_is_acknowledged_before_the_task_goes_on() -> None:
     del first["on_delivery"]
     assert first == {"key": b"k", "value": b"1", "headers": [("h", b"1")], "timestamp": 5}
     assert broker._unreported == []
+    assert broker.polls == 4, "also while the client's queue is full"
     assert DeadLetterRecord(None, None, []).timestamp_ms == 0
 
 

@@ -33,6 +33,8 @@ from isotherm.proofs.mutations.operators import Mutant
 
 _SURVIVED, _KILLED, _BROKEN, _UNRUN = range(4)
 _UNCHANGED_LIMIT_S = 600.0
+_MAX_EXAMPLES = 50
+"""A mutant that only more examples would notice counts as a survivor; a survivor runs all examples of many tests."""
 _MEMORY = 8 << 30
 """A mutant that takes more address space, in bytes, gets a MemoryError."""
 
@@ -113,13 +115,24 @@ class Trial:
 
 
 class _Determinism:
-    """Lets Hypothesis generate the same examples in every run."""
+    """Lets Hypothesis generate the same examples in every run, and at most _MAX_EXAMPLES of a test."""
 
     def pytest_sessionstart(self) -> None:
         phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
         settings: dict[str, Any] = {"derandomize": True, "database": None, "phases": phases}
-        hypothesis.settings.register_profile("mutations", parent=hypothesis.settings.default, **settings)
+        hypothesis.settings.register_profile(
+            "mutations", parent=hypothesis.settings.default, max_examples=_MAX_EXAMPLES, **settings
+        )
         hypothesis.settings.load_profile("mutations")
+        made: Any = hypothesis.settings.__init__
+
+        def make(self: hypothesis.settings, *parent: hypothesis.settings, **given: Any) -> None:
+            if "max_examples" in given:
+                given["max_examples"] = min(_MAX_EXAMPLES, given["max_examples"])
+            made(self, *parent, **given)
+
+        anything: Any = hypothesis.settings
+        anything.__init__ = make
 
 
 class _Judge(_Determinism):
@@ -242,6 +255,8 @@ def _run_all(
                 continue
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             verdicts[key] = _verdict(os.waitpid(pid, 0)[1])
+            if verdicts[key] == _SURVIVED and isinstance(key, Mutant):
+                print(f"survived: {key.name}", file=sys.stderr, flush=True)
             os.close(handle)
             del running[handle]
 
