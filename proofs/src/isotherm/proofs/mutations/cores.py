@@ -45,7 +45,7 @@ CORES = {
         "buffers/accounting buffers/in_flight_batch buffers/limits buffers/partition_buffer buffers/partition_buffers "
         "api/ownership api/row",
         _PERSISTERS_TESTS,
-        "accounting batch_limits partition_buffers retention ownership order fetch_positions writers",
+        "accounting batch_limits partition_buffers retention ownership order fetch_positions",
     ),
     "persisters-offsets": _core(
         f"{_PERSISTERS}/consuming",
@@ -67,13 +67,13 @@ CORES = {
         f"{_MQTT}/delivery",
         "transaction_batcher transactions transaction_linger transactional_writer",
         _MQTT_TESTS,
-        "transaction_batcher transactions transaction_linger transactional_writer qos2_model wills",
+        "transaction_batcher transactions transaction_linger transaction_outcomes",
     ),
     "mqtt-acknowledgements": _core(
         _MQTT,
         "delivery/qos1 delivery/qos2 delivery/pipeline protocol/ack_queue ingest/inflight_gate",
         _MQTT_TESTS,
-        "qos2_model ack_queue inflight_gate wills",
+        "receivers ack_queue inflight_gate qos2_model",
     ),
     "mqtt-sessions": _core(
         f"{_MQTT}/sessions",

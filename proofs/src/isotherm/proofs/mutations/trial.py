@@ -100,11 +100,11 @@ class Trial:
 
     def _try_imports(self, mutants: Sequence[Mutant]) -> dict[Mutant, int]:
         """Let a forked pytest of its own import and try each of the mutants."""
-        started = time.monotonic()
+        before_s = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         unchanged = _run_all([None], lambda _: (_UNCHANGED_LIMIT_S, lambda: self._run_anew(None)), 1)
         if unchanged[None] != _SURVIVED:
             raise UnchangedCodeFails(" ".join(self._arguments))
-        limit_s = self._grace_s + 10 * (time.monotonic() - started)
+        limit_s = self._grace_s + 10 * (resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before_s)
         return _run_all(mutants, lambda mutant: (limit_s, lambda: self._run_anew(mutant)), self._processes)
 
     def _run_anew(self, mutant: Mutant | None) -> int:
@@ -169,7 +169,7 @@ class _Judge(_Determinism):
         return True
 
     def _run_once(self, item: pytest.Item) -> tuple[frozenset[tuple[str, int]], float] | None:
-        """Run a test on the unchanged code: the lines that it runs, and its seconds; None if it fails."""
+        """Run a test on the unchanged code: the lines that it runs, and its processor seconds; None if it fails."""
         paths, lines = frozenset(self._paths.values()), set()
 
         def trace_line(frame: FrameType, event: str, _: object) -> Any:
@@ -180,7 +180,7 @@ class _Judge(_Determinism):
         def trace_call(frame: FrameType, _event: str, _: object) -> Any:
             return trace_line if frame.f_code.co_filename in paths else None
 
-        started = time.monotonic()
+        started_s = time.process_time()
         threading.settrace(trace_call)
         sys.settrace(trace_call)
         try:
@@ -192,7 +192,7 @@ class _Judge(_Determinism):
             if report.failed:
                 print(report.nodeid, report.longreprtext, sep="\n", file=sys.stderr)
                 return None
-        return frozenset(lines), time.monotonic() - started
+        return frozenset(lines), time.process_time() - started_s
 
     def _find_functions(self) -> None:
         paths = frozenset(self._paths.values())
@@ -247,11 +247,16 @@ def _run_all(
     running: dict[int, tuple[_Key, int, float]] = {}
 
     def wait() -> None:
-        """Wait until a process ends, or kill it when its time is over."""
-        first_s = min(until_s for _, _, until_s in running.values())
-        ended, _, _ = select.select(list(running), [], [], max(0.0, first_s - time.monotonic()))
-        for handle, (key, pid, until_s) in list(running.items()):
-            if handle not in ended and time.monotonic() < until_s:
+        """Wait for a second at most until a process ends, and kill those whose time is over.
+
+        A pause of the whole machine counts as a second too: it says nothing about a mutant.
+        """
+        started_s = time.monotonic()
+        ended, _, _ = select.select(list(running), [], [], 1.0)
+        passed_s = min(1.0, time.monotonic() - started_s)
+        for handle, (key, pid, left_s) in list(running.items()):
+            if handle not in ended and left_s > 0:
+                running[handle] = (key, pid, left_s - passed_s)
                 continue
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             verdicts[key] = _verdict(os.waitpid(pid, 0)[1])
@@ -267,7 +272,7 @@ def _run_all(
             continue
         limit_s, attempt = found
         pid = _fork(functools.partial(_attempt, attempt, limit_s))
-        running[os.pidfd_open(pid)] = (key, pid, time.monotonic() + 2 * limit_s)
+        running[os.pidfd_open(pid)] = (key, pid, 2 * limit_s)
         while len(running) >= processes:
             wait()
     while running:
