@@ -17,7 +17,7 @@ LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -
 # Without this, the verifier of the contract tests sends usage statistics.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate fuzz fault-runs prove clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate fuzz fault-runs prove mutations clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -70,6 +70,9 @@ contracts-update: setup ## Write pacts, recordings and the AsyncAPI document aga
 
 contracts-mutations: setup ## Mutate every published field, key, header, status and partitioner; what a consumer uses must be caught
 	@$(BIN)/python -m isotherm.contracts mutations
+
+mutations: setup ## Mutate the delivery cores, all or C="policies replay"; adds to docs/results/mutations.txt
+	@$(BIN)/python -m isotherm.proofs.mutations --record --processes $(or $(PROCESSES),2) $(addprefix --core ,$(C))
 
 contracts-release: setup ## Record the contracts of a release: make contracts-release VERSION=0.9.0
 	@$(BIN)/python -m isotherm.contracts release $(or $(VERSION),$(error say which version: make contracts-release VERSION=0.9.0))
