@@ -72,6 +72,7 @@ def test_a_handshake_is_answered_with_the_subprotocol_and_no_extension() -> None
     assert "sec-websocket-protocol: mqtt\r\n" in head
     assert "sec-websocket-extensions" not in head
     assert (received.mqtt, received.end, socket.is_open, socket.buffered) == (b"", None, True, 0)
+    assert not socket.is_closing
 
 
 @given(st.lists(st.integers(1, 200), max_size=5))
@@ -119,6 +120,7 @@ def test_an_incomplete_handshake_is_counted() -> None:
     socket = WebSocket((), 1_000)
     socket.receive(request()[:-1])
     assert socket.buffered == len(request()) - 1
+    assert (socket.is_open, socket.is_closing, socket.wrap(b"x"), socket.close()) == (False, False, b"", b"")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from wsproto import ConnectionType, WSConnection
-from wsproto.connection import ConnectionState
+from wsproto.connection import Connection, ConnectionState
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, RejectConnection, Request, TextMessage
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import RemoteProtocolError
@@ -61,8 +61,9 @@ class WebSocket:
     def __init__(self, origins: Collection[str], max_message_bytes: int) -> None:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
         self._max_message_bytes = max_message_bytes
-        self._protocol = WSConnection(ConnectionType.SERVER)
         self._head: bytearray | None = bytearray()
+        # What parses the handshake is dropped with it: it keeps the request and its headers.
+        self._frames: Connection | None = None
         self._message_bytes = 0
         self._has_ended = False
 
@@ -74,7 +75,12 @@ class WebSocket:
     @property
     def is_open(self) -> bool:
         """Whether payloads can be sent."""
-        return not self._has_ended and self._protocol.state is ConnectionState.OPEN
+        return self._frames is not None and not self._has_ended and self._frames.state is ConnectionState.OPEN
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it was open or refused, and is not open any more."""
+        return self._head is None and not self.is_open
 
     def receive(self, data: bytes) -> Received:
         """Handle bytes of the socket. After the end they are ignored."""
@@ -89,17 +95,21 @@ class WebSocket:
                 received.answer = _response(refusal.status)
                 received.end, received.detail = End.REFUSED, str(refusal)
                 return received
-        if data and self._head is None:
-            self._read_frames(data, received)
+        if data and self._frames is not None:
+            self._read_frames(self._frames, data, received)
         return received
 
     def wrap(self, data: bytes) -> bytes:
         """Return the frame that sends `data`; nothing before the handshake and after the end."""
-        return self._protocol.send(BytesMessage(data)) if self.is_open else b""
+        if self._frames is None or not self.is_open:
+            return b""
+        return self._frames.send(BytesMessage(data))
 
     def close(self) -> bytes:
         """Begin the closing handshake and return its frame. What comes from now on but its end is ignored."""
-        return self._protocol.send(CloseConnection(CloseReason.NORMAL_CLOSURE)) if self.is_open else b""
+        if self._frames is None or not self.is_open:
+            return b""
+        return self._frames.send(CloseConnection(CloseReason.NORMAL_CLOSURE))
 
     def _shake_hands(self, data: bytes, received: Received) -> bytes:
         """Answer a complete request and return the bytes behind it. Raises RefusedRequestError."""
@@ -113,28 +123,11 @@ class WebSocket:
             raise RefusedRequestError("the request is too large", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         if end < 0:
             return b""
-        self._check(self._parse(bytes(head[:size])))
-        received.answer = self._protocol.send(AcceptConnection(subprotocol=SUBPROTOCOL))
-        self._head = None
+        handshake = WSConnection(ConnectionType.SERVER)
+        self._check(_parse(handshake, bytes(head[:size])))
+        received.answer = handshake.send(AcceptConnection(subprotocol=SUBPROTOCOL))
+        self._head, self._frames = None, handshake.connection
         return bytes(head[size:])
-
-    def _parse(self, head: bytes) -> Request:
-        # wsproto takes older versions of HTTP, which have no upgrade (RFC 6455 section 4.2.1).
-        if not head.partition(b"\r\n")[0].endswith(b" HTTP/1.1"):
-            raise RefusedRequestError("not HTTP/1.1")
-        try:
-            self._protocol.receive_data(head)
-            request = next(self._protocol.events(), None)
-        except RemoteProtocolError as error:
-            hint = error.event_hint
-            status = hint.status_code if isinstance(hint, RejectConnection) else HTTPStatus.BAD_REQUEST
-            raise RefusedRequestError(str(error), status) from None
-        except ValueError as error:
-            # A header that must be a text is none.
-            raise RefusedRequestError(f"malformed header: {error}") from None
-        if not isinstance(request, Request):
-            raise RefusedRequestError("no request for a WebSocket")
-        return request
 
     def _check(self, request: Request) -> None:
         if any(name in _BODY_HEADERS for name, _ in request.extra_headers):
@@ -154,44 +147,63 @@ class WebSocket:
             return False
         return bool(name) and name == host
 
-    def _read_frames(self, data: bytes, received: Received) -> None:
+    def _read_frames(self, frames: Connection, data: bytes, received: Received) -> None:
         payloads: list[bytes | bytearray] = []
-        is_closing = self._protocol.state is ConnectionState.LOCAL_CLOSING
-        self._protocol.receive_data(data)
-        for event in self._protocol.events():
+        is_closing = frames.state is ConnectionState.LOCAL_CLOSING
+        frames.receive_data(data)
+        for event in frames.events():
             if isinstance(event, CloseConnection):
-                self._end(event, received)
+                self._end(frames, event, received)
             elif is_closing:
                 continue
             elif isinstance(event, BytesMessage):
                 self._message_bytes += len(event.data)
                 if self._message_bytes > self._max_message_bytes:
                     detail = f"a message of more than {self._max_message_bytes} bytes"
-                    self._end(CloseConnection(CloseReason.MESSAGE_TOO_BIG, detail), received)
+                    self._end(frames, CloseConnection(CloseReason.MESSAGE_TOO_BIG, detail), received)
                 else:
                     payloads.append(event.data)
                     if event.message_finished:
                         self._message_bytes = 0
             elif isinstance(event, TextMessage):
                 # MQTT 5.0 section 6: the server must close the connection.
-                self._end(CloseConnection(CloseReason.UNSUPPORTED_DATA, "a text frame"), received)
+                self._end(frames, CloseConnection(CloseReason.UNSUPPORTED_DATA, "a text frame"), received)
             elif isinstance(event, Ping):
-                received.answer += self._protocol.send(event.response())
+                received.answer += frames.send(event.response())
             if self._has_ended:
                 break
         received.mqtt = b"".join(payloads)
 
-    def _end(self, event: CloseConnection, received: Received) -> None:
+    def _end(self, frames: Connection, event: CloseConnection, received: Received) -> None:
         """End because of the client's Close, or of its mistake, for which the state is still open."""
         self._has_ended = True
-        is_mistake = self._protocol.state is ConnectionState.OPEN
+        is_mistake = frames.state is ConnectionState.OPEN
         received.end = End.FAILED if is_mistake else End.CLOSED
         received.detail = event.reason or ""
-        if self._protocol.state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):
-            received.answer += self._protocol.send(event.response())
+        if frames.state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):
+            received.answer += frames.send(event.response())
 
 
 def _response(status: HTTPStatus) -> bytes:
     version = "Sec-WebSocket-Version: 13\r\n" if status is HTTPStatus.UPGRADE_REQUIRED else ""
     head = f"HTTP/1.1 {status.value} {status.phrase}\r\n{version}Connection: close\r\nContent-Length: 0\r\n\r\n"
     return head.encode()
+
+
+def _parse(handshake: WSConnection, head: bytes) -> Request:
+    # wsproto takes older versions of HTTP, which have no upgrade (RFC 6455 section 4.2.1).
+    if not head.partition(b"\r\n")[0].endswith(b" HTTP/1.1"):
+        raise RefusedRequestError("not HTTP/1.1")
+    try:
+        handshake.receive_data(head)
+        request = next(handshake.events(), None)
+    except RemoteProtocolError as error:
+        hint = error.event_hint
+        status = hint.status_code if isinstance(hint, RejectConnection) else HTTPStatus.BAD_REQUEST
+        raise RefusedRequestError(str(error), status) from None
+    except ValueError as error:
+        # A header that must be a text is none.
+        raise RefusedRequestError(f"malformed header: {error}") from None
+    if not isinstance(request, Request):
+        raise RefusedRequestError("no request for a WebSocket")
+    return request

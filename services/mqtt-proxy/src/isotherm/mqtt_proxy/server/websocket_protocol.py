@@ -31,7 +31,7 @@ class WebSocketTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         """Return whether nothing more is sent."""
-        return self._transport.is_closing() or not self._socket.is_open
+        return self._transport.is_closing() or self._socket.is_closing
 
     def write(self, data: Any) -> None:
         """Send bytes as one frame; nothing when the WebSocket is not open."""
