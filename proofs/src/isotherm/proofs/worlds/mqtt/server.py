@@ -206,7 +206,7 @@ class ServerHost:
 
     def _begin(self) -> None:
         settings = self._environment.settings.model_copy(update={"processes": self._processes})
-        self._supervisor = Supervisor(settings, [], None, Stop())
+        self._supervisor = Supervisor(settings, [], {}, Stop())
         for number in range(self._processes):
             self.loop.create_task(self._supervisor._keep_running(number)).add_done_callback(self._watch_ended)
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import re2  # type: ignore[import-untyped]  # it ships no types
@@ -14,9 +15,11 @@ import isotherm.schemas
 from isotherm import kcql
 from isotherm.kcql.filters import matches_filter, without_share
 from isotherm.kcql.projection.compiler import compile_projection
+from isotherm.payloads.protobuf import DescriptorError, MessageDecoder
 
-CLAUSES = frozenset(("IGNORE", "WITHFORMAT", "WITHSTRUCTURE"))
-_FORMATS = ("RAW",)
+CLAUSES = frozenset(("IGNORE", "PROPERTIES", "WITHFORMAT", "WITHSTRUCTURE"))
+_FORMATS = ("PROTOBUF", "RAW")
+_DESCRIPTOR, _MESSAGE = "protobuf.descriptor", "protobuf.message"
 _RESERVED = ("isotherm.", "__")
 """Beginnings of the names of topics that belong to the suite or to Kafka itself."""
 _CACHED_TOPICS = 10_000
@@ -49,6 +52,8 @@ class Route:
     device_level: int | None = None
     metric: str | None = None
     project: Callable[[kcql.Record], dict[str, Any]] | None = None
+    decode: Callable[[bytes], list[dict[str, Any]]] | None = None
+    """Reads payloads in a format that the route names, and raises PayloadError; None for the publish's content type."""
     is_raw: bool = False
     """Whether the record's value is the payload as it came, and not readings in Avro."""
 
@@ -158,8 +163,25 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
         device_level=_only_plus(topic_filter) if device_level is None else device_level,
         metric=target if target in metrics else None,
         project=None if selects_all and not statement.ignore else projection.row,
+        decode=_decoder(statement, text),
         is_raw=is_raw,
     )
+
+
+def _decoder(statement: kcql.Statement, text: str) -> Callable[[bytes], list[dict[str, Any]]] | None:
+    """Return what reads the payloads of WITHFORMAT PROTOBUF. Raises RouteError for other or missing properties."""
+    properties = statement.properties
+    if statement.format != "PROTOBUF":
+        if properties:
+            raise RouteError(f"{text}: PROPERTIES belong to WITHFORMAT PROTOBUF")
+        return None
+    if properties.keys() != {_DESCRIPTOR, _MESSAGE}:
+        expected = f"PROPERTIES('{_DESCRIPTOR}'='file', '{_MESSAGE}'='package.Type')"
+        raise RouteError(f"{text}: WITHFORMAT PROTOBUF needs {expected}, and no other property")
+    try:
+        return MessageDecoder(Path(properties[_DESCRIPTOR]).read_bytes(), properties[_MESSAGE]).decode
+    except (OSError, DescriptorError) as error:
+        raise RouteError(f"{text}: {_DESCRIPTOR}: {error}") from None
 
 
 def _only_plus(topic_filter: str) -> int | None:
