@@ -63,7 +63,7 @@ tests: setup
 	@$(PYTEST) -n $(or $(PROCESSES),4) --no-loadscope-reorder -m "not ($(LEFT_OUT))"
 
 contracts: setup ## Check every promise between the services; needs no server
-	@$(PYTEST) -q -m "not integration" schemas contracts-tests
+	@$(PYTEST) -q -n $(or $(PROCESSES),2) -m "not integration" schemas contracts-tests
 
 contracts-update: setup ## Write pacts, recordings and the AsyncAPI document again: make contracts-update REASON="why they change"
 	@$(BIN)/python -m isotherm.contracts update --reason "$(REASON)"
