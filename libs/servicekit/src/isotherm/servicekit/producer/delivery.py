@@ -77,6 +77,8 @@ class LoopProducer:
         self.failed_reports = 0
         """Number of `on_delivery` callbacks that raised; asyncio's exception handler logs these errors."""
         self.on_fatal: Callable[[KafkaError], None] = _log_fatal
+        self.on_polled: Callable[[], None] = lambda: None
+        """Called after each poll, before anybody who waits for reports goes on. It must not raise."""
         self._retired: list[Producer] = []
         self._signal: ReportSignal | None = None
         self._is_signalled = False
@@ -198,6 +200,35 @@ class LoopProducer:
             self._note(failure)
         if self._guard is None and self._timer is None and handed_over:
             self._expect_reports()
+
+    @property
+    def left(self) -> int:
+        """How many more records may be outstanding."""
+        return self.max_outstanding - self.outstanding
+
+    def count_produced(self, records: int) -> None:
+        """Count records that the caller passed to `producer` itself, each with a delivery callback of its own.
+
+        The callback gets (error, message) of confluent-kafka. It passes an error to `decide_failed`. The caller counts
+        the other reports with `count_reported`, at the latest in `on_polled`.
+        """
+        self.outstanding += records
+        if self._guard is None and self._timer is None:
+            self._expect_reports()
+
+    def count_reported(self, records: int) -> None:
+        """Count delivery reports without an error, of records that `count_produced` counted."""
+        self.outstanding -= records
+
+    def decide_failed(self, error: KafkaError, message: Message, on_delivery: OnDelivery) -> None:
+        """Decide about a record of `count_produced` whose report has an error, as `produce` does."""
+
+        def finish(last: KafkaError | None) -> None:
+            self.outstanding -= 1
+            on_delivery(last)
+
+        if not self._is_tried_again(error, message, finish):
+            finish(error)
 
     async def send(self, topic: str, *, key: bytes | str | None, value: bytes | None, headers: Headers = ()) -> None:
         """Produce one record, waiting for room first, and return when Kafka has it.
@@ -332,6 +363,7 @@ class LoopProducer:
             self._poll_soon()
             raise
         finally:
+            self.on_polled()
             # Schedule the next poll after an exception too: without it no other record would ever be reported, and a
             # caller that waits for the last one would never return.
             if served:
