@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,7 +15,11 @@ from isotherm.kcql.filters import matches_filter, without_share
 from isotherm.kcql.projection.compiler import compile_projection
 
 CLAUSES = frozenset(("IGNORE", "WITHSTRUCTURE"))
+PLAIN_FIELDS = ("device_id", "metric", "value", "unit", "event_time", "sequence")
+"""The fields of a reading that a payload may give and that are scalars."""
 _CACHED_TOPICS = 10_000
+_ALL = kcql.Field(kcql.Path(kcql.Part.VALUE), wildcard=True)
+_SAME_NAMES = {name: name for name in PLAIN_FIELDS}
 _KAFKA_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 # Devices choose the topics, and `(x+)+y` keeps a backtracking engine busy for hours: RE2 takes linear time (ADR 111).
 _RE2_OPTIONS = re2.Options()
@@ -45,6 +49,8 @@ class Route:
     device_level: int | None = None
     metric: str | None = None
     project: Callable[[kcql.Record], dict[str, Any]] | None = None
+    plain_names: Mapping[str, str] | None = None
+    """The fields of PLAIN_FIELDS by their name in the payload; None for a route that does more than rename them."""
 
 
 class ResolvedRoute(NamedTuple):
@@ -119,7 +125,7 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
         raise RouteError(f"{text}: {clause} has no effect in the MQTT proxy; it uses {', '.join(sorted(CLAUSES))}")
     topic_filter = statement.source
     projection = compile_projection(statement)
-    selects_all = statement.fields == (kcql.Field(kcql.Path(kcql.Part.VALUE), wildcard=True),)
+    selects_all = statement.fields == (_ALL,)
     target: str | None = None
     target_of: Callable[[kcql.Record], str] | None = None
     if statement.target_from is None:
@@ -136,7 +142,23 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
         device_level=_only_plus(topic_filter) if device_level is None else device_level,
         metric=target if target in metrics else None,
         project=None if selects_all and not statement.ignore else projection.row,
+        plain_names=_plain_names(statement),
     )
+
+
+def _plain_names(statement: kcql.Statement) -> Mapping[str, str] | None:
+    """Return `Route.plain_names` of a statement."""
+    if statement.ignore or statement.with_structure or statement.target_from is not None:
+        return None
+    if statement.fields == (_ALL,):
+        return _SAME_NAMES
+    names: dict[str, str] = {}
+    for field in statement.fields:
+        path, name = field.path, field.alias or field.natural_name
+        if field.wildcard or path.part is not kcql.Part.VALUE or len(path.segments) != 1 or name not in PLAIN_FIELDS:
+            return None
+        names[path.segments[0]] = name
+    return names if len(names) == len(set(names.values())) == len(statement.fields) else None
 
 
 def _only_plus(topic_filter: str) -> int | None:
@@ -168,6 +190,7 @@ def regex_routes(text: str, *, device_level: int | None) -> list[Route]:
                 target=pair[1],
                 device_level=device_level,
                 metric=pair[1],
+                plain_names=_SAME_NAMES,
             )
         )
     return routes
