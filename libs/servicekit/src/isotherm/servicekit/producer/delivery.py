@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import cast
+from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -140,10 +140,7 @@ class LoopProducer:
             self.outstanding -= 1
             on_delivery(error)
 
-        def report(error: KafkaError | None, message: Message) -> None:
-            if error is None or not self._is_tried_again(error, message, finish):
-                finish(error)
-
+        report = partial(self._report, headers, finish)
         try:
             self.producer.produce(
                 topic, value=value, key=key, headers=list(headers), on_delivery=report, partition=partition
@@ -171,10 +168,6 @@ class LoopProducer:
         left = len(records)
         failed: KafkaError | None = None
 
-        def report(error: KafkaError | None, message: Message) -> None:
-            if error is None or not self._is_tried_again(error, message, finish):
-                finish(error)
-
         def finish(error: KafkaError | None) -> None:
             nonlocal left, failed
             if error is not None:
@@ -185,11 +178,13 @@ class LoopProducer:
                 on_delivery(failed)
 
         handed_over = 0
-        produce = self.producer.produce
+        produce, shared = self.producer.produce, None
         try:
             for topic, key, value, headers in records:
                 if self.outstanding >= self.max_outstanding:
                     raise BufferError
+                if headers is not shared:
+                    report, shared = partial(self._report, headers, finish), headers
                 produce(topic, value=value, key=key, headers=headers, on_delivery=report)
                 handed_over += 1
                 self.outstanding += 1
@@ -220,15 +215,14 @@ class LoopProducer:
         """Count delivery reports without an error, of records that `count_produced` counted."""
         self.outstanding -= records
 
-    def decide_failed(self, error: KafkaError, message: Message, on_delivery: OnDelivery) -> None:
+    def decide_failed(self, error: KafkaError, message: Message, headers: Headers, on_delivery: OnDelivery) -> None:
         """Decide about a record of `count_produced` whose report has an error, as `produce` does."""
 
         def finish(last: KafkaError | None) -> None:
             self.outstanding -= 1
             on_delivery(last)
 
-        if not self._is_tried_again(error, message, finish):
-            finish(error)
+        self._report(headers, finish, error, message)
 
     async def send(self, topic: str, *, key: bytes | str | None, value: bytes | None, headers: Headers = ()) -> None:
         """Produce one record, waiting for room first, and return when Kafka has it.
@@ -266,8 +260,15 @@ class LoopProducer:
         while self.outstanding:
             await self._next_report()
 
-    def _is_tried_again(self, error: KafkaError, message: Message, on_delivery: OnDelivery) -> bool:
-        """Produce a record of a refused batch in a batch of its own; False if the error was for this record alone."""
+    def _report(self, headers: Headers, finish: OnDelivery, error: KafkaError | None, message: Message) -> None:
+        if error is None or not self._is_tried_again(error, message, headers, finish):
+            finish(error)
+
+    def _is_tried_again(self, error: KafkaError, message: Message, headers: Headers, on_delivery: OnDelivery) -> bool:
+        """Produce a record of a refused batch in a batch of its own; False if the error was for this record alone.
+
+        A delivery report of confluent-kafka has no headers, so they are given.
+        """
         if self._make_single is None or error.code() not in _REFUSED_BATCH:
             return False
         if self._single is None:
@@ -279,7 +280,7 @@ class LoopProducer:
                 str(message.topic()),
                 key=message.key(),
                 value=message.value(),
-                headers=cast(Headers, message.headers() or ()),
+                headers=headers,
                 on_delivery=lambda last: self._finish_again(last, on_delivery),
                 partition=int(message.partition() or 0),
             )

@@ -63,7 +63,7 @@ class Qos1Receiver:
         """
         translated = TranslatedPublish([record], [(record.topic, 1)])
         pending = PendingPublish(self, publish, translated, ack, in_flight=(size, started_s))
-        self.pipeline.producer.decide_failed(error, message, pending)
+        self.pipeline.producer.decide_failed(error, message, record.headers, pending)
 
     def refusal(self, translated: TranslatedPublish) -> Reason | None:
         """Return the reason with which to refuse an invalid publish of QoS 1; None to store it."""
