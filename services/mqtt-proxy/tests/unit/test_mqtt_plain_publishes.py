@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import hypothesis.strategies as st
 import pytest
@@ -124,9 +125,14 @@ def test_both_ways_are_equal(
 
 def test_the_compiled_way_is_taken(loop: asyncio.AbstractEventLoop) -> None:
     world = PlainWorld(loop, is_compiled=True)
-    taken: list[int] = []
+    handler, taken = world.connection._publishes, cast(list[int], [])
     take = world.plain.take
-    world.connection._publishes.plain = type("Counted", (), {"take": lambda _self: taken.append(take()) or taken[-1]})()
+
+    def counted() -> int:
+        taken.append(take())
+        return taken[-1]
+
+    handler.plain = cast(Any, SimpleNamespace(take=counted, close=world.plain.close))
     world.receive(b"".join(plain(number) for number in range(1, 21)))
     assert taken == [20]
     world.report([None] * 20)

@@ -29,7 +29,7 @@ COMPILED_ROUTES = [
 
 
 def translator(**rules: Any) -> Translator:
-    given_rules = {
+    defaults: dict[str, Any] = {
         "units": UNITS,
         "dead_letter_topic": "dead",
         "connector": "mqtt-proxy",
@@ -41,7 +41,7 @@ def translator(**rules: Any) -> Translator:
     return Translator(
         Router(COMPILED_ROUTES, first_match_only=False),
         dict.fromkeys(TARGETS, ENCODE),
-        IngestRules(**given_rules | rules),
+        IngestRules(**defaults | rules),
     )
 
 
