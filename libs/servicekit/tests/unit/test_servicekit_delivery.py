@@ -223,8 +223,8 @@ class Produced:
     def value(self) -> bytes:
         return self._value
 
-    def headers(self) -> list[tuple[str, bytes]]:
-        return [("h", b"1")]
+    def headers(self) -> None:
+        """A delivery report of confluent-kafka has no headers."""
 
 
 class RefusingProducer:
@@ -232,7 +232,7 @@ class RefusingProducer:
 
     def __init__(self, records_in_batch: int = 100) -> None:
         self._batch_size = records_in_batch
-        self._batch: list[tuple[Produced, Callable[[KafkaError | None, Any], None]]] = []
+        self._batch: list[tuple[Produced, tuple[int, object], Callable[[KafkaError | None, Any], None]]] = []
         self.stored: list[tuple[bytes, int, object]] = []
 
     def produce(
@@ -245,17 +245,16 @@ class RefusingProducer:
         headers: object = (),
         **_rest: Any,
     ) -> None:
-        self._batch.append((Produced(topic, value), on_delivery))
-        self._sent = (partition, headers)
+        self._batch.append((Produced(topic, value), (partition, headers), on_delivery))
 
     def poll(self, _timeout_s: float) -> int:
         produced, self._batch = self._batch, []
         for begin in range(0, len(produced), self._batch_size):
             batch = produced[begin : begin + self._batch_size]
-            is_refused = any(record.value() == b"poison" for record, _ in batch)
-            for record, report in batch:
+            is_refused = any(record.value() == b"poison" for record, *_ in batch)
+            for record, sent, report in batch:
                 if not is_refused:
-                    self.stored.append((record.value(), *self._sent))
+                    self.stored.append((record.value(), *sent))
                 report(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE) if is_refused else None, record)
         return len(produced)
 
@@ -280,15 +279,15 @@ async def test_only_the_record_at_fault_fails_when_kafka_refuses_its_batch(is_to
     for value in (b"1", b"poison", b"2"):
         report = partial(reports.__setitem__, value)
         if is_together:
-            producer.produce_all([("t", b"k", value, [])], report)
+            producer.produce_all([("t", b"k", value, [("h", value)])], report)
         else:
-            producer.produce("t", key=b"k", value=value, on_delivery=report)
+            producer.produce("t", key=b"k", value=value, headers=[("h", value)], on_delivery=report)
     await producer.drain()
     failed = reports.pop(b"poison")
     assert failed is not None
     assert failed.code() == KafkaError.MSG_SIZE_TOO_LARGE
     assert reports == {b"1": None, b"2": None}
-    assert single.stored == [(value, 3, [("h", b"1")]) for value in (b"1", b"2")], "partition and headers as before"
+    assert single.stored == [(value, 3, [("h", value)]) for value in (b"1", b"2")], "partition and headers as before"
     assert producer.outstanding == 0
 
     producer.produce("t", key=b"k", value=b"3", on_delivery=partial(reports.__setitem__, b"3"))

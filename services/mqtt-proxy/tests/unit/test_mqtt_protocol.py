@@ -23,13 +23,13 @@ from isotherm.mqtt_proxy.codec import properties as props
 from isotherm.mqtt_proxy.codec.packets import Connect, PacketType, Publish
 from isotherm.mqtt_proxy.codec.properties import Property
 from isotherm.mqtt_proxy.codec.reasons import Reason
+from isotherm.mqtt_proxy.protocol.connack import connack_properties
 from isotherm.mqtt_proxy.protocol.state_machine import (
     Disconnect,
     Event,
     Failure,
     Release,
     ServerProtocol,
-    connack_properties,
 )
 
 

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 PREFIX = "isotherm_mqtt_proxy"
 _QOS = ("0", "1", "2")
-_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+LATENCY_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 GAUGES = {
@@ -70,7 +70,7 @@ class Metrics(Collector):
         self.producers_replaced = 0
         self.gauges: dict[str, Callable[[], float]] = {}
         """Functions that return the value of a gauge, by its name in GAUGES."""
-        self._latency = [0] * (len(_BOUNDS_S) + 1)
+        self._latency = [0] * (len(LATENCY_BOUNDS_S) + 1)
         self._latency_sum_s = 0.0
 
     def count_stored(self, publish: StoredPublish, qos: int, seconds: float) -> None:
@@ -83,8 +83,27 @@ class Metrics(Collector):
             self.dead_letters_unstored[reason] += 1
         if publish.dropped:
             self.dropped["no route"] += 1
-        self._latency[bisect_left(_BOUNDS_S, seconds)] += 1
+        self._latency[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
         self._latency_sum_s += seconds
+
+    def count_received(self, qos0: int, qos1: int, payload_bytes: int) -> None:
+        """Count received publishes by QoS."""
+        self.messages_received[0] += qos0
+        self.messages_received[1] += qos1
+        self.payload_bytes += payload_bytes
+
+    def count_all_stored(
+        self, readings: Sequence[tuple[str, int, int]], latencies: Sequence[int], latency_sum_s: float
+    ) -> None:
+        """Count valid publishes that Kafka stored, as `count_stored` does.
+
+        `readings` holds Kafka topic, QoS and number; `latencies` the number of publishes by bucket of LATENCY_BOUNDS_S.
+        """
+        for topic, qos, number in readings:
+            self.readings[topic, _QOS[qos]] += number
+        for bucket, number in enumerate(latencies):
+            self._latency[bucket] += number
+        self._latency_sum_s += latency_sum_s
 
     def collect(self) -> Iterable[Metric]:
         """Yield every metric in Prometheus' terms."""
@@ -170,7 +189,7 @@ class Metrics(Collector):
 
     def _histogram(self) -> Metric:
         seen, buckets = 0, []
-        for bound, count in zip((*map(str, _BOUNDS_S), "+Inf"), self._latency, strict=True):
+        for bound, count in zip((*map(str, LATENCY_BOUNDS_S), "+Inf"), self._latency, strict=True):
             seen += count
             buckets.append((bound, float(seen)))
         return HistogramMetricFamily(

@@ -23,10 +23,11 @@ from isotherm.mqtt_proxy.delivery.transactional_writer import FatalTransactionEr
 from isotherm.mqtt_proxy.delivery.transactions import Transactions
 from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules, ensure_dead_letter_topic
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
+from isotherm.mqtt_proxy.ingest.plain_route import Encode
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.routes import Router
 from isotherm.mqtt_proxy.ingest.topic_encoders import TopicEncoders
-from isotherm.mqtt_proxy.ingest.translation import Encode, Translator
+from isotherm.mqtt_proxy.ingest.translation import Translator
 from isotherm.mqtt_proxy.kafka_clients import (
     build_fencing_producer,
     build_heartbeat_consumer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import cast
+from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -77,6 +77,8 @@ class LoopProducer:
         self.failed_reports = 0
         """Number of `on_delivery` callbacks that raised; asyncio's exception handler logs these errors."""
         self.on_fatal: Callable[[KafkaError], None] = _log_fatal
+        self.on_polled: Callable[[], None] = lambda: None
+        """Called after each poll, before anybody who waits for reports goes on. It must not raise."""
         self._retired: list[Producer] = []
         self._signal: ReportSignal | None = None
         self._is_signalled = False
@@ -138,10 +140,7 @@ class LoopProducer:
             self.outstanding -= 1
             on_delivery(error)
 
-        def report(error: KafkaError | None, message: Message) -> None:
-            if error is None or not self._is_tried_again(error, message, finish):
-                finish(error)
-
+        report = partial(self._report, headers, finish)
         try:
             self.producer.produce(
                 topic, value=value, key=key, headers=list(headers), on_delivery=report, partition=partition
@@ -169,10 +168,6 @@ class LoopProducer:
         left = len(records)
         failed: KafkaError | None = None
 
-        def report(error: KafkaError | None, message: Message) -> None:
-            if error is None or not self._is_tried_again(error, message, finish):
-                finish(error)
-
         def finish(error: KafkaError | None) -> None:
             nonlocal left, failed
             if error is not None:
@@ -183,11 +178,13 @@ class LoopProducer:
                 on_delivery(failed)
 
         handed_over = 0
-        produce = self.producer.produce
+        produce, shared = self.producer.produce, None
         try:
             for topic, key, value, headers in records:
                 if self.outstanding >= self.max_outstanding:
                     raise BufferError
+                if headers is not shared:
+                    report, shared = partial(self._report, headers, finish), headers
                 produce(topic, value=value, key=key, headers=headers, on_delivery=report)
                 handed_over += 1
                 self.outstanding += 1
@@ -198,6 +195,34 @@ class LoopProducer:
             self._note(failure)
         if self._guard is None and self._timer is None and handed_over:
             self._expect_reports()
+
+    @property
+    def left(self) -> int:
+        """How many more records may be outstanding."""
+        return self.max_outstanding - self.outstanding
+
+    def count_produced(self, records: int) -> None:
+        """Count records that the caller passed to `producer` itself, each with a delivery callback of its own.
+
+        The callback gets (error, message) of confluent-kafka. It passes an error to `decide_failed`. The caller counts
+        the other reports with `count_reported`, at the latest in `on_polled`.
+        """
+        self.outstanding += records
+        if self._guard is None and self._timer is None:
+            self._expect_reports()
+
+    def count_reported(self, records: int) -> None:
+        """Count delivery reports without an error, of records that `count_produced` counted."""
+        self.outstanding -= records
+
+    def decide_failed(self, error: KafkaError, message: Message, headers: Headers, on_delivery: OnDelivery) -> None:
+        """Decide about a record of `count_produced` whose report has an error, as `produce` does."""
+
+        def finish(last: KafkaError | None) -> None:
+            self.outstanding -= 1
+            on_delivery(last)
+
+        self._report(headers, finish, error, message)
 
     async def send(self, topic: str, *, key: bytes | str | None, value: bytes | None, headers: Headers = ()) -> None:
         """Produce one record, waiting for room first, and return when Kafka has it.
@@ -235,8 +260,15 @@ class LoopProducer:
         while self.outstanding:
             await self._next_report()
 
-    def _is_tried_again(self, error: KafkaError, message: Message, on_delivery: OnDelivery) -> bool:
-        """Produce a record of a refused batch in a batch of its own; False if the error was for this record alone."""
+    def _report(self, headers: Headers, finish: OnDelivery, error: KafkaError | None, message: Message) -> None:
+        if error is None or not self._is_tried_again(error, message, headers, finish):
+            finish(error)
+
+    def _is_tried_again(self, error: KafkaError, message: Message, headers: Headers, on_delivery: OnDelivery) -> bool:
+        """Produce a record of a refused batch in a batch of its own; False if the error was for this record alone.
+
+        A delivery report of confluent-kafka has no headers, so they are given.
+        """
         if self._make_single is None or error.code() not in _REFUSED_BATCH:
             return False
         if self._single is None:
@@ -248,7 +280,7 @@ class LoopProducer:
                 str(message.topic()),
                 key=message.key(),
                 value=message.value(),
-                headers=cast(Headers, message.headers() or ()),
+                headers=headers,
                 on_delivery=lambda last: self._finish_again(last, on_delivery),
                 partition=int(message.partition() or 0),
             )
@@ -332,6 +364,7 @@ class LoopProducer:
             self._poll_soon()
             raise
         finally:
+            self.on_polled()
             # Schedule the next poll after an exception too: without it no other record would ever be reported, and a
             # caller that waits for the last one would never return.
             if served:

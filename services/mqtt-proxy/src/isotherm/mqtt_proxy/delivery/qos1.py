@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.transactional_writer import RECORDS_AT_FAULT
+from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
 from isotherm.mqtt_proxy.ingest.translation import IngestContext, TranslatedPublish
 from isotherm.mqtt_proxy.protocol.ack_queue import NOT_STORED, AckQueue, PendingAck
 from isotherm.mqtt_proxy.protocol.client_port import ClientPort
@@ -45,6 +46,25 @@ class Qos1Receiver:
             ack = self.acks.expect(publish.packet_id)
         PendingPublish(self, publish, translated, ack).send()
 
+    def decide_failed(
+        self,
+        publish: Publish,
+        record: ProducerRecord,
+        ack: PendingAck | None,
+        *,
+        size: int,
+        started_s: float,
+        error: KafkaError,
+        message: Message,
+    ) -> None:
+        """Decide about a publish that `hotpath` produced as one record and Kafka did not store.
+
+        `size` is what the in-flight gate counts of it; `error` and `message` are those of the delivery report.
+        """
+        translated = TranslatedPublish([record], [(record.topic, 1)])
+        pending = PendingPublish(self, publish, translated, ack, in_flight=(size, started_s))
+        self.pipeline.producer.decide_failed(error, message, record.headers, pending)
+
     def refusal(self, translated: TranslatedPublish) -> Reason | None:
         """Return the reason with which to refuse an invalid publish of QoS 1; None to store it."""
         return self.pipeline.refusal(translated, self._protocol.version)
@@ -65,15 +85,21 @@ class PendingPublish:
     __slots__ = ("_ack", "_is_dead_letter", "_publish", "_receiver", "_size", "_started_s", "_translated")
 
     def __init__(
-        self, receiver: Qos1Receiver, publish: Publish, translated: TranslatedPublish, ack: PendingAck | None
+        self,
+        receiver: Qos1Receiver,
+        publish: Publish,
+        translated: TranslatedPublish,
+        ack: PendingAck | None,
+        *,
+        in_flight: tuple[int, float] | None = None,
     ) -> None:
+        """`in_flight` is given for records that were produced before: what the gate counts of them, and since when."""
         self._receiver = receiver
         self._publish = publish
         self._translated = translated
         self._ack = ack
         self._is_dead_letter = False
-        self._size = 0
-        self._started_s = receiver.pipeline.clock()
+        self._size, self._started_s = in_flight or (0, receiver.pipeline.clock())
 
     def send(self) -> None:
         """Pass all records to the producer."""
@@ -89,6 +115,9 @@ class PendingPublish:
     def __call__(self, error: KafkaError | None) -> None:
         receiver, publish, translated = self._receiver, self._publish, self._translated
         pipeline = receiver.pipeline
+        if error is not None:
+            # What the same poll reported before comes first, because the connection may end now.
+            pipeline.producer.on_polled()
         pipeline.gate.release(len(translated.records), self._size)
         if error is None:
             pipeline.metrics.count_stored(translated, publish.qos, pipeline.clock() - self._started_s)

@@ -26,6 +26,11 @@ class InflightGate:
         self.is_congested = False
 
     @property
+    def left(self) -> tuple[int, int]:
+        """How many records and bytes fit before the gate is congested."""
+        return self._max_records - self.records, self._max_bytes - self.bytes
+
+    @property
     def parked(self) -> int:
         """How many clients wait."""
         return len(self._parked)

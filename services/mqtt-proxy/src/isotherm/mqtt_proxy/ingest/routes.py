@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +22,11 @@ _FORMATS = ("PROTOBUF", "RAW")
 _DESCRIPTOR, _MESSAGE = "protobuf.descriptor", "protobuf.message"
 _RESERVED = ("isotherm.", "__")
 """Beginnings of the names of topics that belong to the suite or to Kafka itself."""
+PLAIN_FIELDS = ("device_id", "metric", "value", "unit", "event_time", "sequence")
+"""The fields of a reading that a payload may give and that are scalars."""
 _CACHED_TOPICS = 10_000
+_ALL = kcql.Field(kcql.Path(kcql.Part.VALUE), wildcard=True)
+_SAME_NAMES = {name: name for name in PLAIN_FIELDS}
 _KAFKA_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 # Devices choose the topics, and `(x+)+y` keeps a backtracking engine busy for hours: RE2 takes linear time (ADR 111).
 _RE2_OPTIONS = re2.Options()
@@ -56,6 +60,8 @@ class Route:
     """Reads payloads in a format that the route names, and raises PayloadError; None for the publish's content type."""
     is_raw: bool = False
     """Whether the record's value is the payload as it came, and not readings in Avro."""
+    plain_names: Mapping[str, str] | None = None
+    """The fields of PLAIN_FIELDS by their name in the payload; None for a route that does more than rename them."""
 
 
 class ResolvedRoute(NamedTuple):
@@ -139,7 +145,7 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
         raise RouteError(f"{text}: WITHFORMAT {statement.format} is not allowed; expected {' or '.join(_FORMATS)}")
     topic_filter = statement.source
     projection = compile_projection(statement)
-    selects_all = statement.fields == (kcql.Field(kcql.Path(kcql.Part.VALUE), wildcard=True),)
+    selects_all = statement.fields == (_ALL,)
     is_raw = statement.format == "RAW"
     if is_raw and not (selects_all and statement.clauses == {"WITHFORMAT"}):
         raise RouteError(f"{text}: WITHFORMAT RAW stores payloads as they come: it takes SELECT * and no other clause")
@@ -165,6 +171,7 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
         project=None if selects_all and not statement.ignore else projection.row,
         decode=_decoder(statement, text),
         is_raw=is_raw,
+        plain_names=_plain_names(statement),
     )
 
 
@@ -182,6 +189,23 @@ def _decoder(statement: kcql.Statement, text: str) -> Callable[[bytes], list[dic
         return MessageDecoder(Path(properties[_DESCRIPTOR]).read_bytes(), properties[_MESSAGE]).decode
     except (OSError, DescriptorError) as error:
         raise RouteError(f"{text}: {_DESCRIPTOR}: {error}") from None
+
+
+def _plain_names(statement: kcql.Statement) -> Mapping[str, str] | None:
+    """Return `Route.plain_names` of a statement."""
+    if statement.format is not None or statement.target_from is not None:
+        return None
+    if statement.ignore or statement.with_structure:
+        return None
+    if statement.fields == (_ALL,):
+        return _SAME_NAMES
+    names: dict[str, str] = {}
+    for field in statement.fields:
+        path, name = field.path, field.alias or field.natural_name
+        if field.wildcard or path.part is not kcql.Part.VALUE or len(path.segments) != 1 or name not in PLAIN_FIELDS:
+            return None
+        names[path.segments[0]] = name
+    return names if len(names) == len(set(names.values())) == len(statement.fields) else None
 
 
 def _only_plus(topic_filter: str) -> int | None:
@@ -216,6 +240,7 @@ def regex_routes(text: str, *, device_level: int | None, is_raw: bool = False) -
                 device_level=device_level,
                 metric=pair[1],
                 is_raw=is_raw,
+                plain_names=None if is_raw else _SAME_NAMES,
             )
         )
     return routes

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from isotherm.mqtt_proxy.ingest.translation import Encode
+from isotherm.mqtt_proxy.ingest.plain_route import Encode
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.registry_client import SchemaRegistryError

@@ -6,7 +6,7 @@ of that route.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,13 +22,13 @@ from isotherm.mqtt_proxy.ingest.headers import (
     publish_headers,
     user_properties,
 )
+from isotherm.mqtt_proxy.ingest.plain_route import Encode, PlainRoute, plain_route
 from isotherm.mqtt_proxy.ingest.producer_record import RECORD_BYTES, Headers, ProducerRecord, headers_bytes
 from isotherm.mqtt_proxy.ingest.routes import ResolvedRoute, Router
 from isotherm.mqtt_proxy.ingest.sequences import SequenceGenerator
 from isotherm.servicekit.avro import WireFormatError
 from isotherm.servicekit.throttling.rates import Rate, TokenBucket
 
-Encode = Callable[[Mapping[str, Any]], bytes]
 DevicePolicy = Literal["payload", "topic", "user"]
 
 _REASONS = {
@@ -151,6 +151,7 @@ class Translator:
         self._rules = rules
         self._is_bound = rules.device_id != "payload"
         self._sequences = SequenceGenerator(rules.process)
+        self.take_sequences = self._sequences.take
         self._dead_letters = TokenBucket(rules.dead_letters, 0.0) if rules.dead_letters else None
         self._dead_letter_headers: Headers = [
             (f"{PREFIX}connector.name", rules.connector.encode()),
@@ -202,6 +203,29 @@ class Translator:
                 else:
                     translated.readings.append((route.target, len(records)))
         return translated
+
+    def plain_route(self, topic: str, context: IngestContext) -> PlainRoute | None:
+        """Return how the plain payloads of a topic become records; None when that takes `translate`."""
+        try:
+            resolved = self._resolve(topic)
+            if len(resolved) != 1:
+                return None
+            route, target, device_id, metric = resolved[0]
+            if target is None or route.plain_names is None:
+                return None
+            bound = self._bound_device(device_id, context) if self._is_bound else None
+        except InvalidPublishError:
+            return None
+        return plain_route(
+            target,
+            encode=self._encoders[target],
+            names=route.plain_names,
+            is_strict=route.project is None,
+            device_id=(device_id or context.client_id) if bound is None else bound,
+            is_bound=bound is not None,
+            metric=metric,
+            units=self._rules.units,
+        )
 
     def dead_letter(self, publish: Publish, context: IngestContext, detail: str) -> TranslatedPublish:
         """Return the dead letter of a publish whose record Kafka refuses for the record's own sake (`detail`)."""

@@ -33,7 +33,7 @@ class AckQueue:
     `acknowledged` counts the successful ones by QoS. The queue calls `on_sent` after it passed packets to `protocol`.
     """
 
-    __slots__ = ("_acknowledged", "_is_closed", "_on_sent", "_packet_type", "_protocol", "_qos", "_waiting")
+    __slots__ = ("_acknowledged", "_is_closed", "_on_sent", "_packet_type", "_protocol", "_qos", "waiting")
 
     def __init__(
         self,
@@ -48,16 +48,17 @@ class AckQueue:
         self._qos = 1 if packet_type is PacketType.PUBACK else 2
         self._acknowledged = acknowledged
         self._on_sent = on_sent
-        self._waiting: deque[PendingAck] = deque()
+        self.waiting: deque[PendingAck] = deque()
+        """In the order of their PUBLISH. `hotpath` appends acknowledgements of its own, which have the same fields."""
         self._is_closed = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def expect(self, packet_id: int) -> PendingAck:
         """Queue the acknowledgement of a PUBLISH behind those of earlier ones and return it."""
         ack = PendingAck(packet_id)
-        self._waiting.append(ack)
+        self.waiting.append(ack)
         return ack
 
     def complete(self, ack: PendingAck, reason: Reason = SUCCESS) -> None:
@@ -69,10 +70,12 @@ class AckQueue:
             return
         ack.reason = reason
         ack.is_complete = True
-        waiting = self._waiting
-        if not waiting[0].is_complete:
-            return
-        protocol, packet_type = self._protocol, self._packet_type
+        if self.waiting[0].is_complete:
+            self.send_complete()
+
+    def send_complete(self) -> None:
+        """Send every complete acknowledgement at the head of the queue, and call `on_sent`."""
+        waiting, protocol, packet_type = self.waiting, self._protocol, self._packet_type
         while waiting and waiting[0].is_complete:
             head = waiting.popleft()
             reason = head.reason
@@ -103,4 +106,4 @@ class AckQueue:
     def close(self) -> None:
         """Send nothing any more: the connection has ended."""
         self._is_closed = True
-        self._waiting.clear()
+        self.waiting.clear()

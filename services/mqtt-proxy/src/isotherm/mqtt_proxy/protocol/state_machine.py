@@ -6,7 +6,7 @@ It checks the order of packets and the limits, for MQTT 3.1.1 and 5.0.
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from isotherm.mqtt_proxy.codec import packets
 from isotherm.mqtt_proxy.codec.errors import PacketError
@@ -95,7 +95,7 @@ class ServerProtocol:
         self._max_bytes_now = min(max_connect_bytes or max_packet_bytes, max_packet_bytes)
         self._client_max_bytes: int | None = None
         self._allow_control_characters = allow_control_characters
-        self._topic_of = decode_any_topic if allow_control_characters else decode_topic
+        self.topic_of = decode_any_topic if allow_control_characters else decode_topic
         self._topic_alias_maximum = topic_alias_maximum
         self._aliases: dict[int, str] = {}
         self._data = b""
@@ -130,6 +130,23 @@ class ServerProtocol:
             data = self._data[self._at :] + data
         self._data = data
         self._at = 0
+
+    def unread(self) -> tuple[bytes, int, int] | None:
+        """Return the received bytes, where the next packet begins in them, and the maximum size of a packet.
+
+        None while no publish may be read. For `hotpath`, which tells with `skip` what it has handled.
+        """
+        return (self._data, self._at, self._max_bytes_now) if self.state is _CONNECTED else None
+
+    def skip(self, at: int, packets_handled: int) -> None:
+        """Continue at `at` in the bytes of `unread`; the packets before it were handled."""
+        self._at = at
+        self.packets_received += packets_handled
+
+    def send(self, acknowledgements: bytes) -> None:
+        """Send encoded acknowledgements."""
+        if self.state is _CONNECTED:
+            self._outgoing.append(acknowledgements)
 
     def take_outgoing(self) -> bytes:
         """Remove and return the bytes to send to the client."""
@@ -217,7 +234,7 @@ class ServerProtocol:
 
     def _packet(self, first: int, data: bytes, body: int, end: int) -> Event | None:
         if first >> 4 == 3 and self.state is _CONNECTED:
-            publish = packets.decode_publish(first, data, body, end, self.version, self._topic_of)
+            publish = packets.decode_publish(first, data, body, end, self.version, self.topic_of)
             return publish if self.version != V5 else self._resolve_alias(publish)
         packet_type = self._check_first_byte(first)
         reader = Reader(data, body, end)
@@ -374,23 +391,3 @@ class ServerProtocol:
         """Send a PUBACK, PUBREC or PUBCOMP; only MQTT 5 clients accept a reason other than success."""
         if self.state is _CONNECTED:
             self._outgoing.append(packets.encode_acknowledgement(packet_type, packet_id, reason))
-
-
-def connack_properties(
-    connect: Connect, *, client_id: str, receive_maximum: int, max_packet_bytes: int, **more: Any
-) -> dict[Property, Any]:
-    """Return the properties of a CONNACK: the server's limits, and the client id when the server assigned it.
-
-    `more` holds further properties by their name in lower case; None values are left out.
-    """
-    properties: dict[Property, Any] = {
-        Property.RECEIVE_MAXIMUM: receive_maximum,
-        Property.MAXIMUM_PACKET_SIZE: max_packet_bytes,
-        Property.WILDCARD_SUBSCRIPTION_AVAILABLE: 0,
-        Property.SUBSCRIPTION_IDS_AVAILABLE: 0,
-        Property.SHARED_SUBSCRIPTION_AVAILABLE: 0,
-    }
-    if not connect.client_id:
-        properties[Property.ASSIGNED_CLIENT_ID] = client_id
-    properties.update({Property[name.upper()]: value for name, value in more.items() if value is not None})
-    return properties

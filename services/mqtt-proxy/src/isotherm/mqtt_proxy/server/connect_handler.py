@@ -11,7 +11,7 @@ from isotherm.mqtt_proxy.codec.properties import Properties, Property
 from isotherm.mqtt_proxy.codec.reasons import Reason
 from isotherm.mqtt_proxy.ingest.translation import IngestContext
 from isotherm.mqtt_proxy.protocol.client_port import ClientPort
-from isotherm.mqtt_proxy.protocol.state_machine import connack_properties
+from isotherm.mqtt_proxy.protocol.connack import connack_properties
 from isotherm.mqtt_proxy.server.wills import WillScheduler, now_ms
 from isotherm.mqtt_proxy.sessions.migration import (
     OtherUsersSessionError,

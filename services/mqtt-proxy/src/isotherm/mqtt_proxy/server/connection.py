@@ -80,9 +80,9 @@ class Connection(asyncio.BufferedProtocol):
             rates=self._rates,
             receive_maximum=self._limits.receive_maximum,
             on_sent=self._on_acks_sent,
+            plain_ingest=server.plain_ingest,
         )
-        self._publish = self._publishes.publish
-        self._pubacks = self._publishes.pubacks
+        self._publish, self._pubacks = self._publishes.publish, self._publishes.pubacks
 
     @property
     def is_authenticated(self) -> bool:
@@ -170,13 +170,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._writing_paused or self._server.is_draining:
             self._pause()
             return
-        protocol, held, waiting = self._protocol, self._held, self._held.events
+        protocol, plain, held, waiting = self._protocol, self._publishes.plain, self._held, self._held.events
         before = protocol.packets_received
         self.context.ingest_ms = int(time.time() * 1000)
         while True:
             if waiting and not self._handle_held() and self._is_full():
                 self._pause()
                 break
+            if plain is not None and not waiting and not plain.take():
+                plain = None  # Where one publish is not plain, the next ones probably are not either.
             event = protocol.next_event()
             if event is None:
                 if self._has_ended():

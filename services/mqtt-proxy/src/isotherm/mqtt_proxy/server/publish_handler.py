@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from isotherm.mqtt_proxy.access.authentication import AccessControl, PublishPermissions
 from isotherm.mqtt_proxy.codec.packets import V5, PacketType, Publish
@@ -16,6 +16,11 @@ from isotherm.mqtt_proxy.protocol.ack_queue import AckQueue
 from isotherm.mqtt_proxy.protocol.client_port import ClientPort
 from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 from isotherm.mqtt_proxy.server.publish_rates import PublishRates
+
+if TYPE_CHECKING:
+    # Perhaps not built: `hotpath.plain_ingest` says so.
+    from isotherm.mqtt_proxy.hotpath.compiled import PlainPublishes
+    from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
 
 
 class PublishHandler:
@@ -37,6 +42,7 @@ class PublishHandler:
         "_receive_maximum",
         "attach",
         "permissions",
+        "plain",
         "pubacks",
         "release",
     )
@@ -52,6 +58,7 @@ class PublishHandler:
         rates: PublishRates | None,
         receive_maximum: int,
         on_sent: Callable[[], None],
+        plain_ingest: PlainIngest | None,
     ) -> None:
         self.permissions: PublishPermissions | None = None
         self._protocol = protocol
@@ -68,6 +75,18 @@ class PublishHandler:
         self._qos2 = Qos2Receiver(
             pipeline, protocol, port, context=context, receive_maximum=receive_maximum, on_sent=on_sent
         )
+        self.plain: PlainPublishes | None = None
+        """Takes plain publishes before `publish` sees them; None without a compiled way (`hotpath`)."""
+        if plain_ingest is not None:
+            self.plain = plain_ingest.publishes_of(
+                self._qos1,
+                protocol=protocol,
+                access=access,
+                rates=rates,
+                receive_maximum=receive_maximum,
+                may_publish=self._may_publish,
+                undecided=lambda: self._qos2.undecided,
+            )
         self.attach = self._qos2.attach
         self.release = self._qos2.release
 
@@ -75,6 +94,8 @@ class PublishHandler:
         """Send no acknowledgement any more: the connection has ended."""
         self.pubacks.close()
         self._qos2.close()
+        if self.plain is not None:
+            self.plain.close()
 
     def publish(self, publish: Publish) -> None:
         """Handle a PUBLISH."""
@@ -83,8 +104,7 @@ class PublishHandler:
         metrics.payload_bytes += len(publish.payload)
         if self._rates is not None:
             self._rates.count(len(publish.payload))
-        acl = self._access.acl
-        if acl is not None and not cast(PublishPermissions, self.permissions).may_publish(acl, publish.topic):
+        if not self._may_publish(publish.topic):
             self._deny(publish)
         elif qos == 2:
             self._qos2.publish(publish)
@@ -93,6 +113,10 @@ class PublishHandler:
             self._port.close(Reason.RECEIVE_MAXIMUM_EXCEEDED, detail)
         else:
             self._qos1.publish(publish)
+
+    def _may_publish(self, topic: str) -> bool:
+        acl = self._access.acl
+        return acl is None or cast(PublishPermissions, self.permissions).may_publish(acl, topic)
 
     def _deny(self, publish: Publish) -> None:
         """Refuse a publish that the client is not authorized for.

@@ -1,0 +1,26 @@
+"""The compiled way of plain publishes: it handles a buffer of them at a time, from bytes to records and PUBACKs.
+
+It takes only what it treats exactly as `protocol`, `ingest` and `delivery` do, which define what is right, and leaves
+everything else to them. Without it, or with ISOTHERM_PURE_PYTHON in the environment, they handle everything (ADR 114).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
+
+if TYPE_CHECKING:
+    from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
+
+
+def plain_ingest(pipeline: IngestPipeline) -> PlainIngest | None:
+    """Return the compiled way into `pipeline`; None when it is not built, or switched off."""
+    if os.environ.get("ISOTHERM_PURE_PYTHON"):
+        return None
+    try:
+        from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
+    except ImportError:
+        return None
+    return PlainIngest(pipeline)

@@ -1,0 +1,53 @@
+from collections.abc import Callable, Mapping
+
+from isotherm.mqtt_proxy.access.authentication import AccessControl
+from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
+from isotherm.mqtt_proxy.delivery.qos1 import Qos1Receiver
+from isotherm.mqtt_proxy.hotpath.plain_ingest import Rates
+from isotherm.mqtt_proxy.ingest.producer_record import Headers
+from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
+
+class ReadingEncoder:
+    def __init__(
+        self,
+        header: bytes,
+        names: Mapping[str, str],
+        *,
+        is_strict: bool,
+        device_id: str | None,
+        is_bound: bool,
+        metric: str | None,
+        unit: str | None,
+    ) -> None: ...
+    def encode_payload(self, payload: bytes, ingest_ms: int, sequence: int) -> tuple[str, bytes] | None: ...
+
+class TopicPlan:
+    def __init__(
+        self,
+        topic: str,
+        target: str,
+        encoder: ReadingEncoder,
+        headers: tuple[tuple[Headers, int], tuple[Headers, int]],
+    ) -> None: ...
+
+class DeliveryReports:
+    def __init__(self, pipeline: IngestPipeline) -> None: ...
+    def settle(self) -> None: ...
+
+class PlainPublishes:
+    def __init__(
+        self,
+        reports: DeliveryReports,
+        receiver: Qos1Receiver,
+        *,
+        protocol: ServerProtocol,
+        access: AccessControl,
+        rates: Rates | None,
+        receive_maximum: int,
+        plan_topic: Callable[[bytes], TopicPlan | None],
+        undecided: Callable[[], int],
+    ) -> None: ...
+    @property
+    def plans(self) -> int: ...
+    def take(self) -> int: ...
+    def close(self) -> None: ...

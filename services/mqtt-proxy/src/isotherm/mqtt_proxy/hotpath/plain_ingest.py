@@ -1,0 +1,87 @@
+"""Sets the compiled way up: what a process shares, and the plans of a connection for its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from isotherm.mqtt_proxy.access.authentication import AccessControl
+from isotherm.mqtt_proxy.codec.errors import PacketError
+from isotherm.mqtt_proxy.codec.packets import Publish
+from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
+from isotherm.mqtt_proxy.delivery.qos1 import Qos1Receiver
+from isotherm.mqtt_proxy.hotpath.compiled import DeliveryReports, PlainPublishes, ReadingEncoder, TopicPlan
+from isotherm.mqtt_proxy.ingest.headers import publish_headers
+from isotherm.mqtt_proxy.ingest.producer_record import Headers, headers_bytes
+from isotherm.mqtt_proxy.ingest.translation import IngestContext
+from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
+
+
+class Rates(Protocol):
+    """The rates of a connection (`server.publish_rates.PublishRates`)."""
+
+    def must_wait(self) -> bool:
+        """Return whether the next publish must wait."""
+
+    def count(self, payload_bytes: int) -> None:
+        """Count a publish."""
+
+
+class PlainIngest:
+    """The compiled way into a pipeline, for all connections of a process."""
+
+    def __init__(self, pipeline: IngestPipeline) -> None:
+        self._reports = DeliveryReports(pipeline)
+
+    def publishes_of(
+        self,
+        receiver: Qos1Receiver,
+        *,
+        protocol: ServerProtocol,
+        access: AccessControl,
+        rates: Rates | None,
+        receive_maximum: int,
+        may_publish: Callable[[str], bool],
+        undecided: Callable[[], int],
+    ) -> PlainPublishes:
+        """Return what takes the plain publishes of one connection.
+
+        `may_publish` says whether the client is authorized for a topic, until `access` has other rules.
+        `undecided` returns how many of its QoS 2 publishes are in flight.
+        """
+        translator, context = receiver.pipeline.translator, receiver.context
+
+        def plan_topic(name: bytes) -> TopicPlan | None:
+            try:
+                topic = protocol.topic_of(name)
+            except PacketError:
+                return None
+            route = translator.plain_route(topic, context) if may_publish(topic) else None
+            if route is None:
+                return None
+            encoder = ReadingEncoder(
+                route.header,
+                route.names,
+                is_strict=route.is_strict,
+                device_id=route.device_id,
+                is_bound=route.is_bound,
+                metric=route.metric,
+                unit=route.unit,
+            )
+            return TopicPlan(topic, route.target, encoder, (_headers(topic, 0, context), _headers(topic, 1, context)))
+
+        return PlainPublishes(
+            self._reports,
+            receiver,
+            protocol=protocol,
+            access=access,
+            rates=rates,
+            receive_maximum=receive_maximum,
+            plan_topic=plan_topic,
+            undecided=undecided,
+        )
+
+
+def _headers(topic: str, qos: int, context: IngestContext) -> tuple[Headers, int]:
+    headers = publish_headers(Publish(topic, b"", qos), context.client_id, context.username)
+    return headers, headers_bytes(headers)

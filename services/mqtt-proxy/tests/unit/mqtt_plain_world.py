@@ -1,0 +1,177 @@
+"""A server whose Kafka reports when the test says so, with the compiled way of plain publishes or without."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import patch
+
+from confluent_kafka import KafkaError
+from mqtt_dormant import dormant
+from mqtt_model import HeldTransactions, Ledger, Wire, WriterThatTheTestDecides, state_record
+from mqtt_packets import connect_packet
+
+from isotherm.mqtt_proxy.access.acl import Acl, parse_acl
+from isotherm.mqtt_proxy.access.authentication import AccessControl
+from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
+from isotherm.mqtt_proxy.delivery.transactional_writer import TransactionalWriter
+from isotherm.mqtt_proxy.delivery.transactions import Transactions
+from isotherm.mqtt_proxy.ingest.configuration import build_router, build_rules
+from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
+from isotherm.mqtt_proxy.ingest.translation import Translator
+from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.server.connection import Connection
+from isotherm.mqtt_proxy.service import READING, build_server
+from isotherm.mqtt_proxy.sessions.store import SessionStore
+from isotherm.mqtt_proxy.settings import LimitSettings, ProxySettings
+from isotherm.servicekit.avro import encoder
+from isotherm.servicekit.producer.delivery import LoopProducer
+
+NOW_MS = 1_767_225_600_000
+ROUTES = """
+INSERT INTO thermostat.data SELECT id AS device_id, t AS value, ts AS event_time, seq AS sequence, u AS unit
+    FROM devices/+/temperature;
+INSERT INTO all SELECT * FROM `plain/#`;
+INSERT INTO twice SELECT * FROM `twice/#`;
+INSERT INTO all SELECT v AS value, note FROM `twice/#`
+"""
+TARGETS = ("thermostat.data", "temperature", "all", "twice")
+
+
+ENCODERS = dict.fromkeys(TARGETS, encoder(READING, 7))
+ROUTER = build_router(ProxySettings(routes=ROUTES, allow_anonymous=True))
+
+
+class ChangingAccess(AccessControl):
+    """Has the rules that the test gives it."""
+
+    rules: Acl | None = None
+
+    @property
+    def acl(self) -> Acl | None:
+        return self.rules
+
+
+class ScriptedKafka:
+    """A producer that keeps what it gets; while `refusal` is set, it raises it."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[Any, ...]] = []
+        self.waiting: list[Any] = []
+        self.refusal: Exception | None = None
+
+    def produce(self, topic: str, *, value: Any, key: Any, headers: Any, on_delivery: Any) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.records.append((topic, key, value, tuple(headers)))
+        self.waiting.append(on_delivery)
+
+    def poll(self, _timeout_s: float) -> int:
+        return 0
+
+
+class PlainWorld:
+    """One server with one client, which is connected; everything that can be seen of it is in `seen`."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, is_compiled: bool, version: int = 4, acl: str = "", **settings: Any
+    ) -> None:
+        self._loop = loop
+        self.failures: list[Mapping[str, Any]] = []
+        loop.set_exception_handler(lambda _loop, context: self.failures.append(context))
+        self.kafka = ScriptedKafka()
+        self.metrics = Metrics()
+        self._acl = acl
+        # Below the smallest limits that an operator may set.
+        limits = LimitSettings().model_copy(update=settings.pop("limits", {}))
+        given = ProxySettings(**{"routes": ROUTES, "allow_anonymous": True} | settings)
+        self._settings = given.model_copy(update={"limits": limits})
+        with patch.dict(os.environ, {"ISOTHERM_PURE_PYTHON": "" if is_compiled else "1"}):
+            loop.run_until_complete(self._connect(version))
+        self.turn()
+        self.answers = bytes(self.wire.received)
+
+    async def _connect(self, version: int) -> None:
+        settings, metrics, limits = self._settings, self.metrics, self._settings.limits
+        transactions = Transactions(
+            cast(TransactionalWriter, WriterThatTheTestDecides()),
+            executor=HeldTransactions(Ledger()),
+            session_record=state_record,
+            witness=state_record("\0witness", None),
+            max_records=1_000,
+            linger_s=0,
+            metrics=metrics,
+            on_fatal=lambda failure: None,
+        )
+        self.producer = LoopProducer(cast(Any, self.kafka))
+        pipeline = IngestPipeline(
+            translator=Translator(ROUTER, ENCODERS, build_rules(settings)),
+            producer=self.producer,
+            transactions=transactions,
+            gate=InflightGate(limits.outstanding_records, limits.outstanding_bytes, metrics),
+            metrics=metrics,
+            clock=lambda: 0.0,
+            refuse_invalid=settings.invalid_publish == "refuse",
+        )
+        self.access = ChangingAccess(settings, metrics)
+        self.change_acl(self._acl)
+        sessions = SessionStore(100, dormant({}, NOW_MS))
+        self.server = build_server(settings, pipeline=pipeline, sessions=sessions, access=self.access)
+        self.server.open()
+        self.wire, self.connection = Wire(), Connection(self.server)
+        self.connection.connection_made(self.wire)
+        self.connection.data_received(connect_packet("c", version=version, keep_alive=0))
+
+    @property
+    def plain(self) -> Any:
+        return self.connection._publishes.plain
+
+    def change_acl(self, rules: str) -> None:
+        self.access.rules = parse_acl(rules.splitlines()) if rules else None
+
+    def receive(self, chunk: bytes) -> None:
+        clock = SimpleNamespace(time=lambda: NOW_MS / 1000)
+        with patch("isotherm.mqtt_proxy.server.connection.time", clock):
+            self._loop.call_soon(self.connection.data_received, chunk)
+            self.turn()
+
+    def report(self, codes: Iterable[int | None]) -> None:
+        """Report records in their order, each as stored (None) or with the code of an error."""
+        clock = SimpleNamespace(time=lambda: NOW_MS / 1000)
+        with patch("isotherm.mqtt_proxy.server.connection.time", clock):
+            self._loop.call_soon(self._report, list(codes))
+            self.turn()
+
+    def _report(self, codes: list[int | None]) -> None:
+        for code in codes:
+            if self.kafka.waiting:
+                self.kafka.waiting.pop(0)(None if code is None else KafkaError(code), None)
+        self.producer.on_polled()
+
+    def turn(self) -> None:
+        for _ in range(8):
+            self._loop.run_until_complete(asyncio.sleep(0))
+        assert not self.failures, self.failures[0]
+
+    @property
+    def seen(self) -> dict[str, Any]:
+        """Everything that Kafka, the client and Prometheus see."""
+        samples = {
+            (sample.name, *sample.labels.items()): sample.value
+            for metric in self.metrics.collect()
+            for sample in metric.samples
+            if sample.value
+        }
+        return {
+            "records": self.kafka.records,
+            "answers": bytes(self.wire.received),
+            "closed": self.wire.closed,
+            "metrics": samples,
+            "outstanding": self.producer.outstanding,
+            "held": len(self.connection._held),
+            "buffered": self.connection._protocol.buffered,
+            "silent since": self.connection._protocol.packets_received,
+        }

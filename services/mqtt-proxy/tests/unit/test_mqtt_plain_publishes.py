@@ -1,0 +1,201 @@
+"""With the compiled way of plain publishes, Kafka, client and metrics see what they see without it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import hypothesis.strategies as st
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from hypothesis import given, settings
+from mqtt_packets import packet, publish_packet
+from mqtt_plain_world import PlainWorld
+
+from isotherm.mqtt_proxy.codec.packets import PINGREQ
+
+TIMED_OUT, TOO_LARGE = KafkaError._MSG_TIMED_OUT, KafkaError.MSG_SIZE_TOO_LARGE
+TOPIC = "devices/attic/temperature"
+ACL = "topic write devices/+/temperature\ntopic write plain/#"
+
+
+def plain(number: int, qos: int = 1, topic: str = TOPIC, *, version: int = 4) -> bytes:
+    payload = json.dumps({"t": number / 4, "value": number, "ts": 1_767_225_600_000 + number}).encode()
+    properties = b"\0" if version == 5 else b""
+    return publish_packet(topic, payload, flags=qos << 1, packet_id=number if qos else None, properties=properties)
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    yield made
+    made.close()
+
+
+TOPICS = st.sampled_from(
+    (TOPIC, "devices/loft/temperature", "plain/x", "plain/temperature", "twice/a", "nobody", "", "a/+", "a\x01", "ü/ä")
+)
+PAYLOADS = st.sampled_from(
+    (
+        b'{"t": 21.5}',
+        b'{"t": 3, "ts": 1767225600000, "seq": 4}',
+        b"21.5",
+        b'{"value": 1}',
+        b"{broken",
+        b'[{"t": 1}]',
+        b"",
+    )
+)
+
+
+@st.composite
+def packets(draw: st.DrawFn, version: int) -> bytes:
+    kind = draw(st.integers(0, 19))
+    if kind == 0:
+        return PINGREQ
+    if kind == 1:
+        return draw(st.binary(max_size=6))
+    if kind == 2:
+        return packet(0x62, b"\0\1")
+    qos = draw(st.sampled_from((0, 1, 1, 1, 1, 2))) if kind > 6 else 1
+    flags = qos << 1 | draw(st.sampled_from((0,) * 12 + (1, 8, 9)))
+    properties = draw(st.sampled_from((b"\0",) * 8 + (b"\2\1\1", b"\3\x23\0\1"))) if version == 5 else b""
+    packet_id = draw(st.integers(0 if kind == 7 else 1, 9)) if qos else None
+    topic, payload = (TOPIC, b'{"t": 21.5}') if kind < 15 else (draw(TOPICS), draw(PAYLOADS))
+    return publish_packet(topic, payload, flags=flags, packet_id=packet_id, properties=properties)
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("receive"), st.integers(1, 300)),
+    st.tuples(st.just("receive"), st.integers(1, 300)),
+    st.tuples(
+        st.just("report"), st.lists(st.sampled_from((None,) * 6 + (TIMED_OUT, TOO_LARGE)), min_size=1, max_size=9)
+    ),
+    st.tuples(st.just("refuse"), st.sampled_from((None, BufferError(), KafkaException(KafkaError(KafkaError._STATE))))),
+    st.tuples(st.just("acl"), st.sampled_from(("", ACL, "topic write nothing"))),
+)
+WORLDS = st.fixed_dictionaries(
+    {"version": st.sampled_from((4, 5)), "acl": st.sampled_from(("", ACL))},
+    optional={
+        "limits": st.fixed_dictionaries(
+            {},
+            optional={
+                "receive_maximum": st.integers(1, 5),
+                "outstanding_records": st.integers(1, 6),
+                "outstanding_bytes": st.integers(1_000, 9_000),
+                "packet_bytes": st.integers(40, 100),
+                "messages_per_client": st.just("3:1000"),
+            },
+        ),
+        "invalid_publish": st.just("refuse"),
+        "no_route": st.just("drop"),
+    },
+)
+
+
+def play(world: PlainWorld, stream: bytes, steps: list[tuple[str, Any]]) -> list[dict[str, Any]]:
+    """What was seen after each step."""
+    seen, at = [], 0
+    for action, how in steps:
+        if action == "receive":
+            world.receive(stream[at : at + how])
+            at += how
+        elif action == "report":
+            world.report(how)
+        elif action == "refuse":
+            world.kafka.refusal = how
+        else:
+            world.change_acl(how)
+        seen.append(world.seen | {"records": list(world.kafka.records)})
+    return seen
+
+
+@given(data=st.data(), options=WORLDS, steps=st.lists(STEPS, max_size=12))
+@settings(max_examples=60)
+def test_both_ways_are_equal(
+    loop: asyncio.AbstractEventLoop, data: st.DataObject, options: dict[str, Any], steps: list[tuple[str, Any]]
+) -> None:
+    stream = b"".join(data.draw(st.lists(packets(options["version"]), max_size=30)))
+    with_it, without = (PlainWorld(loop, is_compiled=is_compiled, **options) for is_compiled in (True, False))
+    assert play(with_it, stream, steps) == play(without, stream, steps)
+
+
+def test_the_compiled_way_is_taken(loop: asyncio.AbstractEventLoop) -> None:
+    world = PlainWorld(loop, is_compiled=True)
+    handler, taken = world.connection._publishes, cast(list[int], [])
+    take = world.plain.take
+
+    def counted() -> int:
+        taken.append(take())
+        return taken[-1]
+
+    handler.plain = cast(Any, SimpleNamespace(take=counted, close=world.plain.close))
+    world.receive(b"".join(plain(number) for number in range(1, 21)))
+    assert taken == [20]
+    world.report([None] * 20)
+    assert world.seen["answers"][4:] == b"".join(b"\x40\2" + number.to_bytes(2, "big") for number in range(1, 21))
+    assert (
+        world.seen["metrics"]["isotherm_mqtt_proxy_readings_stored_total", ("topic", "thermostat.data"), ("qos", "1")]
+        == 20
+    )
+
+
+def test_without_it_nothing_is_compiled(loop: asyncio.AbstractEventLoop) -> None:
+    assert PlainWorld(loop, is_compiled=False).plain is None
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_pubacks_wait_for_the_first_one(loop: asyncio.AbstractEventLoop, is_compiled: bool) -> None:
+    world = PlainWorld(loop, is_compiled=is_compiled)
+    world.receive(plain(1) + publish_packet(TOPIC, b"[{}]", flags=2, packet_id=2) + plain(3))
+    first, dead_letter, last = world.kafka.waiting
+    world.kafka.waiting[:] = [last, dead_letter]
+    world.report([None, None])
+    assert world.seen["answers"][4:] == b""
+    world.kafka.waiting[:] = [first]
+    world.report([None])
+    assert world.seen["answers"][4:] == b"\x40\2\0\1\x40\2\0\2\x40\2\0\3"
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_what_kafka_refuses_becomes_a_dead_letter(loop: asyncio.AbstractEventLoop, is_compiled: bool) -> None:
+    world = PlainWorld(loop, is_compiled=is_compiled)
+    world.receive(plain(1) + plain(2))
+    world.report([TOO_LARGE, None])
+    assert [topic for topic, *_ in world.kafka.records] == ["thermostat.data"] * 2 + ["mqtt-proxy.dead-letters"]
+    assert world.kafka.records[2][2] == json.dumps({"t": 0.25, "value": 1, "ts": 1_767_225_600_001}).encode()
+    assert world.seen["answers"][4:] == b""
+    world.report([None])
+    assert world.seen["answers"][4:] == b"\x40\2\0\1\x40\2\0\2"
+    assert world.seen["outstanding"] == 0
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_what_kafka_does_not_store_ends_a_3_1_1_connection(loop: asyncio.AbstractEventLoop, is_compiled: bool) -> None:
+    world = PlainWorld(loop, is_compiled=is_compiled)
+    world.receive(plain(1) + plain(2))
+    world.report([TIMED_OUT, None])
+    assert world.seen["closed"]
+    assert world.seen["answers"][4:] == b""
+    assert world.seen["outstanding"] == 0
+
+
+def test_a_revoked_permission_holds_at_once(loop: asyncio.AbstractEventLoop) -> None:
+    world = PlainWorld(loop, is_compiled=True, version=5, acl=ACL)
+    world.receive(plain(1, version=5))
+    world.change_acl("topic write nothing")
+    world.receive(plain(2, version=5))
+    assert len(world.kafka.records) == 1
+
+
+def test_plans_are_bounded_and_forgotten(loop: asyncio.AbstractEventLoop) -> None:
+    world = PlainWorld(loop, is_compiled=True, limits={"receive_maximum": 1_000})
+    for number in range(1, 300):
+        world.receive(plain(number, topic=f"devices/{number}/temperature"))
+    assert 0 < world.plain.plans <= 128
+    assert [key for _, key, *_ in world.kafka.records] == [str(number) for number in range(1, 300)]
+    world.receive(b"\xe0\0")
+    assert world.plain.plans == 0
