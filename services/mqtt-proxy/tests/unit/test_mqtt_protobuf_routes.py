@@ -15,8 +15,9 @@ from google.protobuf import (  # type: ignore[import-untyped]
 
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.codec.properties import Property
+from isotherm.mqtt_proxy.ingest.plain_route import Encode
 from isotherm.mqtt_proxy.ingest.routes import RouteError, Router, kcql_routes
-from isotherm.mqtt_proxy.ingest.translation import Encode, IngestContext, IngestRules, TranslatedPublish, Translator
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, IngestRules, TranslatedPublish, Translator
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 
