@@ -74,6 +74,8 @@ class World:
         self.details.append(detail)
         return self.dead
 
+    def on_polled(self) -> None: ...
+
     def produce_all(self, records: Sequence[ProducerRecord], on_delivered: Any) -> None:
         self.produced.append((records, on_delivered))
 
