@@ -48,8 +48,10 @@ def test_parked_clients_resume_at_half_of_both_bounds() -> None:
 
 
 def test_bytes_alone_congest_the_gate() -> None:
-    gate = InflightGate(10, 1_000, Metrics())
+    metrics = Metrics()
+    gate = InflightGate(10, 1_000, metrics)
     gate.acquire(1, 1_000)
     assert is_congested(gate)
+    assert metrics.congestions == 1
     gate.release(1, 1_000)
     assert not is_congested(gate)
