@@ -133,8 +133,12 @@ def test_a_gap_stops_a_task_that_is_to_stop() -> None:
 @pytest.mark.parametrize(("committed", "offset"), [(15, 15), (20, 20), (30, 30), (None, 15), (31, 15)])
 def test_a_position_that_the_topic_holds_is_read_again(committed: int | None, offset: int) -> None:
     topic, one = Topic(15, 30), buffer(committed)
-    out_of_range(topic, one)
+    positions = out_of_range(topic, one)
     assert (topic.read_from, one.lost) == ([offset], 0)
+    assert one.position == (15 if committed == 31 else None)
+    positions.mark_out_of_range(one)
+    positions.check({PLACE: one}, 2.0)
+    assert topic.read_from == [offset] * 2, "it does not wait for the next check"
 
 
 def test_a_check_waits_for_its_time_and_is_repeated_while_kafka_is_away() -> None:
@@ -194,6 +198,8 @@ def test_only_a_partition_that_could_deliver_is_fetched_anew() -> None:
     for one in (at_end, ended, paused, halted, holding):
         FetchPositions(cast(Consumer, topic), health).check({PLACE: one}, STALL_MS)
         assert one.read_ms == (STALL_MS if one in (at_end, ended) else 0.0)
+    FetchPositions(cast(Consumer, Topic(0, 0)), health).check({PLACE: (empty := buffer())}, STALL_MS)
+    assert empty.read_ms == STALL_MS
     topic.error = "leader unknown"
     FetchPositions(cast(Consumer, topic), health).check({PLACE: buffer(4)}, STALL_MS)
     assert topic.calls == []

@@ -86,7 +86,7 @@ CORES = {
         _COAP,
         "coap/message_id_cache ingest/bounded_queue observe/restart_detector",
         _COAP_TESTS,
-        "message_id_cache bounded_queue discovery",
+        "message_id_cache bounded_queue restart_detector",
     ),
     "watermark-clock": _core(
         _AGGREGATOR,
