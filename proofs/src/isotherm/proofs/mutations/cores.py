@@ -98,7 +98,7 @@ CORES = {
         f"{_ALERTS}/engine",
         "trend device_state conditions reorder alert_records reading rule_engine",
         _ALERTS_TESTS,
-        "bounds device_state_store processor reorder rules scripted_day trend two_metrics windows",
+        "engine_limits rules trend two_metrics reorder bounds windows",
     ),
 }
 """By name, in the order in which `make mutations` tries them."""
