@@ -9,7 +9,7 @@ import isotherm.schemas
 from isotherm.mqtt_proxy.codec.packets import PacketType, Publish
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.qos1 import Qos1Receiver
-from isotherm.mqtt_proxy.hotpath.compiled import PlainPublishes, ReadingEncoder
+from isotherm.mqtt_proxy.hotpath.compiled import FieldNames, PlainPublishes, ReadingEncoder
 from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
 from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
 from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
@@ -46,7 +46,7 @@ def readings_target() -> Callable[[bytes], None]:
     assert route is not None
     _target, header, names, is_strict, device_id, is_bound, metric, unit = route
     compiled = ReadingEncoder(
-        header, names, is_strict=is_strict, device_id=device_id, is_bound=is_bound, metric=metric, unit=unit
+        header, FieldNames(names), is_strict=is_strict, device_id=device_id, is_bound=is_bound, metric=metric, unit=unit
     )
     translator = _translator()
 
