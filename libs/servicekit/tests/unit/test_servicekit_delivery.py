@@ -339,9 +339,12 @@ async def test_a_failed_record_of_the_caller_is_decided_as_one_of_ours(
     scripted: ScriptedProducer, producer: LoopProducer
 ) -> None:
     decided: list[KafkaError | None] = []
-    producer.producer.produce(
-        "t", value=b"v", on_delivery=lambda error, message: producer.decide_failed(error, message, [], decided.append)
-    )
+
+    def report(error: KafkaError | None, message: Any) -> None:
+        assert error is not None
+        producer.decide_failed(error, message, [], decided.append)
+
+    producer.producer.produce("t", value=b"v", on_delivery=report)
     producer.count_produced(1)
     scripted.report(KafkaError(KafkaError._MSG_TIMED_OUT))
     await producer.drain()
