@@ -27,8 +27,8 @@ WORLDS = {
 """By name, where each world is; it is imported when it is chosen."""
 
 RESULTS = Path("docs/results/simulation.txt")
-_CHUNK = 10
-_SLICE = 20
+_CHUNK = 5
+_SLICE = 4
 """After so many chunks the results are written."""
 _HOUR_MS = 3_600_000.0
 
