@@ -69,6 +69,8 @@ class Device:
     run: Simulation
     cluster: Cluster
     until_ms: float
+    chance: random.Random
+    """Of its own, so that what it measures does not depend on the faults."""
     _sequence: int = 0
     _beyond: dict[str, int] = field(default_factory=dict)
     """By metric: 1 or -1 while the value is above or below its usual range."""
@@ -78,12 +80,12 @@ class Device:
 
     def start(self) -> None:
         """Begin to measure at a time of its own."""
-        self.run.call_later(self.run.random.uniform(0.0, self.habits.interval_ms), self._measure)
+        self.run.call_later(self.chance.uniform(0.0, self.habits.interval_ms), self._measure)
+        self.run.call_later(self.until_ms, self._stop_holding)
 
     def _measure(self) -> None:
-        run, habits, random = self.run, self.habits, self.run.random
+        run, habits, random = self.run, self.habits, self.chance
         if run.now_ms >= self.until_ms:
-            self._write(self._held)
             return
         readings = [self._reading(metric) for metric in habits.metrics]
         wait_ms = habits.interval_ms * random.uniform(0.8, 1.2)
@@ -102,6 +104,10 @@ class Device:
         self._give([self._reading(metric) for metric in self.habits.metrics])
         self._give(earlier)
 
+    def _stop_holding(self) -> None:
+        self._holds_until_ms = 0.0
+        self._give([])
+
     def _give(self, payloads: list[Payload]) -> None:
         self._held += payloads
         if self.run.now_ms >= self._holds_until_ms:
@@ -109,7 +115,7 @@ class Device:
             self._write(held)
 
     def _write(self, payloads: list[Payload]) -> None:
-        random, habits = self.run.random, self.habits
+        random, habits = self.chance, self.habits
         partition = partition_of(self.cluster, habits.device_id)
         for payload in payloads:
             if random.random() < habits.aborted:
@@ -124,7 +130,7 @@ class Device:
         producer_id, epoch = self.cluster.transactions.init_producer_id(None)
         log = self.cluster.log_of(partition)
         log.append(Batch([self._now(self._wrong(payload))], producer_id, epoch, 0, True))
-        delay_ms = self.run.random.choice((5.0, 300.0, 5_000.0))
+        delay_ms = self.chance.choice((5.0, 300.0, 5_000.0))
         self.run.call_later(delay_ms, lambda: log.append_marker(producer_id, epoch, is_commit=False))
 
     def _wrong(self, payload: Payload) -> Payload:
@@ -134,7 +140,7 @@ class Device:
         return payload._replace(timestamp_ms=int(self.run.epoch_ms()))
 
     def _reading(self, metric: str) -> Payload:
-        random = self.run.random
+        random = self.chance
         self._sequence += 1
         if random.random() < self.habits.excursion:
             self._beyond[metric] = random.choice((1, -1)) if not self._beyond.get(metric) else 0

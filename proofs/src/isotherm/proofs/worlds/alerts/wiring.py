@@ -7,11 +7,16 @@ import gc
 import logging
 import tempfile
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+
+from aiokafka.structs import TopicPartition
+from faust.types import TP
 
 import isotherm.schemas
 from isotherm.alerts import service
@@ -102,6 +107,16 @@ class LoopThread:
                 raise
 
 
+def _hash_of(partition: tuple[str, int]) -> int:
+    """Return a hash that is the same in every process: Faust and aiokafka iterate over sets of partitions."""
+    return _number_of(partition[0]) + partition[1]
+
+
+@cache
+def _number_of(topic: str) -> int:
+    return zlib.crc32(topic.encode())
+
+
 async def _no_keepalive(_service: object) -> None:
     """Stands for a task that wakes a selector again and again, which a virtual loop does not need."""
 
@@ -163,6 +178,8 @@ def wired(
         patch("mode.threads.ServiceThread.Worker", LoopThread),
         patch("mode.threads.ServiceThread._keepalive2", _no_keepalive),
         patch("mode.threads.ServiceThread.on_crash", lambda *_, **__: None),
+        patch.object(TopicPartition, "__hash__", _hash_of),
+        patch.object(TP, "__hash__", _hash_of),
         patch("aiokafka.AIOKafkaConsumer.__del__", lambda _self: None),
         patch("aiokafka.AIOKafkaProducer.__del__", lambda _self: None),
         # A killed process leaves coroutines that nobody awaits, and generators that wait in their `finally`.

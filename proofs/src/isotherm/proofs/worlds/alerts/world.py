@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,6 +36,8 @@ KINDS = (
 _CALM_MS = 20 * 60_000.0
 """So long after the last fault and the last reading, every alert must be there."""
 _LOOK_MS, _REST_MS = 5_000.0, 60_000.0
+_WRITTEN_MS = 10_000.0
+"""So long after the last reading was measured, it is written, and every transaction has ended."""
 _THREADS = 8
 _STEPS = 60
 """A fault at a step happens within so many of them."""
@@ -115,7 +116,7 @@ class _Run(WorkerFaults[_Replica]):
         self.workers = [_Replica(number) for number in range(WORKERS)]
         self._by_process: dict[Process, _Replica] = {}
         self._sockets = Sockets(run)
-        self._faults: Sequence[Fault] = scenario.faults
+        self._seed, self._faults = scenario.seed, scenario.faults
         self.findings: list[str] = []
 
     def find(self, text: str) -> None:
@@ -128,7 +129,8 @@ class _Run(WorkerFaults[_Replica]):
         run.note(terms)
         for habits in terms.habits:
             register(self.cluster, habits)
-            Device(habits, run, self.cluster, terms.input_ms).start()
+            chance = random.Random(f"{self._seed} {habits.device_id}")
+            Device(habits, run, self.cluster, terms.input_ms, chance).start()
         with wired(self._connection, self._loop, self._step):
             for replica in self.workers:
                 run.call_later(run.random.uniform(0.0, 5_000.0), partial(self.start, replica))
@@ -144,7 +146,7 @@ class _Run(WorkerFaults[_Replica]):
         """Run until everything is as it must be, and a while longer; what then differs are the findings."""
         run, terms = self.run, self.terms
         last_ms = max([terms.input_ms, *(one.at_ms + one.for_ms for one in self._faults)], default=0.0)
-        run.run(last_ms + _LOOK_MS)
+        run.run(last_ms + _WRITTEN_MS)
         run.note("healed")
         truths = truth.expected(self.cluster, {one.device_id: one.is_known for one in terms.habits})
         is_right = False
