@@ -118,8 +118,8 @@ docs-serve: setup ## Show the documentation site at http://127.0.0.1:8000, rebui
 faults: setup ## Run the long fault tests, keep the output in docs/results/faults.txt
 	@tools/record-results docs/results/faults.txt $(PYTEST) --no-header -v -n $(or $(PROCESSES),2) --no-loadscope-reorder --durations=0 --durations-min=20 -m "faults and long"
 
-simulate: setup ## Run worlds from seeds, keep the results: make simulate SEEDS=500, or W=persisters
-	@$(BIN)/python -m isotherm.proofs simulate --record --seeds $(or $(SEEDS),100) --processes $(or $(PROCESSES),2) $(if $(W),--world $(W))
+simulate: setup ## Run worlds from seeds, keep the results: make simulate SEEDS=500, W=persisters, or HOURS=100
+	@$(BIN)/python -m isotherm.proofs simulate --record $(if $(HOURS),--hours $(HOURS),--seeds $(or $(SEEDS),100)) --processes $(or $(PROCESSES),2) $(if $(W),--world $(W))
 
 fault-runs: setup ## Random faults on real servers, three brokers among them: the next seeds, RUNS=1 of SECONDS=300; adds to docs/results/fault-runs.txt
 	@code=0; for run in $$(seq $(or $(RUNS),1)); do \

@@ -132,9 +132,13 @@ def function(a: dict[str, 1]) -> 2:
     """Say something."""
     assert a == 1, "text"
     _log.info("text", number=1)
+    a.close("a text for people")
     raise ValueError(f"{a} text")
 '''
-    assert changes(source) == ["delete: raise ValueError(f'{a} text') -> pass"]
+    assert changes(source) == [
+        "delete: a.close('a text for people') -> pass",
+        "delete: raise ValueError(f'{a} text') -> pass",
+    ]
 
 
 def entry(**changed: str | int) -> str:

@@ -314,3 +314,39 @@ async def test_a_fatal_error_of_the_single_producer_fails_what_waits_in_it_and_m
         KafkaError.MSG_SIZE_TOO_LARGE,
     ]
     producer.close()
+
+
+async def test_records_that_the_caller_produces_itself_are_waited_for(
+    scripted: ScriptedProducer, producer: LoopProducer
+) -> None:
+    reported: list[KafkaError | None] = []
+
+    def settle() -> None:
+        producer.count_reported(len(reported))
+        reported.clear()
+
+    producer.on_polled = settle
+    producer.producer.produce("t", value=b"v", on_delivery=lambda error, _message: reported.append(error))
+    producer.count_produced(1)
+    assert producer.left == 1
+    scripted.report()
+    await producer.drain()
+    assert producer.left == 2
+    assert scripted.polls
+
+
+async def test_a_failed_record_of_the_caller_is_decided_as_one_of_ours(
+    scripted: ScriptedProducer, producer: LoopProducer
+) -> None:
+    decided: list[KafkaError | None] = []
+
+    def report(error: KafkaError | None, message: Any) -> None:
+        assert error is not None
+        producer.decide_failed(error, message, [], decided.append)
+
+    producer.producer.produce("t", value=b"v", on_delivery=report)
+    producer.count_produced(1)
+    scripted.report(KafkaError(KafkaError._MSG_TIMED_OUT))
+    await producer.drain()
+    assert [error.code() for error in decided if error is not None] == [KafkaError._MSG_TIMED_OUT]
+    assert producer.outstanding == 0

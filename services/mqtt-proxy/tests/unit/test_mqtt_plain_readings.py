@@ -11,7 +11,7 @@ from hypothesis import given
 from mqtt_plain_world import NOW_MS, ROUTES, TARGETS
 
 from isotherm.mqtt_proxy.codec.packets import Publish
-from isotherm.mqtt_proxy.hotpath.compiled import ReadingEncoder
+from isotherm.mqtt_proxy.hotpath.compiled import FieldNames, ReadingEncoder
 from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes, regex_routes
 from isotherm.mqtt_proxy.ingest.translation import IngestContext, IngestRules, Translator
 from isotherm.mqtt_proxy.service import READING
@@ -50,7 +50,7 @@ def compiled(topic: str, **rules: Any) -> ReadingEncoder:
     assert route is not None
     return ReadingEncoder(
         route.header,
-        route.names,
+        FieldNames(route.names),
         is_strict=route.is_strict,
         device_id=route.device_id,
         is_bound=route.is_bound,

@@ -54,7 +54,7 @@ class World:
             gate=self.gate,
             metrics=self.metrics,
             clock=lambda: self.now_s,
-            refuse_invalid=refuse_invalid,
+            **({"refuse_invalid": True} if refuse_invalid else {}),
         )
         context = IngestContext("anna")
         acks = AckQueue(self.protocol, PacketType.PUBACK, acknowledged=self.metrics.acknowledged, on_sent=self._on_sent)

@@ -43,6 +43,7 @@ class World:
         """By key, the error with which a record is delivered; None leaves its place unknown."""
         self.reports: list[Callable[[], None]] = []
         self.is_committed = True
+        self.first_offset = 39
         self.writer = TransactionalWriter(
             lambda: cast(Producer, ScriptedProducer(self)),
             timeout_s=TIMEOUT_S,
@@ -56,9 +57,9 @@ class World:
         self.writer.open(Stop())
         self.calls.clear()
 
-    def write(self) -> WriteResult:
+    def write(self, keys: str = "ab") -> WriteResult:
         self.calls.clear()
-        return self.writer.write([ProducerRecord("t", key, b"", []) for key in "ab"])
+        return self.writer.write([ProducerRecord("t", key, b"", []) for key in keys])
 
     def fails(self, call: str, error: BaseException, after_s: float = 0.0) -> None:
         def fail() -> None:
@@ -96,7 +97,8 @@ class ScriptedProducer:
     def produce(self, topic: str, *, key: str, on_delivery: Callable[[KafkaError | None, Any], None], **_: Any) -> None:
         self._call("produce", key)
         code = self._world.delivered.get(key, 0)
-        place = (topic, 3, 40) if code == 0 else (None, None, None) if code is None else (topic, 3, -1)
+        offset = self._world.first_offset + ord(key) - ord("a")
+        place = (topic, 3, offset) if code == 0 else (None, None, None) if code is None else (topic, 3, -1)
         message = SimpleNamespace(topic=lambda: place[0], partition=lambda: place[1], offset=lambda: place[2])
         error = KafkaError(code, f"error {code}") if code else None
         self._world.reports.append(lambda: on_delivery(error, message))
@@ -131,6 +133,18 @@ def test_a_batch_is_flushed_and_committed(world: World) -> None:
     world.takes("commit", LATE_S - 0.01)
     assert world.write() is WriteResult.COMMITTED
     assert (world.calls, world.writer.fault) == (COMMIT, "")
+
+
+def test_the_last_of_the_records_is_the_witness_wherever_it_is(world: World) -> None:
+    world.first_offset = 0
+    world.fails("commit", failure(KafkaError._TIMED_OUT))
+    assert world.writer.fault == ""
+    assert world.write("abc") is WriteResult.COMMITTED
+    assert world.calls[:4] == ["begin", "produce a", "produce b", "produce c"]
+    assert world.calls[-1] == "asked t 3 2"
+    world.fails("commit", failure(KafkaError._TIMED_OUT))
+    assert world.write("a") is WriteResult.COMMITTED
+    assert world.calls[-1] == "asked t 3 0"
 
 
 def test_a_full_queue_is_polled_until_it_takes_the_record(world: World) -> None:
@@ -269,6 +283,9 @@ def test_the_age_of_a_transaction_counts_from_its_own_begin(world: World) -> Non
 def test_a_coordinator_that_is_away_is_waited_for(world: World) -> None:
     world.fails("init", failure(KafkaError._TIMED_OUT, retriable=True))
     world.open()
+    world.fails("init", failure(FENCED))
+    with pytest.raises(FencedError):
+        world.open()
     world.fails("init", failure(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     with pytest.raises(FatalTransactionError) as refused:
         world.open()

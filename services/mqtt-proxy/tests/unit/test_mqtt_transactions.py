@@ -146,6 +146,18 @@ async def test_what_came_during_a_transaction_waits_only_for_what_is_left(monkey
     assert world.told == ["a", "b", "c", "d"]
 
 
+async def test_what_has_waited_out_its_time_behind_a_transaction_starts_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.submit("a")
+    world.loop.passes(LINGER_S)
+    world.submit("b")
+    world.loop.passes(LINGER_S + 0.001)
+    await world.loop.commits()
+    assert world.loop.written == [["a"], ["b"]]
+
+
 async def test_enough_writes_wait_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     for number in range(1_000):
@@ -153,6 +165,19 @@ async def test_enough_writes_wait_no_longer(monkeypatch: pytest.MonkeyPatch) -> 
     await world.loop.commits()
     assert [len(batch) for batch in world.loop.written] == [250, 750]
     assert world.loop.now_s == 0
+
+
+async def test_the_wait_of_a_batch_that_started_early_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    for number in range(250):
+        world.submit(str(number))
+    await world.loop.commits()
+    world.loop.passes(0.002)
+    world.submit("later")
+    world.loop.passes(LINGER_S - 0.001)
+    assert len(world.loop.written) == 1
+    world.loop.passes(0.002)
+    assert world.loop.written[1:] == [["later"]]
 
 
 async def test_full_batch_waits_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,20 +300,23 @@ async def test_a_write_can_be_awaited_even_by_one_who_gives_up(monkeypatch: pyte
     assert waiting[0].cancelled()
 
 
-@pytest.mark.parametrize(("clients", "pause_s", "wait_s"), [(40, 0.02, 0.04), (1, 0.001, LINGER_S)])
-async def test_clients_that_wait_for_no_answer_are_gathered_for_longer(
-    monkeypatch: pytest.MonkeyPatch, clients: int, pause_s: float, wait_s: float
+@pytest.mark.parametrize(
+    ("kind", "clients", "pause_s", "wait_s"),
+    [(PublishWrite, 40, 0.02, 0.04), (PublishWrite, 1, 0.001, LINGER_S), (SessionWrite, 40, 0.02, LINGER_S)],
+)
+async def test_publishes_of_clients_that_wait_for_no_answer_are_gathered_for_longer(
+    monkeypatch: pytest.MonkeyPatch, kind: type[SessionWrite], clients: int, pause_s: float, wait_s: float
 ) -> None:
     """A device whose last answer is long ago; one that publishes after each answer is answered soon."""
     world, decided = World(monkeypatch), list[Outcome]()
     sessions = [Session(str(number)) for number in range(clients)]
     for number in range(80):
-        world.transactions.submit(publish(sessions[number % clients], decided.append))
+        world.transactions.submit(kind(decided.append, session=sessions[number % clients], records=[WITNESS]))
         world.loop.passes(0.041)
         await world.loop.commits()
         world.loop.passes(pause_s)
     assert len(decided) == len(world.loop.written) == 80
-    world.transactions.submit(publish(sessions[0], decided.append))
+    world.transactions.submit(kind(decided.append, session=sessions[0], records=[WITNESS]))
     world.loop.passes(wait_s - 0.0001)
     assert len(world.loop.written) == 80
     world.loop.passes(0.0002)

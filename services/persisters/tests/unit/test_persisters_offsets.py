@@ -44,10 +44,13 @@ class Observed(Stop):
 
     def __init__(self) -> None:
         super().__init__()
-        self.health = Health()
+        self.now_s = 0.0
+        self.health = Health(clock=lambda: self.now_s)
         self.waits: list[tuple[float | None, str]] = []
 
     def wait(self, timeout_s: float | None = None) -> bool:
+        assert self.health.is_live(), "it asks for hours, and is alive"
+        self.now_s += 1_000.0
         self.waits.append((timeout_s, self.health.problems()["kafka"]))
         return False
 
@@ -70,6 +73,14 @@ def test_it_is_asked_again_while_the_coordinator_moves(in_answer: bool) -> None:
 def test_a_refusal_is_an_error_and_not_an_empty_account(in_answer: bool) -> None:
     with pytest.raises(KafkaException):
         asked(Answers(KafkaError.GROUP_AUTHORIZATION_FAILED, in_answer=in_answer), Stop())
+
+
+def test_an_error_that_is_not_kafkas_is_raised_too() -> None:
+    def fail(_partitions: object, timeout: float) -> None:
+        raise KafkaException("odd")
+
+    with pytest.raises(KafkaException, match="not known"):
+        asked(cast(Answers, SimpleNamespace(committed=fail)), Stop())
 
 
 def test_a_stop_ends_the_asking() -> None:

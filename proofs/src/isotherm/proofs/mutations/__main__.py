@@ -6,7 +6,6 @@ import argparse
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from isotherm.proofs.mutations import results
 from isotherm.proofs.mutations.cores import CORES, ROOT, mutants_of
@@ -41,8 +40,10 @@ def main() -> int:
 
 
 def _commit() -> str:
-    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    git = ["git", "-C", str(ROOT)]
+    head = subprocess.run([*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=True).stdout
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ".", ":!docs/results"], check=False).returncode
+    return head.strip() + ("+" if changed else "")
 
 
 if __name__ == "__main__":

@@ -45,13 +45,13 @@ CORES = {
         "buffers/accounting buffers/in_flight_batch buffers/limits buffers/partition_buffer buffers/partition_buffers "
         "api/ownership api/row",
         _PERSISTERS_TESTS,
-        "accounting batch_limits partition_buffers retention ownership order fetch_positions",
+        "accounting batch_limits partition_buffers ownership gaps fetch_positions",
     ),
     "persisters-offsets": _core(
         f"{_PERSISTERS}/consuming",
         "offsets fetch_positions membership",
         _PERSISTERS_TESTS,
-        "offsets fetch_positions retention ownership",
+        "offsets fetch_positions gaps",
     ),
     "persisters-writers": _core(
         f"{_PERSISTERS}/task", "writers dead_letter_sender", _PERSISTERS_TESTS, "writers ownership"
@@ -86,7 +86,7 @@ CORES = {
         _COAP,
         "coap/message_id_cache ingest/bounded_queue observe/restart_detector",
         _COAP_TESTS,
-        "message_id_cache bounded_queue listener observation",
+        "message_id_cache bounded_queue restart_detector",
     ),
     "watermark-clock": _core(
         _AGGREGATOR,
@@ -98,7 +98,7 @@ CORES = {
         f"{_ALERTS}/engine",
         "trend device_state conditions reorder alert_records reading rule_engine",
         _ALERTS_TESTS,
-        "bounds device_state_store processor reorder rules scripted_day trend two_metrics windows",
+        "engine_limits rules trend two_metrics reorder bounds windows",
     ),
 }
 """By name, in the order in which `make mutations` tries them."""

@@ -181,14 +181,15 @@ def _is_ignored(node: ast.AST) -> bool:
     if isinstance(node, ast.Expr):
         if isinstance(node.value, ast.Constant):
             return True
-        call = node.value
-        return (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and call.func.attr in _LOG_METHODS
-            and "log" in ast.unparse(call.func.value).lower()
-        )
+        return isinstance(node.value, ast.Call) and _is_log(node.value.func)
     return False
+
+
+def _is_log(function: ast.expr) -> bool:
+    if not isinstance(function, ast.Attribute):
+        return False
+    is_logger = function.attr in _LOG_METHODS and "log" in ast.unparse(function.value).lower()
+    return is_logger or function.attr.startswith("_log")
 
 
 def _replacements(
@@ -198,7 +199,7 @@ def _replacements(
     if isinstance(node, ast.stmt):
         yield from () if outside else _of_statement(node)
     elif isinstance(node, ast.Constant):
-        if not is_text and not (outside and _is_tuned(node.value)):
+        if not (is_text or _is_prose(node.value) or (outside and _is_tuned(node.value))):
             yield from _of_constant(node)
     elif isinstance(node, ast.expr):
         if not (outside and isinstance(node, ast.BinOp)):  # there it joins types, or computes a size
@@ -207,6 +208,11 @@ def _replacements(
         is_condition = field == "test" or (isinstance(parent, ast.comprehension) and field == "ifs")
         if is_condition and not isinstance(node, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
             yield "condition", ast.UnaryOp(ast.Not(), node)
+
+
+def _is_prose(value: object) -> bool:
+    """Whether a constant is a text for people, as the detail of a log line: a name has no space."""
+    return isinstance(value, str) and " " in value
 
 
 def _is_tuned(value: object) -> bool:

@@ -145,6 +145,7 @@ class _Judge(_Determinism):
         self._grace_s = grace_s
         self._answer = answer
         self._functions: dict[tuple[str, str, int], list[FunctionType]] = {}
+        self._caches: list[functools._lru_cache_wrapper[Any]] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -196,8 +197,11 @@ class _Judge(_Determinism):
 
     def _find_functions(self) -> None:
         paths = frozenset(self._paths.values())
+        gc.unfreeze()  # what a service froze, as its tests ran, would not be found
         for one in gc.get_objects():
-            if type(one) is FunctionType and one.__code__.co_filename in paths:
+            if isinstance(one, functools._lru_cache_wrapper):
+                self._caches.append(one)
+            elif type(one) is FunctionType and one.__code__.co_filename in paths:
                 code = one.__code__
                 key = (code.co_filename, code.co_qualname, code.co_firstlineno)
                 self._functions.setdefault(key, []).append(one)
@@ -211,9 +215,8 @@ class _Judge(_Determinism):
             return _BROKEN
         for function in self._functions[key]:
             function.__code__ = code
-        for one in gc.get_objects():
-            if isinstance(one, functools._lru_cache_wrapper):
-                one.cache_clear()
+        for cache in self._caches:
+            cache.cache_clear()
         for item, following in pairwise([*items, None]):
             assert item is not None
             if any(report.failed for report in runtestprotocol(item, log=False, nextitem=following)):

@@ -78,7 +78,7 @@ class LoopProducer:
         """Number of `on_delivery` callbacks that raised; asyncio's exception handler logs these errors."""
         self.on_fatal: Callable[[KafkaError], None] = _log_fatal
         self.on_polled: Callable[[], None] = lambda: None
-        """Called after each poll, before anybody who waits for reports goes on. It must not raise."""
+        """Called after each poll, before anybody who waits for reports goes on."""
         self._retired: list[Producer] = []
         self._signal: ReportSignal | None = None
         self._is_signalled = False
@@ -364,13 +364,15 @@ class LoopProducer:
             self._poll_soon()
             raise
         finally:
-            self.on_polled()
-            # Schedule the next poll after an exception too: without it no other record would ever be reported, and a
-            # caller that waits for the last one would never return.
-            if served:
-                self._wake()
-            if self.outstanding or self._retired:
-                self._expect_reports()
+            try:
+                self.on_polled()
+            finally:
+                # Schedule the next poll after an exception too: without it no other record would ever be reported, and
+                # a caller that waits for the last one would never return.
+                if served:
+                    self._wake()
+                if self.outstanding or self._retired:
+                    self._expect_reports()
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -19,7 +19,7 @@ from aiocoap.numbers import codes  # type: ignore[import-untyped]  # aiocoap shi
 from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache
 from isotherm.coap_ingest.coap.message_layer import endpoint_key
 from isotherm.coap_ingest.coap.notification import Notification
-from isotherm.coap_ingest.coap.plain.codec import ACK, NON, WireMessage, encode
+from isotherm.coap_ingest.coap.plain.codec import ACK, NON, encode_bare
 from isotherm.coap_ingest.coap.plain.datagrams import host_of, hostinfo_of, is_multicast
 from isotherm.coap_ingest.coap.plain.notifications import Address
 from isotherm.coap_ingest.coap.plain.requests import POST, PUT, PlainRequest, plain_request
@@ -190,7 +190,7 @@ class PlainRequests:
                     self._acknowledge_in(left_s)
                     return
                 exchange.is_acknowledged = True
-                datagram = encode(WireMessage(ACK, 0, exchange.message_id))
+                datagram = encode_bare(ACK, 0, exchange.message_id)
                 self._cache.set_answer(exchange.key, datagram)
                 self._reply(datagram, exchange.address, exchange.pktinfo)
             self._unacknowledged.popleft()

@@ -7,11 +7,14 @@ from isotherm.mqtt_proxy.hotpath.plain_ingest import Rates
 from isotherm.mqtt_proxy.ingest.producer_record import Headers
 from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 
+class FieldNames:
+    def __init__(self, names: Mapping[str, str]) -> None: ...
+
 class ReadingEncoder:
     def __init__(
         self,
         header: bytes,
-        names: Mapping[str, str],
+        names: FieldNames,
         *,
         is_strict: bool,
         device_id: str | None,
@@ -22,13 +25,7 @@ class ReadingEncoder:
     def encode_payload(self, payload: bytes, ingest_ms: int, sequence: int) -> tuple[str, bytes] | None: ...
 
 class TopicPlan:
-    def __init__(
-        self,
-        topic: str,
-        target: str,
-        encoder: ReadingEncoder,
-        headers: tuple[tuple[Headers, int], tuple[Headers, int]],
-    ) -> None: ...
+    def __init__(self, topic: str, target: str, encoder: ReadingEncoder) -> None: ...
 
 class DeliveryReports:
     def __init__(self, pipeline: IngestPipeline) -> None: ...
@@ -45,6 +42,7 @@ class PlainPublishes:
         rates: Rates | None,
         receive_maximum: int,
         plan_topic: Callable[[bytes], TopicPlan | None],
+        headers_of: Callable[[str, int], tuple[Headers, int]],
         undecided: Callable[[], int],
     ) -> None: ...
     @property

@@ -40,20 +40,16 @@ cdef class StoredReadings:
 
 
 cdef class TopicPlan:
-    """What the publishes of one connection to one MQTT topic have in common.
-
-    `headers` are the Kafka headers for QoS 0 and for QoS 1, each with the bytes that it takes with a record.
-    """
+    """What the publishes of one connection to one MQTT topic have in common."""
 
     cdef str topic, target
     cdef ReadingEncoder encoder
     cdef StoredReadings stored
-    cdef list headers0, headers1
+    cdef list headers0, headers1     # made for the first publish of the QoS
     cdef Py_ssize_t headers0_bytes, headers1_bytes
 
-    def __init__(self, str topic, str target, ReadingEncoder encoder, headers):
+    def __init__(self, str topic, str target, ReadingEncoder encoder):
         self.topic, self.target, self.encoder = topic, target, encoder
-        (self.headers0, self.headers0_bytes), (self.headers1, self.headers1_bytes) = headers
 
 
 @cython.final
@@ -171,12 +167,13 @@ cdef class PlainPublishes:
     """Takes the plain publishes of one connection from the protocol's bytes, while nothing of it is held.
 
     `plan_topic` returns the plan of a topic name (bytes), or None when its publishes are not plain or not permitted.
+    `headers_of` returns the Kafka headers for a topic and a QoS, and the bytes that they take with each record.
     `undecided` returns how many publishes wait for a transaction. The others are what `Qos1Receiver` works with.
     """
 
     cdef DeliveryReports _reports
     cdef object _protocol, _pipeline, _producer, _receiver, _acks, _waiting, _access, _acl, _rates, _context
-    cdef object _plan_topic, _undecided
+    cdef object _plan_topic, _headers_of, _undecided
     cdef dict _plans
     cdef bytes _name
     cdef TopicPlan _plan
@@ -184,7 +181,17 @@ cdef class PlainPublishes:
     cdef bint is_acknowledging
 
     def __init__(
-        self, DeliveryReports reports, receiver, *, protocol, access, rates, receive_maximum, plan_topic, undecided
+        self,
+        DeliveryReports reports,
+        receiver,
+        *,
+        protocol,
+        access,
+        rates,
+        receive_maximum,
+        plan_topic,
+        headers_of,
+        undecided,
     ):
         self._reports, self._receiver, self._protocol = reports, receiver, protocol
         self._pipeline, self._context = receiver.pipeline, receiver.context
@@ -192,7 +199,7 @@ cdef class PlainPublishes:
         self._acks, self._waiting = receiver.acks, receiver.acks.waiting
         self._access, self._acl, self._rates = access, access.acl, rates
         self._receive_maximum = receive_maximum
-        self._plan_topic, self._undecided = plan_topic, undecided
+        self._plan_topic, self._headers_of, self._undecided = plan_topic, headers_of, undecided
         self._plans = {}
 
     @property
@@ -303,6 +310,10 @@ cdef class PlainPublishes:
                 if value is None or (rates is not None and rates.must_wait()):
                     break
                 key = plan.encoder.key
+                if qos and plan.headers1 is None:
+                    plan.headers1, plan.headers1_bytes = self._headers_of(plan.topic, 1)
+                elif not qos and plan.headers0 is None:
+                    plan.headers0, plan.headers0_bytes = self._headers_of(plan.topic, 0)
                 size = len(key) + PyBytes_GET_SIZE(value) + _RECORD_BYTES + (end - body)
                 size += plan.headers1_bytes if qos else plan.headers0_bytes
                 # 3. To the producer. What it refuses is tried and decided without this module.

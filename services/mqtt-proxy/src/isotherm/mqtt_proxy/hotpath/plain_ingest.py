@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from isotherm.mqtt_proxy.access.authentication import AccessControl
@@ -10,10 +10,9 @@ from isotherm.mqtt_proxy.codec.errors import PacketError
 from isotherm.mqtt_proxy.codec.packets import Publish
 from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
 from isotherm.mqtt_proxy.delivery.qos1 import Qos1Receiver
-from isotherm.mqtt_proxy.hotpath.compiled import DeliveryReports, PlainPublishes, ReadingEncoder, TopicPlan
+from isotherm.mqtt_proxy.hotpath.compiled import DeliveryReports, FieldNames, PlainPublishes, ReadingEncoder, TopicPlan
 from isotherm.mqtt_proxy.ingest.headers import publish_headers
 from isotherm.mqtt_proxy.ingest.producer_record import Headers, headers_bytes
-from isotherm.mqtt_proxy.ingest.translation import IngestContext
 from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
 
 
@@ -32,6 +31,8 @@ class PlainIngest:
 
     def __init__(self, pipeline: IngestPipeline) -> None:
         self._reports = DeliveryReports(pipeline)
+        self._names: dict[int, FieldNames] = {}
+        """By the id of the mapping of a route, which lives as long as the process."""
 
     def publishes_of(
         self,
@@ -61,14 +62,18 @@ class PlainIngest:
                 return None
             encoder = ReadingEncoder(
                 route.header,
-                route.names,
+                self._names_of(route.names),
                 is_strict=route.is_strict,
                 device_id=route.device_id,
                 is_bound=route.is_bound,
                 metric=route.metric,
                 unit=route.unit,
             )
-            return TopicPlan(topic, route.target, encoder, (_headers(topic, 0, context), _headers(topic, 1, context)))
+            return TopicPlan(topic, route.target, encoder)
+
+        def headers_of(topic: str, qos: int) -> tuple[Headers, int]:
+            headers = publish_headers(Publish(topic, b"", qos), context.client_id, context.username)
+            return headers, headers_bytes(headers)
 
         return PlainPublishes(
             self._reports,
@@ -78,10 +83,12 @@ class PlainIngest:
             rates=rates,
             receive_maximum=receive_maximum,
             plan_topic=plan_topic,
+            headers_of=headers_of,
             undecided=undecided,
         )
 
-
-def _headers(topic: str, qos: int, context: IngestContext) -> tuple[Headers, int]:
-    headers = publish_headers(Publish(topic, b"", qos), context.client_id, context.username)
-    return headers, headers_bytes(headers)
+    def _names_of(self, names: Mapping[str, str]) -> FieldNames:
+        found = self._names.get(id(names))
+        if found is None:
+            found = self._names[id(names)] = FieldNames(names)
+        return found

@@ -150,11 +150,20 @@ cdef inline bint is_text(Value *value, Py_ssize_t shortest) noexcept:
     return value.kind == TEXT and shortest <= value.length <= MAX_NAME
 
 
+cdef class FieldNames:
+    """The names in a payload, each with the one of FIELDS that it stands for."""
+
+    cdef list pairs
+
+    def __init__(self, names):
+        self.pairs = [(name.encode(), FIELDS.index(field)) for name, field in names.items()]
+
+
 cdef class ReadingEncoder:
     """Encodes the plain payloads of one MQTT topic as records of one Kafka topic.
 
-    `header` comes before each record. `names` maps names in the payload to FIELDS; a name that is not in it makes the
-    payload not plain if `is_strict`, and is ignored otherwise. The others are defaults, None where there is none. With
+    `header` comes before each record. A name in the payload that is not in `names` makes it not plain if `is_strict`,
+    and is ignored otherwise. The others are defaults, None where there is none. With
     `is_bound` a payload may only name `device_id`. Raises ValueError for a default that is too long.
     """
 
@@ -164,9 +173,9 @@ cdef class ReadingEncoder:
     cdef bint _is_strict, _is_bound
     cdef str key
 
-    def __init__(self, bytes header, names, *, bint is_strict, str device_id, bint is_bound, str metric, str unit):
+    def __init__(self, bytes header, FieldNames names, *, bint is_strict, str device_id, bint is_bound, str metric, str unit):
         self._header = header
-        self._names = [(name.encode(), FIELDS.index(field)) for name, field in names.items()]
+        self._names = names.pairs
         self._is_strict, self._is_bound = is_strict, is_bound
         self._device_id = device_id
         self._device = None if device_id is None else device_id.encode()

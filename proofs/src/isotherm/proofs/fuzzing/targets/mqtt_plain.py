@@ -1,0 +1,177 @@
+"""The compiled way of MQTT publishes: the same records and acknowledgements as without it, for any bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import isotherm.schemas
+from isotherm.mqtt_proxy.codec.packets import PacketType, Publish
+from isotherm.mqtt_proxy.delivery.pipeline import IngestPipeline
+from isotherm.mqtt_proxy.delivery.qos1 import Qos1Receiver
+from isotherm.mqtt_proxy.hotpath.compiled import FieldNames, PlainPublishes, ReadingEncoder
+from isotherm.mqtt_proxy.hotpath.plain_ingest import PlainIngest
+from isotherm.mqtt_proxy.ingest.inflight_gate import InflightGate
+from isotherm.mqtt_proxy.ingest.producer_record import ProducerRecord
+from isotherm.mqtt_proxy.ingest.routes import Router, kcql_routes
+from isotherm.mqtt_proxy.ingest.translation import IngestContext, IngestRules, Translator
+from isotherm.mqtt_proxy.metrics import Metrics
+from isotherm.mqtt_proxy.protocol.ack_queue import AckQueue
+from isotherm.mqtt_proxy.protocol.state_machine import ServerProtocol
+from isotherm.proofs.fuzzing.target import Target, expect
+from isotherm.servicekit.avro import encoder
+
+_NOW_MS = 1_790_000_000_000
+_CONTEXT = IngestContext("client", _NOW_MS)
+_TOPIC = "devices/a/temperature"
+_ROUTES = kcql_routes(
+    """
+INSERT INTO readings SELECT t AS value, id AS device_id, u AS unit, ts AS event_time, seq AS sequence
+    FROM devices/+/temperature;
+INSERT INTO readings SELECT * FROM `plain/#`
+""",
+    device_level=None,
+    metrics=frozenset(),
+)
+_ENCODE = encoder(isotherm.schemas.schema("SensorReading", 1), 1)
+_CONNECTS = (
+    b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c",
+    b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01c",
+)
+
+
+def readings_target() -> Callable[[bytes], None]:
+    """Return the check that the compiled encoder writes what the translator writes, or declines."""
+    route = _translator().plain_route(_TOPIC, _CONTEXT)
+    assert route is not None
+    _target, header, names, is_strict, device_id, is_bound, metric, unit = route
+    compiled = ReadingEncoder(
+        header, FieldNames(names), is_strict=is_strict, device_id=device_id, is_bound=is_bound, metric=metric, unit=unit
+    )
+    translator = _translator()
+
+    def run(data: bytes) -> None:
+        found = compiled.encode_payload(data, _NOW_MS, translator.take_sequences(_NOW_MS, 0))
+        if found is None:
+            return
+        translated = translator.translate(Publish(_TOPIC, data, 1), _CONTEXT)
+        expect(not translated.dead_letters, "what is a dead letter was encoded")
+        expect([(record.key, record.value) for record in translated.records] == [found], "other records")
+
+    return run
+
+
+def publishes_target() -> Callable[[bytes], None]:
+    """Return the check that a connection's bytes give the same records and PUBACKs with the compiled way."""
+
+    def run(data: bytes) -> None:
+        version, step, stream = (data[0] % 2, data[0] % 64 + 1, data[1:]) if data else (0, 1, b"")
+        chunks = [stream[at : at + step * 8] for at in range(0, len(stream), step * 8)]
+        found, expected = (_Server(is_compiled=is_compiled) for is_compiled in (True, False))
+        for server in (found, expected):
+            server.read(_CONNECTS[version], chunks)
+        expect(found.records == expected.records, "other records")
+        expect([*found.owed()] == [*expected.owed()], "other acknowledgements")
+        expect(found.protocol.packets_received == expected.protocol.packets_received, "another number of packets")
+
+    return run
+
+
+class _Server:
+    """One connection, whose producer and delivery reports are lists."""
+
+    left = 1_000_000
+    on_polled: Callable[[], None]
+
+    def __init__(self, *, is_compiled: bool) -> None:
+        self.records: list[ProducerRecord] = []
+        self.protocol = ServerProtocol(max_packet_bytes=8_192)
+        self.producer = self
+        self._translator = _translator()
+        metrics = Metrics()
+        pipeline = IngestPipeline(
+            translator=self._translator,
+            producer=cast(Any, self),
+            transactions=cast(Any, None),
+            gate=InflightGate(1_000_000, 1_000_000_000, metrics),
+            metrics=metrics,
+            clock=lambda: 0.0,
+        )
+        self._acks = AckQueue(self.protocol, PacketType.PUBACK, acknowledged=metrics.acknowledged, on_sent=lambda: None)
+        receiver = Qos1Receiver(pipeline, self.protocol, cast(Any, None), context=_CONTEXT, acks=self._acks)
+        self._plain: PlainPublishes | None = None
+        if is_compiled:
+            self._plain = PlainIngest(pipeline).publishes_of(
+                receiver,
+                protocol=self.protocol,
+                access=cast(Any, _OpenToAll),
+                rates=None,
+                receive_maximum=1_000_000,
+                may_publish=lambda _topic: True,
+                undecided=lambda: 0,
+            )
+
+    def produce(self, topic: str, *, value: bytes, key: str, headers: Any, on_delivery: object) -> None:
+        """Keep a record."""
+        self.records.append(ProducerRecord(topic, key, value, headers))
+
+    def count_produced(self, records: int) -> None:
+        """Ignore how many records are in flight."""
+
+    def read(self, connect: bytes, chunks: list[bytes]) -> None:
+        """Handle a CONNECT and what follows."""
+        self.protocol.feed(connect)
+        self.protocol.next_event()
+        self.protocol.accept(session_present=False)
+        for chunk in chunks:
+            self.protocol.feed(chunk)
+            while True:
+                if self._plain is not None:
+                    self._plain.take()
+                event = self.protocol.next_event()
+                if event is None:
+                    break
+                if isinstance(event, Publish):
+                    self.records += self._translator.translate(event, _CONTEXT).records
+                    if event.qos:
+                        self._acks.expect(event.packet_id)
+
+    def owed(self) -> Iterator[int]:
+        """The packet identifiers of the acknowledgements, in their order."""
+        return (ack.packet_id for ack in self._acks.waiting)
+
+
+class _OpenToAll:
+    acl = None
+
+
+def _translator() -> Translator:
+    rules = IngestRules(
+        units={"temperature": "Cel"},
+        dead_letter_topic="dead",
+        connector="c",
+        ordinal=0,
+        drop_unrouted=False,
+        topic_bytes=1_024,
+        readings_per_publish=1_000,
+    )
+    return Translator(Router(_ROUTES, first_match_only=False), {"readings": _ENCODE}, rules)
+
+
+_MEMBERS = (b'"t": 21.5', b'"id": "a"', b'"ts": 1767225600000', b'"seq": 7', b'"u": "K"', b"{", b"}", b": ", b", ")
+_PLAIN = b"\x00\x15devices/a/temperature"
+
+TARGETS = (
+    Target(name="mqtt-plain-readings", make=readings_target, dictionary=_MEMBERS),
+    Target(
+        name="mqtt-plain-publishes",
+        make=publishes_target,
+        dictionary=(
+            b"\x32\x24" + _PLAIN + b'\x00\x01{"t": 1.5}',
+            b"\x30\x21" + _PLAIN + b'{"t": 21}',
+            b"\x32\x21" + _PLAIN + b"\x00\x02\x00" + b'{"t":2}',
+            b"\x32\x0d\x00\x07plain/a\x00\x0121",
+            b"\xc0\x00",
+        ),
+    ),
+)
