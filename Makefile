@@ -71,7 +71,7 @@ contracts-update: setup ## Write pacts, recordings and the AsyncAPI document aga
 contracts-mutations: setup ## Mutate every published field, key, header, status and partitioner; what a consumer uses must be caught
 	@$(BIN)/python -m isotherm.contracts mutations
 
-mutations: setup ## Mutate the delivery cores, all or C="policies replay"; adds to docs/results/mutations.txt
+mutations: setup ## Mutate the delivery cores, all or C="policies coap-dedup"; adds to docs/results/mutations.txt
 	@$(BIN)/python -m isotherm.proofs.mutations --record --processes $(or $(PROCESSES),2) $(addprefix --core ,$(C))
 
 contracts-release: setup ## Record the contracts of a release: make contracts-release VERSION=0.9.0

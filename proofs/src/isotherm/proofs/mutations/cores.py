@@ -20,8 +20,6 @@ _AGGREGATOR = "services/aggregator/src/isotherm/aggregator"
 _AGGREGATOR_TESTS = "services/aggregator/tests/unit/test_aggregator_"
 _ALERTS = "services/alerts/src/isotherm/alerts"
 _ALERTS_TESTS = "services/alerts/tests/unit/test_alerts_"
-_SERVICEKIT = "libs/servicekit/src/isotherm/servicekit"
-_SERVICEKIT_TESTS = "libs/servicekit/tests/unit/test_servicekit_"
 
 
 @dataclass(frozen=True)
@@ -53,16 +51,12 @@ CORES = {
         _PERSISTERS_TESTS,
         "offsets fetch_positions gaps",
     ),
-    "persisters-writers": _core(
-        f"{_PERSISTERS}/task", "writers dead_letter_sender", _PERSISTERS_TESTS, "writers ownership"
-    ),
     "policies": _core(
         f"{_CONNECTOR}/errors",
         "policies failure_limits dead_letters",
         _CONNECTOR_TESTS,
         "policies limits dead_letters",
     ),
-    "replay": _core(f"{_CONNECTOR}/offsets", "replay", _CONNECTOR_TESTS, "replay"),
     "mqtt-transactions": _core(
         f"{_MQTT}/delivery",
         "transaction_batcher transactions transaction_linger transactional_writer",
@@ -81,7 +75,6 @@ CORES = {
         _MQTT_TESTS,
         "sessions session_migration arbiter qos2_model transaction_batcher wills",
     ),
-    "producer": _core(f"{_SERVICEKIT}/producer", "delivery", _SERVICEKIT_TESTS, "delivery producer_health"),
     "coap-dedup": _core(
         _COAP,
         "coap/message_id_cache ingest/bounded_queue observe/restart_detector",
