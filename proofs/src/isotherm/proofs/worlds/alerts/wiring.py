@@ -127,6 +127,12 @@ def _new_event_loop() -> VirtualEventLoop:
     return loop.beside()
 
 
+def _next_ms(backoff: Backoff) -> float:
+    ceiling = min(backoff.cap_ms, backoff.base_ms * 2 ** min(backoff.failures, 63))
+    backoff.failures += 1
+    return max(backoff.floor_ms, stand_ins.simulation().random.uniform(0.0, ceiling))
+
+
 @contextmanager
 def wired(
     connection_of: Callable[[str], Connection], loop: Callable[[], VirtualEventLoop], step: Callable[[str], None]
@@ -139,11 +145,6 @@ def wired(
         step: is called with the name of a process where its producers do something that others can see.
     """
     run = stand_ins.simulation()
-
-    def next_ms(backoff: Backoff) -> float:
-        ceiling = min(backoff.cap_ms, backoff.base_ms * 2 ** min(backoff.failures, 63))
-        backoff.failures += 1
-        return max(backoff.floor_ms, run.random.uniform(0.0, ceiling))
 
     def client(config: Mapping[str, Any]) -> Connection:
         return connection_of(str(config.get("client.id")))
@@ -174,7 +175,7 @@ def wired(
     quiet = logging.root.manager.disable
     with (
         simulated_modules(_MODULES, replaced),
-        patch.object(Backoff, "next_ms", next_ms),
+        patch.object(Backoff, "next_ms", _next_ms),
         patch("mode.threads.ServiceThread.Worker", LoopThread),
         patch("mode.threads.ServiceThread._keepalive2", _no_keepalive),
         patch("mode.threads.ServiceThread.on_crash", lambda *_, **__: None),
