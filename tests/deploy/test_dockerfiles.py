@@ -63,7 +63,7 @@ def closure(folder: str) -> set[str]:
             continue
         found.add(str(package.relative_to(ROOT)))
         project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        waiting += [packages[name] for name in project["dependencies"] if name in packages]
+        waiting += [packages[name] for each in project["dependencies"] if (name := each.partition("[")[0]) in packages]
     return found
 
 
