@@ -85,6 +85,11 @@ def test_bytes_that_are_no_message_are_a_dead_letter(descriptor: Path) -> None:
     assert b"acme.Reading" in message
 
 
+def test_the_compiled_way_takes_no_message(descriptor: Path) -> None:
+    (compiled,) = kcql_routes(route(descriptor), device_level=None, metrics=frozenset())
+    assert compiled.plain_names is None
+
+
 def test_a_text_field_is_no_value(descriptor: Path) -> None:
     result, _ = translate(route(descriptor, "note AS value"), Reading(note="warm").SerializeToString())
     assert result.dead_letters == ["reading"]

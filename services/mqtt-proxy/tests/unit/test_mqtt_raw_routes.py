@@ -54,6 +54,11 @@ def test_the_value_is_the_payload(payload: bytes) -> None:
     assert result.bytes == RECORD_BYTES + headers_bytes(headers) + len("d1") + len(payload)
 
 
+def test_the_compiled_way_takes_no_raw_route() -> None:
+    assert translator().plain_route("devices/d1/event", IngestContext("client")) is None
+    assert translator("", regex="anything:.*").plain_route("a", IngestContext("client")) is None
+
+
 def test_an_array_and_an_unknown_content_type_are_bytes_as_any_other() -> None:
     result = translate(translator(), b"[1,2,3,4,5,6]", properties={Property.CONTENT_TYPE: "image/png"})
     assert [record.value for record in result.records] == [b"[1,2,3,4,5,6]"]
