@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from itertools import count, islice
+from typing import Any
 
 import pytest
+from faust.transport.drivers import aiokafka as driver
 
-from isotherm.alerts.engine import device_state
+from isotherm.alerts.engine import device_state, reorder
 from isotherm.alerts.engine.device_state import DeviceRuleState
+from isotherm.alerts.stream import faust_app
+from isotherm.alerts.stream.device_state_store import PartitionStates
+from isotherm.alerts.stream.faust_app import FaustApp
+from isotherm.alerts.stream.outputs import Outputs
+from isotherm.alerts.stream.processor import Processor
 from isotherm.proofs.worlds.alerts.world import AlertsWorld, Terms, draw_terms
 from isotherm.proofs.worlds.scenario import Fault, Scenario
 
 WORLD = AlertsWorld()
 Patch = pytest.MonkeyPatch
-SEEDS = 4
+SEEDS = 30
 """A fault is convicted within so many. The order of sets of texts differs from process to process, and so do runs."""
 
+KILLS = tuple(Fault("kill", 14_000 + 9_000 * number, 300, number % 3) for number in range(6))
 OUTAGES = tuple(
     fault
     for number in range(3)
@@ -27,6 +35,7 @@ OUTAGES = tuple(
         *(Fault("kill", 18_000 + 15_000 * number, 300, replica) for replica in range(3)),
     )
 )
+LATE_KILLS = tuple(Fault("kill", 62_000, 300, replica) for replica in range(3))
 
 
 def brief(terms: Terms) -> bool:
@@ -37,12 +46,26 @@ def busy(terms: Terms) -> bool:
     return brief(terms) and sum(one.excursion > 0.1 for one in terms.habits) > 1
 
 
+def swapping(terms: Terms) -> bool:
+    return brief(terms) and any(one.swapped for one in terms.habits)
+
+
+def aborting(terms: Terms) -> bool:
+    return brief(terms) and any(one.aborted for one in terms.habits)
+
+
 def test_the_code_as_it_is_has_no_finding_and_each_seed_has_one_trace() -> None:
     for seed in range(4):
         first = WORLD.run(WORLD.scenario(seed))
         assert first.findings == []
         if seed == 2:
             assert WORLD.run(WORLD.scenario(seed)).digest == first.digest
+
+
+def commit_before_kafka_has_the_effects(patch: Patch) -> None:
+    async def flush_earlier(_self: Outputs) -> None: ...
+
+    patch.setattr(Outputs, "flush_earlier", flush_earlier)
 
 
 def store_no_unpublished_alerts(patch: Patch) -> None:
@@ -54,6 +77,45 @@ def store_no_unpublished_alerts(patch: Patch) -> None:
     patch.setattr(device_state, "encode", encode_without)
 
 
+def read_uncommitted(patch: Patch) -> None:
+    create = driver.AIOKafkaConsumerThread._create_worker_consumer
+    patch.setattr(faust_app._ConsumerThread, "_create_worker_consumer", create)
+
+
+def wait_for_no_earlier_reading(patch: Patch) -> None:
+    release = reorder.release
+    patch.setattr(reorder, "release", lambda metric, window_ms, now_ms=None, **_: release(metric, 0, now_ms))
+
+
+def recover_no_state(patch: Patch) -> None:
+    patch.setattr(PartitionStates, "restore", lambda *_: None)
+
+
+def commit_one_record_more_than_was_processed(patch: Patch) -> None:
+    async def read(self: FaustApp, stream: Any) -> None:
+        async for event in stream.events():
+            message = event.message
+            if message.generation_id == self.consumer_generation_id and await self.owner.process(message):
+                self._processed[message.tp] = message.offset + 1
+
+    patch.setattr(FaustApp, "_read", read)
+
+
+def schedule_no_recovered_device(patch: Patch) -> None:
+    patch.setattr(PartitionStates, "schedule_all", lambda _self: None)
+
+
+def store_no_state_without_alert(patch: Patch) -> None:
+    take = Processor._take
+
+    async def take_unpublished(self: Processor, refs: Any) -> AsyncIterator[Any]:
+        if refs is self._unpublished:
+            async for one in take(self, refs):
+                yield one
+
+    patch.setattr(Processor, "_take", take_unpublished)
+
+
 Suits = Callable[[Terms], bool]
 
 
@@ -61,6 +123,14 @@ Suits = Callable[[Terms], bool]
     ("fault", "first", "suits", "faults", "words"),
     [
         (store_no_unpublished_alerts, 97, busy, OUTAGES, "missing"),
+        (read_uncommitted, 59, aborting, (), "must not be"),
+        # These look through more seeds until one convicts.
+        pytest.param(commit_before_kafka_has_the_effects, 0, busy, OUTAGES, "", marks=pytest.mark.long),
+        pytest.param(wait_for_no_earlier_reading, 0, swapping, (), "", marks=pytest.mark.long),
+        pytest.param(schedule_no_recovered_device, 0, brief, LATE_KILLS, "silent", marks=pytest.mark.long),
+        pytest.param(store_no_state_without_alert, 0, busy, KILLS, "", marks=pytest.mark.long),
+        pytest.param(recover_no_state, 0, busy, KILLS, "", marks=pytest.mark.long),
+        pytest.param(commit_one_record_more_than_was_processed, 0, busy, KILLS, "", marks=pytest.mark.long),
     ],
 )
 def test_a_fault_in_the_code_is_convicted(
