@@ -17,7 +17,7 @@ LEFT_OUT := long$(if $(word 2,$(CHART_TOOLS)),, or charts)$(if $(shell command -
 # Without this, the verifier of the contract tests sends usage statistics.
 export PACT_DO_NOT_TRACK := true
 
-.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate clean
+.PHONY: help setup up down ps logs wipe format lint types unit test contracts contracts-update contracts-mutations contracts-release can-deploy charts charts-tools charts-update charts-package images compose-proof demo history screenshots docs docs-serve faults soak bench-persisters bench-aggregator bench-reaction bench-alerts bench-revisions bench-whole lock simulate fuzz fault-runs prove clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -117,6 +117,25 @@ faults: setup ## Run the long fault tests, keep the output in docs/results/fault
 
 simulate: setup ## Run worlds from seeds, keep the results: make simulate SEEDS=500, or W=persisters
 	@$(BIN)/python -m isotherm.proofs simulate --record --seeds $(or $(SEEDS),100) --processes $(or $(PROCESSES),2) $(if $(W),--world $(W))
+
+fault-runs: setup ## Random faults on real servers, three brokers among them: the next seeds, RUNS=1 of SECONDS=300; adds to docs/results/fault-runs.txt
+	@code=0; for run in $$(seq $(or $(RUNS),1)); do \
+		JAVA_HOME="$$($(STACK) java-home)" $(BIN)/python -m isotherm.proofs faults --record --seconds $(or $(SECONDS),300) || code=$$?; \
+	done; exit $$code
+
+PROOFS := simulate fuzz contracts-mutations mutations fault-runs
+prove: setup ## Run the long proofs, or P="simulate fuzz": SEEDS=500 of each world, FUZZ_SECONDS=60 of each parser, FAULT_RUNS=3 of FAULT_SECONDS=300
+	@failed=; for part in $(or $(P),$(PROOFS)); do \
+		case $$part in \
+			simulate) much="SEEDS=$(or $(SEEDS),500)" ;; \
+			fuzz) much="SECONDS=$(or $(FUZZ_SECONDS),60)" ;; \
+			fault-runs) much="RUNS=$(or $(FAULT_RUNS),3) SECONDS=$(or $(FAULT_SECONDS),300)" ;; \
+			*) much= ;; \
+		esac; \
+		echo "prove: make $$part $$much"; \
+		$(MAKE) --no-print-directory $$part $$much || failed+=" $$part"; \
+	done; \
+	[[ -z $$failed ]] || { echo "prove: findings, or not finished:$$failed" >&2; exit 1; }
 
 soak: setup ## Run the soak tests, keep the output in docs/results/soak.txt
 	@tools/record-results docs/results/soak.txt $(PYTEST) --no-header -v -m "long and not faults"

@@ -15,15 +15,20 @@ hypothesis.settings.load_profile("untimed")
 pytest_plugins = ["isotherm.stack.pytest_plugin", "isotherm.contracts.pytest_plugin"]
 
 
-_SHARING_SPARK = frozenset(
-    (
-        "services/aggregator/tests/unit/test_aggregator_class_archive.py",
-        "services/aggregator/tests/unit/test_aggregator_frames.py",
-        "services/aggregator/tests/unit/test_aggregator_window_sink.py",
-        "services/aggregator/tests/integration/test_aggregator_examples.py",
-    )
-)
-"""The test files with the plugin `aggregator_spark`."""
+_SHARING_SPARK = {
+    # With the plugin `aggregator_spark`.
+    "services/aggregator/tests/unit/test_aggregator_class_archive.py": "spark",
+    "services/aggregator/tests/unit/test_aggregator_frames.py": "spark",
+    "services/aggregator/tests/unit/test_aggregator_window_sink.py": "spark",
+    "services/aggregator/tests/integration/test_aggregator_examples.py": "spark",
+    # With the messages of all providers, the aggregator's among them.
+    "contracts-tests/tests/unit/test_contracts_examples.py": "contracts",
+    "contracts-tests/tests/unit/test_contracts_mutations.py": "contracts",
+    "contracts-tests/tests/unit/test_contracts_pacts.py": "contracts",
+    "contracts-tests/tests/unit/test_contracts_recorded.py": "contracts",
+    "contracts-tests/tests/unit/test_contracts_semantics.py": "contracts",
+}
+"""Test files that share one Spark, with the name of what they share."""
 
 
 class OneSystemAtATime(LoadScopeScheduling):  # type: ignore[misc]  # for the same reason
@@ -37,7 +42,7 @@ class OneSystemAtATime(LoadScopeScheduling):  # type: ignore[misc]  # for the sa
         if nodeid.startswith("tests/e2e/"):
             return "e2e"
         file = nodeid.partition("::")[0]
-        return "spark" if file in _SHARING_SPARK else file
+        return _SHARING_SPARK.get(file, file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,11 +4,14 @@
 
 observe   10 servers with 20 resources each send 5 NON notifications per second from each resource for 60 s. Kafka must
           hold as many as the senders counted. The figure is notifications for each second of processor time.
-climb     the same at rising rates, 10 s each, to find the rate at which notifications are lost.
+climb     200 servers with one resource each at rising rates, 10 s each, both topics: at which rate are
+          notifications lost?
 libcoap   the same load into libcoap's coap-client, with one process for each resource, because it observes only one;
           it prints payloads and stores nothing.
 post      devices POST (CON) as fast as they get answers: answers per second, p50, p99. Kafka must hold every reading
           answered 2.04. Beside it libcoap's coap-server, which keeps only the last payload, in memory.
+
+Each line ends with the service's processor seconds for a million notifications or POSTs, librdkafka's threads included.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ from isotherm.stack.stack import Stack
 
 _HERE = Path(__file__).parent
 _SERVERS, _RESOURCES, _EACH_PER_S = 10, 20, 5
-_CLIMB = (2_000, 4_000, 6_000)
+_CLIMB = (2_000, 6_000, 10_000)
+_CLIMB_SERVERS = 200
+_POSTING = (1, 16, 64, 256, 1_024)
 _CLIMB_S = 10.0
 _TIMEOUT_S = 120.0
 _CASES = ("observe", "climb", "libcoap", "post")
@@ -82,18 +87,27 @@ class Bench:
     def climb(self) -> None:
         """Run rising rates."""
         for rate in _CLIMB:
-            print(self._observed(f"climb     {rate:,} per s".ljust(32), [_MESSAGES], rate, _CLIMB_S))
+            title = f"climb     {rate:,} per s".ljust(32)
+            print(self._observed(title, [_MESSAGES, _READINGS], rate, _CLIMB_S, (_CLIMB_SERVERS, 1)))
 
-    def _observed(self, title: str, statements: Sequence[str], rate: float, seconds: float) -> str:
-        first = _free_range(_SERVERS)
-        uris = ", ".join(f"coap://127.0.0.1:{port}" for port in range(first, first + _SERVERS))
-        kcql = "; ".join(each.format(f"r{number}") for number in range(_RESOURCES) for each in statements)
+    def _observed(
+        self,
+        title: str,
+        statements: Sequence[str],
+        rate: float,
+        seconds: float,
+        observed: tuple[int, int] = (_SERVERS, _RESOURCES),
+    ) -> str:
+        servers, resources = observed
+        first = _free_range(servers)
+        uris = ", ".join(f"coap://127.0.0.1:{port}" for port in range(first, first + servers))
+        kcql = "; ".join(each.format(f"r{number}") for number in range(resources) for each in statements)
         before = {topic: self._stored(topic) for topic in ("coap_sensor_topic", "thermostat.data")}
         with (
-            self._flood(first, rate, seconds) as flood,
+            self._flood(first, rate, seconds, observed) as flood,
             self._service({"connect.coap.uri": uris, "connect.coap.kcql": kcql}) as (service, port),
         ):
-            self._until(port, lambda found: found["new"] >= _SERVERS * _RESOURCES)
+            self._until(port, lambda found: found["new"] >= servers * resources)
             _expect(flood, "observed")
             own, began = fine_cpu_s([service.pid]), time.perf_counter()
             theirs = fine_cpu_s([flood.pid])
@@ -111,7 +125,8 @@ class Bench:
         return (
             f"{title} sent {sent:,} in {elapsed:.0f} s, stored {stored['coap_sensor_topic']:,}{more}, lost {lost}; "
             f"{result['sent'] / own:,.0f} notifications/s per core ({100 * own / elapsed:.0f} % of one, "
-            f"{memory_mb:.0f} MB); senders: {100 * theirs / elapsed:.0f} % of one, at most {result['late_s']} s late"
+            f"{memory_mb:.0f} MB); senders: {100 * theirs / elapsed:.0f} % of one, at most {result['late_s']} s late; "
+            f"{1e6 * own / result['sent']:.0f} s a million"
         )
 
     def libcoap(self) -> None:
@@ -121,7 +136,7 @@ class Bench:
             print("libcoap   LEFT OUT: there is no coap-client-notls (Debian: libcoap3-bin)")
             return
         first, rate, seconds = _free_range(_SERVERS), _SERVERS * _RESOURCES * _EACH_PER_S, min(20.0, self._seconds)
-        with self._flood(first, rate, seconds) as flood:
+        with self._flood(first, rate, seconds, (_SERVERS, _RESOURCES)) as flood:
             started = []
             for port in range(first, first + _SERVERS):
                 for number in range(_RESOURCES):
@@ -148,7 +163,7 @@ class Bench:
     def post(self) -> None:
         """Send POSTs to the listener, and to libcoap's server."""
         seconds = min(10.0, self._seconds)
-        for devices in (1, 16, 64):
+        for devices in _POSTING:
             port, before = _free_range(1), self._stored("thermostat.data")
             keys = {
                 "connect.coap.listen": f"coap://127.0.0.1:{port}",
@@ -191,8 +206,10 @@ class Bench:
             yield process, monitoring
 
     @contextmanager
-    def _flood(self, first: int, rate: float, seconds: float) -> Iterator[subprocess.Popen[str]]:
-        words = [str(first), str(_SERVERS), str(_RESOURCES), str(rate), str(seconds)]
+    def _flood(
+        self, first: int, rate: float, seconds: float, observed: tuple[int, int]
+    ) -> Iterator[subprocess.Popen[str]]:
+        words = [str(first), *map(str, observed), str(rate), str(seconds)]
         command = [sys.executable, str(_HERE / "flood.py"), *words]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             try:
@@ -260,7 +277,8 @@ def _posted(title: str, result: Posted, own_s: float) -> str:
     count = sum(result["codes"].values())
     return (
         f"{title:32} {count / result['seconds']:,.0f} per s, p50 {result['p50']} ms, p99 {result['p99']} ms, "
-        f"{result['codes']}, {result['retransmitted']} retransmitted; {count / own_s:,.0f} per s per core"
+        f"{result['codes']}, {result['retransmitted']} retransmitted; {count / own_s:,.0f} per s per core, "
+        f"{1e6 * own_s / count:.0f} s a million"
     )
 
 

@@ -25,6 +25,7 @@ GENERATED = {
     f"{RECORDINGS}/aggregator.json",
     f"{RECORDINGS}/alerts.json",
     f"{RECORDINGS}/persisters.json",
+    f"{RECORDINGS}/CHANGES.md",
     "docs/reference/asyncapi.json",
     "docs/reference/topics.md",
 }

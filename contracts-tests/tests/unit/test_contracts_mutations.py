@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from isotherm.contracts.harness import Harness, Message
-from isotherm.contracts.mutations import operators
+from isotherm.contracts.mutations import operators, table
 from isotherm.contracts.mutations.operators import DROP, RENAME, RESCALE, RETYPE, Mutant
 from isotherm.contracts.mutations.run import Verdict, verdicts
 from isotherm.contracts.pact import scenario
@@ -98,3 +98,18 @@ def test_operators_change_record_and_schema_alike(harness: Harness, produced: Ma
 def test_murmur2_is_java_s(text: str, hash_: int) -> None:
     """Values of `UtilsTest.testMurmur2` in Kafka's clients."""
     assert murmur2(text.encode()) == hash_ % 2**32
+
+
+def test_the_table_keeps_the_lines_of_earlier_runs() -> None:
+    found = [
+        Verdict("cli", "devices", "room", RENAME, {"alerts"}, {"alerts"}),
+        Verdict("cli", "devices", "room", DROP, {"alerts"}),
+        Verdict("cli", "devices", "model", DROP, set(), {"alerts"}),
+    ]
+    first = table.run_line(found[:1], "2026-11-22", "1a")
+    second = table.run_line(found, "2026-11-23", "2b")
+    assert second == "2026-11-23 commit=2b mutations=3 used=2 caught=1 unused=1 caught=1"
+    written = "\n".join(table.lines(found, [first, second]))
+    assert table.runs(written) == [first, second]
+    assert "  cli devices room drop: used by alerts, caught by nobody" in written
+    assert "  cli devices model drop: used by nobody, caught by alerts" in written

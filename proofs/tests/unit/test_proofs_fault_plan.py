@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 import pytest
 
 from isotherm.proofs.faults import plan
-from isotherm.proofs.faults.command import result_line
+from isotherm.proofs.faults.command import next_seed, result_line
 from isotherm.proofs.faults.plan import Fault, make_plan
 from isotherm.proofs.faults.relay import Relay, Relays
 from isotherm.stack.ports import LOOPBACK, hold_free_port, release
@@ -48,6 +48,8 @@ def test_the_line_of_a_run_has_its_seed_faults_and_verdict() -> None:
     faults = [Fault(1.0, plan.KILL, "kafka", 2.0), Fault(3.0, plan.KILL, "registry", 2.0)]
     line = result_line(3, 300.0, faults, Counter({"alerts": 2}), "clean", "abc")
     assert line.endswith("commit=abc seed=3 seconds=300 kill=2 ended=alerts:2 history=clean\n")
+    both = result_line(12, 60.0, [], Counter(), "clean", "abc") + line
+    assert [next_seed(recorded) for recorded in ("", line, both)] == [0, 4, 13]
 
 
 @pytest.fixture

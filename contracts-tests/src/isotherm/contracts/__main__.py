@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
@@ -28,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     record = commands.add_parser("release", help="record the contracts and schema versions of this version")
     record.add_argument("version", help="the version of the packages, such as 0.9.0")
     mutations = commands.add_parser("mutations", help="mutate everything that is published; print and keep a table")
-    mutations.add_argument("--output", type=Path, default=RESULTS / "contracts-mutations.txt", help="file of the table")
+    mutations.add_argument("--output", type=Path, default=RESULTS / "contract-mutations.txt", help="file of the table")
     check = commands.add_parser("can-deploy", help="check a service's working tree against a deployed version")
     check.add_argument("service", choices=sorted({*PROVIDERS, *deploy.consumers()}))
     check.add_argument(
@@ -68,7 +69,9 @@ def _mutate(output: Path) -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     with Harness(schema_catalog.current()) as harness:
         found = table.all_verdicts(harness, {name: make(harness) for name, make in PROVIDERS.items()})
-    text = "".join(f"{line}\n" for line in table.lines(found))
+    before = table.runs(output.read_text(encoding="utf-8")) if output.exists() else []
+    now = table.run_line(found, f"{datetime.now(UTC):%Y-%m-%d}", deploy.commit())
+    text = "".join(f"{line}\n" for line in table.lines(found, [*before, now]))
     output.write_text(text, encoding="utf-8")
     sys.stdout.write(text)
     return 0 if all(one.is_right for one in found) else 1

@@ -87,6 +87,11 @@ def deployed(name: str, root: Path = ROOT) -> Iterator[tuple[str, Path]]:
         yield version, Path(folder)
 
 
+def commit(root: Path = ROOT) -> str:
+    """The checkout's commit, with a plus if files differ from it; empty outside of a repository."""
+    return _git(root, "describe", "--always", "--dirty=+", "--exclude=*").stdout.strip()
+
+
 def _newest_tag(root: Path) -> str:
     return _git(root, "describe", "--tags", "--abbrev=0").stdout.strip()
 
@@ -99,10 +104,13 @@ def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
 
 
-def can_deploy(service: str, folder: Path, catalog: SchemaCatalog | None = None) -> Verdict:
+def can_deploy(
+    service: str, folder: Path, catalog: SchemaCatalog | None = None, spark_of: Harness | None = None
+) -> Verdict:
     """Check the working tree's `service` against the contracts of the version in `folder`.
 
-    `catalog` stands for the working tree's schemas. Raises NotDeployedError when the folder has no contracts.
+    `catalog` stands for the working tree's schemas, `spark_of` lends its Spark. Raises NotDeployedError when the folder
+    has no contracts.
     """
     there = folder / "contracts-tests"
     if not list((there / "pacts").glob("*.json")):
@@ -111,11 +119,11 @@ def can_deploy(service: str, folder: Path, catalog: SchemaCatalog | None = None)
     verdict = Verdict()
     verdict.problems += _changed_schemas(theirs, ours)
     if service in PROVIDERS:
-        with Harness(ours) as harness:
+        with Harness(ours, spark_of) as harness:
             _as_provider(service, there / "pacts", harness, theirs, verdict)
     needs = [need for need in NEEDS if need.service == service]
     if needs:
-        with Harness(theirs) as harness:
+        with Harness(theirs, spark_of) as harness:
             _as_consumer(needs, there / "recordings", harness, ours, verdict)
     if service in (contract.CONSUMER, contract.PROVIDER):
         _over_rest(service, there, verdict)

@@ -116,9 +116,11 @@ def _text(text: str | bytes | None) -> str:
 class Harness:
     """Runs real code; a context manager. Spark starts at its first use."""
 
-    def __init__(self, catalog: SchemaCatalog) -> None:
+    def __init__(self, catalog: SchemaCatalog, spark_of: Harness | None = None) -> None:
+        """`spark_of` lends its Spark, as a process can have only one."""
         self.catalog = catalog
         self.registry = OfflineRegistry(catalog)
+        self._spark_of = spark_of
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -132,7 +134,7 @@ class Harness:
     def stop_spark(self) -> None:
         """Stop Spark if it runs; the next use starts it again."""
         self._open.close()
-        if self.__dict__.pop("spark", None) is not None:
+        if self._spark_of is None and self.__dict__.pop("spark", None) is not None:
             # pyspark leaves the socket of every collect() to the garbage collector.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ResourceWarning)
@@ -141,6 +143,8 @@ class Harness:
     @cached_property
     def spark(self) -> SparkSession:
         """A small local Spark session with the aggregator's configuration."""
+        if self._spark_of is not None:
+            return self._spark_of.spark
         folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="isotherm-contracts-")))
         os.environ.setdefault("JAVA_HOME", str(find_java().home))
         chosen = AggregatorSettings.model_validate(

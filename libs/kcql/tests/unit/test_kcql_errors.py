@@ -221,7 +221,7 @@ def test_the_nearest_word_is_suggested(text: str, suggestion: str | None) -> Non
         ("SELECT a FROM b PK autocreate", "as a name it needs quotes"),
         ("SELECT a FROM *", "any topic is `*`"),
         ("SELECT a FROM b;--x", "a comment has a blank before it"),
-        ("SELECT a FROM b WITHFORMAT XML", "one of AVRO, JSON, TEXT, BINARY, OBJECT, MAP, PROTOBUF"),
+        ("SELECT a FROM b WITHFORMAT XML", "one of AVRO, JSON, TEXT, BINARY, OBJECT, MAP, PROTOBUF, RAW"),
         ("SELECT a FROM b LIMIT 0", "a whole number from 1 to 2^63-1"),
         ("SELECT a FROM b WITHINDEXSUFFIX=-{YYYY MM}", "a suffix with blanks is quoted"),
     ],

@@ -263,6 +263,7 @@ class TestClauses:
             ("TIMESTAMPUNIT=nanoseconds", "timestamp_unit", "NANOSECONDS"),
             ("", "timestamp_unit", "MILLISECONDS"),
             ("WITHFORMAT json", "format", "JSON"),
+            ("WITHFORMAT raw", "format", "RAW"),
             ("WITH FORMAT JSON", "format", "JSON"),
             ("with\nformat = `avro`", "format", "AVRO"),
             ("STOREAS queue", "store_as", StoreAs("QUEUE", {})),

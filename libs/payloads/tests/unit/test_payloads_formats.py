@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.payloads import Limits, PayloadError, decode
+from isotherm.payloads import Limits, NotNumericError, PayloadError, decode
 from isotherm.payloads.cbor_keys import problem_of_keys
 
 DOCUMENT = (
@@ -42,11 +42,26 @@ def test_a_plain_number_is_the_value(data: bytes, value: float) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"nan", b"inf", b"1_000", b"0x10", b"on", b'"21.5"', b"null", b"true", b"[1]", b"[]", b"\xff\x00", b"{}x"],
+    [b"", b"nan", b"inf", b"1_000", b"0x10", b"on", b'"21.5"', b"null", b"[1]", b"[]", b"\xff\x00", b"{}x"],
 )
 def test_anything_else_is_refused_without_a_format(data: bytes) -> None:
     with pytest.raises(PayloadError):
         decode(data, None)
+
+
+@pytest.mark.parametrize(
+    ("data", "content_format"), [(b"true", None), (b"true", 50), (cbor2.dumps(True), 60), (b"false", 0)]
+)
+def test_a_plain_boolean_is_the_value(data: bytes, content_format: int | None) -> None:
+    assert decode(data, content_format) == [{"value": data != b"false"}]
+
+
+@pytest.mark.parametrize(
+    ("data", "content_format"), [(b"on", None), (b'"on"', 50), (cbor2.dumps("on"), 60), (cbor2.dumps(b"\1"), 60)]
+)
+def test_a_text_is_told_from_other_mistakes(data: bytes, content_format: int | None) -> None:
+    with pytest.raises(NotNumericError):
+        decode(data, content_format)
 
 
 @pytest.mark.parametrize("content_format", [41, "application/xml", 9999, "image/png"])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from isotherm.payloads import (
     Defaults,
     IdentityError,
+    NotNumericError,
     PayloadError,
     decode,
     epoch_ms,
@@ -90,7 +91,21 @@ def test_the_documents_payload_without_aliases_names_the_missing_field() -> None
         record(row, DEFAULTS)
 
 
-@pytest.mark.parametrize("value", [True, False, "21.5", math.nan, math.inf, -math.inf, [1], {}, None, 10**400, b"1"])
+@pytest.mark.parametrize(("value", "number"), [(True, 1.0), (False, 0.0)])
+def test_a_boolean_is_1_or_0(value: bool, number: float) -> None:
+    made = record({"value": value}, DEFAULTS)["value"]
+    assert (made, type(made)) == (number, float)
+
+
+@pytest.mark.parametrize(
+    "row", [{"value": "on"}, {"value": b"1"}, {"string_value": "on", "metric": "m"}, {"data_value": b"1"}]
+)
+def test_a_text_is_told_from_other_mistakes(row: dict[str, Any]) -> None:
+    with pytest.raises(NotNumericError, match=r"^value: "):
+        record(row, DEFAULTS)
+
+
+@pytest.mark.parametrize("value", ["21.5", math.nan, math.inf, -math.inf, [1], {}, None, 10**400, b"1"])
 def test_a_value_must_be_a_finite_number(value: object) -> None:
     with pytest.raises(PayloadError, match=r"^value: "):
         record({"value": value}, DEFAULTS)

@@ -89,7 +89,8 @@ def test_multiple_data_types() -> None:
         {"n": "nfc-reader", "vd": "aGkgCg"},
     )
     assert [row.get("string_value") for row in rows] == [None, "Machine Room", None, None]
-    assert rows[2]["boolean_value"] is False
+    assert (rows[2]["value"], type(rows[2]["value"])) == (0.0, float)
+    assert resolve({"n": "open", "vb": True})[0]["value"] == 1.0
     assert rows[3]["data_value"] == b"hi \n"
 
 

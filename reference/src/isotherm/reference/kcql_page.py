@@ -61,7 +61,7 @@ MEANINGS: Mapping[str, str] = {
     "TTL": "how long the store keeps a row; the unit is the store's",
     "WITHCONVERTER": "the converter of a source's payloads",
     "WITHDOCTYPE": "the document type of an old Elasticsearch",
-    "WITHFORMAT": "the format in which the row is written",
+    "WITHFORMAT": "the format in which the row is written; `RAW` in a route of the MQTT proxy: the payload as it came",
     "WITHINDEXSUFFIX": "a suffix of the target; patterns such as `{YYYY.MM.DD}` are filled from the event time in UTC",
     "WITHJMSSELECTOR": "a selector of JMS",
     "WITHKEY": "the fields that make the key of the record",

@@ -174,6 +174,11 @@ def test_items_of_a_senml_pack_without_time_get_their_index() -> None:
     assert [(r["device_id"], r["value"], r["sequence"]) for r in found] == [("dev:1", 21.5, 0), ("dev:1", 22.5, 1)]
 
 
+def test_a_boolean_of_senml_is_1_or_0() -> None:
+    pack = [{-2: "dev:1:", 0: "temperature", 4: True}, {0: "temperature", 4: False}]
+    assert [r["value"] for r in read(SENML, payload=cbor2.dumps(pack), content_format=112)] == [1.0, 0.0]
+
+
 def test_a_payload_with_an_invalid_item_gives_no_reading() -> None:
     pack = [{-2: "dev:1:", 0: "temperature", 2: 21.5}, {0: "label", 3: "x"}]
     with pytest.raises(payloads.PayloadError, match=r"^item 1 of 2: value: "):

@@ -90,6 +90,15 @@ def test_targets_known_before_any_publish() -> None:
     assert router.has_dynamic_targets
 
 
+def test_raw_targets_need_no_schema() -> None:
+    router = kcql_router("INSERT INTO a SELECT * FROM x; INSERT INTO b SELECT * FROM y WITH FORMAT raw")
+    assert (router.targets, router.raw_targets) == (("a",), ("b",))
+    (route,) = regex_routes("c:.*", device_level=None, is_raw=True)
+    assert Router([route], first_match_only=False).raw_targets == ("c",)
+    with pytest.raises(RouteError, match="expect SensorReading"):
+        regex_routes("temperature:.*", device_level=None, is_raw=True)
+
+
 def test_an_mqtt_topic_as_target() -> None:
     (found,) = kcql_router("INSERT INTO $ SELECT * FROM a/#").resolve("a/b/")
     assert found.target is None
@@ -105,6 +114,14 @@ def test_an_mqtt_topic_as_target() -> None:
         ("INSERT INTO a SELECT * FROM b TTL=5", "TTL has no effect"),
         ("INSERT INTO a SELECT * FROM b WITHKEY(x)", "readings are keyed by device"),
         ("INSERT INTO `a b` SELECT * FROM b", "not a Kafka topic"),
+        ("INSERT INTO a SELECT * FROM b WITHFORMAT JSON", "WITHFORMAT JSON is not allowed; expected RAW"),
+        ("INSERT INTO a SELECT x FROM b WITHFORMAT RAW", "takes SELECT"),
+        ("INSERT INTO a SELECT * FROM b IGNORE x WITHFORMAT RAW", "takes SELECT"),
+        ("INSERT INTO $ SELECT * FROM b WITHFORMAT RAW", "needs the name of a Kafka topic"),
+        ("INSERT INTO `a b` SELECT * FROM b WITHFORMAT RAW", "not a Kafka topic"),
+        ("INSERT INTO thermostat.data SELECT * FROM b WITHFORMAT RAW", "expect SensorReading"),
+        ("INSERT INTO isotherm.tasks SELECT * FROM b WITHFORMAT RAW", "not for payloads of devices"),
+        ("INSERT INTO __consumer_offsets SELECT * FROM b WITHFORMAT RAW", "not for payloads of devices"),
     ],
 )
 def test_statements_without_meaning_here_are_refused(text: str, says: str) -> None:

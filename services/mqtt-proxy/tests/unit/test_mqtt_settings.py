@@ -28,6 +28,8 @@ def problems(settings: Mapping[str, str]) -> str:
     [
         ({"routes": ""}, "routes and topic_regex_list are empty"),
         ({"topic_regex_list": "temperature:("}, "topic_regex_list:"),
+        ({"topic_regex_list": "temperature:.*", "topic_regex_format": "raw"}, "expect SensorReading"),
+        ({"topic_regex_list": "a:.*", "topic_regex_format": "raw", "dead_letter_topic": "a"}, "the service's own"),
         ({"allow_anonymous": "false"}, "allow_anonymous"),
         ({"listener.prt": "1"}, "did you mean listener.port?"),
         ({"limits.receive_maximum": "0"}, "limits.receive_maximum (--set): '0' is not allowed"),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from isotherm.contracts.harness import Harness
 from isotherm.contracts.mutations.rest import REQUEST, Judged, judged
@@ -23,6 +23,7 @@ used    some consumer's real code makes something else of the mutant, or fails
 caught  a pact or a pin to a recording refuses the mutant
 A mutation of a message counts for all messages of its topic, as a change of code would.
 """
+_RUN = re.compile(r"\d{4}-\d\d-\d\d commit=")
 
 
 def all_verdicts(harness: Harness, produced: Mapping[str, Messages]) -> list[Verdict]:
@@ -42,11 +43,29 @@ def _verdict(one: Judged, interactions: Mapping[str, Mapping[str, object]], chec
     return found
 
 
-def lines(found: Iterable[Verdict]) -> Iterator[str]:
-    """The table: a summary, what is wrong, and for each field of a topic its consumers."""
+def runs(text: str) -> list[str]:
+    """The lines of the runs that a table has, oldest first."""
+    return [line for line in text.splitlines() if _RUN.match(line)]
+
+
+def run_line(found: Collection[Verdict], day: str, commit: str) -> str:
+    """The line of a run: when, of what, and how much of it was right."""
+    used = [one for one in found if one.used_by]
+    caught, falsely = _caught(found)
+    return (
+        f"{day} commit={commit} mutations={len(found)} used={len(used)} caught={caught} "
+        f"unused={len(found) - len(used)} caught={falsely}"
+    )
+
+
+def lines(found: Iterable[Verdict], runs: Iterable[str] = ()) -> Iterator[str]:
+    """The table: all runs; of the last one a summary, what is wrong, and for each field of a topic its consumers."""
     all_ = list(found)
     yield from _HEAD.splitlines()
     yield ""
+    yield from runs
+    yield ""
+    yield "The last run, by provider and topic"
     yield from _summary(all_)
     wrong = [one for one in all_ if not one.is_right]
     yield ""
@@ -64,9 +83,15 @@ def _summary(found: list[Verdict]) -> Iterator[str]:
         by_channel[one.provider, "HTTP" if one.topic.startswith("HTTP") else one.topic].append(one)
     yield f"{'provider':<13}{'topic':<34}{'mutations':>10}{'used':>7}{'caught':>8}{'unused':>8}{'caught':>8}"
     for (provider, topic), of in [*sorted(by_channel.items()), (("all", ""), found)]:
-        used, unused = [one for one in of if one.used_by], [one for one in of if not one.used_by]
-        caught, falsely = (sum(bool(one.caught_by) for one in part) for part in (used, unused))
-        yield f"{provider:<13}{topic:<34}{len(of):>10}{len(used):>7}{caught:>8}{len(unused):>8}{falsely:>8}"
+        used = sum(bool(one.used_by) for one in of)
+        caught, falsely = _caught(of)
+        yield f"{provider:<13}{topic:<34}{len(of):>10}{used:>7}{caught:>8}{len(of) - used:>8}{falsely:>8}"
+
+
+def _caught(found: Iterable[Verdict]) -> tuple[int, int]:
+    """How many are caught of those that somebody uses, and of those that nobody uses."""
+    caught = Counter(bool(one.used_by) for one in found if one.caught_by)
+    return caught[True], caught[False]
 
 
 def _fields(found: list[Verdict]) -> Iterator[str]:

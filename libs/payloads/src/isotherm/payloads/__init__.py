@@ -5,7 +5,7 @@ defaults. A caller may rename fields in between, as KCQL does. The package may i
 must not know Kafka, Avro or a topic.
 """
 
-from isotherm.payloads.errors import IdentityError, PayloadError
+from isotherm.payloads.errors import IdentityError, NotNumericError, PayloadError
 from isotherm.payloads.formats import Limits, decode
 from isotherm.payloads.readings import Defaults, record
 from isotherm.payloads.times import epoch_ms
@@ -14,6 +14,7 @@ __all__ = [
     "Defaults",
     "IdentityError",
     "Limits",
+    "NotNumericError",
     "PayloadError",
     "decode",
     "epoch_ms",

@@ -9,5 +9,9 @@ class PayloadError(ValueError):
         self.reason = reason
 
 
+class NotNumericError(PayloadError):
+    """The payload or its value is a text or bytes, which no reading can hold: its value is a double."""
+
+
 class IdentityError(PayloadError):
     """A row names another device than the one to which its sender is bound."""

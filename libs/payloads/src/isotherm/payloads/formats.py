@@ -1,8 +1,8 @@
 """Decodes payloads by their content format.
 
 A CoAP number (RFC 7252 section 12.3, RFC 8428 section 12.3) or a media type names the format; parameters of the media
-type do not matter. Without a format, and for plain text and octet-streams, the bytes decide: a JSON object, array or
-number is decoded as such.
+type do not matter. Without a format, and for plain text and octet-streams, the bytes decide: a JSON object, array,
+number or boolean is decoded as such.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import orjson
 
 from isotherm.payloads import senml
 from isotherm.payloads.cbor_keys import problem_of_keys
-from isotherm.payloads.errors import PayloadError
+from isotherm.payloads.errors import NotNumericError, PayloadError
 
 _NUMBERS = {
     0: "text/plain",
@@ -61,7 +61,7 @@ def decode(
     limits: Limits = _DEFAULT_LIMITS,
     now_ms: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Decode `data` to rows, one for each item of an array; a plain number becomes `[{"value": number}]`.
+    """Decode `data` to rows, one for each item of an array; a number or boolean becomes `[{"value": it}]`.
 
     `content_format` is a CoAP number or a media type, or None or "" when it is unknown. `now_ms` (epoch) is the base of
     SenML's relative times; its default is the clock.
@@ -92,7 +92,7 @@ def _read_unnamed(data: bytes, _now_ms: int | None, _limits: Limits) -> object:
         # Devices that print numbers write "+21.5", ".5" and "21.", which JSON does not have.
         if len(data) <= _MAX_NUMBER_BYTES and _DECIMAL.fullmatch(data):
             return float(data)
-        raise PayloadError(f"neither JSON nor a number: {error}") from None
+        raise NotNumericError(f"neither JSON nor a number: {error}") from None
     return _object_array_or_number(content)
 
 
@@ -212,9 +212,10 @@ def _plain(value: object) -> object:
 
 
 def _object_array_or_number(content: object) -> object:
-    if type(content) in (dict, list, int) or (type(content) is float and math.isfinite(content)):
+    if type(content) in (dict, list, int, bool) or (type(content) is float and math.isfinite(content)):
         return content
-    raise PayloadError(f"expected an object, an array of objects or a number, not {type(content).__name__}")
+    kind = NotNumericError if isinstance(content, str | bytes) else PayloadError
+    raise kind(f"expected an object, an array of objects, a number or a boolean, not {type(content).__name__}")
 
 
 def _row(item: object) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from isotherm.payloads.errors import IdentityError, PayloadError
+from isotherm.payloads.errors import IdentityError, NotNumericError, PayloadError
 from isotherm.payloads.times import epoch_ms
 
 MAX_NAME_CHARS = 256
@@ -21,6 +21,8 @@ MAX_NAME_CHARS = 256
 
 _INFINITY = math.inf
 _MAX_SEQUENCE = 2**63 - 1
+_NOT_NUMERIC = frozenset(("string_value", "data_value"))
+"""The values of SenML records (`vs`, `vd`) that no reading holds."""
 _KEYS = frozenset(("device_id", "metric", "value", "unit", "event_time", "sequence", "attributes"))
 
 
@@ -43,13 +45,13 @@ class Defaults(NamedTuple):
 def record(row: Mapping[str, Any], defaults: Defaults, sequence: int = 0) -> dict[str, Any]:
     """Return the reading in `row` with the field names of the Avro record; its times are integers, epoch ms.
 
-    `value` must be a finite number. A null counts as missing. `epoch_ms` parses `event_time`; its default is the ingest
-    time. The default of the sequence is 0 for a row with a time. For a row without one it is the argument `sequence`,
-    which distinguishes the items of one payload. Every other field becomes an attribute as text: bytes as base64,
-    records and arrays as JSON.
+    `value` must be a finite number or a boolean, which is 1.0 or 0.0. A null counts as missing. `epoch_ms` parses
+    `event_time`; its default is the ingest time. The default of the sequence is 0 for a row with a time. For a row
+    without one it is the argument `sequence`, which distinguishes the items of one payload. Every other field becomes
+    an attribute as text: bytes as base64, records and arrays as JSON.
 
     Raises PayloadError, which names the field and what was expected, and IdentityError (one of them) for a device that
-    is not the bound one.
+    is not the bound one, and NotNumericError for a value that is a text or bytes.
     """
     get = row.get
     value = get("value")
@@ -96,14 +98,19 @@ def record(row: Mapping[str, Any], defaults: Defaults, sequence: int = 0) -> dic
 
 
 def _number(row: Mapping[str, Any], value: object) -> float:
+    if type(value) is bool:
+        return 1.0 if value else 0.0
     if value is None:
+        if not _NOT_NUMERIC.isdisjoint(row):
+            raise NotNumericError("value: the SenML record holds a text or data, and a reading holds a number")
         fields = ", ".join(sorted(row)[:10]) or "nothing"
         raise PayloadError(
             f"value: the payload does not have it (it has {fields}); name the field that holds the measurement, "
             "in KCQL: SELECT temperature AS value, sensorId AS device_id"
         )
     if type(value) is not int:
-        raise PayloadError(f"value: expected a number, not {type(value).__name__}")
+        kind = NotNumericError if isinstance(value, str | bytes) else PayloadError
+        raise kind(f"value: expected a number or a boolean, not {type(value).__name__}")
     try:
         return float(value)
     except OverflowError:

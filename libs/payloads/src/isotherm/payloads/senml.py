@@ -2,8 +2,8 @@
 
 A row has `name` (base name and name joined), `device_id` (the base name without a final separator), `metric` (the
 name after the base name), `unit`, `value`, `event_time` (epoch ms) and, when the record has them, `string_value`,
-`boolean_value`, `data_value`, `sum` and `update_time`. A row has only the fields that its record has; it has no
-`device_id` without a base name, and no `metric` without a name after it.
+`data_value`, `sum` and `update_time`. A boolean (`vb`) is the value 1.0 or 0.0. A row has only the fields that its
+record has; it has no `device_id` without a base name, and no `metric` without a name after it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CBOR_LABELS = {
 """The integer map keys of the CBOR representation (RFC 8428 table 4)."""
 
 _BASE_FIELDS = ("bver", "bn", "bt", "bu", "bv", "bs")
-_VALUE_FIELDS = {"v": "value", "vs": "string_value", "vb": "boolean_value", "vd": "data_value"}
+_VALUE_FIELDS = {"v": "value", "vs": "string_value", "vb": "value", "vd": "data_value"}
 _RELATIVE_BELOW_S = 2**28
 _VERSION = 10
 # Every row repeats base name and base unit, so a long one would turn a small pack into many bytes.
@@ -154,10 +154,10 @@ def _number(fields: Mapping[str, Any], label: str) -> float:
     return number  # type: ignore[no-any-return]  # int or float, checked by exact type: bool is an int too
 
 
-def _boolean(record: Mapping[str, Any], _base: Mapping[str, Any], _cbor: bool) -> bool:
+def _boolean(record: Mapping[str, Any], _base: Mapping[str, Any], _cbor: bool) -> float:
     if not isinstance(record["vb"], bool):
         raise PayloadError("vb: expected true or false")
-    return record["vb"]
+    return 1.0 if record["vb"] else 0.0
 
 
 def _data(record: Mapping[str, Any], _base: Mapping[str, Any], cbor: bool) -> bytes:

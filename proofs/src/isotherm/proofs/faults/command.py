@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import threading
 import time
@@ -29,7 +30,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "faults", help="inject the random faults of a seed into real servers and judge the history", description=__doc__
     )
-    parser.add_argument("--seed", type=int, required=True, help="which plan; the same seed is the same plan")
+    parser.add_argument("--seed", type=int, help=f"which plan (default: the one after the highest in {RESULTS})")
     parser.add_argument("--seconds", type=float, default=300.0, help="how long faults are injected (300)")
     parser.add_argument("--rate", type=float, default=60.0, help="MQTT readings a second (60)")
     parser.add_argument("--folder", type=Path, default=Path(".stack/faults"), help="data and logs, emptied first")
@@ -38,9 +39,17 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     parser.set_defaults(go=_run)
 
 
+def next_seed(recorded: str) -> int:
+    """Return the seed after the highest in the results; 0 when there is none."""
+    return max((int(seed) + 1 for seed in re.findall(r"\bseed=(\d+)", recorded)), default=0)
+
+
 def _run(arguments: argparse.Namespace) -> int:
-    plan = make_plan(arguments.seed, arguments.seconds)
-    print(f"seed {arguments.seed}, {arguments.seconds:g} s, {len(plan)} faults")
+    seed: int | None = arguments.seed
+    if seed is None:
+        seed = next_seed(RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "")
+    plan = make_plan(seed, arguments.seconds)
+    print(f"seed {seed}, {arguments.seconds:g} s, {len(plan)} faults")
     for fault in plan:
         print(fault)
     if arguments.plan:
@@ -53,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
     outcome = (
         "clean" if verdict.clean else "findings " + ",".join(sorted(verdict.counts)) if verdict.counts else "not-judged"
     )
-    line = result_line(arguments.seed, arguments.seconds, plan, ended, outcome, _commit())
+    line = result_line(seed, arguments.seconds, plan, ended, outcome, _commit())
     print(line, end="")
     if arguments.record:
         RESULTS.parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ class Relays:
     """Relays on one thread with an event loop of its own."""
 
     def __init__(self) -> None:
+        self._relays: list[Relay] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="relays", daemon=True)
         self._thread.start()
@@ -25,6 +26,7 @@ class Relays:
         """Relay connections from one port of 127.0.0.1 to another one. Raises OSError when the port is taken."""
         relay = Relay(self._loop, server_port)
         self.call(relay.open(port))
+        self._relays.append(relay)
         return relay
 
     def call(self, work: Coroutine[Any, Any, None]) -> None:
@@ -33,8 +35,11 @@ class Relays:
 
     def close(self) -> None:
         """End all connections and the thread."""
+        for relay in self._relays:
+            self.call(relay.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
 
 class Relay:
@@ -53,6 +58,17 @@ class Relay:
     async def open(self, port: int) -> None:
         """Accept connections."""
         self._listener = await asyncio.start_server(self._serve, LOOPBACK, port)
+
+    async def close(self) -> None:
+        """Accept no connection any more, and end those that are there."""
+        self._listener.close()
+        pumps = list(self._pumps)
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        self._cut()
+        # The transports close their sockets in the loop's next turn.
+        await asyncio.sleep(0)
 
     def cut(self) -> None:
         """Reset all connections, and new ones as soon as they are made, until `heal`."""

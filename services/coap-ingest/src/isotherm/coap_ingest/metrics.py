@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from isotherm.servicekit import logs
+from isotherm.servicekit.throttling.sparse_log import SparseLog
+
 PREFIX = "isotherm_coap_ingest"
+
+_log = logs.logger(__name__)
+_LOG_INTERVAL_S = 10.0
 
 
 class Metrics:
@@ -12,6 +18,9 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
+        self._log_dropped = SparseLog(
+            _log, "receive buffer full, datagrams are lost", level="error", interval_s=_LOG_INTERVAL_S
+        )
         self._create_observation_metrics()
         self._create_listener_metrics()
         self._create_kafka_metrics()
@@ -46,6 +55,12 @@ class Metrics:
             "registrations", "Observe requests sent: register (new token), refresh (same token).", "resource", "kind"
         )
         self.polls = self._counter("polls", "Answers of servers that do not observe the resource.", "resource")
+        self.dropped_datagrams = self._counter(
+            "dropped_datagrams",
+            "Datagrams that the system dropped before the service read them, because a socket's receive buffer was "
+            "full. The socket is that of a listening connector, or `observe` for all observed servers.",
+            "socket",
+        )
 
     def _create_listener_metrics(self) -> None:
         self.requests = self._counter("requests", "Answered requests of devices by code.", "connector", "code")
@@ -84,6 +99,13 @@ class Metrics:
         )
         self.queue_length = self._gauge("queue_length", "Notifications between the sockets and the producer.")
         self.outstanding = self._gauge("outstanding_records", "Records that Kafka has not acknowledged yet.")
+
+    def count_dropped_datagrams(self, socket: str, count: int) -> None:
+        """Count `count` more datagrams that the system dropped, and log them."""
+        counter = self.dropped_datagrams.labels(socket)
+        if count > 0:
+            counter.inc(count)
+            self._log_dropped(socket=socket, count=count)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"{PREFIX}_{name}", text, labels, registry=self._registry)

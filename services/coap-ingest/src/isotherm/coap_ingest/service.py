@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -35,7 +35,7 @@ from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.health import Health, MonitoringServer
 from isotherm.servicekit.kafka import clients
-from isotherm.servicekit.lifecycle import Exit, Stop
+from isotherm.servicekit.lifecycle import Exit, Stop, collect_rarely
 from isotherm.servicekit.producer.delivery import LoopProducer
 from isotherm.servicekit.producer.health import ProducerHealth
 from isotherm.servicekit.startup import wait_until_up
@@ -85,6 +85,7 @@ class Worker:
 
     async def run(self, stop: Stop) -> int:
         """Work until `stop` is set; return the exit code."""
+        collect_rarely()
         monitoring = MonitoringServer(self._settings.http, self._health, self._registry)
         monitoring.start()
         _log.info("monitoring", host=self._settings.http.host, port=monitoring.port)
@@ -210,7 +211,7 @@ class Pipeline:
         listeners = self._make_listeners()
         observing = asyncio.create_task(observers.run())
         forwarding = asyncio.create_task(forwarder.run())
-        watching = asyncio.create_task(self._watch(forwarder, producer, listeners))
+        watching = asyncio.create_task(self._watch(forwarder, producer, listeners, set(coap_clients.values())))
         parts: list[asyncio.Future[None]] = [self._producer_failed, forwarding, watching, observing]
         try:
             for listener in listeners:
@@ -292,10 +293,16 @@ class Pipeline:
         }
         return {plan.name: own.get(plan.name, shared) for plan in self._plans}
 
-    async def _watch(self, forwarder: Forwarder, producer: LoopProducer, listeners: Sequence[Listener]) -> None:
+    async def _watch(
+        self,
+        forwarder: Forwarder,
+        producer: LoopProducer,
+        listeners: Sequence[Listener],
+        coap_clients: Collection[Client],
+    ) -> None:
         """Once a second update metrics, find broken producers, and report when Kafka acknowledges nothing."""
         limit_ms = self._settings.kafka_stalled_after_ms
-        replaced = 0
+        replaced = dropped = 0
         while True:
             self._health.beat()
             for health in self._producer_healths:
@@ -306,6 +313,8 @@ class Pipeline:
             self._metrics.outstanding.set(producer.outstanding)
             for listener in listeners:
                 listener.maintain()
+            before, dropped = dropped, sum(client.count_dropped() for client in coap_clients)
+            self._metrics.count_dropped_datagrams("observe", dropped - before)
             stalled_ms = (time.monotonic() - forwarder.last_progress) * 1000
             if producer.outstanding and stalled_ms > limit_ms:
                 self._health.not_ready(

@@ -157,7 +157,12 @@ class Metrics(Collector):
             ("payload_bytes", "Payload bytes received.", [], single(self.payload_bytes)),
             ("repeated_messages", "QoS 2 repetitions, not stored again.", [], single(self.repeated)),
             ("packet_ids_reused", "Unreleased packet ids with another message.", [], single(self.packet_ids_reused)),
-            ("readings_stored", "Readings that Kafka acknowledged.", ["topic", "qos"], [*self.readings.items()]),
+            (
+                "readings_stored",
+                "Readings and raw payloads that Kafka acknowledged.",
+                ["topic", "qos"],
+                [*self.readings.items()],
+            ),
             ("dead_letters", "Invalid publishes stored as dead letters.", ["reason"], one(self.dead_letters)),
             (
                 "dead_letters_unstored",

@@ -355,7 +355,9 @@ class Proxy:
 
     def _check_topics(self) -> None:
         settings = self._settings
-        self._encoders.require(self._router.targets, without_readings=[settings.session.topic])
+        self._encoders.require(
+            self._router.targets, without_readings=[settings.session.topic], raw=self._router.raw_targets
+        )
         if self._router.has_dynamic_targets:
             self._encoders.refresh()
         ensure_dead_letter_topic(self._admin, settings)

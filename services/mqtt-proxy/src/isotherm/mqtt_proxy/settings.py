@@ -286,6 +286,11 @@ class ProxySettings(HostSettings):
     topic_regex_list: str = Field(
         "", description="Routes in the old form: `kafka-topic:regular expression of MQTT topics`, separated by commas."
     )
+    topic_regex_format: Literal["reading", "raw"] = Field(
+        "reading",
+        description="What the routes of `topic_regex_list` store: readings in Avro, or the payloads as they come. In "
+        "`routes` a raw route says WITHFORMAT RAW.",
+    )
     match: Literal["all", "first"] = Field(
         "all", description="Whether every matching route stores a publish, or only the first one."
     )

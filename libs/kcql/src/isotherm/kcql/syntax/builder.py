@@ -33,7 +33,7 @@ from isotherm.kcql.syntax.names import (
 Node = Tree[Token]
 Child = Token | Node | None
 
-FORMATS = ("AVRO", "JSON", "TEXT", "BINARY", "OBJECT", "MAP", "PROTOBUF")
+FORMATS = ("AVRO", "JSON", "TEXT", "BINARY", "OBJECT", "MAP", "PROTOBUF", "RAW")
 TIMESTAMP_UNITS = ("NANOSECONDS", "MICROSECONDS", "MILLISECONDS", "SECONDS", "MINUTES", "HOURS", "DAYS")
 LARGEST_NUMBER = 2**63 - 1
 _OTHER_SPELLINGS = {"RINGBUFFER": "RING_BUFFER"}

@@ -21,6 +21,10 @@ from isotherm.coap_ingest.coap import psk
 from isotherm.coap_ingest.coap.dtls import is_client_hello
 from isotherm.coap_ingest.coap.link_format import parse_links, resource_of
 from isotherm.coap_ingest.coap.messages import is_incomplete, notification_of, response_of
+from isotherm.coap_ingest.coap.options import check_options, uint_or_none
+from isotherm.coap_ingest.coap.plain import codec
+from isotherm.coap_ingest.coap.plain.notifications import plain_notification
+from isotherm.coap_ingest.coap.plain.requests import plain_request
 from isotherm.coap_ingest.coap.resource import Resource, Server
 from isotherm.coap_ingest.connectors.plan import compile_plan
 from isotherm.coap_ingest.ingest.records import headers, message_record
@@ -35,6 +39,7 @@ from isotherm.servicekit.avro import parse as parse_schema
 from isotherm.servicekit.producer.delivery import LoopProducer
 
 _SERVER = Server("coap", "h", 5683)
+_RESOURCE = Resource(_SERVER, ("a",))
 _CONNECTOR = """
 name = c
 connector.class = coap-source
@@ -66,24 +71,45 @@ def _decoded(data: bytes) -> Any:
 
 
 def message_target() -> Callable[[bytes], None]:
-    """Return the check that a message survives encoding, and that a response becomes an Avro record."""
+    """Return the check that our codec and aiocoap's agree, and that a response becomes an Avro record."""
     schema = isotherm.schemas.schema("CoapMessage", 1)
     encode, writer = encoder(schema, 1), WriterSchema(1, schema, parse_schema(schema))
 
     def run(data: bytes) -> None:
         is_client_hello(data)
         message = _decoded(data)
+        _compare_codecs(data, message)
         if message is None:
             return
         response_of(message)
         is_incomplete(message)
-        notification = notification_of(Resource(_SERVER, ("a",)), message, arrived_ms=0, rtt_ms=0)
+        notification = notification_of(_RESOURCE, message, arrived_ms=0, rtt_ms=0)
         headers(notification)
         record = message_record(notification)
         found = read_value(encode(record), writer)
         expect(found["payload"] == record["payload"], "the payload changes in Avro")
 
     return run
+
+
+def _compare_codecs(data: bytes, message: Any) -> None:
+    """Check our codec, and our reading of what is plain, against aiocoap's `message`, None when it refuses `data`."""
+    ours = codec.decode(data)
+    if ours is None:
+        return
+    expect(codec.decode(codec.encode(ours)) == ours, "a message changes in our encoding")
+    same = message is not None and ours[:4] == (int(message.mtype), int(message.code), message.mid, message.token)
+    expect(same and ours.payload == message.payload, "our decoder reads another message")
+    expect(len(ours.options) == len(tuple(message.opt.option_list())), "our decoder reads other options")
+    request, notification = plain_request(data), plain_notification(data, "[::1]")
+    if request is not None:
+        check_options(message)
+        target = message.opt.uri_path, message.opt.uri_query, uint_or_none(message.opt.content_format, 16)
+        expect(request.target == target, "a plain request has another target")
+    if notification is not None:
+        made = [notification_of(_RESOURCE, each, arrived_ms=0, rtt_ms=0) for each in (notification, message)]
+        expect(made[0] == made[1] and not is_incomplete(message), "a plain notification is another one")
+        expect(response_of(notification) == response_of(message), "a plain notification is another response")
 
 
 class _Storing:
@@ -175,7 +201,15 @@ TARGETS = (
     Target(
         name="coap-message",
         make=message_target,
-        dictionary=(_HELLO, b"\x60\x45\x00\x01\xc1\x32\xff{}", b"\xd1\x0a", b"\xe1\xff\xff", b"\xff"),
+        dictionary=(
+            _HELLO,
+            b"\x60\x45\x00\x01\xc1\x32\xff{}",
+            b"\x51\x45\x00\x01t\x61\x05\x61\x32\x21\x3c\xff{}",
+            _POST,
+            b"\xd1\x0a",
+            b"\xe1\xff\xff",
+            b"\xff",
+        ),
         max_bytes=1_500,
     ),
     Target(

@@ -20,7 +20,8 @@ _UNITS = {"temperature": "Cel", "brightness": "lx"}
 _ROUTES = """
 INSERT INTO temperature SELECT t AS value, id AS device_id, u AS unit FROM devices/+/temperature;
 INSERT INTO thermostat.data SELECT * FROM `devices/#`;
-INSERT INTO _value.target SELECT value, nested.*, _header.h AS h FROM `dynamic/#`
+INSERT INTO _value.target SELECT value, nested.*, _header.h AS h FROM `dynamic/#`;
+INSERT INTO events SELECT * FROM `devices/+/event` WITHFORMAT RAW
 """
 
 

@@ -68,14 +68,17 @@ class Client:
         Raises OSError when the system gives no socket.
         """
         servers = list(servers)
-        transports = sorted({_TRANSPORTS[server.scheme] for server in servers})
-        context = await ClientContext.create_client_context(transports=transports or ["udp6"])
+        context = await ClientContext.connect({_TRANSPORTS[server.scheme] for server in servers})
         if receive_buffer_bytes is not None:
             receive_buffer.enlarge(context, receive_buffer_bytes)
         if psk is not None:
             keys = {"dtls": {"psk": psk.key, "client-identity": psk.identity}}
             context.client_credentials.load_from_dict({"coaps://*": keys})
         return cls(context, max_payload_bytes)
+
+    def count_dropped(self) -> int:
+        """Return how many datagrams the system dropped at the client's sockets since they were opened."""
+        return receive_buffer.count_dropped(self._context)
 
     async def close(self) -> None:
         """Free the port and end the requests in flight."""

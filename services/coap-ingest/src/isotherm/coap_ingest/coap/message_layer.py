@@ -10,17 +10,18 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 from aiocoap import ACK, CON, NON, RST, Context, Message  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.message import Direction  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.messagemanager import MessageManager  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.tokenmanager import TokenManager  # type: ignore[import-untyped]  # aiocoap ships no types
-from aiocoap.transports.udp6 import MessageInterfaceUDP6  # type: ignore[import-untyped]  # aiocoap ships no types
 
 from isotherm.coap_ingest.coap.message_id_cache import MessageIdCache
 from isotherm.coap_ingest.coap.options import repair_options
+from isotherm.coap_ingest.coap.plain.datagrams import BatchInterface
+from isotherm.coap_ingest.coap.plain.notifications import Address, PlainNotifications
 
 repair_options()
 
@@ -94,14 +95,41 @@ class FilteredMessages(MessageManager):  # type: ignore[misc]  # aiocoap has no 
 def request_key(remote: Any, message_id: int) -> bytes:
     """Return what identifies a request: its sender (address and port, or DTLS session) and its message id."""
     try:
-        host, port, _, scope = remote.sockaddr
+        address = remote.sockaddr
     except AttributeError:
         return _SESSION.pack(remote.session_number, message_id)
+    return endpoint_key(address, message_id)
+
+
+def endpoint_key(address: Address, message_id: int) -> bytes:
+    """Return what identifies a request over UDP; equal to the `request_key` of the same sender."""
+    host, port, _, scope = address
     return _ENDPOINT.pack(socket.inet_pton(socket.AF_INET6, host.partition("%")[0]), port, scope, message_id)
 
 
 class ClientContext(Context):  # type: ignore[misc]  # aiocoap has no types
     """An aiocoap context whose requests have unpredictable tokens."""
+
+    @classmethod
+    async def connect(cls, transports: Iterable[str]) -> Any:
+        """Return a context for requests over `transports`, by aiocoap's names; its UDP takes plain notifications."""
+        others = sorted(set(transports) - {"udp6"})
+        # Without names aiocoap would open all of its transports.
+        context = await cls.create_client_context(transports=others) if others else cls(loggername="coap")
+        if "udp6" in transports or not others:
+            await context.open_udp()
+        return context
+
+    async def open_udp(self) -> None:
+        """Open a socket for requests over UDP."""
+
+        async def make(messages: Any) -> Any:
+            interface = await BatchInterface.create_client_transport_endpoint(messages, log=self.log, loop=self.loop)
+            interface.notifications = PlainNotifications(interface.reply, interface.local_address)
+            interface.handler = interface.notifications.handle
+            return interface
+
+        await self._append_tokenmanaged_messagemanaged_transport(make)
 
     async def _append_tokenmanaged_messagemanaged_transport(self, make: Callable[[Any], Awaitable[Any]]) -> None:
         tokens = RandomTokens(self)
@@ -119,6 +147,12 @@ class ClientContext(Context):  # type: ignore[misc]  # aiocoap has no types
         return MessageManager(tokens)
 
 
+def notifications_of(request_interface: Any) -> PlainNotifications | None:
+    """Return the registrations of a context's UDP socket; None for another transport."""
+    transport = getattr(request_interface.token_interface, "message_interface", None)
+    return getattr(transport, "notifications", None)
+
+
 class ServerContext(ClientContext):
     """An aiocoap context that serves `site`; `request_filter` and `cache` are those of `FilteredMessages`."""
 
@@ -127,13 +161,14 @@ class ServerContext(ClientContext):
         self._filter = request_filter
         self._cache = cache
 
-    async def listen_udp(self, host: str, port: int) -> None:
-        """Serve over UDP. Raises OSError when the address is not free."""
+    async def listen_udp(self, host: str, port: int) -> Any:
+        """Serve over UDP; return the message layer. Raises OSError when the address is not free."""
         await self._append_tokenmanaged_messagemanaged_transport(
-            lambda messages: MessageInterfaceUDP6.create_server_transport_endpoint(
+            lambda messages: BatchInterface.create_server_transport_endpoint(
                 messages, log=self.log, loop=self.loop, bind=(host, port), multicast=[]
             )
         )
+        return self.request_interfaces[-1].token_interface
 
     def _messages(self, tokens: Any) -> Any:
         return FilteredMessages(tokens, self._filter, self._cache)

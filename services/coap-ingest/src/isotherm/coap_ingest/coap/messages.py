@@ -1,4 +1,4 @@
-"""aiocoap messages translated to the suite's own types."""
+"""aiocoap's messages and plain notifications translated to the suite's own types."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from aiocoap.numbers.types import ACK  # type: ignore[import-untyped]  # aiocoap
 
 from isotherm.coap_ingest.coap.notification import OBSERVE_MODULUS, Notification, Response
 from isotherm.coap_ingest.coap.options import text_of, uint_or_none
+from isotherm.coap_ingest.coap.plain.codec import TYPE_NAMES
+from isotherm.coap_ingest.coap.plain.notifications import CONTENT, PlainNotification
 from isotherm.coap_ingest.coap.resource import Resource
 
 # aiocoap reads datagrams into 4,096 bytes and does not report that a datagram was longer.
 _POSSIBLY_TRUNCATED_BYTES = 4096 - 128
+_CONTENT = "2.05"
 
 
 def response_of(message: Any) -> Response:
     """Return the parts of `message` on which the state of an observation depends."""
+    if type(message) is PlainNotification:
+        return Response(True, _CONTENT, message.observe, message.max_age_s, False, message.payload)
     return Response(
         is_success=message.code.is_successful(),
         code=message.code.dotted,
@@ -35,6 +40,8 @@ def observe_value(message: Any) -> int | None:
 
 def is_incomplete(message: Any) -> bool:
     """Return whether `message` holds, or may hold, only the beginning of its representation."""
+    if type(message) is PlainNotification:
+        return False
     block2 = message.opt.block2
     if block2 is not None:
         return bool(block2.more)
@@ -43,6 +50,8 @@ def is_incomplete(message: Any) -> bool:
 
 def notification_of(resource: Resource, message: Any, *, arrived_ms: int, rtt_ms: int) -> Notification:
     """Return `message` as a notification of `resource`; `arrived_ms` is epoch ms."""
+    if type(message) is PlainNotification:
+        return _plain_notification(resource, message, arrived_ms, rtt_ms)
     opt = message.opt
     return Notification(
         resource=resource,
@@ -67,6 +76,25 @@ def notification_of(resource: Resource, message: Any, *, arrived_ms: int, rtt_ms
         size2=uint_or_none(opt.size2, 31),
         block1=block_text(opt.block1),
         block2=block_text(opt.block2),
+    )
+
+
+def _plain_notification(resource: Resource, message: PlainNotification, arrived_ms: int, rtt_ms: int) -> Notification:
+    return Notification(
+        resource=resource,
+        arrived_ms=arrived_ms,
+        rtt_ms=rtt_ms,
+        code=_CONTENT,
+        raw_code=CONTENT,
+        message_type=TYPE_NAMES[message.message_type],
+        message_id=message.message_id,
+        token=message.token,
+        destination=message.destination,
+        payload=message.payload,
+        observe=message.observe,
+        max_age_s=message.max_age_s,
+        content_format=message.content_format,
+        etags=() if message.etag is None else (message.etag,),
     )
 
 

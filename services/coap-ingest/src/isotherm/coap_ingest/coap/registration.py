@@ -2,7 +2,7 @@
 
 aiocoap's own observation is not used: its iterator keeps only the newest notification and hides the superseded ones,
 and it can neither refresh an observation under its token nor cancel it. A registration uses aiocoap's Pipe, which hands
-out every message (docs/adr/0020).
+out every message (docs/adr/0020). Plain notifications come beside it, without a message of aiocoap (docs/adr/0116).
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from aiocoap import GET, Message, Reliable, Unreliable  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.error import Error as CoapError  # type: ignore[import-untyped]  # aiocoap ships no types
 from aiocoap.pipe import Pipe  # type: ignore[import-untyped]  # aiocoap ships no types
 
+from isotherm.coap_ingest.coap.message_layer import notifications_of
+from isotherm.coap_ingest.coap.plain.notifications import PlainNotification
 from isotherm.coap_ingest.coap.resource import Resource
 
 OnMessage = Callable[[Any], None]
@@ -55,6 +58,10 @@ class Registration:
         self._unsubscribe = self._pipe.on_event(self._on_event)
         self._pipe.on_interest_end(self.ended.set)
         interface.request(self._pipe)
+        notifications = notifications_of(interface)
+        if notifications is not None and not self.ended.is_set():
+            notifications.expect(self.token, self.remote.sockaddr, self._on_notification)
+            self._pipe.on_interest_end(partial(notifications.forget, self.token))
 
     @property
     def remote(self) -> Any:
@@ -120,6 +127,9 @@ class Registration:
             return False
         self._on_message(event.message)
         return not event.is_last
+
+    def _on_notification(self, notification: PlainNotification) -> None:
+        self._on_message(notification)
 
     def _fail(self, reason: str) -> None:
         on_failure = self._on_failure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
 
 DEFAULT_PORTS = {"coap": 5683, "coap+tcp": 5683, "coaps": 5684}
@@ -56,13 +56,13 @@ class Resource:
     server: Server
     path: tuple[str, ...]
     query: tuple[str, ...] = ()
+    uri: str = field(init=False, compare=False, repr=False)
+    """The complete address, which names the resource in keys, headers, logs and metrics."""
 
-    @property
-    def uri(self) -> str:
-        """Return the complete address, which names the resource in keys, headers, logs and metrics."""
+    def __post_init__(self) -> None:
         path = "/".join(quote(segment, safe="!$&'()*+,;=:@-._~") for segment in self.path)
         query = "&".join(quote(part, safe="!$'()*+,;=:@-._~/?") for part in self.query)
-        return f"{self.server.base}/{path}{'?' if query else ''}{query}"
+        object.__setattr__(self, "uri", f"{self.server.base}/{path}{'?' if query else ''}{query}")
 
 
 def parse_server(uri: str) -> Server:

@@ -90,6 +90,13 @@ class BoundedQueue(Generic[T]):
         while not self._items:
             self._has_items.clear()
             await self._has_items.wait()
+        return self._take()
+
+    def get_nowait(self) -> T | None:
+        """Return the oldest item as `get` does; None when there is none."""
+        return self._take() if self._items else None
+
+    def _take(self) -> T:
         item, size, source = self._items.popleft()
         self._current = size, source
         return item

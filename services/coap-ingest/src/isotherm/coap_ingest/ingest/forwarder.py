@@ -8,8 +8,10 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException
+from prometheus_client import Counter
 
 from isotherm import payloads
 from isotherm.coap_ingest.ingest.bounded_queue import BoundedQueue
@@ -48,6 +50,8 @@ records again."""
 _DEFAULT_POLICY = ErrorPolicy(Policy.NOOP, dead_letters=True)
 
 _FULL_WAIT_S = 0.01
+_BATCH = 64
+"""How many notifications are forwarded before other callbacks of the loop run."""
 _RESEND_CAP_MS = 2_000
 _RETRY_LOG_INTERVAL_S = 10.0
 
@@ -101,6 +105,7 @@ class Forwarder:
         self._outlets = outlets
         self._dead_letter_topics = dead_letter_topics
         self._metrics = metrics
+        self._produced: dict[str, Counter] = {}
         self._backoff = Backoff()
         self._retrying = 0
         self._unsent: deque[_PendingRecord] = deque()
@@ -150,12 +155,20 @@ class Forwarder:
                     task.cancel()
 
     async def _forward(self) -> None:
+        queue = self._queue
         while True:
-            queued = await self._queue.get()
-            for record in self._records(queued):
-                await self._send(record)
-            self._queue.release()
+            queued: QueuedNotification | None = await queue.get()
+            left = _BATCH
+            while queued is not None:
+                for record in self._records(queued):
+                    if not self._has_room() or not self._produce(record):
+                        await self._send(record)
+                queue.release()
+                left -= 1
+                queued = queue.get_nowait() if left else None
             self._wake_if_settled()
+            # `get` returns at once while there are items, but sockets and delivery reports need the loop.
+            await asyncio.sleep(0)
 
     def _records(self, queued: QueuedNotification) -> list[_PendingRecord]:
         """Return the records of a notification, or its dead-letter record."""
@@ -204,10 +217,15 @@ class Forwarder:
             if self._resending is not None:
                 await asyncio.wait({self._resending})
             await self._producer.room()
-            # Records that wait for a retry need memory as well: allow as many as the producer itself may hold.
-            if self._retrying < self._producer.max_outstanding and self._resending is None and self._produce(record):
+            if self._has_room() and self._produce(record):
                 return
             await asyncio.sleep(_FULL_WAIT_S)
+
+    def _has_room(self) -> bool:
+        """Return whether a record may be produced now."""
+        # Records that wait for a retry need memory as well: allow as many as the producer itself may hold.
+        limit = self._producer.max_outstanding
+        return self._producer.outstanding < limit and self._retrying < limit and self._resending is None
 
     async def _resend(self) -> None:
         """Produce the records that a broken producer did not store, as soon as it has a successor."""
@@ -274,7 +292,7 @@ class Forwarder:
             key=record.key,
             value=record.value,
             headers=record.headers,
-            on_delivery=lambda error: self._on_delivery(record, error),
+            on_delivery=partial(self._on_delivery, record),
         )
 
     def _on_delivery(self, record: _PendingRecord, error: KafkaError | None) -> None:
@@ -284,7 +302,10 @@ class Forwarder:
             self.last_progress = time.monotonic()
             self._backoff.reset()
             if record.dead_reason is None:
-                self._metrics.produced.labels(record.topic).inc()
+                counter = self._produced.get(record.topic)
+                if counter is None:
+                    counter = self._produced[record.topic] = self._metrics.produced.labels(record.topic)
+                counter.inc()
             else:
                 self._metrics.dead_letters.labels(record.queued.connector, record.dead_reason).inc()
         self._wake_if_settled()

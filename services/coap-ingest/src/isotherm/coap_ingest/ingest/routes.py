@@ -90,6 +90,18 @@ class Rule:
     units: Mapping[str, str]
     limits: payloads.Limits
     message_key: MessageKey = MessageKey.RESOURCE
+    _named: Resource = field(init=False, repr=False, compare=False)
+    """The path and query of FROM, at any server."""
+    _units: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    _project: Project | None = field(init=False, repr=False, compare=False)
+    """None when the record is the complete message."""
+
+    def __post_init__(self) -> None:
+        # Compiled once and not for each resource: with patterns a request may name another one each time.
+        is_message = self.topic.record == MESSAGE
+        object.__setattr__(self, "_named", parse_resource(_ANY_SERVER, self.statement.source))
+        object.__setattr__(self, "_units", {**self.topic.units, **self.units})
+        object.__setattr__(self, "_project", None if is_message else _project(self.statement))
 
     @property
     def pattern(self) -> ResourcePattern | None:
@@ -105,13 +117,14 @@ class Rule:
         pattern = self.pattern
         if pattern is not None:
             return pattern.matches(resource.path)
-        named = parse_resource(resource.server, self.statement.source)
-        return named.path == resource.path and named.query in ((), resource.query)
+        return self._named.path == resource.path and self._named.query in ((), resource.query)
 
     def route_for(self, resource: Resource) -> Route:
         """Return the route from `resource` to the statement's topic."""
-        is_message = self.topic.record == MESSAGE
-        rules = None if is_message else _reading_rules(self.statement, resource, self.topic, self.units, self.limits)
+        rules = None
+        if self._project is not None:
+            metric = default_metric(self.statement, resource, self.topic.name, self._units)
+            rules = ReadingRules(metric, self._units, self._project, self.limits)
         return Route(self.statement, resource, self.topic, rules, self.message_key, self.limits)
 
 
@@ -228,17 +241,6 @@ def _own_topics() -> list[str]:
 
 def _selects_all(statement: kcql.Statement) -> bool:
     return all(field.wildcard and not field.path.segments for field in statement.fields)
-
-
-def _reading_rules(
-    statement: kcql.Statement,
-    resource: Resource,
-    topic: Target,
-    units: Mapping[str, str],
-    limits: payloads.Limits,
-) -> ReadingRules:
-    known = {**topic.units, **units}
-    return ReadingRules(default_metric(statement, resource, topic.name, known), known, _project(statement), limits)
 
 
 def default_metric(statement: kcql.Statement, resource: Resource, topic: str, units: Mapping[str, str]) -> str | None:

@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from aiocoap import CON, POST, PUT, Message  # type: ignore[import-untyped]  # aiocoap ships no types
@@ -21,33 +20,23 @@ from isotherm.coap_ingest.coap.messages import block_text
 from isotherm.coap_ingest.coap.notification import Notification
 from isotherm.coap_ingest.coap.options import BadOptionError, check_options, uint_or_none
 from isotherm.coap_ingest.coap.resource import Resource
-from isotherm.coap_ingest.ingest.outlets import KafkaRecord, Outlet
-from isotherm.coap_ingest.ingest.routes import Encode, Route
-from isotherm.coap_ingest.listener.identity import IDENTITY_KEY, IdentityPolicy, device_of_path
+from isotherm.coap_ingest.ingest.routes import Encode
+from isotherm.coap_ingest.listener.answers import CHANGED, Answer, RequestError
+from isotherm.coap_ingest.listener.plain_requests import PlainRequests
 from isotherm.coap_ingest.listener.plan import ListenPlan
 from isotherm.coap_ingest.listener.rate_limiter import RateLimiter
-from isotherm.coap_ingest.listener.record_writer import NotStoredError, RecordWriter
+from isotherm.coap_ingest.listener.record_writer import NotStoredError, OnStored, RecordWriter
+from isotherm.coap_ingest.listener.request_records import READABLE_FORMATS, RequestRecords
 from isotherm.coap_ingest.metrics import Metrics
 from isotherm.servicekit import logs
 from isotherm.servicekit.producer.delivery import LoopProducer
 
 _log = logs.logger(__name__)
 
-_READABLE_FORMATS = (0, 42, 50, 60, 110, 112)
 _LINK_FORMAT = 40
 _WELL_KNOWN = (".well-known", "core")
 _NOT_IN_TRANSFER_KEY = (OptionNumber.BLOCK1, OptionNumber.BLOCK2, OptionNumber.OBSERVE)
 _TRY_AGAIN_S = 5
-
-
-class RequestError(Exception):
-    """The request is answered with an error code; the text explains why to the device."""
-
-    def __init__(self, code: Any, text: str, *, max_age_s: int | None = None, size1: int | None = None) -> None:
-        super().__init__(text)
-        self.code = code
-        self.max_age_s = max_age_s
-        self.size1 = size1
 
 
 class Listener:
@@ -67,17 +56,18 @@ class Listener:
         message_id_cache_size: int,
     ) -> None:
         self._plan = plan
-        self._encoders = encoders
+        self._records = RequestRecords(plan, encoders, limits)
         self._writer = RecordWriter(
             producer, metrics, timeout_ms=plan.timeout_ms, stalled_after_ms=plan.stalled_after_ms
         )
-        self._limits = limits
         self._metrics = metrics
         self._rate_limiter = RateLimiter(plan.rate)
         self._cache = MessageIdCache(message_id_cache_size)
         max_bytes = max(blockwise.MAX_BYTES, blockwise.BYTE_SHARES * limits.max_bytes)
         self._transfers = blockwise.BlockwiseTransfers(max_bytes=max_bytes)
         self._context: Any = None
+        self._plain: PlainRequests | None = None
+        self._dropped = 0
         self._requests = 0
         self._is_closing = False
         self._idle = asyncio.Event()
@@ -96,7 +86,9 @@ class Listener:
         if server.scheme == "coaps":
             await dtls.listen(context, server.host, server.port, self._plan.keys)
         else:
-            await context.listen_udp(server.host, server.port)
+            messages = await context.listen_udp(server.host, server.port)
+            self._plain = PlainRequests(self, messages, self._cache)
+            messages.message_interface.handler = self._plain.handle
         receive_buffer.enlarge(context, receive_buffer_bytes)
         # Set it last, because `maintain` uses the context while this coroutine waits.
         self._context = context
@@ -112,7 +104,12 @@ class Listener:
         self._evictions.inc(self._cache.evictions)
         self._cache.evictions = 0
         self._metrics.transfers.labels(name).set(len(self._transfers))
-        if self._context is not None and self._plan.server.scheme == "coaps":
+        if self._context is None:
+            return
+        dropped = receive_buffer.count_dropped(self._context)
+        self._metrics.count_dropped_datagrams(name, dropped - self._dropped)
+        self._dropped = dropped
+        if self._plan.server.scheme == "coaps":
             for state, count in zip(("handshake", "session"), dtls.count_peers(self._context), strict=True):
                 self._metrics.dtls_peers.labels(name, state).set(count)
 
@@ -127,6 +124,9 @@ class Listener:
         except TimeoutError:
             _log.warning("requests remain unanswered", connector=self._plan.connector, count=self._requests)
         context, self._context = self._context, None
+        self._writer.close()
+        if self._plain is not None:
+            self._plain.close()
         await context.shutdown()
 
     def rejection_of(self, request: Any) -> Any | None:
@@ -134,17 +134,22 @@ class Listener:
 
         A block that continues a transfer belongs to the transfer's first request and is not counted again.
         """
-        if self._is_closing:
-            return self._error_answer(RequestError(codes.SERVICE_UNAVAILABLE, "stopping", max_age_s=_TRY_AGAIN_S))
-        block1 = request.opt.block1
+        block1 = None if self._is_closing else request.opt.block1
         if block1 is not None and self._transfers.expects(_transfer_key(request), block1.start):
             return None
-        wait_s = self._rate_limiter.take(_device_of(request), time.monotonic())
+        rejection = self.rejection(_device_of(request))
+        return None if rejection is None else rejection.message()
+
+    def rejection(self, device: str) -> Answer | None:
+        """Count a request of `device`; return the answer when it is not processed."""
+        if self._is_closing:
+            return self.refused(RequestError(codes.SERVICE_UNAVAILABLE, "stopping", max_age_s=_TRY_AGAIN_S))
+        wait_s = self._rate_limiter.take(device, time.monotonic())
         if not wait_s:
             return None
         rate = self._plan.rate
         text = f"over {rate.amount} requests in {rate.seconds} s"
-        return self._error_answer(RequestError(codes.TOO_MANY_REQUESTS, text, max_age_s=math.ceil(wait_s)))
+        return self.refused(RequestError(codes.TOO_MANY_REQUESTS, text, max_age_s=math.ceil(wait_s)))
 
     def admits_duplicate(self, request: Any) -> bool:
         """As `RequestFilter.admits_duplicate`: a duplicate counts as a request of the device."""
@@ -154,14 +159,44 @@ class Listener:
 
     async def render_to_pipe(self, pipe: Any) -> None:
         """Answer a request, or a block of one; aiocoap calls it for each request that passed the filter."""
-        self._requests += 1
-        self._idle.clear()
+        self.begin_request()
         try:
             pipe.add_response(await self._answer(pipe.request), is_last=True)
         finally:
-            self._requests -= 1
-            if not self._requests:
-                self._idle.set()
+            self.end_request()
+
+    def begin_request(self) -> None:
+        """Count a request in progress."""
+        self._requests += 1
+        self._idle.clear()
+
+    def end_request(self) -> None:
+        """Count a request that is answered."""
+        self._requests -= 1
+        if not self._requests:
+            self._idle.set()
+
+    def resource(self, path: tuple[str, ...], query: tuple[str, ...]) -> Resource:
+        """Return the resource that a request names."""
+        return self._records.resource(path, query)
+
+    def store(self, notification: Notification, on_stored: OnStored) -> None:
+        """Store a complete request and call `on_stored` with None or the reason why not. Raises RequestError."""
+        self._records.check_access(notification.identity, notification.resource.path)
+        self._records.check_size(len(notification.payload))
+        self._writer.begin(self._records.records(notification), on_stored)
+
+    def stored(self, problem: str | None) -> Answer:
+        """Count what became of a request's records; return its answer."""
+        if problem is None:
+            self._changed.inc()
+            return CHANGED
+        return self.refused(RequestError(codes.SERVICE_UNAVAILABLE, problem, max_age_s=_TRY_AGAIN_S))
+
+    def refused(self, error: RequestError) -> Answer:
+        """Count a request that is refused; return its answer."""
+        self._metrics.requests.labels(self._plan.connector, error.code.dotted).inc()
+        return error.answer
 
     async def _answer(self, request: Any) -> Any:
         block1 = None
@@ -175,15 +210,16 @@ class Listener:
             payload = request.payload if block1 is None else self._add_block(request, block1)
             if payload is None:
                 return Message(code=codes.CONTINUE, block1=block1)
-            resource = Resource(self._plan.server, path, tuple(request.opt.uri_query))
-            await self._store(_notification(request, resource, payload))
+            resource = self._records.resource(path, tuple(request.opt.uri_query))
+            await self._writer.write(self._records.records(_notification(request, resource, payload)))
         except BadOptionError as error:
-            answer = self._error_answer(RequestError(error.code, str(error)))
+            answer = self.refused(RequestError(error.code, str(error))).message()
         except RequestError as error:
-            answer = self._error_answer(error)
+            answer = self.refused(error).message()
+        except NotStoredError as error:
+            answer = self.stored(str(error)).message()
         else:
-            self._changed.inc()
-            answer = Message(code=codes.CHANGED)
+            answer = self.stored(None).message()
         # In the answer to an earlier block, the option would ask for smaller blocks (RFC 7959 section 2.9.3).
         if block1 is not None and not block1.more:
             answer.opt.block1 = block1
@@ -205,14 +241,10 @@ class Listener:
         """Check what is known before the payload is complete. Raises RequestError."""
         if request.code not in (POST, PUT):
             raise RequestError(codes.METHOD_NOT_ALLOWED, "POST or PUT readings")
-        acl, identity = self._plan.acl, dtls.identity_of(request.remote)
-        if acl is not None and (identity is None or not acl.permits(identity, path)):
-            raise RequestError(codes.FORBIDDEN, f"{identity} may not send to this path")
+        self._records.check_access(dtls.identity_of(request.remote), path)
         block1 = request.opt.block1
         size = len(request.payload) + (0 if block1 is None else block1.start)
-        if max(size, uint_or_none(request.opt.size1, 31) or 0) > self._limits.max_bytes:
-            text = f"over {self._limits.max_bytes} bytes"
-            raise RequestError(codes.REQUEST_ENTITY_TOO_LARGE, text, size1=self._limits.max_bytes)
+        self._records.check_size(max(size, uint_or_none(request.opt.size1, 31) or 0))
 
     def _add_block(self, request: Any, block1: Any) -> bytes | None:
         """Return the complete payload when `request` has its last block, else None. Raises RequestError."""
@@ -231,52 +263,12 @@ class Listener:
             ) from None
         return None
 
-    def _error_answer(self, error: RequestError) -> Any:
-        self._metrics.requests.labels(self._plan.connector, error.code.dotted).inc()
-        text = str(error).encode()[:512]
-        return Message(code=error.code, payload=text, max_age=error.max_age_s, size1=error.size1)
-
-    async def _store(self, notification: Notification) -> None:
-        """Store the records of a request in Kafka. Raises RequestError."""
-        try:
-            await self._writer.write(self._records(notification))
-        except NotStoredError as error:
-            raise RequestError(codes.SERVICE_UNAVAILABLE, str(error), max_age_s=_TRY_AGAIN_S) from error
-
-    def _records(self, notification: Notification) -> list[KafkaRecord]:
-        resource = notification.resource
-        routes = [
-            rule.route_for(resource) for rule in self._plan.rules if all(resource.path) and rule.matches(resource)
-        ]
-        if not routes:
-            raise RequestError(codes.NOT_FOUND, "no statement reads this resource")
-        if any(route.rules for route in routes) and notification.content_format not in (None, *_READABLE_FORMATS):
-            text = f"readable: {', '.join(map(str, _READABLE_FORMATS))}"
-            raise RequestError(codes.UNSUPPORTED_CONTENT_FORMAT, text)
-        try:
-            return [record for route in routes for record in self._records_of_route(notification, route)]
-        except payloads.IdentityError as error:
-            text = f"{error.reason} ({IDENTITY_KEY} = {self._plan.identity.value})"
-            raise RequestError(codes.FORBIDDEN, text) from error
-        except payloads.PayloadError as error:
-            raise RequestError(codes.BAD_REQUEST, error.reason) from error
-
-    def _records_of_route(self, notification: Notification, route: Route) -> list[KafkaRecord]:
-        policy = self._plan.identity
-        if policy is IdentityPolicy.TOPIC:
-            device = device_of_path(route.statement.source, notification.resource.path)
-            if device is None:
-                raise RequestError(codes.NOT_FOUND, f"the path names no device ({IDENTITY_KEY} = {policy.value})")
-            notification = replace(notification, device_id=device)
-        outlet = Outlet(route, self._encoders[route.topic.name])
-        return outlet.records(notification, is_bound=policy is not IdentityPolicy.PAYLOAD)
-
     def _links(self) -> str:
         """Return the content of `/.well-known/core` (RFC 6690); it lists a pattern by its part before the first `*`."""
         paths = dict.fromkeys(
             rule.statement.source.removeprefix("/").partition("*")[0].rstrip("/") for rule in self._plan.rules
         )
-        formats = " ".join(map(str, _READABLE_FORMATS))
+        formats = " ".join(map(str, READABLE_FORMATS))
         return ",".join(f'</{path}>;rt="isotherm.readings";ct="{formats}"' for path in paths)
 
 

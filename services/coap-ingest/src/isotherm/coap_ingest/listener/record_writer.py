@@ -1,20 +1,45 @@
-"""Writes the records of one request and waits for Kafka's acknowledgement."""
+"""Writes the records of requests and reports when Kafka has them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
+from prometheus_client import Counter
 
 from isotherm.coap_ingest.ingest.outlets import KafkaRecord
 from isotherm.coap_ingest.metrics import Metrics
-from isotherm.servicekit.producer.delivery import LoopProducer, QueueFullError
+from isotherm.servicekit.producer.delivery import LoopProducer
+
+OnStored = Callable[[str | None], None]
+"""Called once with None, or with the reason why Kafka does not have all records of a request."""
+
+_NO_ANSWER = "Kafka does not answer"
 
 
 class NotStoredError(Exception):
     """Kafka does not have all records of a request; the text states why."""
+
+
+@dataclass(slots=True, eq=False)
+class _Write:
+    """The records of one request."""
+
+    on_stored: OnStored | None
+    """None when it was called."""
+    began_s: float
+    unreported: int
+    problem: str | None = None
+
+    def finish(self, problem: str | None) -> None:
+        on_stored, self.on_stored = self.on_stored, None
+        if on_stored is not None:
+            on_stored(problem)
 
 
 class RecordWriter:
@@ -28,46 +53,79 @@ class RecordWriter:
         self._metrics = metrics
         self._timeout_s = timeout_ms / 1000
         self._stalled_after_s = stalled_after_ms / 1000
-        self._waiting_since: dict[int, float] = {}
+        self._writes: deque[_Write] = deque()
+        """In the order of their begin; those before the oldest unreported one are gone."""
+        self._produced: dict[str, Counter] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, records: Sequence[KafkaRecord], on_stored: OnStored) -> None:
+        """Hand `records` to the producer and call `on_stored` once, maybe before this method returns."""
+        now_s = time.monotonic()
+        self._drop_reported()
+        if self._writes and now_s - self._writes[0].began_s > self._stalled_after_s:
+            on_stored(_NO_ANSWER)
+            return
+        if not records:
+            on_stored(None)
+            return
+        write = _Write(on_stored, now_s, len(records))
+        self._writes.append(write)
+        for record in records:
+            # One by one, so that each record that Kafka acknowledges is counted, also when another one fails.
+            self._producer.produce_all((record,), partial(self._report, write, record.topic))
+        if self._timer is None:
+            # The producer's own timeout does not cover a record in flight to a broker that hangs.
+            self._expire_in(self._timeout_s)
 
     async def write(self, records: Sequence[KafkaRecord]) -> None:
         """Return when Kafka has all `records`. Raises NotStoredError."""
-        now = time.monotonic()
-        oldest = next(iter(self._waiting_since.values()), now)
-        if now - oldest > self._stalled_after_s:
-            raise NotStoredError("Kafka does not answer")
-        problems = await asyncio.gather(*(self._deliver(record) for record in records))
-        problem = next((problem for problem in problems if problem is not None), None)
+        done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self.begin(records, lambda problem: None if done.done() else done.set_result(problem))
+        problem = await done
         if problem is not None:
-            raise NotStoredError(f"not stored: {problem}")
+            raise NotStoredError(problem)
 
-    async def _deliver(self, record: KafkaRecord) -> str | None:
-        """Return None when Kafka has the record, else why not."""
-        done: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
-        number = id(done)
+    def close(self) -> None:
+        """Report nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for write in self._writes:
+            write.on_stored = None
 
-        def on_delivery(error: KafkaError | None) -> None:
-            self._waiting_since.pop(number, None)
-            if error is None:
-                self._metrics.produced.labels(record.topic).inc()
-            if not done.done():
-                done.set_result(error)
+    def _report(self, write: _Write, topic: str, error: KafkaError | None) -> None:
+        if error is None:
+            counter = self._produced.get(topic)
+            if counter is None:
+                counter = self._produced[topic] = self._metrics.produced.labels(topic)
+            counter.inc()
+        elif write.problem is None:
+            write.problem = f"not stored: {_text(error)}"
+        write.unreported -= 1
+        if not write.unreported:
+            write.finish(write.problem)
 
-        self._waiting_since[number] = time.monotonic()
-        try:
-            self._producer.produce(
-                record.topic, key=record.key, value=record.value, headers=record.headers, on_delivery=on_delivery
-            )
-        except QueueFullError:
-            self._waiting_since.pop(number)
-            return "too many records wait for Kafka"
-        except KafkaException as failure:
-            self._waiting_since.pop(number)
-            return str(failure.args[0].str())
-        try:
-            # The producer's own timeout does not cover a record in flight to a broker that hangs.
-            async with asyncio.timeout(self._timeout_s):
-                error = await done
-        except TimeoutError:
-            return "Kafka does not answer"
-        return None if error is None else error.str()
+    def _drop_reported(self) -> None:
+        while self._writes and not self._writes[0].unreported:
+            self._writes.popleft()
+
+    def _expire_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._expire)
+
+    def _expire(self) -> None:
+        """Finish the writes whose time is over; their records stay in `_writes` until the producer reports them."""
+        self._timer = None
+        self._drop_reported()
+        now_s = time.monotonic()
+        for write in tuple(self._writes):
+            if write.on_stored is None:
+                continue
+            left_s = write.began_s + self._timeout_s - now_s
+            if left_s > 0:
+                self._expire_in(left_s)
+                return
+            write.finish(f"not stored: {_NO_ANSWER}")
+
+
+def _text(error: KafkaError) -> str:
+    return "too many records wait for Kafka" if error.code() == KafkaError._QUEUE_FULL else error.str()

@@ -29,6 +29,7 @@ _OUTCOMES = (*(outcome.value for outcome in Outcome), "dropped")
 _NOT_YET = "not registered yet"
 _CANCEL_TIMEOUT_S = 2.0
 _DROP_LOG_INTERVAL_S = 10.0
+_jitter = random.Random()  # noqa: S311 - spreads waiting times; a system call for each notification is too slow
 
 
 class ResourceObserver:
@@ -56,12 +57,13 @@ class ResourceObserver:
         self._metrics = metrics
         self._health = health
         self._part = f"{connector}: {resource.uri}"
-        self._observation = Observation(timing, random.SystemRandom(), is_ordered=resource.server.is_ordered)
+        self._observation = Observation(timing, _jitter, is_ordered=resource.server.is_ordered)
         self._registration: Registration | None = None
         self._address = 0
         self._is_unanswered = False
         self._was_interrupted = False
         self._shown_problem: str | None = _NOT_YET
+        self._is_shown_stale = False
         self._wake = asyncio.Event()
         self._completing: asyncio.Task[None] | None = None
         self._log = _log.bind(connector=connector, resource=resource.uri)
@@ -84,7 +86,7 @@ class ResourceObserver:
             due = self._observation.on_time(_now_ms())
             if due.went_stale:
                 self._metrics.went_stale.labels(self._resource.uri).inc()
-                self._stale.set(1)
+                self._show_stale()
             self._count_interruption(due.interrupted)
             if due.interrupted is not None:
                 self._was_interrupted = True
@@ -179,8 +181,8 @@ class ResourceObserver:
             self._accept(message)
             if was_interrupted or interrupted is not None:
                 self._restarts.report_restart(self._ask_soon)
-        if outcome is not Outcome.SUPERSEDED:
-            self._stale.set(self._observation.is_stale)
+        if outcome is not Outcome.SUPERSEDED and self._is_shown_stale is not self._observation.is_stale:
+            self._show_stale()
         if outcome is Outcome.NEW and response.observe is None:
             self._metrics.polls.labels(self._resource.uri).inc()
         if outcome is Outcome.REFUSED:
@@ -269,6 +271,10 @@ class ResourceObserver:
         if reason is not None:
             self._interruptions.inc()
             self._log.warning("observation interrupted", reason=reason)
+
+    def _show_stale(self) -> None:
+        self._is_shown_stale = self._observation.is_stale
+        self._stale.set(self._is_shown_stale)
 
     def _show_state(self) -> None:
         observation = self._observation

@@ -181,7 +181,7 @@ class BridgeService:
         await self._bridge.producer.drain()
 
     def _check_topics(self) -> None:
-        self._encoders.require(self._router.targets, without_readings=[])
+        self._encoders.require(self._router.targets, without_readings=[], raw=self._router.raw_targets)
         if self._router.has_dynamic_targets:
             self._encoders.refresh()
         ensure_dead_letter_topic(self._admin, self._settings)

@@ -25,12 +25,22 @@ def build_router(settings: ProxySettings) -> Router:
         problems.append(f"routes: {error}")
     try:
         if settings.topic_regex_list.strip():
-            routes += regex_routes(settings.topic_regex_list, device_level=settings.device_level)
+            routes += regex_routes(
+                settings.topic_regex_list,
+                device_level=settings.device_level,
+                is_raw=settings.topic_regex_format == "raw",
+            )
     except RouteError as error:
         problems.append(f"topic_regex_list: {error}")
+    router = Router(routes, first_match_only=settings.match == "first")
+    problems += [
+        f"routes, topic_regex_list: a raw route must not write to {topic}, which is the service's own"
+        for topic in (settings.dead_letter_topic, settings.session.topic)
+        if topic in router.raw_targets
+    ]
     if problems:
         raise SettingsError(problems)
-    return Router(routes, first_match_only=settings.match == "first")
+    return router
 
 
 def build_rules(settings: ProxySettings) -> IngestRules:

@@ -10,11 +10,15 @@ from typing import Any, NamedTuple
 
 import re2  # type: ignore[import-untyped]  # it ships no types
 
+import isotherm.schemas
 from isotherm import kcql
 from isotherm.kcql.filters import matches_filter, without_share
 from isotherm.kcql.projection.compiler import compile_projection
 
-CLAUSES = frozenset(("IGNORE", "WITHSTRUCTURE"))
+CLAUSES = frozenset(("IGNORE", "WITHFORMAT", "WITHSTRUCTURE"))
+_FORMATS = ("RAW",)
+_RESERVED = ("isotherm.", "__")
+"""Beginnings of the names of topics that belong to the suite or to Kafka itself."""
 PLAIN_FIELDS = ("device_id", "metric", "value", "unit", "event_time", "sequence")
 """The fields of a reading that a payload may give and that are scalars."""
 _CACHED_TOPICS = 10_000
@@ -51,6 +55,8 @@ class Route:
     project: Callable[[kcql.Record], dict[str, Any]] | None = None
     plain_names: Mapping[str, str] | None = None
     """The fields of PLAIN_FIELDS by their name in the payload; None for a route that does more than rename them."""
+    is_raw: bool = False
+    """Whether the record's value is the payload as it came, and not readings in Avro."""
 
 
 class ResolvedRoute(NamedTuple):
@@ -72,8 +78,15 @@ class Router:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The Kafka topics that the routes name, each once."""
-        return tuple(dict.fromkeys(route.target for route in self.routes if route.target is not None))
+        """The Kafka topics of readings that the routes name, each once."""
+        named = (route.target for route in self.routes if not route.is_raw)
+        return tuple(dict.fromkeys(target for target in named if target is not None))
+
+    @property
+    def raw_targets(self) -> tuple[str, ...]:
+        """The Kafka topics of the raw routes, each once."""
+        named = (route.target for route in self.routes if route.is_raw)
+        return tuple(dict.fromkeys(target for target in named if target is not None))
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -123,14 +136,23 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
         raise RouteError(f"{text}: WITHKEY: readings are keyed by device, so that those of a device stay in order")
     for clause in sorted(statement.clauses - CLAUSES):
         raise RouteError(f"{text}: {clause} has no effect in the MQTT proxy; it uses {', '.join(sorted(CLAUSES))}")
+    if statement.format not in (None, *_FORMATS):
+        raise RouteError(f"{text}: WITHFORMAT {statement.format} is not allowed; expected {' or '.join(_FORMATS)}")
     topic_filter = statement.source
     projection = compile_projection(statement)
     selects_all = statement.fields == (_ALL,)
+    is_raw = statement.format == "RAW"
+    if is_raw and not (selects_all and statement.clauses == {"WITHFORMAT"}):
+        raise RouteError(f"{text}: WITHFORMAT RAW stores payloads as they come: it takes SELECT * and no other clause")
     target: str | None = None
     target_of: Callable[[kcql.Record], str] | None = None
     if statement.target_from is None:
         target = statement.target
         check_kafka_topic(target, text)
+        if is_raw:
+            check_raw_target(target, text)
+    elif is_raw:
+        raise RouteError(f"{text}: WITHFORMAT RAW needs the name of a Kafka topic as its target")
     else:
         target_of = lambda record: projection.target(record, None)  # noqa: E731  # a closure over one name
     return Route(
@@ -143,12 +165,13 @@ def _kcql_route(statement: kcql.Statement, device_level: int | None, metrics: fr
         metric=target if target in metrics else None,
         project=None if selects_all and not statement.ignore else projection.row,
         plain_names=_plain_names(statement),
+        is_raw=is_raw,
     )
 
 
 def _plain_names(statement: kcql.Statement) -> Mapping[str, str] | None:
     """Return `Route.plain_names` of a statement."""
-    if statement.ignore or statement.with_structure or statement.target_from is not None:
+    if statement.ignore or statement.with_structure or statement.format or statement.target_from is not None:
         return None
     if statement.fields == (_ALL,):
         return _SAME_NAMES
@@ -167,11 +190,11 @@ def _only_plus(topic_filter: str) -> int | None:
     return levels[0] if len(levels) == 1 else None
 
 
-def regex_routes(text: str, *, device_level: int | None) -> list[Route]:
+def regex_routes(text: str, *, device_level: int | None, is_raw: bool = False) -> list[Route]:
     """Compile a `topic.regex.list`, such as `temperature:.*temperature, brightness:.*brightness`, into routes.
 
-    A regular expression must match the whole MQTT topic. The name of the Kafka topic is the default metric.
-    Raises RouteError for an entry that is not `kafka-topic:regular expression`.
+    A regular expression must match the whole MQTT topic. The name of the Kafka topic is the default metric. `is_raw`
+    makes all of them raw routes. Raises RouteError for an entry that is not `kafka-topic:regular expression`.
     """
     routes = []
     for entry in _entries(text):
@@ -179,6 +202,8 @@ def regex_routes(text: str, *, device_level: int | None) -> list[Route]:
         if pair is None or not pair[2]:
             raise RouteError(f"{entry!r} is not `kafka-topic:regular expression`")
         check_kafka_topic(pair[1], entry)
+        if is_raw:
+            check_raw_target(pair[1], entry)
         try:
             pattern = re2.compile(pair[2], _RE2_OPTIONS)
         except re2.error as error:
@@ -190,7 +215,8 @@ def regex_routes(text: str, *, device_level: int | None) -> list[Route]:
                 target=pair[1],
                 device_level=device_level,
                 metric=pair[1],
-                plain_names=_SAME_NAMES,
+                plain_names=None if is_raw else _SAME_NAMES,
+                is_raw=is_raw,
             )
         )
     return routes
@@ -228,3 +254,12 @@ def check_kafka_topic(name: str, where: str) -> None:
     """Raise RouteError, with `where` in its text, when `name` cannot be the name of a Kafka topic."""
     if not is_kafka_topic(name):
         raise RouteError(f"{where}: {name!r} is not a Kafka topic (letters, digits, '.', '_', '-', at most 249)")
+
+
+def check_raw_target(name: str, where: str) -> None:
+    """Raise RouteError, with `where` in its text, when raw payloads in the topic `name` would break its readers."""
+    declared = next((topic for topic in isotherm.schemas.topics() if topic.name == name), None)
+    if declared is not None and declared.record is not None:
+        raise RouteError(f"{where}: the readers of {name} expect {declared.record}; a raw route needs another topic")
+    if name.startswith(_RESERVED):
+        raise RouteError(f"{where}: topics that begin with {' or '.join(_RESERVED)} are not for payloads of devices")

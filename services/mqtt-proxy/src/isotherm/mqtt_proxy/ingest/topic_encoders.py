@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -13,6 +13,7 @@ from isotherm.mqtt_proxy.ingest.plain_route import Encode
 from isotherm.servicekit import logs
 from isotherm.servicekit.avro import RegistryUnavailableError, SchemaNotRegisteredError, SchemaRegistry
 from isotherm.servicekit.registry_client import SchemaRegistryError
+from isotherm.servicekit.settings import SettingsError
 
 _log = logs.logger(__name__)
 
@@ -37,16 +38,25 @@ class TopicEncoders:
         self._schema = schema
         self._with_other_schema: set[str] = set()
 
-    def require(self, topics: Iterable[str], *, without_readings: Iterable[str]) -> None:
+    def require(self, topics: Iterable[str], *, without_readings: Iterable[str], raw: Collection[str] = ()) -> None:
         """Make an encoder for each of `topics`, and check that those and the topics `without_readings` exist.
 
-        Raises MissingTopicError, SchemaNotRegisteredError, RegistryUnavailableError or KafkaException.
+        The topics of `raw` routes must exist and have no schema. Raises MissingTopicError, SchemaNotRegisteredError,
+        RegistryUnavailableError, KafkaException, or SettingsError for a raw route to a topic with a schema.
         """
         existing = self._existing_topics()
         topics = tuple(topics)
         missing = sorted({*topics, *without_readings} - existing)
         if missing:
             raise MissingTopicError(f"Kafka has no topic {', '.join(missing)}; run `isotherm apply` first")
+        missing = sorted(set(raw) - existing)
+        if missing:
+            raise MissingTopicError(f"Kafka has no topic {', '.join(missing)}; create it for the raw routes first")
+        subjects = self._subjects() if raw else frozenset()
+        with_schema = sorted(topic for topic in raw if f"{topic}{_VALUE}" in subjects)
+        if with_schema:
+            problem = f"routes: a raw route writes to {', '.join(with_schema)}, whose readers expect the topic's schema"
+            raise SettingsError([problem])
         for topic in topics:
             if topic not in self.encoders:
                 self.encoders[topic] = self._registry.encoder(topic, self._schema)
@@ -57,10 +67,7 @@ class TopicEncoders:
         A topic about which the registry does not answer is tried again with the next refresh. Raises KafkaException or
         RegistryUnavailableError.
         """
-        try:
-            subjects = set(self._registry.client.get_subjects())
-        except (SchemaRegistryError, OSError) as error:
-            raise RegistryUnavailableError(str(error)) from error
+        subjects = self._subjects()
         for topic in self._existing_topics():
             if topic in self.encoders or topic in self._with_other_schema or f"{topic}{_VALUE}" not in subjects:
                 continue
@@ -79,6 +86,12 @@ class TopicEncoders:
                 await loop.run_in_executor(None, self.refresh)
             except (KafkaException, RegistryUnavailableError) as error:
                 _log.warning("the topics cannot be refreshed", reason=str(error))
+
+    def _subjects(self) -> frozenset[str]:
+        try:
+            return frozenset(self._registry.client.get_subjects())
+        except (SchemaRegistryError, OSError) as error:
+            raise RegistryUnavailableError(str(error)) from error
 
     def _existing_topics(self) -> set[str]:
         metadata = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Translates a publish into Kafka records: readings, or a dead letter with the original bytes. No IO.
+"""Translates a publish into Kafka records: readings, raw payloads, or a dead letter with the original bytes. No IO.
 
 Each route translates the whole publish: when one item of an array is invalid, the whole payload becomes the dead letter
 of that route.
@@ -60,6 +60,11 @@ class InvalidPublishError(Exception):
         self.stage = stage
 
 
+def _advice(error: Exception) -> str:
+    is_text = isinstance(error, payloads.NotNumericError)
+    return "; a raw route (WITHFORMAT RAW) stores texts as they come" if is_text else ""
+
+
 @dataclass(slots=True)
 class IngestContext:
     """Who sends and when.
@@ -94,9 +99,9 @@ class IngestContext:
 class TranslatedPublish:
     """The records of a publish, with what the metrics count of it.
 
-    `readings` holds the number of readings by Kafka topic. `dead_letters` holds the reasons of the dead letters among
-    the records; `unstored` the reasons of those that are only counted, because the rate of dead letters is exceeded.
-    `bytes` is the memory that the records take until Kafka has them.
+    `readings` holds the number of readings and raw payloads by Kafka topic. `dead_letters` holds the reasons of the
+    dead letters among the records; `unstored` the reasons of those that are only counted, because the rate of dead
+    letters is exceeded. `bytes` is the memory that the records take until Kafka has them.
     """
 
     records: list[ProducerRecord] = field(default_factory=list)
@@ -167,14 +172,24 @@ class Translator:
                 headers, header_size = self._headers_with_properties(publish, context)
             else:
                 headers, header_size = context.headers(publish)
-            rows = self._rows(publish, context.ingest_ms)
         except InvalidPublishError as error:
             self._add_dead_letter(translated, publish, context, error)
             return translated
-        first = self._sequences.take(context.ingest_ms, len(rows))
+        rows: list[dict[str, Any]] | None = None
+        first, is_decoded = 0, False
         for route in resolved:
             try:
-                records, size = self._records(route, rows, publish, context, headers, first)
+                if route.route.is_raw:
+                    records, size = self._raw_record(route, publish, context, headers)
+                else:
+                    if not is_decoded:
+                        is_decoded = True
+                        rows = self._rows(publish, context.ingest_ms)
+                        first = self._sequences.take(context.ingest_ms, len(rows))
+                    if rows is None:
+                        # The payload has its dead letter from the first of these routes.
+                        continue
+                    records, size = self._records(route, rows, publish, context, headers, first)
             except InvalidPublishError as error:
                 self._add_dead_letter(translated, publish, context, error)
             else:
@@ -263,7 +278,7 @@ class Translator:
         try:
             rows = payloads.decode(publish.payload, content_type, now_ms=now_ms)
         except payloads.PayloadError as error:
-            raise InvalidPublishError("payload", error.reason) from error
+            raise InvalidPublishError("payload", error.reason + _advice(error)) from error
         if not rows:
             raise InvalidPublishError("payload", "the payload holds no reading")
         if len(rows) > self._rules.readings_per_publish:
@@ -312,8 +327,18 @@ class Translator:
             raise InvalidPublishError("identity", f"{error} (route: {route.text})", "TRANSFORMATION") from error
         except (payloads.PayloadError, ProjectionError, WireFormatError) as error:
             where = f"item {index}: " if len(rows) > 1 else ""
-            raise InvalidPublishError("reading", f"{where}{error} (route: {route.text})", "TRANSFORMATION") from error
+            detail = f"{where}{error}{_advice(error)} (route: {route.text})"
+            raise InvalidPublishError("reading", detail, "TRANSFORMATION") from error
         return records, size
+
+    def _raw_record(
+        self, resolved: ResolvedRoute, publish: Publish, context: IngestContext, headers: Headers
+    ) -> tuple[list[ProducerRecord], int]:
+        """Return the payload as it came, keyed by the device. Raises InvalidPublishError."""
+        target, device_id = resolved.target, resolved.device_id
+        key = self._bound_device(device_id, context) if self._is_bound else device_id or context.client_id
+        assert target is not None
+        return [ProducerRecord(target, key, publish.payload, headers)], len(key) + len(publish.payload)
 
     def _named_target(self, target: str) -> tuple[str, Encode]:
         encode = self._encoders.get(target)
